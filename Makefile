@@ -1,0 +1,62 @@
+# Every target makes what it needs first: a virtual environment in .venv and the package with the
+# extra that the target uses. Stamp files inside .venv remember what is installed, so that only the
+# first call, or a change of pyproject.toml or constraints.txt, installs anything.
+#
+#   make demo                       train on real text on two ranks, fixed batches against evenstep
+#   make test                       everything but the soak runs
+#   make demo PYTHON=python3.12     another interpreter, 3.10 or later
+#   make test PYTEST_ARGS="-k cost" a part of the suite
+
+PYTHON ?= python3
+VENV ?= .venv
+PYTEST_ARGS ?=
+
+BIN := $(VENV)/bin
+PIP_INSTALL := $(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt
+# A leading underscore marks a module that benchmarks share.
+BENCHMARKS := $(filter-out benchmarks/_%.py,$(sort $(wildcard benchmarks/*.py)))
+
+.PHONY: help demo test lint bench clean
+.NOTPARALLEL:
+.DELETE_ON_ERROR:
+
+help:
+	@sed -n 's/^#   //p' Makefile
+	@echo "targets: demo test lint bench clean"
+
+demo: $(VENV)/.installed-demo
+	$(BIN)/evenstep demo
+
+test: $(VENV)/.installed-test
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not soak" $(PYTEST_ARGS)
+
+lint: $(VENV)/.installed-lint
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(VENV)/.installed-bench
+	@set -e; for script in $(BENCHMARKS); do \
+		echo "== $$script"; $(BIN)/python $$script; \
+	done
+
+clean:
+	rm -rf $(VENV) build dist out .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENV)/.made:
+	@$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 10) or sys.exit("evenstep needs Python 3.10 or later, and $(PYTHON) is %d.%d; name another one: make PYTHON=python3.12" % v[:2])'
+	@echo "making a virtual environment in $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+# mypy follows imports into the command line's packages, so lint installs them as well.
+$(VENV)/.installed-lint: EXTRAS = cli,lint
+$(VENV)/.installed-demo: EXTRAS = demo
+$(VENV)/.installed-test: EXTRAS = test
+$(VENV)/.installed-bench: EXTRAS = bench
+
+$(VENV)/.installed-%: $(VENV)/.made pyproject.toml constraints.txt
+	@echo "installing evenstep[$(EXTRAS)] into $(VENV): the first time takes minutes, for torch"
+	@$(PIP_INSTALL) -e '.[$(EXTRAS)]'
+	@touch $@

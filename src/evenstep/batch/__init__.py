@@ -1,0 +1,25 @@
+"""From samples to batches: measuring, collating, and what each step says about itself."""
+
+from evenstep.batch.check import check_supervised
+from evenstep.batch.loss_scale import LOSS_SCALING, loss_scale
+from evenstep.batch.measure import Measure, length_of, patches_of, supervised_of
+from evenstep.batch.pack import PackCollator
+from evenstep.batch.pad import PadCollator
+from evenstep.batch.step_info import STEP_KEY, StepInfo, StepTotals, attach_step, pop_step
+
+__all__ = [
+    "LOSS_SCALING",
+    "STEP_KEY",
+    "Measure",
+    "PackCollator",
+    "PadCollator",
+    "StepInfo",
+    "StepTotals",
+    "attach_step",
+    "check_supervised",
+    "length_of",
+    "loss_scale",
+    "patches_of",
+    "pop_step",
+    "supervised_of",
+]

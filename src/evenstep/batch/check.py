@@ -1,0 +1,69 @@
+"""Does the collated batch train on as many tokens as its samples were measured to?
+
+If not, `loss_scale` is wrong, and so is every gradient; nothing else would show it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from evenstep.batch.labels import IGNORE_INDEX, labels_of
+from evenstep.errors import CollateError
+
+__all__ = ["check_supervised"]
+
+
+def check_supervised(batch: Any, expected: int, where: str) -> None:
+    """Compares the labels of a batch with what was measured.
+
+    Labels are counted three ways, since the batch alone does not tell whether the model shifts
+    them: all that are not -100; all but each row's first position; and, as `supervised_of` counts
+    samples, all but the first real position of rows whose labels are an aligned copy of their
+    tokens (the first real position is where ``attention_mask`` begins, so left padding is no
+    difference). Agreement with one of them is enough.
+
+    Args:
+        batch: what the collate function returned. Passes unless it is a mapping with a tensor of
+            labels.
+        expected: supervised tokens of its samples.
+        where: what to call the batch in the error, such as "step 12 on rank 1".
+
+    Raises:
+        CollateError: none of the counts is `expected`.
+    """
+    labels = labels_of(batch) if isinstance(batch, Mapping) else None
+    if not isinstance(labels, torch.Tensor):
+        return
+    supervised = labels != IGNORE_INDEX
+    total = int(supervised.sum())
+    if total == expected:
+        return
+    if labels.ndim > 1 and int(supervised[:, 1:].sum()) == expected:
+        return
+    if labels.ndim == 2 and total - _first_of_copies(batch, labels, supervised) == expected:
+        return
+    raise CollateError(
+        f"{where}: the collated labels hold {total:,} supervised tokens, but the samples were "
+        f"measured to hold {expected:,}, so loss_scale would be wrong. The collate function makes, "
+        "masks or truncates labels after they were counted. Do that in the dataset; or count what "
+        "it keeps with supervised_fn=; or weight ranks by samples with loss_scaling='sample'. If "
+        "the dataset shifts labels itself and the batch is packed, set "
+        "PackCollator(mask_first_label=False)"
+    )
+
+
+def _first_of_copies(
+    batch: Mapping[str, Any], labels: torch.Tensor, supervised: torch.Tensor
+) -> int:
+    tokens = batch.get("input_ids")
+    if not isinstance(tokens, torch.Tensor) or tokens.shape != labels.shape:
+        return 0
+    mask = batch.get("attention_mask")
+    start = torch.zeros(len(labels), 1, dtype=torch.int64, device=labels.device)
+    if isinstance(mask, torch.Tensor) and mask.shape == labels.shape:
+        start = (mask != 0).to(torch.int8).argmax(dim=1, keepdim=True)
+    copies = ~((labels != tokens) & supervised).any(dim=1)
+    return int((supervised.gather(1, start)[:, 0] & copies).sum())

@@ -1,0 +1,234 @@
+"""A group of samples turned on its side: one list per field, and each list as tensors.
+
+Mappings, named tuples, tuples, dataclasses and bare sequences all become `Columns`, so that the
+collators handle one shape of input. Nothing is padded or joined here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from evenstep.batch.measure import VISION_GRIDS
+from evenstep.errors import CollateError
+
+__all__ = ["TOKENS", "Columns", "columns_of", "join_vision", "listed", "shapes_text", "tensors_of"]
+
+TOKENS = "input_ids"
+_VISION_FIELDS = frozenset(VISION_GRIDS) | frozenset(VISION_GRIDS.values())
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The fields of a group."""
+
+    size: int
+    """Samples in the group."""
+    fields: dict[str, list[Any]]
+    """One value per sample, except in vision fields, which samples without images may lack."""
+    tokens: str | None
+    """The field that holds the tokens, if it is there."""
+    rebuild: Callable[[dict[str, Any]], Any]
+    """Makes a batch of the samples' own type out of collated fields."""
+    extensible: bool = False
+    """Whether the batch can take fields that the samples lack."""
+    named: bool = True
+    """False for plain tuples, whose fields are called "0", "1" and so on."""
+
+
+def columns_of(samples: Sequence[Any]) -> Columns:
+    """Splits a group into fields.
+
+    Raises:
+        CollateError: no samples, samples of different types or with different fields, or a type
+            that has no fields.
+    """
+    if not len(samples):
+        raise CollateError("a group without samples cannot be collated")
+    first = samples[0]
+    if isinstance(first, Mapping):
+        _check_type(samples, Mapping)
+        fields = _mapping_fields(samples)
+        tokens = TOKENS if TOKENS in fields else None
+        return Columns(len(samples), fields, tokens, dict, extensible=True)
+    _check_type(samples, type(first))
+    kind: Any = type(first)
+    if isinstance(first, (torch.Tensor, np.ndarray)) or _is_numbers(first):
+        fields = {TOKENS: list(samples)}
+        return Columns(len(samples), fields, TOKENS, lambda new: new[TOKENS])
+    if dataclasses.is_dataclass(first):
+        names = [f.name for f in dataclasses.fields(first) if f.init]
+        fields = {name: [getattr(sample, name) for sample in samples] for name in names}
+        tokens = TOKENS if TOKENS in fields else None
+        return Columns(len(samples), fields, tokens, lambda new: kind(**new))
+    if isinstance(first, (tuple, list)) and len(first):
+        return _tuple_columns(samples, kind)
+    raise CollateError(
+        f"samples of type {kind.__name__} have no fields to collate; pass collate_fn=, or return "
+        "dictionaries of tensors from the dataset"
+    )
+
+
+def tensors_of(name: str, values: list[Any]) -> list[torch.Tensor] | None:
+    """One column as tensors of one dtype; None where it does not hold numbers.
+
+    Lists of integers become int64, of floats torch's default dtype. Arrays and tensors keep theirs,
+    but unsigned arrays wider than a byte become int64, as PyTorch can do little with them. Where
+    samples differ, all take the wider dtype.
+
+    Raises:
+        CollateError: numbers in some samples and something else in others.
+    """
+    tensors = [_tensor(value) for value in values]
+    rows = [tensor for tensor in tensors if tensor is not None]
+    if len(rows) != len(tensors):
+        if all(not row.numel() for row in rows):
+            return None  # an empty list may stand among lists of strings
+        odd = next(i for i, tensor in enumerate(tensors) if tensor is None)
+        usual = next(i for i, tensor in enumerate(tensors) if tensor is not None)
+        raise CollateError(
+            f"field {name!r} holds numbers in sample {usual} of the group and "
+            f"{type(values[odd]).__name__} in sample {odd}; return one kind from the dataset, or "
+            "pass collate_fn="
+        )
+    if len({row.dtype for row in rows}) > 1:
+        dtype = functools.reduce(torch.promote_types, (row.dtype for row in rows))
+        rows = [row.to(dtype) for row in rows]
+    return rows
+
+
+def join_vision(columns: Columns, name: str, rows: list[torch.Tensor]) -> torch.Tensor | None:
+    """Vision fields of the Qwen-VL kind, joined along their first dimension; None for others.
+
+    Such models take the patches and grids of a batch in one sequence, in order of the samples.
+
+    Raises:
+        CollateError: trailing dimensions differ, or another field is missing in some samples.
+    """
+    is_grid = name in VISION_GRIDS
+    if not is_grid:
+        grid = next((g for g, pixels in VISION_GRIDS.items() if pixels == name), None)
+        if grid is None or grid not in columns.fields or any(row.ndim != 2 for row in rows):
+            if len(rows) < columns.size:
+                raise CollateError(
+                    f"field {name!r} is missing in {columns.size - len(rows)} samples of the group "
+                    f"and its shapes {shapes_text(rows)} are not rows of patches; pass collate_fn="
+                )
+            return None
+    parts = [row.reshape(-1, row.shape[-1]) for row in rows]
+    if len({part.shape[1] for part in parts}) > 1:
+        raise CollateError(
+            f"field {name!r} cannot be joined: shapes {shapes_text(rows)} differ in their last "
+            "dimension; pass collate_fn="
+        )
+    return torch.cat(parts)
+
+
+def shapes_text(rows: Sequence[torch.Tensor], limit: int = 4) -> str:
+    """The first few different shapes, for an error message."""
+    shapes = list(dict.fromkeys(tuple(row.shape) for row in rows))
+    return ", ".join(map(str, shapes[:limit])) + (", ..." if len(shapes) > limit else "")
+
+
+def listed(values: list[Any]) -> list[Any] | None:
+    """A column that does not hold numbers; None where no sample has a value."""
+    return None if all(value is None for value in values) else list(values)
+
+
+def _check_type(samples: Sequence[Any], kind: type) -> None:
+    for position, sample in enumerate(samples):
+        if not isinstance(sample, kind):
+            raise CollateError(
+                f"sample 0 of the group is a {type(samples[0]).__name__} and sample {position} a "
+                f"{type(sample).__name__}; return one type from the dataset"
+            )
+
+
+def _mapping_fields(samples: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    keys = samples[0].keys()
+    if keys.isdisjoint(VISION_GRIDS) and all(sample.keys() == keys for sample in samples):
+        return {name: [sample[name] for sample in samples] for name in samples[0]}
+    names = dict.fromkeys(name for sample in samples for name in sample)
+    optional = set() if names.keys().isdisjoint(VISION_GRIDS) else _VISION_FIELDS & names.keys()
+    for name in names:
+        if name in optional:
+            continue
+        for position, sample in enumerate(samples):
+            if name not in sample:
+                raise CollateError(
+                    f"field {name!r} is missing in sample {position} of the group, whose fields "
+                    f"are {list(sample)}; return the same fields for every sample, or pass "
+                    "collate_fn="
+                )
+    fields = {name: [s[name] for s in samples if name in s] for name in names}
+    for name in optional:
+        present = [value for value in fields[name] if value is not None]
+        fields[name] = present or [None] * len(samples)
+    return fields
+
+
+def _tuple_columns(samples: Sequence[Any], kind: Any) -> Columns:
+    sizes = {len(sample) for sample in samples}
+    if len(sizes) > 1:
+        raise CollateError(
+            f"samples of the group are {kind.__name__}s of {sorted(sizes)} elements; return the "
+            "same number for every sample, or pass collate_fn="
+        )
+    names = getattr(samples[0], "_fields", None)
+    if names is not None:
+        fields = {name: list(column) for name, column in zip(names, zip(*samples))}
+        tokens = TOKENS if TOKENS in fields else names[0]
+        return Columns(len(samples), fields, tokens, lambda new: kind(**new))
+    fields = {str(i): list(column) for i, column in enumerate(zip(*samples))}
+    return Columns(len(samples), fields, "0", lambda new: kind(new.values()), named=False)
+
+
+def _is_numbers(value: Any) -> bool:
+    return isinstance(value, list) and (not value or isinstance(value[0], (int, float, np.number)))
+
+
+def _tensor(value: Any) -> torch.Tensor | None:
+    if isinstance(value, torch.Tensor):
+        return value
+    if isinstance(value, (bool, int, float)):
+        return torch.tensor(value)
+    if isinstance(value, (list, tuple)):
+        return _tensor_of_list(value)
+    if isinstance(value, (np.ndarray, np.generic)):
+        array = np.asarray(value)
+        if array.dtype.kind not in "iufbc":
+            return None
+        if array.dtype.kind == "u" and array.dtype.itemsize > 1:
+            array = array.astype(np.int64)
+        # torch cannot share memory that is read-only, runs backwards or has swapped bytes.
+        if (
+            not array.flags.writeable
+            or any(stride < 0 for stride in array.strides)
+            or not array.dtype.isnative
+        ):
+            array = array.astype(array.dtype.newbyteorder("="), order="C", copy=True)
+        return torch.from_numpy(array)
+    return None
+
+
+def _tensor_of_list(value: Sequence[Any]) -> torch.Tensor | None:
+    leaf: Any = value
+    while isinstance(leaf, (list, tuple)):
+        if not leaf:
+            return torch.empty(0, dtype=torch.int64) if leaf is value else None
+        leaf = leaf[0]
+    if not isinstance(leaf, (int, float, np.number)):
+        return None
+    try:
+        array = np.array(value)
+    except ValueError:  # nested lists of unequal lengths
+        return None
+    if array.dtype.kind == "f":
+        return torch.from_numpy(array).to(torch.get_default_dtype())
+    return torch.from_numpy(array) if array.dtype.kind in "iub" else None

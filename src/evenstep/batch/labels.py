@@ -1,0 +1,111 @@
+"""Which labels bear loss. The one place that knows, so that measuring, padding and checking agree.
+
+A label of -100 bears none. And a causal model that is given an aligned copy of its input as labels
+(``labels[i] == input_ids[i]`` wherever it is not -100) shifts it by one inside: it predicts
+position i from the positions before i, so nothing ever predicts position 0, and that label bears
+no loss either, whatever it says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+__all__ = [
+    "IGNORE_INDEX",
+    "LABEL_FIELDS",
+    "as_array",
+    "copies_inputs",
+    "count_supervised",
+    "labels_of",
+]
+
+IGNORE_INDEX = -100
+"""The label that PyTorch's cross entropy leaves out by default."""
+
+LABEL_FIELDS = ("labels", "label", "label_ids")
+"""Names under which labels are looked for; the first one present wins."""
+
+
+def labels_of(sample: Any) -> Any | None:
+    """The labels of a sample or of a batch, by key or by attribute; None where there are none."""
+    if isinstance(sample, Mapping):
+        for name in LABEL_FIELDS:
+            labels = sample.get(name)
+            if labels is not None:
+                return labels
+        return None
+    if isinstance(sample, (torch.Tensor, np.ndarray, list)):
+        return None
+    for name in LABEL_FIELDS:
+        labels = getattr(sample, name, None)
+        if labels is not None:
+            return labels
+    return None
+
+
+def as_array(value: Any) -> npt.NDArray[Any]:
+    """`value` as an array, without a copy where it is a CPU tensor of a type that NumPy has.
+
+    Raises:
+        ValueError: nested lists of unequal lengths.
+    """
+    if not isinstance(value, torch.Tensor):
+        return np.asarray(value)
+    try:
+        array: npt.NDArray[Any] = value.numpy()
+    except (RuntimeError, TypeError):  # needs grad, lies on an accelerator, or is bfloat16
+        plain = value.detach().cpu()
+        array = (plain.float() if plain.dtype.is_floating_point else plain).numpy()
+    return array
+
+
+def count_supervised(labels: Any, tokens: Any | None) -> int:
+    """How many labels bear loss.
+
+    Args:
+        labels: numbers of any shape, or one text, which counts 1.
+        tokens: a sequence of numbers that the labels may be a copy of, or None.
+
+    Raises:
+        TypeError, ValueError: the labels are neither numbers nor text.
+    """
+    if isinstance(labels, list) and labels and type(labels[0]) is int:
+        # Counting in a list is several times cheaper than making an array of it.
+        count = len(labels) - labels.count(IGNORE_INDEX)
+        masked = labels[0] == IGNORE_INDEX
+    elif isinstance(labels, str):
+        return 1
+    else:
+        labels = as_array(labels)
+        if labels.dtype.kind not in "iufb":
+            raise TypeError(f"no numbers but {labels.dtype}")
+        count = int(np.count_nonzero(labels != IGNORE_INDEX))
+        masked = labels.ndim != 1 or not len(labels) or labels[0] == IGNORE_INDEX
+    if not masked and tokens is not None:
+        count -= copies_inputs(labels, tokens)
+    return count
+
+
+def copies_inputs(labels: Any, tokens: Any) -> bool:
+    """Whether the first label is not -100 and the labels are an aligned copy of the tokens.
+
+    Both are sequences of numbers. All of them are compared only where the first ones agree, so a
+    sample with a masked prompt costs next to nothing.
+    """
+    if isinstance(labels, list) and isinstance(tokens, list):
+        if not labels or labels[0] == IGNORE_INDEX or labels[0] != tokens[0]:
+            return False
+        if labels == tokens:
+            return True
+    labels, tokens = as_array(labels), as_array(tokens)
+    if labels.shape != tokens.shape or not len(labels):
+        return False
+    if labels[0] == IGNORE_INDEX or labels[0] != tokens[0]:
+        return False
+    differs = labels != tokens
+    return not (differs.any() and (differs & (labels != IGNORE_INDEX)).any())

@@ -1,0 +1,71 @@
+"""How a rank's loss is weighted, so that the averaged gradient is that of one big batch.
+
+Training averages the gradients of W ranks, and each rank's loss is a mean over its own tokens. A
+rank with few tokens would then weigh them more than a rank with many. Multiplying the loss of rank
+r by W * t_r / T undoes it (ODB, eq. 2): the average over ranks becomes the sum over all tokens of
+all ranks, divided by T.
+
+This holds if the loss is the mean over exactly the rank's supervised tokens t_r, as cross entropy
+with ``reduction="mean"`` gives it. It does not hold for a sum, for a mean over samples, or where a
+trainer already divides by the number of tokens of all ranks: then use "none".
+
+A rank with t_r = 0 has scale 0. PyTorch's mean over no tokens is NaN, but its gradient is zero, so
+only the printed loss is affected.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.errors import ConfigurationError
+from evenstep.totals import StepTotals
+
+__all__ = ["LOSS_SCALING", "loss_scale"]
+
+LOSS_SCALING = ("token", "sample", "approximate", "none")
+"""The modes of `loss_scale`."""
+
+
+def loss_scale(
+    totals: StepTotals,
+    rank: int,
+    mode: str = "token",
+    *,
+    mean_supervised: npt.ArrayLike | None = None,
+) -> float:
+    """The factor for this rank's loss.
+
+    Args:
+        totals: what each rank trains on in this step.
+        rank: this rank.
+        mode: "token" is exact: W * t_r / T. "sample" is W * n_r / N with n counting samples, right
+            for a loss that is a mean over samples. "approximate" is ODB's: t_r estimated as n_r
+            times `mean_supervised`. "none" is 1.
+        mean_supervised: [ranks] mean supervised tokens per sample of each rank's groups before
+            alignment; needed for "approximate".
+
+    Returns:
+        At least 0. 0 on a rank that counts nothing, so a filler is 0 in every mode, and 0 on
+        every rank where nothing is counted anywhere.
+
+    Raises:
+        ConfigurationError: an unknown mode, or "approximate" without `mean_supervised`.
+    """
+    if mode == "none":
+        return 1.0 if totals.samples[rank] else 0.0
+    if mode == "token":
+        weights: npt.NDArray[np.generic] = totals.supervised_tokens
+    elif mode == "sample":
+        weights = totals.samples
+    elif mode == "approximate":
+        if mean_supervised is None:
+            raise ConfigurationError(
+                "mode='approximate' needs mean_supervised=, the mean supervised tokens per sample "
+                "of each rank"
+            )
+        weights = totals.samples * np.asarray(mean_supervised, dtype=np.float64)
+    else:
+        raise ConfigurationError(f"loss scaling {mode!r} must be one of {LOSS_SCALING}")
+    total = weights.sum()
+    return float(len(weights) * weights[rank] / total) if total else 0.0

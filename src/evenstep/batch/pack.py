@@ -1,0 +1,196 @@
+"""`PackCollator`: a group of samples as one row [1, tokens] without padding.
+
+Documents lie one after the other in the order of the group. What keeps them apart is `cu_seqlens`
+(for variable-length attention kernels), `position_ids` that restart, and `document_ids` (for
+block-diagonal masks); and no label asks for a token to be predicted from another document.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from evenstep.batch.columns import (
+    TOKENS,
+    Columns,
+    columns_of,
+    join_vision,
+    listed,
+    shapes_text,
+    tensors_of,
+)
+from evenstep.batch.labels import IGNORE_INDEX, LABEL_FIELDS
+from evenstep.errors import CollateError, ConfigurationError
+
+__all__ = ["PackCollator"]
+
+_FORMS = {
+    "flash": ("cu_seqlens", "max_seqlen", "document_ids"),
+    "huggingface": ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackCollator:
+    """Collates a group of n mappings (or bare token sequences) of T tokens in all, no padding.
+
+    Always present: ``input_ids``, ``labels`` and ``position_ids``, int64 [1, T]. A sample's own
+    ``position_ids`` are kept; otherwise they count from 0 in every document. Where samples have no
+    labels, these are the tokens themselves, the first of each document -100; one scalar label per
+    sample gives labels of shape [n]. Then, by `form`:
+
+    - "flash": ``cu_seqlens`` int32 [n + 1] and ``max_seqlen`` int, as FlashAttention's
+      variable-length functions and PyTorch's take them; ``document_ids`` int32 [1, T], from 0.
+    - "huggingface": the same under the names that models of transformers take:
+      ``cu_seq_lens_q`` and ``cu_seq_lens_k``, ``max_length_q`` and ``max_length_k``, ``seq_idx``.
+
+    Other fields: those with [length, ...] in every sample become [1, T, ...]; scalars and tensors
+    of equal shape are stacked to [n, ...]; vision fields that come with a grid are joined; the
+    rest becomes a list. An ``attention_mask`` of ones is left out, because attention functions
+    that see one take the whole row for a single document.
+    """
+
+    form: str = "flash"
+    mask_first_label: bool = True
+    """Set the first label of each document to -100: right for labels aligned with the input, which
+    the model shifts inside, and harmless where they are -100 already. Set to False if the dataset
+    has shifted the labels itself (``labels[i]`` is the token after ``input_ids[i]``, the last one
+    -100): then every label, the first too, stays within its document."""
+
+    def __post_init__(self) -> None:
+        if self.form not in _FORMS:
+            raise ConfigurationError(f"form={self.form!r} must be one of {tuple(_FORMS)}")
+
+    def __call__(self, samples: Sequence[Any]) -> dict[str, Any]:
+        """Collates one group.
+
+        Raises:
+            CollateError: no samples, samples that are neither mappings with ``input_ids`` nor bare
+                sequences, empty or already padded samples, labels of another length than the
+                tokens, or fields that differ between samples.
+        """
+        columns = columns_of(samples)
+        if TOKENS not in columns.fields or not (columns.extensible or columns.tokens == TOKENS):
+            raise CollateError(
+                f"samples of type {type(samples[0]).__name__} with fields {list(columns.fields)} "
+                "cannot be packed; return mappings with 'input_ids', or pass collate_fn="
+            )
+        tensors = {name: tensors_of(name, values) for name, values in columns.fields.items()}
+        tokens = _token_rows(tensors.pop(TOKENS))
+        lengths = [row.shape[0] for row in tokens]
+        starts = torch.zeros(len(lengths) + 1, dtype=torch.int64)
+        torch.cumsum(torch.tensor(lengths), 0, out=starts[1:])
+        joined = torch.cat(tokens).to(torch.int64)
+        batch: dict[str, Any] = {
+            TOKENS: joined[None],
+            "labels": self._labels(_label_rows(columns, tensors), joined, lengths, starts),
+        }
+        _check_unpadded(tensors.pop("attention_mask", None))
+        batch.update(self._boundaries(lengths, starts))
+        for name, rows in tensors.items():
+            if name in batch and name != "position_ids":
+                raise CollateError(
+                    f"field {name!r} is made by packing and cannot come from the samples; leave it "
+                    "out in the dataset"
+                )
+            if rows is None:
+                batch[name] = listed(columns.fields[name])
+            else:
+                vision = join_vision(columns, name, rows)
+                batch[name] = _collate(name, rows, lengths) if vision is None else vision
+        return batch
+
+    def _labels(
+        self,
+        labels: list[torch.Tensor] | None,
+        tokens: torch.Tensor,
+        lengths: list[int],
+        starts: torch.Tensor,
+    ) -> torch.Tensor:
+        if labels is None:
+            flat = tokens.clone()
+        elif all(row.ndim == 0 for row in labels):
+            return torch.stack(labels)  # one label per document
+        else:
+            for i, (row, length) in enumerate(zip(labels, lengths)):
+                if not row.ndim or row.shape[0] != length:
+                    raise CollateError(
+                        f"sample {i} of the group has {length} tokens and labels of shape "
+                        f"{tuple(row.shape)}; packing needs one label per token, or one per sample"
+                    )
+            flat = torch.cat(labels)
+            if not flat.dtype.is_floating_point:
+                flat = flat.to(torch.int64)  # the type that cross entropy takes
+        if self.mask_first_label or labels is None:
+            flat[starts[:-1]] = IGNORE_INDEX
+        return flat[None]
+
+    def _boundaries(self, lengths: list[int], starts: torch.Tensor) -> dict[str, Any]:
+        sizes = torch.tensor(lengths)
+        total = sum(lengths)
+        first = torch.repeat_interleave(starts[:-1], sizes, output_size=total)
+        documents = torch.repeat_interleave(
+            torch.arange(len(lengths), dtype=torch.int32), sizes, output_size=total
+        )
+        cu_seqlens = starts.to(torch.int32)
+        positions = (torch.arange(total) - first)[None]
+        if self.form == "flash":
+            values: tuple[Any, ...] = (cu_seqlens, max(lengths), documents[None])
+        else:
+            longest = max(lengths)
+            values = (cu_seqlens, cu_seqlens, longest, longest, documents[None])
+        return {"position_ids": positions, **dict(zip(_FORMS[self.form], values))}
+
+
+def _token_rows(rows: list[torch.Tensor] | None) -> list[torch.Tensor]:
+    if rows is None or any(row.ndim != 1 for row in rows):
+        raise CollateError(
+            f"input_ids of shapes {shapes_text(rows or [])} cannot be packed; return "
+            "one-dimensional token ids from the dataset"
+        )
+    for i, row in enumerate(rows):
+        if not row.shape[0]:
+            raise CollateError(
+                f"sample {i} of the group has no tokens; filter empty samples in the dataset"
+            )
+    return rows
+
+
+def _label_rows(
+    columns: Columns, tensors: dict[str, list[torch.Tensor] | None]
+) -> list[torch.Tensor] | None:
+    """Takes the labels out of `tensors`; None where the samples have none."""
+    for name in LABEL_FIELDS:
+        rows = tensors.pop(name, None)
+        if rows is not None:
+            return rows
+        if listed(columns.fields.get(name, [])):
+            raise CollateError(
+                f"field {name!r} holds no numbers and cannot be packed; convert it in the dataset"
+            )
+    return None
+
+
+def _check_unpadded(masks: list[torch.Tensor] | None) -> None:
+    for i, mask in enumerate(masks or []):
+        if not mask.all():
+            raise CollateError(
+                f"sample {i} of the group is padded already (its attention_mask holds zeros), and "
+                "padding must not be packed; turn padding off in the tokenizer"
+            )
+
+
+def _collate(name: str, rows: list[torch.Tensor], lengths: list[int]) -> Any:
+    if [row.shape[0] if row.ndim else None for row in rows] == lengths:
+        if any(row.shape[1:] != rows[0].shape[1:] for row in rows):
+            raise CollateError(
+                f"field {name!r} cannot be packed: shapes {shapes_text(rows)} differ in more than "
+                "their first dimension; make them equal in the dataset, or pass collate_fn="
+            )
+        return torch.cat(rows)[None]
+    if all(row.shape == rows[0].shape for row in rows):
+        return torch.stack(rows)
+    return rows

@@ -1,0 +1,188 @@
+"""`PadCollator`: a group of samples as rows padded to the longest of the group.
+
+A field is padded where its leading dimension is the sample's length in every sample, or differs
+between samples. Everything else is stacked as it is, or listed if it is not numbers. Each field is
+one allocation and one copy per row.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.nn.utils.rnn import pad_sequence
+
+from evenstep.batch.columns import (
+    Columns,
+    columns_of,
+    join_vision,
+    listed,
+    shapes_text,
+    tensors_of,
+)
+from evenstep.batch.labels import IGNORE_INDEX, LABEL_FIELDS, copies_inputs
+from evenstep.errors import CollateError, ConfigurationError
+
+__all__ = ["PadCollator"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PadCollator:
+    """Collates a group with padding: mappings to a dict, tuples and dataclasses to their own type,
+    bare sequences to one tensor.
+
+    Shapes: a field with [length, ...] per sample becomes [samples, longest, ...]; scalars become
+    [samples]; tensors of equal shape [samples, ...]. Text and other objects become a list, and
+    a field that is None in every sample stays None. Vision fields that come with a grid
+    (``image_grid_thw``, ``video_grid_thw``) are joined along their first dimension, as the models
+    that take them want, and may be absent from samples without an image.
+
+    With ``side="left"``, the first label of a sample whose labels are an aligned copy of its tokens
+    becomes -100. Right-padded, no model predicts it; left-padded, one that shifts labels
+    inside would predict it from the padding before it.
+    """
+
+    side: str = "right"
+    """Where the padding goes: "right" or "left"."""
+    pad_token_id: int = 0
+    """Pads ``input_ids``, bare sequences and the first element of tuples."""
+    label_fields: tuple[str, ...] = LABEL_FIELDS
+    """Fields padded with -100. Every other field is padded with 0."""
+    pad_values: Mapping[str, float] = field(default_factory=dict)
+    """Field -> padding, before all other rules. Elements of plain tuples are "0", "1", ..."""
+    pad_to_multiple_of: int | None = None
+    """Rounds the padded length of labels, and of fields as long as the tokens, up to a multiple."""
+    attention_mask: bool = True
+    """Add an int64 ``attention_mask``, 1 for real tokens, to mappings that have none."""
+
+    def __post_init__(self) -> None:
+        if self.side not in ("right", "left"):
+            raise ConfigurationError(f"side={self.side!r} must be 'right' or 'left'")
+        multiple = self.pad_to_multiple_of
+        if multiple is not None and (isinstance(multiple, bool) or multiple < 1):
+            raise ConfigurationError(f"pad_to_multiple_of={multiple!r} must be at least 1")
+        if isinstance(self.label_fields, str):
+            raise ConfigurationError(
+                f"label_fields={self.label_fields!r} must be a tuple of names, not text"
+            )
+        for name, value in {"pad_token_id": self.pad_token_id, **self.pad_values}.items():
+            if isinstance(value, bool) or not isinstance(value, (int, float)):
+                raise ConfigurationError(
+                    f"the padding of {name!r} is {value!r} and must be a number"
+                )
+
+    def __call__(self, samples: Sequence[Any]) -> Any:
+        """Collates one group.
+
+        Raises:
+            CollateError: no samples, a sample without tokens, fields that differ between samples,
+                shapes that cannot be padded to one, or padding that the dtype cannot hold.
+        """
+        columns = columns_of(samples)
+        tensors = {name: tensors_of(name, values) for name, values in columns.fields.items()}
+        lengths = _lengths(tensors.get(columns.tokens or ""))
+        batch = {
+            name: listed(columns.fields[name])
+            if rows is None
+            else self._collate(columns, name, rows, lengths)
+            for name, rows in tensors.items()
+        }
+        if lengths is not None:
+            if self.side == "left":
+                self._mask_first_labels(columns, tensors, lengths, batch)
+            if self.attention_mask and columns.extensible and "attention_mask" not in batch:
+                batch["attention_mask"] = self._attention_mask(lengths)
+        return columns.rebuild(batch)
+
+    def _collate(
+        self, columns: Columns, name: str, rows: list[torch.Tensor], lengths: list[int] | None
+    ) -> torch.Tensor:
+        joined = join_vision(columns, name, rows)
+        if joined is not None:
+            return joined
+        sizes = [row.shape[0] if row.ndim else None for row in rows]
+        longest = max((size for size in sizes if size is not None), default=0)
+        target = longest
+        if sizes == lengths or (name in self.label_fields and rows[0].ndim):
+            target = self._rounded(longest)
+        if target == longest and all(row.shape == rows[0].shape for row in rows):
+            return torch.stack(rows)
+        if any(row.shape[1:] != rows[0].shape[1:] for row in rows) or None in sizes:
+            raise CollateError(
+                f"field {name!r} cannot be padded: shapes {shapes_text(rows)} differ in more than "
+                "their first dimension; make them equal in the dataset, or pass collate_fn="
+            )
+        value = self._padding(columns, name, rows[0].dtype)
+        padded = pad_sequence(rows, batch_first=True, padding_value=value, padding_side=self.side)
+        if target == longest:
+            return padded
+        extra = padded.new_full((len(rows), target - longest, *padded.shape[2:]), value)
+        return torch.cat([padded, extra] if self.side == "right" else [extra, padded], dim=1)
+
+    def _rounded(self, length: int) -> int:
+        multiple = self.pad_to_multiple_of or 1
+        return math.ceil(length / multiple) * multiple
+
+    def _padding(self, columns: Columns, name: str, dtype: torch.dtype) -> float:
+        if name in self.pad_values:
+            value = self.pad_values[name]
+        elif name == columns.tokens:
+            value = self.pad_token_id
+        elif not columns.named:
+            raise CollateError(
+                f"element {name} of the tuples needs padding, and whether it holds labels is not "
+                f"known; say what to pad it with, pad_values={{{name!r}: -100}} for labels"
+            )
+        else:
+            value = IGNORE_INDEX if name in self.label_fields else 0
+        if not _holds(dtype, value):
+            raise CollateError(
+                f"field {name!r} is {dtype} and cannot hold its padding {value}; convert it in the "
+                f"dataset, or set pad_values={{{name!r}: ...}}"
+            )
+        return value
+
+    def _attention_mask(self, lengths: list[int]) -> torch.Tensor:
+        width = self._rounded(max(lengths))
+        positions = torch.arange(width)
+        real = torch.tensor(lengths)[:, None]
+        mask = positions < real if self.side == "right" else positions >= width - real
+        return mask.to(torch.int64)
+
+    def _mask_first_labels(
+        self,
+        columns: Columns,
+        tensors: Mapping[str, list[torch.Tensor] | None],
+        lengths: list[int],
+        batch: Mapping[str, Any],
+    ) -> None:
+        tokens = tensors[columns.tokens or ""] or []
+        for name in self.label_fields:
+            rows = tensors.get(name) or []
+            for i, (labels, inputs) in enumerate(zip(rows, tokens)):
+                if labels.ndim == 1 and copies_inputs(labels, inputs):
+                    batch[name][i, batch[name].shape[1] - lengths[i]] = IGNORE_INDEX
+
+
+def _lengths(tokens: list[torch.Tensor] | None) -> list[int] | None:
+    if tokens is None or any(row.ndim != 1 for row in tokens):
+        return None
+    lengths = [row.shape[0] for row in tokens]
+    if 0 in lengths:
+        raise CollateError(
+            f"sample {lengths.index(0)} of the group has no tokens; filter empty samples in the "
+            "dataset"
+        )
+    return lengths
+
+
+def _holds(dtype: torch.dtype, value: float) -> bool:
+    if dtype.is_floating_point or dtype.is_complex:
+        return True
+    if dtype == torch.bool:
+        return value in (0, 1)
+    limits = torch.iinfo(dtype)
+    return value == int(value) and limits.min <= value <= limits.max

@@ -1,0 +1,167 @@
+"""`StepInfo`: what one rank knows about one step, its own share and everybody's.
+
+The loader puts it into mapping batches under `STEP_KEY`; `pop_step` takes it out before the batch
+goes to the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from evenstep.errors import ConfigurationError
+from evenstep.totals import StepTotals
+
+__all__ = ["STEP_KEY", "StepInfo", "StepTotals", "attach_step", "pop_step"]
+
+STEP_KEY = "evenstep_step"
+"""Key of a mapping batch under which its StepInfo travels."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StepInfo:
+    """One step on one rank. Two are equal where all values are."""
+
+    epoch: int
+    step: int
+    """Counts from 0 in every epoch, equal on all ranks."""
+    rank: int
+    world_size: int
+    filler: bool
+    """True where this rank had nothing left and trains a minimal batch with `loss_scale` 0."""
+    indices: tuple[Any, ...] | None
+    """Dataset indices of this rank's samples, in batch order; None for iterable datasets."""
+    totals: StepTotals
+    loss_scale: float
+    """Multiply the loss with it before the backward pass; see `evenstep.batch.loss_scale`."""
+
+    @property
+    def samples(self) -> int:
+        """Samples of this rank; the properties without `global` are all this rank's."""
+        return int(self.totals.samples[self.rank])
+
+    @property
+    def tokens(self) -> int:
+        return int(self.totals.tokens[self.rank])
+
+    @property
+    def padded_tokens(self) -> int:
+        return int(self.totals.padded_tokens[self.rank])
+
+    @property
+    def supervised_tokens(self) -> int:
+        return int(self.totals.supervised_tokens[self.rank])
+
+    @property
+    def cost(self) -> float:
+        return float(self.totals.cost[self.rank])
+
+    @property
+    def global_samples(self) -> int:
+        return int(self.totals.samples.sum())
+
+    @property
+    def global_tokens(self) -> int:
+        return int(self.totals.tokens.sum())
+
+    @property
+    def global_padded_tokens(self) -> int:
+        return int(self.totals.padded_tokens.sum())
+
+    @property
+    def global_supervised_tokens(self) -> int:
+        return int(self.totals.supervised_tokens.sum())
+
+    @property
+    def global_cost(self) -> float:
+        return float(self.totals.cost.sum())
+
+    @property
+    def imbalance(self) -> float:
+        """Largest cost of a rank over the mean cost: 1.0 is perfect."""
+        mean = float(self.totals.cost.mean())
+        return float(self.totals.cost.max()) / mean if mean > 0 else 1.0
+
+    @property
+    def padding(self) -> float:
+        """1 - real tokens / padded tokens, over all ranks."""
+        padded = self.global_padded_tokens
+        return 1.0 - self.global_tokens / padded if padded else 0.0
+
+    def to_dict(self, *, per_rank: bool = False) -> dict[str, Any]:
+        """All values as JSON-able numbers; with `per_rank`, the totals as lists too."""
+        result: dict[str, Any] = {
+            "epoch": self.epoch,
+            "step": self.step,
+            "rank": self.rank,
+            "world_size": self.world_size,
+            "filler": self.filler,
+            "indices": None if self.indices is None else [_plain(i) for i in self.indices],
+            "loss_scale": self.loss_scale,
+            "imbalance": self.imbalance,
+            "padding": self.padding,
+        }
+        for name in [f.name for f in fields(StepTotals)]:
+            result[name] = getattr(self, name)
+            result[f"global_{name}"] = getattr(self, f"global_{name}")
+        if per_rank:
+            result["per_rank"] = {
+                f.name: getattr(self.totals, f.name).tolist() for f in fields(StepTotals)
+            }
+        return result
+
+    def __eq__(self, other: object) -> bool:
+        # Not generated, because comparing the totals gives arrays.
+        if not isinstance(other, StepInfo):
+            return NotImplemented
+        return self.to_dict(per_rank=True) == other.to_dict(per_rank=True)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def attach_step(batch: Any, step: StepInfo) -> bool:
+    """Puts `step` into a mutable mapping; False, and nothing done, for any other batch.
+
+    Raises:
+        ConfigurationError: the batch has something else under `STEP_KEY`.
+    """
+    if not isinstance(batch, MutableMapping):
+        return False
+    if STEP_KEY in batch:
+        raise ConfigurationError(
+            f"the collated batch has a field {STEP_KEY!r} already, which evenstep needs for its "
+            "own; rename it in the collate function"
+        )
+    batch[STEP_KEY] = step
+    return True
+
+
+def pop_step(batch: Any) -> StepInfo:
+    """Removes the StepInfo from a batch of evenstep's loader and returns it.
+
+    Raises:
+        ConfigurationError: the batch is no mapping, or has no StepInfo.
+    """
+    if not isinstance(batch, MutableMapping):
+        kind = "an immutable" if isinstance(batch, Mapping) else "no mapping but a"
+        raise ConfigurationError(
+            f"the batch is {kind} {type(batch).__name__} and cannot carry a StepInfo; iterate over "
+            "loader.steps(), which yields (batch, step)"
+        )
+    step = batch.pop(STEP_KEY, None)
+    if not isinstance(step, StepInfo):
+        raise ConfigurationError(
+            f"the batch, with fields {list(batch)}, has no StepInfo: it was popped already, a "
+            "wrapper around the loader rebuilt the batch, or the batch is not from an evenstep "
+            "loader; pop it once, first thing, or iterate over loader.steps()"
+        )
+    return step
+
+
+def _plain(index: Any) -> Any:
+    if isinstance(index, np.generic):
+        return index.item()
+    return index if isinstance(index, (int, str)) else repr(index)

@@ -1,0 +1,62 @@
+"""The typer application: which commands there are, and what becomes of their errors."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from evenstep.errors import EvenstepError
+from evenstep.version import __version__
+
+__all__ = ["COMMANDS", "build", "run"]
+
+COMMANDS = ("simulate",)
+"""Modules of this package with a function ``register(app: typer.Typer) -> None``."""
+
+
+def build() -> typer.Typer:
+    """The application with all commands registered."""
+    app = typer.Typer(
+        name="evenstep",
+        help="Keeps every GPU of a training job equally busy.",
+        no_args_is_help=True,
+        add_completion=False,
+        rich_markup_mode=None,  # examples in help texts keep their lines
+        pretty_exceptions_enable=False,
+    )
+
+    @app.callback()
+    def options(
+        version: Annotated[
+            bool,
+            typer.Option("--version", help="Print the version.", is_eager=True, callback=_version),
+        ] = False,
+    ) -> None:
+        pass
+
+    for command in COMMANDS:
+        importlib.import_module(f"evenstep.cli.{command}").register(app)
+    return app
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"evenstep {__version__}")
+        raise typer.Exit
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command line and returns the exit code."""
+    try:
+        build()(args=None if arguments is None else list(arguments), prog_name="evenstep")
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+    except (EvenstepError, ImportError) as error:
+        # What the user can put right needs no traceback; anything else is a bug and keeps it.
+        print("evenstep: " + " ".join(str(error).split()), file=sys.stderr)
+        return 2
+    return 0

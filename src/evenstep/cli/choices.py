@@ -1,0 +1,87 @@
+"""Policies and costs by the names that the command line gives them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from evenstep.cost import Cost, PaddedTokenCost, TokenCost, TransformerCost
+from evenstep.errors import ConfigurationError
+from evenstep.plan import FixedBatch, Policy, TokenBudget
+
+__all__ = ["POLICIES", "PolicyOptions", "parse_cost", "parse_policy"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyOptions:
+    """What a policy may be built from; each takes what concerns it."""
+
+    max_tokens: int
+    batch_size: int
+    cost: Cost
+
+
+POLICIES: Mapping[str, Callable[[PolicyOptions], Policy]] = {
+    "token-budget": lambda o: TokenBudget(o.max_tokens, cost=o.cost),
+    "fixed-batch": lambda o: FixedBatch(o.batch_size, cost=o.cost),
+}
+
+
+def parse_policy(name: str, options: PolicyOptions) -> Policy:
+    """The policy called `name`.
+
+    Raises:
+        ConfigurationError: there is none of that name, or an option is out of range.
+    """
+    if name not in POLICIES:
+        raise ConfigurationError(f"unknown policy {name!r}; known are {', '.join(POLICIES)}")
+    return POLICIES[name](options)
+
+
+def parse_cost(text: str) -> Cost:
+    """A cost from ``padded-tokens``, ``tokens`` or ``transformer:FIELD=VALUE,...``.
+
+    The fields are those of `TransformerCost`.
+
+    Raises:
+        ConfigurationError: no such cost, or its fields are wrong.
+    """
+    name, _, settings = text.partition(":")
+    if text == "padded-tokens":
+        return PaddedTokenCost()
+    if text == "tokens":
+        return TokenCost()
+    if name == "transformer":
+        return _transformer(settings)
+    raise ConfigurationError(
+        f"unknown cost {text!r}; known are padded-tokens, tokens and transformer:FIELD=VALUE,..."
+    )
+
+
+def _transformer(settings: str) -> TransformerCost:
+    fields = {f.name: f for f in dataclasses.fields(TransformerCost)}
+    needed = [f.name for f in fields.values() if f.default is dataclasses.MISSING]
+    values: dict[str, Any] = {}
+    for setting in filter(None, settings.split(",")):
+        name, _, value = setting.partition("=")
+        if name not in fields:
+            raise ConfigurationError(
+                f"the transformer cost has no field {name!r}; it has {', '.join(fields)}"
+            )
+        switch = isinstance(fields[name].default, bool)
+        if switch and value in ("true", "false"):
+            values[name] = value == "true"
+        elif not switch and value.isdecimal():
+            values[name] = int(value)
+        else:
+            kind = "true or false" if switch else "a positive integer"
+            raise ConfigurationError(f"{name}={value} of the transformer cost must be {kind}")
+    missing = [name for name in needed if name not in values]
+    if missing:
+        raise ConfigurationError(
+            f"the transformer cost needs {', '.join(missing)} too, as in "
+            "transformer:layers=32,hidden_size=4096,heads=32,ffn_size=14336"
+        )
+    return TransformerCost(**values)

@@ -1,0 +1,51 @@
+"""What commands print.
+
+One JSON object or a table goes to standard output, notes and progress to standard error.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+__all__ = ["note", "print_json", "print_table", "progress_bar"]
+
+
+def print_json(values: Mapping[str, Any]) -> None:
+    """One object on one line. Refuses NaN and infinity, which are not JSON."""
+    print(json.dumps(values, allow_nan=False))
+
+
+def print_table(title: str, rows: Mapping[str, str]) -> None:
+    """A table of two columns."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", show_header=False)
+    table.add_column()
+    table.add_column(justify="right")
+    for name, value in rows.items():
+        table.add_row(name, value)
+    Console().print(table)
+
+
+def note(text: str) -> None:
+    """One line for the reader, never on standard output."""
+    print(text, file=sys.stderr)
+
+
+@contextmanager
+def progress_bar(title: str) -> Iterator[Callable[[int, int], None] | None]:
+    """Gives a function of (done, total), or None where standard error is no terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(title, total=None)
+        yield lambda done, total: progress.update(task, completed=done, total=total)

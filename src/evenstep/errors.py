@@ -1,0 +1,51 @@
+"""Every exception evenstep raises on purpose.
+
+Each message names the value that was wrong, the limit it broke and what to do about it. An error
+on one rank reaches every other rank as a `PeerError`, so no rank is left waiting.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "CollateError",
+    "ConfigurationError",
+    "EvenstepError",
+    "InvariantError",
+    "LoaderDiedError",
+    "MismatchError",
+    "PeerError",
+    "SampleError",
+]
+
+
+class EvenstepError(Exception):
+    """Base class of all errors raised by evenstep."""
+
+
+class ConfigurationError(EvenstepError, ValueError):
+    """An argument is wrong. Raised where the object is built, before any work starts."""
+
+
+class SampleError(EvenstepError):
+    """A sample could not be used: the dataset raised, or its length is zero, over the limit or
+    cannot be told."""
+
+
+class CollateError(EvenstepError):
+    """The collate function raised, or made a batch that contradicts what was measured."""
+
+
+class MismatchError(EvenstepError):
+    """Ranks were built with different policies, seeds, dataset sizes or options."""
+
+
+class PeerError(EvenstepError):
+    """Another rank failed, left the epoch early or died."""
+
+
+class LoaderDiedError(EvenstepError):
+    """A process of this rank's loader (a worker or the batcher) died."""
+
+
+class InvariantError(EvenstepError, AssertionError):
+    """evenstep's own bookkeeping is wrong: a sample lost or doubled. Please report it."""

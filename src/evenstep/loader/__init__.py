@@ -1,0 +1,17 @@
+"""The drop-in DataLoader.
+
+    sampler ─▶ feeder thread ─┐                              trainer process
+    trainer ◀─ StepIterator ◀─┼─ exchange thread ◀─ Gloo ─▶ other ranks
+    ──────────────────────────┼───────────────────────────────────────────
+                              └▶ batcher process: buffer, protocol, plan, collate
+                                    ▲ chunks of samples
+                                 worker processes: a plain torch DataLoader
+
+Bulk data moves through recycled shared memory (`arena`), decisions through small messages.
+"""
+
+from evenstep.loader.dataloader import DataLoader
+from evenstep.loader.iterator import StepIterator
+from evenstep.loader.wrap import wrap
+
+__all__ = ["DataLoader", "StepIterator", "wrap"]

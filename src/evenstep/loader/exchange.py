@@ -1,0 +1,234 @@
+"""The exchange of messages between ranks, by a thread of the trainer process.
+
+No child process touches torch.distributed. The batcher sends its message through a pipe; the thread
+gathers everybody's over a Gloo group that nothing else uses, and sends them back.
+
+The thread does not wait in one long collective. While an epoch is under way all ranks *tick* at
+least every `TICK` seconds, each saying whether it has a message yet, and a rank that has one ticks
+at once. So a rank whose samples are slow, or whose trainer is busy, keeps the others waiting and
+informed, with no timeout to outlive; and the end of a process, which closes its connections, is
+noticed within a tick.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import os
+import queue
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from evenstep.errors import PeerError
+from evenstep.protocol import abort_message
+
+__all__ = ["Exchange", "GlooExchange", "LocalExchange", "Session"]
+
+TICK = 0.5
+"""Seconds between two ticks of a rank that waits for its batcher."""
+
+# A collective is never late, only dead, so its own timeout must not speak first.
+_FOREVER = datetime.timedelta(days=365)
+
+_FRAME = 1024  # bytes of a tick; a longer message takes a second gather
+_HEAD = struct.Struct("<BI")  # state, length of the message
+_WAITING, _MESSAGE, _DONE = 0, 1, 2
+
+
+class Session:
+    """One epoch's use of an exchange."""
+
+    def __init__(
+        self, connection: Connection, serial: int, alive: Callable[[], bool] = lambda: True
+    ) -> None:
+        """
+        Args:
+            connection: pipe to the batcher.
+            serial: number of the pass; messages of other passes are thrown away.
+            alive: whether the batcher lives. Its children may hold the pipe open after it died.
+        """
+        self.connection = connection
+        self.serial = serial
+        self._alive = alive
+        self._finished = False
+        self.left = threading.Event()
+        """Set when this rank's trainer needs no more steps."""
+        self.over = threading.Event()
+        """Set when the exchange will touch the connection no more."""
+
+    def message(self, timeout: float) -> bytes | None:
+        """The batcher's next message; None when there is none yet. Empty when none will follow,
+        because it has finished or the trainer has left."""
+        deadline = time.monotonic() + timeout
+        while not (self._finished or self.left.is_set()):
+            alive = self._alive()
+            remaining = max(deadline - time.monotonic(), 0) if alive else 0
+            try:
+                if not self.connection.poll(remaining):
+                    if alive:
+                        return None
+                    raise EOFError
+                serial, message = self.connection.recv()
+            except (EOFError, OSError):
+                if self.left.is_set():
+                    break
+                self._finished = True
+                return abort_message("its batcher process died")
+            if serial == self.serial:
+                self._finished = not message
+                return message
+        return b""
+
+    def reply(self, messages: Sequence[bytes]) -> None:
+        with contextlib.suppress(OSError):  # the batcher is gone; who waits for it will say so
+            self.connection.send((self.serial, list(messages)))
+
+
+class Exchange:
+    """A thread that serves one session after the other."""
+
+    rank = 0
+    world_size = 1
+
+    def __init__(self) -> None:
+        self.failure: PeerError | None = None
+        """Why no session can go on: set once, read by the trainer."""
+        self._sessions: queue.SimpleQueue[Session | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="evenstep-exchange", daemon=True)
+        self._thread.start()
+
+    def begin(self, session: Session) -> None:
+        """Serves `session` as soon as those before it are over on all ranks."""
+        self._sessions.put(session)
+
+    def close(self, timeout: float = 5.0) -> None:
+        """Ends the thread, after the sessions that were begun."""
+        self._sessions.put(None)
+        if self._thread is not threading.current_thread():
+            self._thread.join(timeout)
+
+    def _run(self) -> None:
+        while (session := self._sessions.get()) is not None:
+            try:
+                if self.failure is None:
+                    self._serve(session)
+            except Exception as error:
+                self.failure = self._explain(error)
+            finally:
+                session.over.set()
+        self._release()
+
+    def _serve(self, session: Session) -> None:
+        raise NotImplementedError
+
+    def _explain(self, error: Exception) -> PeerError:
+        return PeerError(f"the exchange between ranks failed: {error}")
+
+    def _release(self) -> None:
+        pass
+
+
+class LocalExchange(Exchange):
+    """One rank alone: its message comes back."""
+
+    def _serve(self, session: Session) -> None:
+        while True:
+            message = session.message(TICK)
+            if message == b"":
+                return
+            if message is not None:
+                session.reply([message])
+
+
+class GlooExchange(Exchange):
+    """All ranks of a process group."""
+
+    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
+        """
+        Args:
+            group: the data-parallel group; the default group when None. All its ranks must make
+                their exchanges in the same order, as with any collective.
+        """
+        ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
+        self.rank = dist.get_rank(group)
+        self.world_size = len(ranks)
+        self._group: Any = dist.new_group(
+            ranks, timeout=_FOREVER, backend="gloo", use_local_synchronization=True
+        )
+        here: dict[str, Any] = {"host": socket.gethostname(), "pid": os.getpid()}
+        self._peers: list[Any] = [None] * self.world_size
+        dist.all_gather_object(self._peers, here, group=self._group)
+        super().__init__()
+
+    def _serve(self, session: Session) -> None:
+        message: bytes | None = None
+        while True:
+            if message is None:
+                message = session.message(TICK)
+            state = _WAITING if message is None else _MESSAGE if message else _DONE
+            states, messages = self._tick(state, message or b"")
+            if all(s == _DONE for s in states):
+                return
+            if _WAITING not in states:
+                if state == _MESSAGE:
+                    session.reply(messages)
+                    message = None
+                # Else this rank has left: the others learn it from its empty message, and it ticks
+                # on until they have left too.
+
+    def _tick(self, state: int, message: bytes) -> tuple[list[int], list[bytes]]:
+        frame = _HEAD.pack(state, len(message)) + message
+        gathered = self._gather(frame[:_FRAME].ljust(_FRAME, b"\0"))
+        heads = [_HEAD.unpack_from(data) for data in gathered]
+        states = [head[0] for head in heads]
+        longest = max(head[1] for head in heads)
+        messages = [data[_HEAD.size :] for data in gathered]
+        if _WAITING not in states and longest + _HEAD.size > _FRAME:
+            # Every rank sees the same heads, so all take part or none does.
+            rest = self._gather(frame[_FRAME:].ljust(longest + _HEAD.size - _FRAME, b"\0"))
+            messages = [first + second for first, second in zip(messages, rest)]
+        return states, [data[: head[1]] for data, head in zip(messages, heads)]
+
+    def _gather(self, data: bytes) -> list[bytes]:
+        tensor = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+        out = [torch.empty_like(tensor) for _ in range(self.world_size)]
+        dist.all_gather(out, tensor, group=self._group)
+        return [t.numpy().tobytes() for t in out]
+
+    def _explain(self, error: Exception) -> PeerError:
+        # Closing this rank's connections passes the news on to ranks that were not connected to
+        # the one that died.
+        self._release()
+        time.sleep(0.1)  # a killed process needs a moment to become a zombie
+        dead = [
+            f"rank {rank} (process {peer['pid']} on {peer['host']})"
+            for rank, peer in enumerate(self._peers)
+            if peer["host"] == socket.gethostname() and not _alive(peer["pid"])
+        ]
+        who = ", ".join(dead) + " died" if dead else "a rank on another host died or failed"
+        return PeerError(
+            f"{who}, so rank {self.rank} can make no further step ({str(error).splitlines()[0]})"
+        )
+
+    def _release(self) -> None:
+        group, self._group = self._group, None
+        if group is not None and dist.is_initialized():
+            # The user may have destroyed all groups already.
+            with contextlib.suppress(ValueError, RuntimeError, AssertionError):
+                dist.destroy_process_group(group)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
+    except OSError:
+        return False

@@ -1,0 +1,63 @@
+"""Sends the sampler's indices to the batcher, from a thread of the trainer process.
+
+The sampler runs where the user made it, so it needs not be picklable, may be infinite, and any state
+it has stays within reach.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Iterable
+from multiprocessing.connection import Connection
+from typing import Any
+
+from evenstep.loader.intake import FeederError
+
+__all__ = ["Feeder"]
+
+_BLOCK = 512  # indices in a message
+
+
+class Feeder:
+    """Feeds one pass. The pipe's capacity is what holds it back."""
+
+    def __init__(
+        self, connection: Connection, serial: int, indices: Iterable[Any], after: Feeder | None
+    ) -> None:
+        """
+        Args:
+            after: the feeder of the pass before, which must have sent its end first.
+        """
+        self._connection = connection
+        self._serial = serial
+        self._indices = indices
+        self._after = after
+        self._left = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="evenstep-feeder", daemon=True)
+        self._thread.start()
+
+    def leave(self) -> None:
+        """Stop feeding: the pass has been left."""
+        self._left.set()
+
+    def _run(self) -> None:
+        if self._after is not None:
+            self._after._thread.join()
+            self._after = None
+        try:
+            try:
+                iterator = iter(self._indices)
+                while not self._left.is_set():
+                    block = list(itertools.islice(iterator, _BLOCK))
+                    if not block:
+                        break
+                    self._connection.send((self._serial, block))
+            except OSError:
+                raise
+            except Exception as error:
+                message = f"the sampler raised {type(error).__name__}: {error}"
+                self._connection.send((self._serial, FeederError(message)))
+            self._connection.send((self._serial, None))
+        except (OSError, ValueError):
+            return  # the batcher is gone; who waits for its steps will say so

@@ -1,0 +1,119 @@
+"""One pass over a loader, in the trainer process."""
+
+from __future__ import annotations
+
+import os
+import threading
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+from evenstep.batch.step_info import StepInfo
+from evenstep.errors import EvenstepError, LoaderDiedError, PeerError
+from evenstep.loader.exchange import Exchange, Session
+from evenstep.loader.feeder import Feeder
+from evenstep.loader.pinning import pin
+from evenstep.loader.ports import End, Failure
+from evenstep.loader.process import BatcherProcess
+from evenstep.loader.spec import EpochSpec
+from evenstep.loader.thread import BatcherThread
+
+__all__ = ["StepIterator"]
+
+_LOOK_UP = 0.25  # seconds between looks at whether everybody is alive
+
+
+class StepIterator(Iterator[tuple[Any, StepInfo]]):
+    """Yields (batch, StepInfo). `close` may be called at any time, and is by garbage collection."""
+
+    def __init__(
+        self,
+        *,
+        batcher: BatcherProcess | BatcherThread,
+        keep_batcher: bool,
+        exchange: Exchange,
+        feeder: Feeder | None,
+        epoch: EpochSpec,
+        pin_memory: bool,
+    ) -> None:
+        self._batcher = batcher
+        self._keep_batcher = keep_batcher
+        self._exchange = exchange
+        self._feeder = feeder
+        self._pin_memory = pin_memory
+        self._epoch = epoch
+        self._outcome: Exception | None = None  # raised by every further call
+        self._owner = os.getpid()
+        self._closing = threading.Lock()
+        self._closed = False
+        self._session = Session(batcher.exchange, epoch.serial, batcher.alive)
+        batcher.begin(epoch)
+        exchange.begin(self._session)
+
+    def __iter__(self) -> StepIterator:
+        return self
+
+    def __next__(self) -> tuple[Any, StepInfo]:
+        if self._outcome is not None:
+            raise self._outcome
+        try:
+            return self._next()
+        except StopIteration:
+            self._end(StopIteration())
+            raise
+        except EvenstepError as error:
+            self._end(error)
+            raise
+        except BaseException:
+            self.close()
+            raise
+
+    def _next(self) -> tuple[Any, StepInfo]:
+        while True:
+            if self._exchange.failure is not None:
+                raise self._exchange.failure
+            result = self._batcher.get(_LOOK_UP)
+            if result is None:
+                continue
+            if isinstance(result, Failure):
+                if isinstance(result.error, PeerError) and self._exchange.failure is not None:
+                    raise self._exchange.failure
+                result.reraise()
+            if isinstance(result, End):
+                if result.undelivered:
+                    warnings.warn(
+                        f"epoch {self._epoch.epoch} ended with {result.undelivered} samples of this "
+                        'rank not trained on, because another rank had none left (exhausted="stop")',
+                        stacklevel=4,
+                    )
+                raise StopIteration
+            step, batch = result
+            self._batcher.credit()
+            return (pin(batch) if self._pin_memory else batch), step
+
+    def _end(self, outcome: Exception) -> None:
+        self._outcome = outcome
+        self.close()
+
+    def close(self) -> None:
+        """Leaves the pass: no process, thread or memory of it remains. Idempotent."""
+        if self._owner != os.getpid():
+            return  # a copy in a forked child; the pass is not its to close
+        with self._closing:
+            if self._closed:
+                return
+            self._closed = True
+        if self._outcome is None:
+            self._outcome = LoaderDiedError(
+                f"this pass over epoch {self._epoch.epoch} was closed; iterate the loader again"
+            )
+        self._session.left.set()
+        if self._feeder is not None:
+            self._feeder.leave()
+        self._batcher.abandon()
+        if not self._keep_batcher:
+            self._batcher.close()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_closing"):
+            self.close()

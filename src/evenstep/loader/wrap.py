@@ -1,0 +1,92 @@
+"""`evenstep.wrap`: take over a torch DataLoader that somebody else has built."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from torch.utils.data import (
+    BatchSampler,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    default_collate,
+    default_convert,
+)
+from torch.utils.data import DataLoader as TorchDataLoader
+
+from evenstep.errors import ConfigurationError
+from evenstep.loader.dataloader import DataLoader
+from evenstep.plan.policy import Policy
+
+__all__ = ["wrap"]
+
+
+def wrap(loader: TorchDataLoader[Any], *, policy: Policy, **options: Any) -> DataLoader:
+    """A loader over the same dataset, in the same order, with batches formed by `policy`.
+
+    Taken over are the dataset, sampler, collate function, workers, pinning, timeout, start method
+    and persistence. Where the torch loader has its stock sampler, evenstep shards by rank itself;
+    any other sampler is trusted to yield this rank's share. Its batch size is given up: that is
+    what `policy` decides. The torch loader itself is not touched.
+
+    Args:
+        loader: a plain `torch.utils.data.DataLoader`, not one that a framework has rebuilt.
+        policy: how groups are formed.
+        **options: arguments of `evenstep.DataLoader`; they win over what the torch loader has.
+
+    Raises:
+        ConfigurationError: `loader` is no torch DataLoader, or an option is wrong.
+    """
+    if not isinstance(loader, TorchDataLoader):
+        raise ConfigurationError(
+            f"wrap takes a torch.utils.data.DataLoader, got {type(loader).__name__}; wrap before a "
+            "framework does, or build evenstep.DataLoader yourself"
+        )
+    taken: dict[str, Any] = {
+        "num_workers": loader.num_workers,
+        "pin_memory": loader.pin_memory,
+        "worker_init_fn": loader.worker_init_fn,
+    }
+    if loader.num_workers:
+        taken["timeout"] = loader.timeout
+        taken["prefetch_factor"] = loader.prefetch_factor
+        taken["multiprocessing_context"] = loader.multiprocessing_context
+        taken["persistent_workers"] = loader.persistent_workers
+    # Those two are what torch fills in when the user gave no function.
+    if loader.collate_fn not in (default_collate, default_convert):
+        taken["collate_fn"] = loader.collate_fn
+    if not isinstance(loader.dataset, IterableDataset):
+        taken.update(_order(loader))
+    return DataLoader(loader.dataset, policy=policy, **{**taken, **options})
+
+
+def _order(loader: TorchDataLoader[Any]) -> dict[str, Any]:
+    batch_sampler = loader.batch_sampler
+    if batch_sampler is None:
+        sampler: Any = loader.sampler
+    elif type(batch_sampler) is BatchSampler:
+        sampler = batch_sampler.sampler
+    else:
+        return {"sampler": _Flattened(batch_sampler)}
+    if type(sampler) is SequentialSampler:
+        return {"shuffle": False, "drop_last": loader.drop_last}
+    if type(sampler) is RandomSampler and not sampler.replacement:
+        return {"shuffle": True, "drop_last": loader.drop_last}
+    return {"sampler": sampler}
+
+
+class _Flattened:
+    """The indices of a batch sampler, one by one."""
+
+    def __init__(self, batches: Iterable[Any]) -> None:
+        self._batches = batches
+
+    def __iter__(self) -> Iterator[Any]:
+        for batch in self._batches:
+            yield from batch
+
+    def set_epoch(self, epoch: int) -> None:
+        set_epoch = getattr(self._batches, "set_epoch", None)
+        if callable(set_epoch):
+            set_epoch(epoch)

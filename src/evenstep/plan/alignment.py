@@ -1,0 +1,87 @@
+"""Every rank the same number of groups: max-based bidirectional alignment (ODB, App. A).
+
+Invariant: after `align`, a rank has exactly `target` groups, every sample of the window is in one
+group or returned, and no group is empty. Splitting never lengthens a group, so whatever memory
+limit held before still holds.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.plan.groups import Groups
+
+__all__ = ["align", "alignment_target"]
+
+Int64Array = npt.NDArray[np.int64]
+
+
+def alignment_target(groups: Int64Array, samples: Int64Array, capacities: Int64Array) -> int:
+    """T_grp of eq. 3: the number of steps that all active ranks make this round.
+
+    Args:
+        groups: [ranks] groups formed; a rank with none is not active and does not count.
+        samples: [ranks] buffered samples.
+        capacities: [ranks] groups a rank can hand on this round.
+
+    Returns:
+        0 where no rank is active, else at least 1.
+    """
+    active = groups > 0
+    if not active.any():
+        return 0
+    limits = [int(groups.max())]
+    for column in (samples[active], capacities[active]):
+        positive = column[column > 0]
+        if len(positive):
+            limits.append(int(positive.min()))
+    return max(min(limits), 1)
+
+
+def align(
+    groups: Groups, target: int, overdue: Int64Array | None = None
+) -> tuple[Groups, Int64Array]:
+    """Brings one rank's groups, longest group first, to exactly `target` (Algorithm 1).
+
+    Too few groups: single samples are taken off, from the longest multi-sample group on. Too many:
+    the `target` groups with most samples are kept and the others' samples returned to the buffer,
+    but groups with an overdue sample are kept before all others, most overdue first. Algorithm 1
+    has no such rule, and can send the same long sample back for ever.
+
+    Args:
+        groups: groups of window positions, longest first; at least one.
+        target: at least 1 and at most the number of samples.
+        overdue: [groups] rounds by which the oldest sample of each group is over its limit; zero
+            or negative when it is not. None when no group is overdue.
+
+    Returns:
+        The aligned groups, longest first, and the returned window positions.
+    """
+    count = len(groups)
+    none = np.empty(0, np.int64)
+    if count == target:
+        return groups, none
+    if count < target:
+        return _split(groups, target - count), none
+    sizes = groups.sizes
+    if overdue is None:
+        order = np.argsort(-sizes, kind="stable")
+    else:
+        order = np.lexsort((-sizes, -np.maximum(overdue, 0)))
+    kept = np.sort(order[:target])
+    returned = groups.take(np.sort(order[target:])).members
+    return groups.take(kept), returned
+
+
+def _split(groups: Groups, missing: int) -> Groups:
+    spare = groups.sizes - 1
+    before = np.cumsum(spare) - spare
+    take = np.clip(missing - before, 0, spare)
+    # Members run from longest to shortest, so a boundary after each of a group's first `take`
+    # members makes its longest samples singletons and leaves the rest together.
+    starts = np.repeat(groups.offsets[:-1], take)
+    rank = np.arange(len(starts)) - np.repeat(np.cumsum(take) - take, take)
+    offsets = np.concatenate([groups.offsets, starts + rank + 1])
+    offsets.sort()
+    return Groups(groups.members, offsets)

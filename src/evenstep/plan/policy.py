@@ -1,0 +1,161 @@
+"""The contract between a policy and whoever runs it.
+
+A policy is a frozen dataclass of options and two pure functions. Each round, every rank calls
+`propose` on its own window, all ranks exchange the proposals' messages, and every rank calls
+`settle` on all messages. What comes out is a `Plan` for this rank, in which every rank has the same
+number of steps, so that nothing further needs to be agreed.
+
+Who runs a policy may rely on this: a plan names every window position at most once; a rank that
+proposed at least one sample gets exactly as many groups as every other such rank; groups never
+break the policy's memory limit; and at least one sample is planned in every round in which any
+rank proposed one.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.cost import Cost, PaddedTokenCost
+from evenstep.errors import ConfigurationError, SampleError
+from evenstep.plan.groups import Groups
+
+__all__ = ["Plan", "Policy", "Proposal", "Window", "check_at_least", "check_given"]
+
+Int64Array = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Window:
+    """What one rank has buffered when a round begins, in order of arrival."""
+
+    lengths: Int64Array
+    """[samples] tokens of each sample, positive."""
+    ages: Int64Array
+    """[samples] rounds in which the sample was in the window and not planned."""
+    patches: Int64Array | None = None
+    """[samples] vision patches, where they are counted."""
+    exhausted: bool = False
+    """True when the rank's source has ended: nothing will be added to this window."""
+    seed: int = 0
+    epoch: int = 0
+    round: int = 0
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """One rank's side of a round before the exchange."""
+
+    message: Int64Array
+    """[k] what the other ranks need to know; k is the same on all ranks."""
+    groups: Groups
+    """This rank's own candidate groups of window positions."""
+    window: Window
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One rank's side of a round after the exchange."""
+
+    groups: Groups
+    """One group of window positions per step, in the order in which they are trained on."""
+    dropped: Int64Array = field(default_factory=lambda: np.empty(0, np.int64))
+    """Window positions that will never be emitted. Only `FixedBatch(drop_last=True)` does this."""
+
+
+class Policy(abc.ABC):
+    """How groups are formed. Subclasses are frozen dataclasses; all state is in the window."""
+
+    cost: Cost = PaddedTokenCost()
+    """What `StepInfo.cost` and all reports of imbalance are measured in."""
+
+    packed: bool = False
+    """Whether groups are collated without padding."""
+
+    @property
+    def max_length(self) -> int | None:
+        """Longest sample accepted, in tokens; None for no limit."""
+        return None
+
+    @property
+    def counts_patches(self) -> bool:
+        """Whether windows must carry `Window.patches`."""
+        return False
+
+    def window_size(self, buffer_size: int) -> int:
+        """Samples a rank gathers before a round, given what the user allows it to buffer."""
+        return buffer_size
+
+    @abc.abstractmethod
+    def propose(self, window: Window) -> Proposal:
+        """What this rank would do. `window` is not empty, and full unless exhausted."""
+
+    @abc.abstractmethod
+    def settle(self, proposal: Proposal, messages: Int64Array, rank: int) -> Plan:
+        """What this rank does, given everybody's messages.
+
+        Args:
+            proposal: what `propose` returned on this rank this round.
+            messages: [ranks, k] int64; the row of a rank that has nothing left is all zeros.
+            rank: this rank's row.
+        """
+
+    @property
+    def name(self) -> str:
+        """The name used on the command line: ``TokenBudget`` is ``token-budget``."""
+        words = "".join(f"-{c.lower()}" if c.isupper() else c for c in type(self).__name__)
+        return words.lstrip("-")
+
+    def options(self) -> Mapping[str, Any]:
+        """The policy's fields as text and numbers: ranks compare them before the first round."""
+        return {
+            f.name: _plain(getattr(self, f.name))
+            for f in dataclasses.fields(self)  # type: ignore[arg-type]
+        }
+
+    def explain_too_long(self, sample: str, length: int) -> SampleError:
+        """The error for a sample longer than `max_length`."""
+        return SampleError(
+            f"{sample} has {length:,} tokens, over max_tokens={self.max_length:,}; truncate it in "
+            "the dataset or raise max_tokens"
+        )
+
+
+def _plain(value: object) -> Any:
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None or isinstance(value, (int, float, str)):
+        return value
+    # The default repr of functions and objects holds an address, which differs between ranks.
+    return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))
+
+
+def check_given(**values: object) -> None:
+    """Raises `ConfigurationError` for the first value that is None."""
+    for name, value in values.items():
+        if value is None:
+            raise ConfigurationError(f"{name}=None must be an integer; it has no default")
+
+
+def check_at_least(minimum: int, **values: int | None) -> None:
+    """Raises `ConfigurationError` for the first value that is no integer or below `minimum`.
+
+    None is no limit, and passes.
+    """
+    for name, value in values.items():
+        if value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+            raise ConfigurationError(f"{name}={value!r} must be an integer")
+        if value < minimum:
+            raise ConfigurationError(f"{name}={value} must be at least {minimum}")

@@ -1,0 +1,126 @@
+"""Where a simulation's lengths come from: a file of recorded lengths, or a named distribution."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.errors import ConfigurationError
+from evenstep.plan.groups import generator
+from evenstep.plan.policy import check_at_least
+from evenstep.simulate.distributions import DISTRIBUTIONS, sample_lengths
+
+__all__ = ["load_lengths"]
+
+Int64Array = npt.NDArray[np.int64]
+
+_PARQUET = re.compile(r"(?P<path>.*\.parquet)(?::(?P<column>.*))?")
+_TOO_LONG = 2**31  # planners keep a length and a position in one int64
+
+
+def load_lengths(spec: str, *, samples: int | None = None, seed: int = 0) -> Int64Array:
+    """Lengths named by `spec`.
+
+    Args:
+        spec: ``FILE.npy``, ``FILE.parquet:COLUMN`` or a name in `DISTRIBUTIONS`.
+        samples: how many are wanted. Needed for a distribution. Of a file that holds more, that
+            many are chosen at random and kept in the file's order; of one that holds fewer, all
+            are returned. None takes the whole file.
+        seed: decides which are drawn or chosen.
+
+    Returns:
+        [samples] int64 lengths in tokens, all positive.
+
+    Raises:
+        ConfigurationError: no such name, file or column; or lengths that are not integers, not
+            positive, or none at all.
+        ImportError: a Parquet file without pyarrow (``pip install 'evenstep[cli]'``).
+    """
+    check_at_least(1, samples=samples)
+    if spec in DISTRIBUTIONS:
+        if samples is None:
+            raise ConfigurationError(f"{spec} is a distribution: say how many samples to draw")
+        return sample_lengths(spec, samples, seed)
+    lengths = _checked(_read(spec), spec)
+    if samples is None or samples >= len(lengths):
+        return lengths
+    chosen = generator(seed).choice(len(lengths), samples, replace=False)
+    return lengths[np.sort(chosen)]
+
+
+def _read(spec: str) -> npt.NDArray[Any]:
+    parquet = _PARQUET.fullmatch(spec)
+    if parquet is not None:
+        return _read_parquet(_existing(parquet["path"]), parquet["column"])
+    if spec.endswith(".npy"):
+        path = _existing(spec)
+        try:
+            array: npt.NDArray[Any] = np.load(path, allow_pickle=False)
+        except (ValueError, EOFError, OSError) as error:
+            raise ConfigurationError(f"{spec} cannot be read as a .npy array: {error}") from error
+        return array
+    raise ConfigurationError(
+        f"unknown lengths {spec!r}: give FILE.npy, FILE.parquet:COLUMN or one of "
+        f"{', '.join(DISTRIBUTIONS)}"
+    )
+
+
+def _existing(path: str) -> Path:
+    if not Path(path).is_file():
+        raise ConfigurationError(f"there is no file {path}")
+    return Path(path)
+
+
+def _read_parquet(path: Path, column: str | None) -> npt.NDArray[Any]:
+    try:
+        import pyarrow as arrow
+        import pyarrow.parquet as parquet
+    except ImportError as error:
+        raise ImportError(f"reading {path} needs pyarrow: pip install 'evenstep[cli]'") from error
+    try:
+        with parquet.ParquetFile(path) as file:
+            schema = file.schema_arrow
+            if column not in schema.names:
+                asked = f"no column {column!r} in {path}" if column else f"which column of {path}?"
+                raise ConfigurationError(
+                    f"{asked} Write {path}:COLUMN with one of {', '.join(schema.names)}"
+                )
+            kind = schema.field(column).type
+            if not arrow.types.is_integer(kind):
+                raise _not_integers(f"{path}:{column}", kind)
+            values = file.read(columns=[column]).column(column)
+    except (arrow.ArrowInvalid, OSError) as error:
+        raise ConfigurationError(f"{path} cannot be read as a Parquet file: {error}") from error
+    if values.null_count:
+        raise ConfigurationError(
+            f"{path}:{column} has {values.null_count:,} empty values; every sample needs a length"
+        )
+    array: npt.NDArray[Any] = values.to_numpy()
+    return array
+
+
+def _checked(values: npt.NDArray[Any], spec: str) -> Int64Array:
+    if values.ndim != 1:
+        raise ConfigurationError(f"{spec} has shape {values.shape}; lengths are one dimension")
+    if not len(values):
+        raise ConfigurationError(f"{spec} holds no lengths")
+    if values.dtype.kind not in "iu":
+        raise _not_integers(spec, values.dtype)
+    for bad, limit in ((values < 1, "at least 1"), (values >= _TOO_LONG, f"below {_TOO_LONG:,}")):
+        if bad.any():
+            first = int(np.argmax(bad))
+            raise ConfigurationError(
+                f"{spec} has {int(bad.sum()):,} lengths that are not {limit}, the first of them "
+                f"{values[first]} at position {first}; remove these samples first"
+            )
+    return values.astype(np.int64)
+
+
+def _not_integers(spec: str, kind: object) -> ConfigurationError:
+    return ConfigurationError(
+        f"{spec} holds {kind}; lengths are integers, the tokens of each sample"
+    )

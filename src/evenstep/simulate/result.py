@@ -1,0 +1,71 @@
+"""The figures of a simulated epoch, each defined where it is named."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["SimulationResult"]
+
+Float64Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimulationResult:
+    """What a policy made of an epoch. Fractions are fractions, not percent.
+
+    Samples and tokens are summed over ranks. A filler step costs nothing and holds no sample. Where
+    no step was made at all, padding and efficiency are 0 and imbalance is 1.
+    """
+
+    policy: str
+    world_size: int
+    samples: int
+    """Different samples in the epoch: the sampler's padding is not counted, `emitted` has it."""
+    steps: int
+    rounds: int
+    padding: float
+    """1 - real tokens / tokens as computed."""
+    imbalance: float
+    """Sum over steps of the largest rank's cost, over the sum of the mean cost."""
+    imbalance_p95: float
+    """95th percentile over steps of largest over mean cost."""
+    efficiency: float
+    """Useful cost / (ranks x sum of the largest rank's cost). Useful is the cost of the real
+    tokens: of each sample by itself, without padding."""
+    samples_per_step: float
+    tokens_per_step: float
+    """Real tokens."""
+    emitted: int
+    missing: int
+    """Identities that no rank emitted."""
+    duplicates: int
+    """Emissions of an identity beyond the number of times it was given to the ranks."""
+    sampler_padding: int
+    """Times an identity was given to the ranks again, so that all have equally many samples."""
+    dropped: int
+    """Samples that the policy dropped."""
+    undelivered: int
+    """Samples left when the epoch stopped, under ``exhausted="stop"``."""
+    filler_steps: int
+    """Steps, summed over ranks, for which a rank had nothing left."""
+    max_delay_steps: int
+    """Largest number of steps a sample waited: the index of the step that emitted it, less the
+    steps already planned when it entered its rank's window."""
+    plan_us_per_sample: float
+    """Microseconds one rank spends in the policy (propose and settle), per sample it emits."""
+    round_us_per_sample: float
+    """Microseconds one rank spends in a whole round except collating and waiting, per sample."""
+    message_bytes_per_round: float
+    """Bytes that one rank sends in one round, on average; the hello of an epoch left out."""
+    costs: Float64Array = field(repr=False, compare=False)
+    """[steps, ranks] cost of every group; 0 for a filler step."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """All but the arrays, as text and numbers."""
+        names = [f.name for f in dataclasses.fields(self) if f.name != "costs"]
+        return {name: getattr(self, name) for name in names}

@@ -1,0 +1,246 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("typer")
+
+from evenstep.cli import main
+from evenstep.cli.choices import parse_cost
+from evenstep.cost import PaddedTokenCost, TokenCost, TransformerCost
+from evenstep.errors import ConfigurationError
+from evenstep.version import __version__
+
+Capture = pytest.CaptureFixture[str]
+
+# What DESIGN promises to print, at least.
+KEYS = {
+    "policy",
+    "world_size",
+    "samples",
+    "steps",
+    "padding",
+    "imbalance",
+    "imbalance_p95",
+    "efficiency",
+    "samples_per_step",
+    "tokens_per_step",
+    "emitted",
+    "missing",
+    "duplicates",
+    "max_delay_steps",
+    "plan_us_per_sample",
+}
+
+
+def run(capsys: Capture, *arguments: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as stop:
+        main(arguments)
+    captured = capsys.readouterr()
+    assert isinstance(stop.value.code, int)
+    return stop.value.code, captured.out, captured.err
+
+
+def simulate(capsys: Capture, *arguments: str) -> dict[str, Any]:
+    code, out, err = run(capsys, "simulate", *arguments, "--json")
+    assert code == 0, err
+    result = json.loads(out)
+    assert isinstance(result, dict)
+    return result
+
+
+@pytest.mark.parametrize(
+    ("lengths", "samples_per_step", "padding"),
+    [("ultrachat", 73.36, 0.013), ("llava", 177.59, 0.021), ("sharegpt4o", 52.82, 0.009)],
+)
+def test_token_budget_meets_the_published_samples_per_step_and_padding(
+    capsys: Capture, lengths: str, samples_per_step: float, padding: float
+) -> None:
+    # ODB, Table 13.
+    result = simulate(
+        capsys,
+        *("token-budget", "--lengths", lengths, "--world-size", "8"),
+        *("--max-tokens", "12288", "--buffer-size", "1024"),
+    )
+    assert result["samples_per_step"] == pytest.approx(samples_per_step, rel=0.05)
+    assert result["padding"] == pytest.approx(padding, abs=0.01)
+    assert (result["missing"], result["duplicates"]) == (0, 0)
+    assert result["emitted"] == 8 * 12_000
+
+
+def test_json_is_one_object_with_all_promised_keys_and_nothing_else_on_stdout(
+    capsys: Capture,
+) -> None:
+    code, out, err = run(
+        capsys,
+        *("simulate", "fixed-batch", "--lengths", "mm-mix", "--world-size", "2"),
+        *("--samples", "100", "--batch-size", "4", "--json"),
+    )
+    assert (code, err) == (0, "")
+    result = json.loads(out)
+    assert result.keys() >= KEYS
+    assert (result["policy"], result["world_size"], result["steps"]) == ("fixed-batch", 2, 25)
+
+
+def test_without_json_a_table_is_printed(capsys: Capture) -> None:
+    code, out, _ = run(
+        capsys,
+        *("simulate", "token-budget", "--lengths", "llava", "--world-size", "2"),
+        *("--samples", "500"),
+    )
+    assert code == 0
+    for row in ("token-budget over llava, 2 ranks", "padding", "imbalance", "efficiency"):
+        assert row in out
+
+
+def test_seed_makes_it_repeatable(capsys: Capture) -> None:
+    arguments = ("token-budget", "--lengths", "ultrachat", "--world-size", "2", "--samples", "600")
+    first, again, other = (
+        simulate(capsys, *arguments, "--seed", seed)["imbalance"] for seed in ("3", "3", "4")
+    )
+    assert first == again != other
+
+
+def test_the_whole_file_is_used_unless_fewer_samples_are_asked_for(
+    capsys: Capture, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "lengths.npy")
+    np.save(path, np.arange(1, 102))
+    arguments = ("token-budget", "--lengths", path, "--world-size", "2")
+    whole = simulate(capsys, *arguments)
+    assert (whole["samples"], whole["emitted"], whole["sampler_padding"]) == (101, 102, 1)
+    assert simulate(capsys, *arguments, "--samples", "20")["samples"] == 40
+    _, out, err = run(capsys, "simulate", *arguments, "--samples", "60", "--json")
+    assert json.loads(out)["samples"] == 101
+    assert "holds 101 samples, fewer than 60 for each rank" in err
+
+
+def test_a_parquet_column_is_simulated(capsys: Capture, tmp_path: Path) -> None:
+    arrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    path = tmp_path / "documents.parquet"
+    parquet.write_table(arrow.table({"tokens": list(range(1, 51))}), path)
+    spec = f"{path}:tokens"
+    result = simulate(capsys, "fixed-batch", "--lengths", spec, "--world-size", "2")
+    assert result["samples"] == 50
+
+
+def test_default_budget_of_a_file_admits_its_longest_sample(
+    capsys: Capture, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "lengths.npy")
+    np.save(path, np.array([10, 100_000]))
+    result = simulate(capsys, "token-budget", "--lengths", path, "--world-size", "1")
+    assert result["options"]["max_tokens"] == 100_000
+
+
+def test_exhausted_stop_reports_what_was_not_delivered(capsys: Capture) -> None:
+    result = simulate(
+        capsys,
+        *("token-budget", "--lengths", "sharegpt4o", "--world-size", "4", "--samples", "400"),
+        *("--buffer-size", "64", "--exhausted", "stop"),
+    )
+    assert result["filler_steps"] == 0
+    assert result["missing"] == result["undelivered"]
+
+
+def test_cost_changes_what_imbalance_is_measured_in(capsys: Capture) -> None:
+    arguments = ("fixed-batch", "--lengths", "sharegpt4o", "--world-size", "4", "--samples", "200")
+    transformer = "transformer:layers=2,hidden_size=64,heads=4,ffn_size=128"
+    padded, tokens, quadratic = (
+        simulate(capsys, *arguments, "--cost", cost)["imbalance"]
+        for cost in ("padded-tokens", "tokens", transformer)
+    )
+    assert tokens < padded < quadratic
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("even-more",), "unknown policy 'even-more'; known are token-budget, fixed-batch"),
+        (("--lengths", "wikipedia"), "'wikipedia'"),
+        (("--lengths", "gone.npy"), "no file gone.npy"),
+        (("--world-size", "0"), "world_size=0 must be at least 1"),
+        (("--samples", "0"), "samples=0 must be at least 1"),
+        (("--seed", "-1"), "seed=-1 must be at least 0"),
+        (("--buffer-size", "0"), "buffer_size=0 must be at least 1"),
+        (("--max-tokens", "0"), "max_tokens=0 must be at least 1"),
+        (("--max-tokens", "100"), "over max_tokens=100"),
+        (("--exhausted", "wait"), "exhausted='wait' must be one of"),
+        (("--cost", "joules"), "unknown cost 'joules'"),
+        (("--cost", "transformer"), "needs layers, hidden_size, heads, ffn_size"),
+    ],
+)
+def test_bad_input_is_one_line_on_stderr_and_exit_code_2(
+    capsys: Capture, arguments: tuple[str, ...], message: str
+) -> None:
+    if arguments[0].startswith("--"):
+        arguments = ("token-budget", *arguments)
+    given = ("--lengths", "llava", "--world-size", "2", "--samples", "10")
+    filled = [*arguments]
+    for option, value in zip(given[::2], given[1::2]):
+        if option not in arguments:
+            filled += [option, value]
+    code, out, err = run(capsys, "simulate", *filled, "--json")
+    assert (code, out) == (2, "")
+    assert err.startswith("evenstep: ")
+    assert err.count("\n") == 1
+    assert message in err
+
+
+@pytest.mark.parametrize("arguments", [("simulate",), ("simulate", "token-budget"), ("nothing",)])
+def test_wrong_usage_exits_with_2(capsys: Capture, arguments: tuple[str, ...]) -> None:
+    code, out, err = run(capsys, *arguments)
+    assert (code, out) == (2, "")
+    assert "Usage: evenstep" in err
+
+
+def test_help_has_an_example(capsys: Capture) -> None:
+    code, out, _ = run(capsys, "simulate", "--help")
+    assert code == 0
+    assert "evenstep simulate token-budget --lengths ultrachat --world-size 8 --json" in out
+
+
+def test_costs_are_read_from_their_names() -> None:
+    assert parse_cost("tokens") == TokenCost()
+    assert parse_cost("padded-tokens") == PaddedTokenCost()
+    assert parse_cost(
+        "transformer:layers=2,hidden_size=8,heads=4,ffn_size=16,kv_heads=2,causal=false"
+    ) == TransformerCost(layers=2, hidden_size=8, heads=4, ffn_size=16, kv_heads=2, causal=False)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("tokens:layers=2", "unknown cost"),
+        ("transformer:depth=2", "no field 'depth'; it has layers"),
+        ("transformer:layers=two", "layers=two .* positive integer"),
+        ("transformer:causal=maybe", "causal=maybe .* true or false"),
+        ("transformer:layers=0,hidden_size=8,heads=4,ffn_size=16", "layers=0"),
+    ],
+)
+def test_a_cost_that_cannot_be_read_is_refused(text: str, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        parse_cost(text)
+
+
+def test_version_is_printed_by_the_module_too() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "evenstep", "--version"], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, f"evenstep {__version__}\n")
+
+
+def test_without_typer_the_command_says_how_to_install_it(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "typer", None)
+    code, out, err = run(capsys, "--version")
+    assert (code, out) == (2, "")
+    assert "pip install 'evenstep[cli]'" in err

@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from plan_world import play
+
+from evenstep.cost import TokenCost
+from evenstep.errors import ConfigurationError
+from evenstep.plan import FixedBatch
+
+WORLDS = st.lists(st.integers(0, 60), min_size=1, max_size=16)
+BATCHES = st.integers(1, 9)
+BUFFERS = st.integers(1, 40)
+
+
+def sources_of(counts: list[int]) -> list[list[int]]:
+    return [[1 + (7 * i) % 50 for i in range(count)] for count in counts]
+
+
+def emitted_by_rank(
+    policy: FixedBatch, counts: list[int], buffer_size: int, *, late_end: bool = False
+) -> tuple[list[list[list[int]]], list[list[int]]]:
+    """Each rank's batches of arrival numbers in order of emission, and what it dropped."""
+    batches: list[list[list[int]]] = [[] for _ in counts]
+    dropped: list[list[int]] = [[] for _ in counts]
+    for turns in play(policy, sources_of(counts), buffer_size=buffer_size, late_end=late_end):
+        for rank, turn in turns.items():
+            batches[rank] += turn.emitted
+            dropped[rank] += turn.dropped
+    return batches, dropped
+
+
+@given(WORLDS, BATCHES, BUFFERS, st.booleans())
+def test_batches_are_consecutive_samples_in_order_of_arrival(
+    counts: list[int], batch_size: int, buffer_size: int, late_end: bool
+) -> None:
+    batches, dropped = emitted_by_rank(
+        FixedBatch(batch_size), counts, buffer_size, late_end=late_end
+    )
+    for rank, count in enumerate(counts):
+        cuts = range(0, count, batch_size)
+        assert batches[rank] == [list(range(i, min(i + batch_size, count))) for i in cuts]
+        assert dropped[rank] == []
+
+
+@given(WORLDS, BATCHES, BUFFERS, st.booleans())
+def test_drop_last_drops_only_the_rest_of_each_rank(
+    counts: list[int], batch_size: int, buffer_size: int, late_end: bool
+) -> None:
+    batches, dropped = emitted_by_rank(
+        FixedBatch(batch_size, drop_last=True), counts, buffer_size, late_end=late_end
+    )
+    for rank, count in enumerate(counts):
+        full = count // batch_size
+        cuts = range(full)
+        assert batches[rank] == [list(range(i * batch_size, (i + 1) * batch_size)) for i in cuts]
+        assert sorted(dropped[rank]) == list(range(full * batch_size, count))
+
+
+@given(BATCHES, st.integers(1, 10_000))
+def test_a_window_is_a_whole_number_of_batches_and_within_the_buffer_if_one_fits(
+    batch_size: int, buffer_size: int
+) -> None:
+    size = FixedBatch(batch_size).window_size(buffer_size)
+    assert size > 0
+    assert size % batch_size == 0
+    assert size <= max(buffer_size, batch_size)
+
+
+def test_ranks_with_more_batches_keep_them_for_the_next_round() -> None:
+    first, *rest = play(FixedBatch(2), sources_of([12, 4]), buffer_size=12)
+    assert {rank: turn.emitted for rank, turn in first.items()} == {
+        0: [[0, 1], [2, 3]],
+        1: [[0, 1], [2, 3]],
+    }
+    assert [turn.emitted for turns in rest for turn in turns.values()] == [
+        [[4, 5], [6, 7], [8, 9], [10, 11]]
+    ]
+
+
+def test_message_is_one_number_whatever_the_window() -> None:
+    for count in (1, 5, 1000):
+        (turns,) = play(FixedBatch(1000), sources_of([count]), buffer_size=1000)
+        assert turns[0].proposal.message.tolist() == [1]
+
+
+@pytest.mark.parametrize("batch_size", [0, -4, 2.0, "8", True, None])
+def test_batch_size_must_be_a_positive_integer(batch_size: object) -> None:
+    with pytest.raises(ConfigurationError, match=f"batch_size={batch_size!r} must be"):
+        FixedBatch(batch_size)
+
+
+def test_options_are_plain_values_and_name_every_field() -> None:
+    policy = FixedBatch(np.int64(8), drop_last=True, cost=TokenCost(), packed=True)
+    assert policy.name == "fixed-batch"
+    assert policy.options() == {
+        "batch_size": 8,
+        "drop_last": True,
+        "cost": "TokenCost()",
+        "packed": True,
+    }
+    assert type(policy.options()["batch_size"]) is int
+    assert set(policy.options()) == {field.name for field in dataclasses.fields(policy)}
+
+
+def test_a_policy_cannot_be_changed_after_it_was_checked() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        FixedBatch(8).batch_size = 0  # type: ignore[misc]
+
+
+def test_any_length_is_accepted_and_patches_are_not_counted() -> None:
+    policy = FixedBatch(8)
+    assert policy.max_length is None
+    assert policy.counts_patches is False

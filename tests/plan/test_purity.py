@@ -1,0 +1,91 @@
+"""Planning is pure: no torch, no ray, no clock, no I/O, no numbers but seeded ones."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import evenstep.plan
+
+PACKAGE = Path(evenstep.plan.__file__).parents[1]
+PURE = [
+    *sorted((PACKAGE / "plan").rglob("*.py")),
+    *(PACKAGE / name for name in ("cost.py", "errors.py", "protocol.py", "totals.py")),
+]
+by_file = pytest.mark.parametrize("path", PURE, ids=lambda p: p.relative_to(PACKAGE).as_posix())
+
+IMPURE = {
+    "asyncio",
+    "datetime",
+    "io",
+    "multiprocessing",
+    "os",
+    "pathlib",
+    "random",
+    "ray",
+    "secrets",
+    "socket",
+    "subprocess",
+    "tempfile",
+    "threading",
+    "time",
+    "torch",
+    "uuid",
+}
+BELOW = {"evenstep.cost", "evenstep.errors", "evenstep.plan", "evenstep.totals"}
+
+
+def imported_modules(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute, so that they can be checked"
+            yield node.module or ""
+
+
+@by_file
+def test_no_pure_file_imports_a_clock_an_accelerator_or_the_outside_world(path: Path) -> None:
+    modules = set(imported_modules(ast.parse(path.read_text())))
+    assert not {module.split(".")[0] for module in modules} & IMPURE
+
+
+@by_file
+def test_imports_point_down_only(path: Path) -> None:
+    own = {m for m in imported_modules(ast.parse(path.read_text())) if m.startswith("evenstep")}
+    assert all(any(m == low or m.startswith(f"{low}.") for low in BELOW) for m in own), own
+    if path.parent.name == "plan" or path.name == "cost.py":
+        assert not any(m.startswith(("evenstep.protocol", "evenstep.totals")) for m in own)
+
+
+@by_file
+def test_no_pure_file_opens_prints_or_draws_unseeded_numbers(path: Path) -> None:
+    seeded = {"Generator", "PCG64", "SeedSequence"}
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            assert node.func.id not in {"open", "print", "input", "hash", "id", "default_rng"}
+        if (
+            isinstance(node, ast.Attribute)
+            and isinstance(node.value, ast.Attribute)
+            and node.value.attr == "random"
+        ):
+            assert node.attr in seeded, f"np.random.{node.attr} draws from hidden state"
+
+
+HEAVY = ("torch", "ray", "scipy", "rich", "typer", "pyarrow", "matplotlib", "transformers")
+
+
+@pytest.mark.parametrize(
+    "modules", ["evenstep.plan", "evenstep.cost", "evenstep.errors", "evenstep.protocol"]
+)
+def test_planning_loads_numpy_and_nothing_heavy(modules: str) -> None:
+    script = f"import sys, {modules}; print(*[m for m in {HEAVY} if m in sys.modules])"
+    loaded = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert loaded.stdout.split() == []

@@ -1,0 +1,151 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from evenstep.errors import ConfigurationError
+from evenstep.simulate.distributions import (
+    DISTRIBUTIONS,
+    Distribution,
+    LogLinear,
+    LogNormal,
+    sample_lengths,
+)
+
+# ODB, Table 10 (mean, median, P95, P99, maximum) and section 3.1 (CV).
+PUBLISHED = {
+    "ultrachat": (1196, 1104, 2239, 3065, 4471, 0.48),
+    "llava": (508, 463, 814, 914, 1260, 0.29),
+    "sharegpt4o": (1511, 977, 4584, 8937, 12110, 1.00),
+}
+seeds = st.integers(0, 2**63 - 1)
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+@settings(max_examples=5, deadline=None)
+@given(seed=seeds)
+def test_draws_have_the_published_statistics_for_any_seed(name: str, seed: int) -> None:
+    mean, median, p95, p99, longest, cv = PUBLISHED[name]
+    lengths = sample_lengths(name, 96_000, seed)
+    drawn = [lengths.mean(), *np.quantile(lengths, [0.5, 0.95, 0.99])]
+    assert drawn == pytest.approx([mean, median, p95, p99], rel=0.03)
+    assert lengths.max() <= longest
+    assert lengths.std() / lengths.mean() == pytest.approx(cv, abs=0.03)
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_published_data_set_is_met_closely_by_the_knots_themselves(name: str) -> None:
+    mean, _, _, _, longest, cv = PUBLISHED[name]
+    distribution = DISTRIBUTIONS[name]
+    assert distribution.mean == pytest.approx(mean, rel=0.001)
+    assert distribution.cv == pytest.approx(cv, abs=0.001)
+    assert distribution.longest == longest
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_the_stored_knots_are_the_smoothest_that_fit(name: str) -> None:
+    optimize = pytest.importorskip("scipy.optimize")
+    mean, median, p95, p99, longest, cv = PUBLISHED[name]
+    stored = knots_of(DISTRIBUTIONS[name])
+    levels = stored[0]
+    normal = LogNormal(1.0, 1.0)
+    at = np.log(normal(np.clip(levels, 0.0002, 0.9998)))
+    given_logs = {0.5: median, 0.95: p95, 0.99: p99, 1.0: longest}
+    free = np.array([level not in given_logs for level in levels])
+    logs = np.log([given_logs.get(level, 1.0) for level in levels])
+
+    def curve(solved: np.ndarray) -> np.ndarray:
+        full: np.ndarray = logs.copy()
+        full[free] = solved
+        return full
+
+    def roughness(solved: np.ndarray) -> float:
+        return float(np.sum(np.diff(np.diff(curve(solved)) / np.diff(at)) ** 2))
+
+    def misfit(solved: np.ndarray) -> list[float]:
+        quantiles = LogLinear(tuple(zip(levels, np.exp(curve(solved)))))
+        first, second = quantiles.moment(1), quantiles.moment(2)
+        return [first / mean - 1, np.sqrt(second - first**2) / first - cv]
+
+    start = np.interp(at[free], [at[0], *at[~free]], [np.log(median) - 3 * cv, *logs[~free]])
+    solution = optimize.minimize(
+        roughness,
+        start,
+        method="SLSQP",
+        constraints=[
+            {"type": "eq", "fun": misfit},
+            {"type": "ineq", "fun": lambda solved: np.diff(curve(solved)) - 0.005},
+        ],
+        options={"maxiter": 2000, "ftol": 1e-12},
+    )
+    assert solution.success
+    assert np.exp(curve(solution.x)) == pytest.approx(stored[1], rel=0.005)
+
+
+def knots_of(distribution: Distribution) -> np.ndarray:
+    ((_, part),) = distribution.parts
+    assert isinstance(part, LogLinear)
+    knots: np.ndarray = np.array(part.knots).T
+    return knots
+
+
+def test_mm_mix_is_bimodal_with_the_published_heterogeneity() -> None:
+    lengths = sample_lengths("mm-mix", 96_000, 3)
+    assert lengths.mean() == pytest.approx(789, rel=0.01)
+    assert lengths.std() / lengths.mean() == pytest.approx(0.80, abs=0.01)
+    assert lengths.min() >= 64
+    assert lengths.max() <= 8192
+    # The short part ends at 512, where few of the long part's samples are.
+    assert 0.37 <= (lengths <= 512).mean() <= 0.37 + 0.63 * 0.08
+
+
+def test_pretraining_documents_are_short_but_for_a_tail_that_fills_the_context() -> None:
+    lengths = sample_lengths("pretrain-128k", 96_000, 3)
+    assert np.median(lengths[lengths < 16_384]) == pytest.approx(2500, rel=0.05)
+    assert (lengths >= 16_384).mean() == pytest.approx(0.018 + 0.982 * 0.0094, abs=0.001)
+    assert 130_000 < lengths.max() <= 131_072
+    assert lengths.min() >= 1
+
+
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
+def test_exact_moments_agree_with_the_draws(name: str) -> None:
+    distribution = DISTRIBUTIONS[name]
+    lengths = sample_lengths(name, 50_000, 1)
+    assert lengths.mean() == pytest.approx(distribution.mean, rel=0.005)
+    assert lengths.std() / lengths.mean() == pytest.approx(distribution.cv, rel=0.02)
+    assert sum(share for share, _ in distribution.parts) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
+@settings(max_examples=20, deadline=None)
+@given(count=st.integers(1, 300), seed=seeds)
+def test_any_count_is_drawn_whole_positive_and_repeatable(name: str, count: int, seed: int) -> None:
+    lengths = sample_lengths(name, count, seed)
+    assert lengths.dtype == np.int64
+    assert lengths.shape == (count,)
+    assert DISTRIBUTIONS[name].shortest <= lengths.min()
+    assert lengths.max() <= DISTRIBUTIONS[name].longest
+    assert (lengths == sample_lengths(name, count, seed)).all()
+
+
+def test_another_seed_gives_another_order() -> None:
+    first, second = sample_lengths("ultrachat", 1000, 0), sample_lengths("ultrachat", 1000, 1)
+    assert (first != second).mean() > 0.9
+
+
+def test_lengths_arrive_in_random_order_not_sorted_by_stratum() -> None:
+    lengths = sample_lengths("sharegpt4o", 20_000, 0).astype(float)
+    assert abs(np.corrcoef(lengths[:-1], lengths[1:])[0, 1]) < 0.05
+
+
+def test_unknown_name_lists_the_known_ones() -> None:
+    with pytest.raises(ConfigurationError, match=r"'wikipedia'.*ultrachat.*pretrain-128k"):
+        sample_lengths("wikipedia", 10)
+
+
+@pytest.mark.parametrize("count", [0, -1, 1.5])
+def test_a_count_that_is_no_positive_integer_is_refused(count: int) -> None:
+    with pytest.raises(ConfigurationError, match="count="):
+        sample_lengths("llava", count)

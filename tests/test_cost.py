@@ -1,0 +1,403 @@
+"""Costs are checked against counts made in another way: plain Python, or torch's FLOP counter."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.nn import functional
+from torch.utils.flop_counter import FlopCounterMode
+
+from evenstep.cost import (
+    Cost,
+    FittedCost,
+    GroupShapes,
+    MemoryLimit,
+    PaddedTokenCost,
+    TokenCost,
+    TransformerCost,
+    fit,
+)
+from evenstep.errors import ConfigurationError
+
+GROUPS = st.lists(st.lists(st.integers(1, 40_000), min_size=1, max_size=6), min_size=1, max_size=6)
+
+SMALL = TransformerCost(layers=2, hidden_size=64, heads=4, ffn_size=160, vocab_size=101)
+COSTS: list[Cost] = [
+    TokenCost(),
+    PaddedTokenCost(),
+    SMALL,
+    TransformerCost.vision(layers=2, hidden_size=64, heads=4, ffn_size=160),
+    FittedCost(per_group=1e-3, per_token=1e-6, per_pair=1e-10),
+]
+by_kind = pytest.mark.parametrize("cost", COSTS, ids=lambda cost: type(cost).__name__)
+
+
+def shapes_of(groups: list[list[int]]) -> GroupShapes:
+    offsets = np.cumsum([0] + [len(group) for group in groups])
+    return GroupShapes.measure([length for group in groups for length in group], offsets)
+
+
+# Shapes
+
+
+def test_10_and_90_tokens_attend_8200_units_where_50_and_50_attend_5000() -> None:
+    uneven, even = shapes_of([[10, 90], [50, 50]]).squares
+    assert (uneven, even) == (8_200, 5_000)
+
+
+def test_attention_cost_follows_the_squares_when_packed_and_the_longest_when_padded() -> None:
+    attention = FittedCost(per_group=0.0, per_token=0.0, per_pair=1.0)
+    shapes = shapes_of([[10, 90], [50, 50]])
+    assert attention(shapes, packed=True).tolist() == [8_200, 5_000]
+    assert attention(shapes, packed=False).tolist() == [2 * 90 * 90, 5_000]
+
+
+@given(GROUPS)
+def test_shapes_equal_a_plain_count(groups: list[list[int]]) -> None:
+    shapes = shapes_of(groups)
+    assert len(shapes) == len(groups)
+    assert shapes.samples.tolist() == [len(group) for group in groups]
+    assert shapes.tokens.tolist() == [sum(group) for group in groups]
+    assert shapes.longest.tolist() == [max(group) for group in groups]
+    assert shapes.padded.tolist() == [len(group) * max(group) for group in groups]
+    assert shapes.squares.tolist() == [sum(n * n for n in group) for group in groups]
+
+
+@by_kind
+def test_no_groups_cost_nothing_and_need_no_special_case(cost: Cost) -> None:
+    shapes = GroupShapes.measure([], [0])
+    assert len(shapes) == 0
+    assert cost(shapes, packed=True).shape == cost(shapes, packed=False).shape == (0,)
+
+
+# Padded and packed
+
+
+@given(GROUPS)
+def test_token_costs_count_padding_only_where_it_is_computed(groups: list[list[int]]) -> None:
+    shapes = shapes_of(groups)
+    real = [float(sum(group)) for group in groups]
+    padded = [float(len(group) * max(group)) for group in groups]
+    assert TokenCost()(shapes, packed=False).tolist() == real
+    assert TokenCost()(shapes, packed=True).tolist() == real
+    assert PaddedTokenCost()(shapes, packed=False).tolist() == padded
+    assert PaddedTokenCost()(shapes, packed=True).tolist() == real
+
+
+@by_kind
+@given(groups=GROUPS)
+def test_costs_are_positive_and_packing_never_costs_more(
+    cost: Cost, groups: list[list[int]]
+) -> None:
+    padded = cost(shapes_of(groups), packed=False)
+    packed = cost(shapes_of(groups), packed=True)
+    assert padded.dtype == packed.dtype == np.float64
+    assert (packed > 0).all()
+    assert (packed <= padded * (1 + 1e-12)).all()
+
+
+@by_kind
+@given(length=st.integers(1, 40_000), count=st.integers(1, 9))
+def test_equal_lengths_cost_the_same_padded_and_packed(cost: Cost, length: int, count: int) -> None:
+    shapes = shapes_of([[length] * count])
+    assert cost(shapes, packed=False) == pytest.approx(cost(shapes, packed=True))
+
+
+@by_kind
+@pytest.mark.parametrize("packed", [True, False])
+@given(group=st.lists(st.integers(1, 40_000), min_size=1, max_size=6), more=st.integers(1, 40_000))
+def test_one_more_sample_always_costs_more(
+    cost: Cost, packed: bool, group: list[int], more: int
+) -> None:
+    before, after = cost(shapes_of([group, [*group, more]]), packed=packed)
+    assert after > before
+
+
+# Transformer FLOPs against torch's counter
+
+
+class Layer:
+    """One transformer layer, made of nothing but the matrix products that the cost counts."""
+
+    def __init__(self, cost: TransformerCost) -> None:
+        hidden, kv_heads = cost.hidden_size, cost.kv_heads or cost.heads
+        kv_size = hidden // cost.heads * kv_heads
+        self.cost = cost
+        self.repeats = cost.heads // kv_heads
+        self.query, self.output = weight(hidden, hidden), weight(hidden, hidden)
+        self.key, self.value = weight(kv_size, hidden), weight(kv_size, hidden)
+        self.up = [weight(cost.ffn_size, hidden) for _ in range(2 if cost.gated else 1)]
+        self.down = weight(hidden, cost.ffn_size)
+
+    def heads(self, x: torch.Tensor) -> torch.Tensor:
+        samples, length, _ = x.shape
+        split = x.view(samples, length, -1, self.cost.hidden_size // self.cost.heads)
+        return split.transpose(1, 2)
+
+    def attend(self, x: torch.Tensor) -> torch.Tensor:
+        query = self.heads(functional.linear(x, self.query))
+        key = self.heads(functional.linear(x, self.key)).repeat_interleave(self.repeats, 1)
+        value = self.heads(functional.linear(x, self.value)).repeat_interleave(self.repeats, 1)
+        if self.cost.causal:  # row by row, as a kernel that skips the masked half would
+            rows = []
+            for end in range(1, x.shape[1] + 1):
+                scores = query[:, :, end - 1 : end] @ key[:, :, :end].transpose(2, 3)
+                rows.append(scores.softmax(-1) @ value[:, :, :end])
+            attended = torch.cat(rows, 2)
+        else:
+            attended = (query @ key.transpose(2, 3)).softmax(-1) @ value
+        return functional.linear(attended.transpose(1, 2).flatten(2), self.output)
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + self.attend(x)
+        hidden = functional.silu(functional.linear(x, self.up[0]))
+        if self.cost.gated:
+            hidden = hidden * functional.linear(x, self.up[1])
+        return x + functional.linear(hidden, self.down)
+
+
+def weight(rows: int, columns: int) -> torch.Tensor:
+    return torch.full((rows, columns), 0.01, requires_grad=True)
+
+
+def counted_flops(cost: TransformerCost, batches: list[tuple[int, int]]) -> int:
+    """Forward and backward operations of batches of (samples, length)."""
+    layers = [Layer(cost) for _ in range(cost.layers)]
+    head = weight(cost.vocab_size, cost.hidden_size)
+    with FlopCounterMode(display=False) as counter:
+        for samples, length in batches:
+            x = torch.ones(samples, length, cost.hidden_size, requires_grad=True)
+            y = x
+            for layer in layers:
+                y = layer(y)
+            if cost.vocab_size:
+                y = functional.linear(y, head)
+            y.sum().backward()
+    return counter.get_total_flops()
+
+
+MODELS = {
+    "plain": {},
+    "grouped-query": {"kv_heads": 2},
+    "multi-query": {"kv_heads": 1},
+    "with output projection": {"vocab_size": 101},
+    "plain feed-forward": {"gated": False},
+}
+MODEL = {"layers": 2, "hidden_size": 48, "heads": 4, "ffn_size": 80}
+by_model = pytest.mark.parametrize("options", MODELS.values(), ids=MODELS.keys())
+
+
+@by_model
+def test_full_attention_flops_equal_what_torch_counts(options: dict[str, int]) -> None:
+    cost = TransformerCost(**MODEL, **options, causal=False)
+    lengths = [7, 19, 12]
+    shapes = shapes_of([lengths])
+    assert cost(shapes, packed=False)[0] == counted_flops(cost, [(len(lengths), max(lengths))])
+    assert cost(shapes, packed=True)[0] == counted_flops(cost, [(1, length) for length in lengths])
+
+
+@by_model
+def test_causal_flops_equal_what_torch_counts_but_for_half_the_diagonal(
+    options: dict[str, int],
+) -> None:
+    # l (l + 1) / 2 pairs are attended; the cost says l² / 2, which misses l / 2 of them.
+    cost = TransformerCost(**MODEL, **options)
+    lengths = [7, 19, 12]
+    missed = 3 * cost.layers * 4 * cost.hidden_size // 2
+    shapes = shapes_of([lengths])
+    padded = counted_flops(cost, [(len(lengths), max(lengths))])
+    packed = counted_flops(cost, [(1, length) for length in lengths])
+    assert cost(shapes, packed=False)[0] + missed * 3 * 19 == padded
+    assert cost(shapes, packed=True)[0] + missed * (7 + 19 + 12) == packed
+
+
+def test_vision_flops_equal_what_torch_counts_for_full_attention_and_two_matrices() -> None:
+    cost = TransformerCost.vision(**MODEL)
+    assert (cost.causal, cost.gated, cost.vocab_size) == (False, False, 0)
+    assert cost(shapes_of([[9, 30]]), packed=True)[0] == counted_flops(cost, [(1, 9), (1, 30)])
+
+
+def test_grouped_query_attention_saves_projections_and_no_attention() -> None:
+    full = TransformerCost(layers=3, hidden_size=64, heads=8, ffn_size=128)
+    grouped = TransformerCost(layers=3, hidden_size=64, heads=8, kv_heads=2, ffn_size=128)
+    saved = 3 * 2 * 3 * (2 * 64 * 64) * (1 - 2 / 8)  # keys and values, three passes, three layers
+    assert full.per_token - grouped.per_token == saved
+    assert full.per_pair == grouped.per_pair
+
+
+def test_a_short_sample_is_all_matrices_and_a_long_one_all_attention() -> None:
+    cost = TransformerCost(layers=32, hidden_size=4096, heads=32, ffn_size=14336, kv_heads=8)
+    short, long = cost(shapes_of([[100], [1_000_000]]), packed=True)
+    assert short == pytest.approx(100 * cost.per_token, rel=0.01)
+    assert long == pytest.approx(1e12 * cost.per_pair, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"layers": 0}, "layers=0 must be at least 1"),
+        ({"hidden_size": -8}, "hidden_size=-8 must be at least 1"),
+        ({"heads": 0}, "heads=0 must be at least 1"),
+        ({"ffn_size": 0}, "ffn_size=0 must be at least 1"),
+        ({"kv_heads": 0}, "kv_heads=0 must divide heads=4"),
+        ({"kv_heads": 3}, "kv_heads=3 must divide heads=4"),
+        ({"kv_heads": 8}, "kv_heads=8 must divide heads=4"),
+        ({"vocab_size": -1}, "vocab_size=-1 must not be negative"),
+    ],
+)
+def test_impossible_models_are_refused_by_name_and_value(wrong: dict[str, int], said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        TransformerCost(**{**MODEL, **wrong})
+
+
+# Fitting
+
+LENGTHS = np.repeat(2 ** np.arange(7, 17), 3)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_fit_recovers_known_coefficients_under_noise(seed: int) -> None:
+    true = FittedCost(per_group=5e-3, per_token=2e-6, per_pair=5e-11)
+    rng = np.random.default_rng(seed)
+    samples = rng.integers(1, 5, len(LENGTHS))
+    shapes = shapes_of([[int(n)] * int(s) for n, s in zip(LENGTHS, samples)])
+    seconds = true(shapes, packed=True) * rng.normal(1, 0.01, len(LENGTHS))
+    fitted = fit(LENGTHS, seconds, samples=samples)
+    assert fitted.per_group == pytest.approx(true.per_group, rel=0.05)
+    assert fitted.per_token == pytest.approx(true.per_token, rel=0.05)
+    assert fitted.per_pair == pytest.approx(true.per_pair, rel=0.05)
+
+
+@pytest.mark.parametrize("zero", ["per_group", "per_token", "per_pair"])
+def test_fit_is_exact_without_noise_and_finds_what_is_not_there(zero: str) -> None:
+    true = FittedCost(**{"per_group": 1e-3, "per_token": 1e-6, "per_pair": 1e-10, zero: 0.0})
+    seconds = true(shapes_of([[int(n)] for n in LENGTHS]), packed=True)
+    fitted = fit(LENGTHS, seconds)
+    predicted = fitted(shapes_of([[int(n)] for n in LENGTHS]), packed=True)
+    assert predicted == pytest.approx(seconds)
+    assert getattr(fitted, zero) * LENGTHS.max() ** 2 < 1e-6
+
+
+MEASUREMENTS = st.lists(
+    st.tuples(st.integers(1, 200_000), st.floats(1e-6, 1e3), st.integers(1, 64)),
+    min_size=3,
+    max_size=20,
+)
+
+
+def relative_error(cost: FittedCost, rows: list[tuple[int, float, int]]) -> float:
+    shapes = shapes_of([[length] * samples for length, _, samples in rows])
+    seconds = np.array([second for _, second, _ in rows])
+    return float(np.square(cost(shapes, packed=True) / seconds - 1).sum())
+
+
+@given(MEASUREMENTS, st.tuples(*[st.floats(0, 4)] * 3).filter(any))
+def test_fit_is_never_negative_and_no_other_cost_has_less_relative_error(
+    rows: list[tuple[int, float, int]], factors: tuple[float, float, float]
+) -> None:
+    lengths, seconds, samples = zip(*rows)
+    fitted = fit(lengths, seconds, samples=samples)
+    assert min(fitted.per_group, fitted.per_token, fitted.per_pair) >= 0
+    typical = float(np.median(seconds))
+    tokens = float(np.median(np.multiply(lengths, samples)))
+    other = FittedCost(
+        per_group=factors[0] * typical,
+        per_token=factors[1] * typical / tokens,
+        per_pair=factors[2] * typical / tokens / float(np.median(lengths)),
+    )
+    assert relative_error(fitted, rows) <= relative_error(other, rows) * (1 + 1e-6) + 1e-9
+
+
+def test_fit_weighs_short_groups_as_much_as_long_ones() -> None:
+    # No such cost has a falling price per token. Least absolute error would put a second into
+    # `per_group` to come nearer to the long groups, a thousand times what the short one took.
+    fitted = fit([1, 10_000, 100_000], [1e-3, 2.0, 10.0])
+    assert fitted(shapes_of([[1]]), packed=True)[0] == pytest.approx(1e-3, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"lengths": [1, 2], "seconds": [1.0, 2.0]}, "at least three"),
+        ({"lengths": [], "seconds": []}, "at least three"),
+        ({"lengths": [1, 2, 3], "seconds": [1.0, 2.0]}, "equal number"),
+        ({"lengths": [[1, 2, 3]], "seconds": [[1.0, 2.0, 3.0]]}, "at least three"),
+        ({"lengths": [1, 2, 0], "seconds": [1.0, 2.0, 3.0]}, "lengths must be .* got 0.0"),
+        ({"lengths": [1, np.nan, 3], "seconds": [1.0, 2.0, 3.0]}, "lengths must be .* got nan"),
+        ({"lengths": [1, np.inf, 3], "seconds": [1.0, 2.0, 3.0]}, "lengths must be .* got inf"),
+        ({"lengths": [1, 2, 3], "seconds": [1.0, -2.0, 3.0]}, "seconds must be .* got -2.0"),
+        ({"lengths": [1, 2, 3], "seconds": [1.0, np.nan, 3.0]}, "seconds must be .* got nan"),
+        ({"lengths": [1, 2, 3], "seconds": [1.0, 2.0, 3.0], "samples": 0}, "samples must be"),
+        ({"lengths": [1, 2, 3], "seconds": [1.0, 2.0, 3.0], "samples": [1, 2]}, "one for each"),
+    ],
+)
+def test_fit_refuses_unusable_measurements(arguments: dict[str, object], said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        fit(**arguments)
+
+
+def test_fit_without_scipy_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "scipy.optimize", None)
+    with pytest.raises(ImportError, match=r"pip install 'evenstep\[fit\]'"):
+        fit([1, 2, 3], [1.0, 2.0, 3.0])
+
+
+@pytest.mark.parametrize(
+    "coefficients",
+    [(0.0, 0.0, 0.0), (-1.0, 1.0, 1.0), (1.0, 1.0, -1e-9), (np.nan, 1.0, 1.0), (1.0, np.inf, 0.0)],
+)
+def test_fitted_cost_refuses_coefficients_that_predict_no_work(
+    coefficients: tuple[float, float, float],
+) -> None:
+    per_group, per_token, per_pair = coefficients
+    with pytest.raises(ConfigurationError, match="finite, none negative and not all zero"):
+        FittedCost(per_group=per_group, per_token=per_token, per_pair=per_pair)
+
+
+# Memory
+
+
+def test_memory_limit_counts_padding_only_where_groups_are_padded() -> None:
+    shapes = shapes_of([[10, 90], [50, 50], [100], [1] * 100])
+    assert MemoryLimit(max_tokens=100).fits(shapes).tolist() == [False, True, True, True]
+    assert MemoryLimit(max_tokens=100, packed=True).fits(shapes).all()
+
+
+@given(GROUPS, st.integers(1, 100_000), st.integers(1, 6), st.integers(1, 50), st.data())
+def test_memory_limit_refuses_exactly_the_groups_over_any_limit(
+    groups: list[list[int]],
+    max_tokens: int,
+    max_samples: int,
+    max_patches: int,
+    data: st.DataObject,
+) -> None:
+    patches = data.draw(st.lists(st.integers(0, 60), min_size=len(groups), max_size=len(groups)))
+    limit = MemoryLimit(max_tokens=max_tokens, max_samples=max_samples, max_patches=max_patches)
+    expected = [
+        len(group) * max(group) <= max_tokens and len(group) <= max_samples and p <= max_patches
+        for group, p in zip(groups, patches)
+    ]
+    assert limit.fits(shapes_of(groups), np.array(patches)).tolist() == expected
+
+
+def test_memory_limit_says_nothing_about_what_is_not_limited() -> None:
+    shapes = shapes_of([[1] * 1000])
+    assert MemoryLimit(max_tokens=1000).fits(shapes, np.array([10**9])).all()
+
+
+def test_memory_limit_on_patches_refuses_groups_of_unknown_patches() -> None:
+    limit = MemoryLimit(max_tokens=100, max_patches=4)
+    with pytest.raises(ConfigurationError, match="max_patches=4 needs the patches"):
+        limit.fits(shapes_of([[10]]))
+
+
+@pytest.mark.parametrize("name", ["max_tokens", "max_samples", "max_patches"])
+@pytest.mark.parametrize("value", [0, -1])
+def test_memory_limits_below_one_are_refused_by_name_and_value(name: str, value: int) -> None:
+    with pytest.raises(ConfigurationError, match=f"{name}={value} must be at least 1"):
+        MemoryLimit(**{"max_tokens": 10, name: value})
