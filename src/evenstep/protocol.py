@@ -378,4 +378,3 @@ class RankProtocol:
         self._gather()
         self.undelivered += self.pending
         self._phase = _Phase.FINISHED
-

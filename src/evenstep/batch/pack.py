@@ -23,6 +23,7 @@ from evenstep.batch.columns import (
     tensors_of,
 )
 from evenstep.batch.labels import IGNORE_INDEX, LABEL_FIELDS
+from evenstep.batch.measure import VISION_GRIDS
 from evenstep.errors import CollateError, ConfigurationError
 
 __all__ = ["PackCollator"]
@@ -59,10 +60,17 @@ class PackCollator:
     the model shifts inside, and harmless where they are -100 already. Set to False if the dataset
     has shifted the labels itself (``labels[i]`` is the token after ``input_ids[i]``, the last one
     -100): then every label, the first too, stays within its document."""
+    per_sample_fields: tuple[str, ...] = tuple(VISION_GRIDS.values())
+    """Fields never taken to be as long as the tokens, though their first dimension may happen to
+    equal the length of every sample of a group."""
 
     def __post_init__(self) -> None:
         if self.form not in _FORMS:
             raise ConfigurationError(f"form={self.form!r} must be one of {tuple(_FORMS)}")
+        if isinstance(self.per_sample_fields, str):
+            raise ConfigurationError(
+                f"per_sample_fields={self.per_sample_fields!r} must be a tuple of names, not text"
+            )
 
     def __call__(self, samples: Sequence[Any]) -> dict[str, Any]:
         """Collates one group.
@@ -98,9 +106,15 @@ class PackCollator:
                 )
             if rows is None:
                 batch[name] = listed(columns.fields[name])
+                continue
+            vision = join_vision(columns, name, rows)
+            if vision is not None:
+                batch[name] = vision
+            elif name not in self.per_sample_fields and _sizes(rows) == lengths:
+                batch[name] = _joined(name, rows)
             else:
-                vision = join_vision(columns, name, rows)
-                batch[name] = _collate(name, rows, lengths) if vision is None else vision
+                equal = all(row.shape == rows[0].shape for row in rows)
+                batch[name] = torch.stack(rows) if equal else rows
         return batch
 
     def _labels(
@@ -183,14 +197,14 @@ def _check_unpadded(masks: list[torch.Tensor] | None) -> None:
             )
 
 
-def _collate(name: str, rows: list[torch.Tensor], lengths: list[int]) -> Any:
-    if [row.shape[0] if row.ndim else None for row in rows] == lengths:
-        if any(row.shape[1:] != rows[0].shape[1:] for row in rows):
-            raise CollateError(
-                f"field {name!r} cannot be packed: shapes {shapes_text(rows)} differ in more than "
-                "their first dimension; make them equal in the dataset, or pass collate_fn="
-            )
-        return torch.cat(rows)[None]
-    if all(row.shape == rows[0].shape for row in rows):
-        return torch.stack(rows)
-    return rows
+def _sizes(rows: list[torch.Tensor]) -> list[int | None]:
+    return [row.shape[0] if row.ndim else None for row in rows]
+
+
+def _joined(name: str, rows: list[torch.Tensor]) -> torch.Tensor:
+    if any(row.shape[1:] != rows[0].shape[1:] for row in rows):
+        raise CollateError(
+            f"field {name!r} cannot be packed: shapes {shapes_text(rows)} differ in more than "
+            "their first dimension; make them equal in the dataset, or pass collate_fn="
+        )
+    return torch.cat(rows)[None]

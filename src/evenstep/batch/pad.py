@@ -1,6 +1,6 @@
 """`PadCollator`: a group of samples as rows padded to the longest of the group.
 
-A field is padded where its leading dimension is the sample's length in every sample, or differs
+A field is padded where its first dimension is the sample's length in every sample, or differs
 between samples. Everything else is stacked as it is, or listed if it is not numbers. Each field is
 one allocation and one copy per row.
 """
@@ -24,6 +24,7 @@ from evenstep.batch.columns import (
     tensors_of,
 )
 from evenstep.batch.labels import IGNORE_INDEX, LABEL_FIELDS, copies_inputs
+from evenstep.batch.measure import VISION_GRIDS
 from evenstep.errors import CollateError, ConfigurationError
 
 __all__ = ["PadCollator"]
@@ -55,6 +56,9 @@ class PadCollator:
     """Field -> padding, before all other rules. Elements of plain tuples are "0", "1", ..."""
     pad_to_multiple_of: int | None = None
     """Rounds the padded length of labels, and of fields as long as the tokens, up to a multiple."""
+    per_sample_fields: tuple[str, ...] = tuple(VISION_GRIDS.values())
+    """Fields never taken to be as long as the tokens, though their first dimension may happen to
+    equal the length of every sample of a group."""
     attention_mask: bool = True
     """Add an int64 ``attention_mask``, 1 for real tokens, to mappings that have none."""
 
@@ -64,10 +68,9 @@ class PadCollator:
         multiple = self.pad_to_multiple_of
         if multiple is not None and (isinstance(multiple, bool) or multiple < 1):
             raise ConfigurationError(f"pad_to_multiple_of={multiple!r} must be at least 1")
-        if isinstance(self.label_fields, str):
-            raise ConfigurationError(
-                f"label_fields={self.label_fields!r} must be a tuple of names, not text"
-            )
+        for option in ("label_fields", "per_sample_fields"):
+            if isinstance(names := getattr(self, option), str):
+                raise ConfigurationError(f"{option}={names!r} must be a tuple of names, not text")
         for name, value in {"pad_token_id": self.pad_token_id, **self.pad_values}.items():
             if isinstance(value, bool) or not isinstance(value, (int, float)):
                 raise ConfigurationError(
@@ -106,7 +109,8 @@ class PadCollator:
         sizes = [row.shape[0] if row.ndim else None for row in rows]
         longest = max((size for size in sizes if size is not None), default=0)
         target = longest
-        if sizes == lengths or (name in self.label_fields and rows[0].ndim):
+        as_tokens = sizes == lengths and name not in self.per_sample_fields
+        if as_tokens or (name in self.label_fields and rows[0].ndim):
             target = self._rounded(longest)
         if target == longest and all(row.shape == rows[0].shape for row in rows):
             return torch.stack(rows)

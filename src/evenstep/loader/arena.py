@@ -2,9 +2,9 @@
 
 A writer owns slabs of anonymous memory and copies an object's buffers into a free one. A reader
 maps a slab the first time it sees it and rebuilds the object in place. When the last tensor that
-looks into a slab is gone, the reader marks the slab free, and the writer uses it again. So bytes are
-copied once, and after a short start no memory is allocated at all: fresh shared memory costs twenty
-times as much to fill as memory that has been touched before.
+looks into a slab is gone, the reader marks the slab free, and the writer uses it again. So bytes
+are copied once, and after a short start no memory is allocated at all: fresh shared memory costs
+twenty times as much to fill as memory that has been touched before.
 
 Slabs have no name in the file system. However the processes end, the kernel takes the memory back,
 and a small /dev/shm, as containers have, is no limit. Where anonymous memory is not to be had

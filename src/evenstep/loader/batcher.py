@@ -139,7 +139,7 @@ class _Spare:
 
 
 class EpochRun:
-    """One epoch on one rank. `run` works in the calling thread and returns when all is delivered."""
+    """One epoch on one rank. `run` works in the calling thread until all is delivered."""
 
     def __init__(self, spec: LoaderSpec, epoch: EpochSpec, ports: Ports) -> None:
         self._spec = spec

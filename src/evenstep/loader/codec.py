@@ -26,7 +26,7 @@ class _Pickler(pickle.Pickler):
         if type(obj) is not torch.Tensor or not _is_plain(obj):
             return NotImplemented
         # Viewed as bytes, since NumPy has no bfloat16 or float8.
-        flat = obj.detach().contiguous().view(-1).view(torch.uint8).numpy()
+        flat: Any = obj.detach().contiguous().view(-1).view(torch.uint8).numpy()
         return _rebuild, (pickle.PickleBuffer(flat), obj.dtype, tuple(obj.shape))
 
 

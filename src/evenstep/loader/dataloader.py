@@ -1,4 +1,4 @@
-"""`evenstep.DataLoader`: a drop-in for torch's, whose batches are formed after lengths are known."""
+"""`evenstep.DataLoader`: a drop-in for torch's that forms batches after lengths are known."""
 
 from __future__ import annotations
 
@@ -112,9 +112,7 @@ class DataLoader:
             collate_threads=collate_threads,
         )
         if loss_scaling not in LOSS_SCALING:
-            raise ConfigurationError(
-                f"loss_scaling={loss_scaling!r} must be one of {LOSS_SCALING}"
-            )
+            raise ConfigurationError(f"loss_scaling={loss_scaling!r} must be one of {LOSS_SCALING}")
         if exhausted not in EXHAUSTED_MODES:
             raise ConfigurationError(f"exhausted={exhausted!r} must be one of {EXHAUSTED_MODES}")
         if timeout < 0:
@@ -160,7 +158,7 @@ class DataLoader:
         self.loss_scaling = loss_scaling
         self.persistent_workers = persistent_workers
         self._iterable = iterable
-        self._group = group
+        self._group: Any = group
         self._collate_threads = collate_threads
         self._measure = Measure(
             length_fn=length_fn,
@@ -203,15 +201,9 @@ class DataLoader:
         epoch = EpochSpec(serial=self._passes, epoch=self._next_epoch)
         self._passes += 1
         self._next_epoch += 1
-        indices = None if self._iterable else self._indices(epoch.epoch, exchange)
+        indices = None if self._iterable else self._indices(epoch.epoch)
         keep = self.persistent_workers and self.num_workers > 0
-        batcher = self._batcher if keep else None
-        if batcher is None or not batcher.alive():
-            spec = self._spec(exchange)
-            batcher = BatcherProcess(spec) if self.num_workers else BatcherThread(spec)
-        if keep:
-            assert isinstance(batcher, BatcherProcess)
-            self._batcher = batcher
+        batcher = self._start(exchange, keep)
         feeder = None
         if indices is not None:
             feeder = Feeder(batcher.feed, epoch.serial, indices, self._feeder if keep else None)
@@ -226,6 +218,17 @@ class DataLoader:
         )
         self._current = weakref.ref(iterator)
         return iterator
+
+    def _start(self, exchange: Exchange, keep: bool) -> BatcherProcess | BatcherThread:
+        """The batcher of the next pass: the last one's where it was kept and still lives."""
+        if not self.num_workers:
+            return BatcherThread(self._spec(exchange))
+        if keep and self._batcher is not None and self._batcher.alive():
+            return self._batcher
+        batcher = BatcherProcess(self._spec(exchange))
+        if keep:
+            self._batcher = batcher
+        return batcher
 
     def __len__(self) -> int:
         """Steps of a pass, where the policy has that known beforehand: `FixedBatch` over a sized
@@ -264,24 +267,31 @@ class DataLoader:
 
     # How it is put together
 
+    def _alone(self) -> bool:
+        """Whether this process feeds itself only."""
+        distributed = dist.is_available() and dist.is_initialized()
+        return self._group == "local" or (self._group is None and not distributed)
+
+    def _place(self) -> tuple[int, int]:
+        """(rank, world size), without a word to the other ranks."""
+        if self._alone():
+            return 0, 1
+        return dist.get_rank(self._group), dist.get_world_size(self._group)
+
     def _connect(self) -> Exchange:
         if self._exchange is None:
-            distributed = dist.is_available() and dist.is_initialized()
-            if isinstance(self._group, str) or (self._group is None and not distributed):
-                self._exchange = LocalExchange()
-            else:
-                self._exchange = GlooExchange(self._group)
+            self._exchange = LocalExchange() if self._alone() else GlooExchange(self._group)
             _open.add(self)
         if self._exchange.failure is not None:
             raise self._exchange.failure
         return self._exchange
 
     def _default_sampler(self, epoch: int) -> DistributedSampler[Any]:
-        exchange = self._connect()
+        rank, world_size = self._place()
         sampler: DistributedSampler[Any] = DistributedSampler(
             self.dataset,
-            num_replicas=exchange.world_size,
-            rank=exchange.rank,
+            num_replicas=world_size,
+            rank=rank,
             shuffle=self.shuffle,
             seed=self.seed,
             drop_last=self.drop_last,
@@ -289,7 +299,7 @@ class DataLoader:
         sampler.set_epoch(epoch)
         return sampler
 
-    def _indices(self, epoch: int, exchange: Exchange) -> Iterable[Any]:
+    def _indices(self, epoch: int) -> Iterable[Any]:
         if self.sampler is None:
             return self._default_sampler(epoch)
         set_epoch = getattr(self.sampler, "set_epoch", None)
@@ -349,8 +359,9 @@ class _Batches(Iterator[Any]):
 def _resolve_policy(policy: Policy | None, batch_size: int | None, drop_last: bool) -> Policy:
     if policy is not None and batch_size is not None:
         raise ConfigurationError(
-            f"batch_size={batch_size} contradicts policy={policy!r}, which decides how many samples "
-            "a batch has; leave batch_size out, or use policy=evenstep.FixedBatch(batch_size)"
+            f"batch_size={batch_size} contradicts policy={policy!r}, which decides how many "
+            "samples a batch has; leave batch_size out, or use "
+            "policy=evenstep.FixedBatch(batch_size)"
         )
     if batch_size is not None:
         return FixedBatch(batch_size, drop_last=drop_last)

@@ -76,7 +76,8 @@ class Session:
                     if alive:
                         return None
                     raise EOFError
-                serial, message = self.connection.recv()
+                received: tuple[int, bytes] = self.connection.recv()
+                serial, message = received
             except (EOFError, OSError):
                 if self.left.is_set():
                     break
@@ -177,12 +178,11 @@ class GlooExchange(Exchange):
             states, messages = self._tick(state, message or b"")
             if all(s == _DONE for s in states):
                 return
-            if _WAITING not in states:
-                if state == _MESSAGE:
-                    session.reply(messages)
-                    message = None
-                # Else this rank has left: the others learn it from its empty message, and it ticks
-                # on until they have left too.
+            if _WAITING not in states and state == _MESSAGE:
+                session.reply(messages)
+                message = None
+            # A rank that is done sends an empty message, from which the others learn it if they
+            # expected more, and ticks on until they are done too.
 
     def _tick(self, state: int, message: bytes) -> tuple[list[int], list[bytes]]:
         frame = _HEAD.pack(state, len(message)) + message

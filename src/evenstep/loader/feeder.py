@@ -1,7 +1,7 @@
 """Sends the sampler's indices to the batcher, from a thread of the trainer process.
 
-The sampler runs where the user made it, so it needs not be picklable, may be infinite, and any state
-it has stays within reach.
+The sampler runs where the user made it, so it need not be picklable, may be infinite, and any
+state it has stays within reach.
 """
 
 from __future__ import annotations

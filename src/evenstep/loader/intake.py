@@ -20,7 +20,7 @@ from evenstep.errors import SampleError
 from evenstep.loader.chunks import Chunk, ChunkCollate, IndexedDataset
 from evenstep.loader.spec import EpochSpec, LoaderSpec
 
-__all__ = ["Arrival", "FeederError", "Intake", "IndexFeed", "worker_seed"]
+__all__ = ["Arrival", "FeederError", "IndexFeed", "Intake", "worker_seed"]
 
 
 class FeederError(SampleError):
@@ -81,7 +81,9 @@ class IndexFeed:
 def worker_seed(spec: LoaderSpec, epoch: int) -> torch.Generator:
     """Seeds the workers' random state: a function of (seed, epoch, rank) and the worker alone."""
     generator = torch.Generator()
-    generator.manual_seed((spec.seed * 1_000_003 + epoch) * 1_000_003 + spec.rank)
+    generator.manual_seed(
+        ((spec.seed * 1_000_003 + epoch) * 1_000_003 + spec.rank) % (1 << 63)  # torch takes 64 bits
+    )
     return generator
 
 

@@ -82,8 +82,9 @@ class StepIterator(Iterator[tuple[Any, StepInfo]]):
             if isinstance(result, End):
                 if result.undelivered:
                     warnings.warn(
-                        f"epoch {self._epoch.epoch} ended with {result.undelivered} samples of this "
-                        'rank not trained on, because another rank had none left (exhausted="stop")',
+                        f"epoch {self._epoch.epoch} ended with {result.undelivered} samples of "
+                        "this rank not trained on, because another rank had none left "
+                        '(exhausted="stop")',
                         stacklevel=4,
                     )
                 raise StopIteration

@@ -66,9 +66,9 @@ class PipePorts:
             while not self._connection.poll(_LOOK_UP):
                 if self._closed.is_set():
                     raise Closed
-            serial, messages = self._connection.recv()
-            if serial == self._serial:
-                return messages
+            received: tuple[int, list[bytes]] = self._connection.recv()
+            if received[0] == self._serial:
+                return received[1]
 
     def await_credit(self) -> None:
         self._credits.acquire()

@@ -115,7 +115,7 @@ class BatcherProcess:
                 return None
 
     def alive(self) -> bool:
-        return self._process.is_alive()
+        return bool(self._process.is_alive())
 
     def epitaph(self) -> str:
         code = self._process.exitcode

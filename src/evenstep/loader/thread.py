@@ -31,9 +31,7 @@ class BatcherThread:
         self._thread: threading.Thread | None = None
 
     def begin(self, epoch: EpochSpec) -> None:
-        self._ports = PipePorts(
-            self._theirs, epoch.serial, self._spec.prefetch, self._results.put
-        )
+        self._ports = PipePorts(self._theirs, epoch.serial, self._spec.prefetch, self._results.put)
         self._run = EpochRun(self._spec, epoch, self._ports)
         self._thread = threading.Thread(
             target=self._work, args=(epoch,), name="evenstep-batcher", daemon=True

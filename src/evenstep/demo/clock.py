@@ -1,0 +1,35 @@
+"""Tells when a rank's own backward pass is done, apart from the exchange of gradients after it.
+
+DDP says so itself: it calls its communication hook with each bucket of gradients as soon as this
+rank has computed them, and the last bucket is the last of them. The hook then does what DDP does
+without one.
+"""
+
+# No `from __future__ import annotations` here: DDP looks at the hook's annotations, and wants the
+# types themselves, not their names.
+
+import time
+
+import torch
+import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.nn.parallel import DistributedDataParallel
+
+__all__ = ["GradientClock"]
+
+
+class GradientClock:
+    """Registers itself with `model`, which can have only one communication hook."""
+
+    def __init__(self, model: DistributedDataParallel) -> None:
+        self.ready = 0.0
+        """`time.perf_counter` when the last gradient of the latest backward pass was computed."""
+        model.register_comm_hook(self, _note_and_reduce)
+
+
+def _note_and_reduce(
+    clock: GradientClock, bucket: dist.GradBucket
+) -> torch.futures.Future[torch.Tensor]:
+    if bucket.is_last():
+        clock.ready = time.perf_counter()
+    return allreduce_hook(dist.group.WORLD, bucket)

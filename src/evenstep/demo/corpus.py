@@ -1,0 +1,125 @@
+"""Where the text comes from: the standard library's own source files, or a user's Parquet file.
+
+A corpus is read in random order and only as far as `CHARACTERS` goes, so that a big file costs no
+more than a small one. What was not read, or could not be, is counted, never passed over silently.
+"""
+
+from __future__ import annotations
+
+import random
+import sysconfig
+import tokenize
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from evenstep.errors import ConfigurationError
+
+__all__ = ["CHARACTERS", "Corpus", "read_parquet", "read_standard_library"]
+
+CHARACTERS = 24_000_000
+"""Text read at most: several times what the ranks can train on in the time they have."""
+
+_INSTALLED = {"site-packages", "dist-packages", "__pycache__"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Corpus:
+    """Different, non-empty documents in random order."""
+
+    name: str
+    documents: list[str]
+    found: int
+    """Documents that the source holds; more than were read where it is big."""
+    read: int
+    """Documents that were looked at."""
+    unusable: int
+    """Documents looked at that are empty, unreadable, or equal to another."""
+
+
+def read_standard_library(seed: int, root: Path | None = None) -> Corpus:
+    """The running interpreter's standard library, one document per source file.
+
+    Args:
+        seed: of the order in which files are read.
+        root: another folder of Python files to read instead.
+
+    Raises:
+        ConfigurationError: there is no source file, as in an interpreter whose library is zipped.
+    """
+    root = root or Path(sysconfig.get_paths()["stdlib"])
+    paths = sorted(
+        path for path in root.rglob("*.py") if not _INSTALLED & set(path.relative_to(root).parts)
+    )
+    if not paths:
+        raise ConfigurationError(
+            f"no Python source files under {root}; pass --data FILE.parquet to use your own text"
+        )
+    random.Random(seed).shuffle(paths)
+    return _gather(f"Python source files under {root}", map(_source, paths), len(paths))
+
+
+def _source(path: Path) -> str | None:
+    try:
+        with tokenize.open(path) as file:  # honours the file's own encoding declaration
+            return file.read()
+    except (OSError, SyntaxError, UnicodeDecodeError):
+        return None
+
+
+def read_parquet(path: Path, column: str, seed: int) -> Corpus:
+    """A text column of a Parquet file, one document per row. Row groups are read in random order.
+
+    Raises:
+        ConfigurationError: no such file or column, or the column holds no text.
+        ImportError: pyarrow is not installed.
+    """
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise ImportError("--data needs pyarrow: pip install 'evenstep[cli]'") from error
+    try:
+        file = pyarrow.parquet.ParquetFile(path)
+    except (OSError, pyarrow.ArrowException) as error:
+        raise ConfigurationError(f"cannot read {path} as Parquet: {error}") from error
+    schema = file.schema_arrow
+    if column not in schema.names:
+        raise ConfigurationError(
+            f"{path} has no column {column!r}; it has {', '.join(schema.names)}: choose with "
+            "--column"
+        )
+    kind = schema.field(column).type
+    if not (pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind)):
+        raise ConfigurationError(f"column {column!r} of {path} holds {kind}, not text")
+    return _gather(str(path), _rows(file, column, seed), file.metadata.num_rows)
+
+
+def _rows(file: Any, column: str, seed: int) -> Iterable[str | None]:
+    shuffler = random.Random(seed)
+    groups = list(range(file.metadata.num_row_groups))
+    shuffler.shuffle(groups)
+    for group in groups:
+        rows = file.read_row_group(group, columns=[column]).column(0).to_pylist()
+        shuffler.shuffle(rows)
+        yield from rows
+
+
+def _gather(name: str, texts: Iterable[str | None], found: int) -> Corpus:
+    documents: dict[str, None] = {}  # a dict keeps the order and drops copies
+    read = characters = 0
+    for text in texts:
+        read += 1
+        if text and not text.isspace() and text not in documents:
+            documents[text] = None
+            characters += len(text)
+            if characters >= CHARACTERS:
+                break
+    return Corpus(
+        name=name,
+        documents=list(documents),
+        found=found,
+        read=read,
+        unusable=read - len(documents),
+    )

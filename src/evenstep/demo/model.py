@@ -1,0 +1,83 @@
+"""A small GPT in plain PyTorch: pre-norm blocks, learned positions, tied input and output weights.
+
+Batches are padded on the right, so under a causal mask no real token ever sees padding and no
+further mask is needed; padded positions are computed and thrown away, which is what they cost.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+__all__ = ["GPT"]
+
+
+class _Block(nn.Module):
+    def __init__(self, hidden_size: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.attention_norm = nn.LayerNorm(hidden_size)
+        self.query_key_value = nn.Linear(hidden_size, 3 * hidden_size, bias=False)
+        self.attention_out = nn.Linear(hidden_size, hidden_size, bias=False)
+        self.mlp_norm = nn.LayerNorm(hidden_size)
+        self.mlp = nn.Sequential(
+            nn.Linear(hidden_size, 4 * hidden_size, bias=False),
+            nn.GELU(),
+            nn.Linear(4 * hidden_size, hidden_size, bias=False),
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows, length, width = x.shape
+        mixed = self.query_key_value(self.attention_norm(x))
+        query, key, value = mixed.view(rows, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        attended = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+        x = x + self.attention_out(attended.transpose(1, 2).reshape(rows, length, width))
+        return x + self.mlp(self.mlp_norm(x))
+
+
+class GPT(nn.Module):
+    """A decoder-only language model; about 1.4 million parameters as the demo uses it."""
+
+    def __init__(
+        self,
+        *,
+        vocab_size: int,
+        max_length: int,
+        layers: int = 3,
+        hidden_size: int = 128,
+        heads: int = 4,
+    ) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(vocab_size, hidden_size)
+        self.positions = nn.Embedding(max_length, hidden_size)
+        self.blocks = nn.ModuleList(_Block(hidden_size, heads) for _ in range(layers))
+        self.norm = nn.LayerNorm(hidden_size)
+        for module in self.modules():
+            if isinstance(module, (nn.Linear, nn.Embedding)):
+                nn.init.normal_(module.weight, std=0.02)
+        for name, parameter in self.named_parameters():
+            if name.endswith(("attention_out.weight", "mlp.2.weight")):
+                # Residual branches start small, so that depth does not raise the variance.
+                nn.init.normal_(parameter, std=0.02 / (2 * layers) ** 0.5)
+
+    def forward(
+        self, input_ids: torch.Tensor, labels: torch.Tensor, reduction: str = "mean"
+    ) -> torch.Tensor:
+        """Cross entropy of each token given those before it.
+
+        Args:
+            input_ids: [rows, length] int64, padded on the right.
+            labels: [rows, length] int64, a copy of the tokens with -100 where padded; shifted here.
+            reduction: "mean" over the predicted tokens, or their "sum".
+
+        Returns:
+            A scalar.
+        """
+        x = self.tokens(input_ids) + self.positions.weight[: input_ids.shape[1]]
+        for block in self.blocks:
+            x = block(x)
+        logits = self.norm(x) @ self.tokens.weight.T
+        return F.cross_entropy(
+            logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten(), reduction=reduction
+        )

@@ -1,0 +1,193 @@
+"""Rank processes on this machine: starts them, passes on what they say, and ends them all.
+
+However the work ends (success, an exception or death of one rank, Ctrl-C, even the death of this
+process), no rank is left behind. The rank that failed first is the one that is named: the others
+fail too, when the connection to it breaks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+
+from evenstep.errors import EvenstepError
+
+__all__ = ["RankFailedError", "run_ranks"]
+
+_GRACE = 5.0  # seconds between asking a process to end and killing it
+
+
+class RankFailedError(EvenstepError):
+    """A rank process raised an exception or died. `details` is its traceback, if it left one."""
+
+    def __init__(self, message: str, details: str = "") -> None:
+        super().__init__(message)
+        self.details = details
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Failure:
+    """A rank's last words."""
+
+    summary: str
+    details: str
+    moment: float
+
+
+def run_ranks(
+    job: Callable[..., None],
+    world_size: int,
+    arguments: tuple[Any, ...],
+    on_message: Callable[[Any], None],
+) -> None:
+    """Runs ``job(send, *arguments)`` on every rank, inside a Gloo process group.
+
+    Args:
+        job: a module-level function. `send` takes picklable values from any rank.
+        world_size: number of processes.
+        arguments: picklable.
+        on_message: called in this process with everything that is sent.
+
+    Raises:
+        RankFailedError: a rank did not end well. All others have been ended by then.
+    """
+    context = multiprocessing.get_context("spawn")
+    processes: list[SpawnProcess] = []
+    pipes: list[Connection] = []
+    with tempfile.TemporaryDirectory(prefix="evenstep-demo-") as folder:
+        store = str(Path(folder) / "store")
+        try:
+            for rank in range(world_size):
+                ours, theirs = context.Pipe()
+                process = context.Process(
+                    target=_rank_main, args=(theirs, store, rank, world_size, job, arguments)
+                )
+                process.start()
+                theirs.close()
+                processes.append(process)
+                pipes.append(ours)
+            _follow(processes, pipes, on_message)
+        finally:
+            _end(processes)
+            for pipe in pipes:
+                pipe.close()
+
+
+def _follow(
+    processes: list[SpawnProcess], pipes: list[Connection], on_message: Callable[[Any], None]
+) -> None:
+    failures: dict[int, _Failure] = {}
+    running = dict(enumerate(pipes))
+    while running and not failures:
+        # A rank's own children keep copies of its pipe open, so its death is told by polling too.
+        ready = wait(list(running.values()), timeout=0.2)
+        for rank, pipe in list(running.items()):
+            ended = processes[rank].exitcode is not None
+            if pipe in ready or (ended and pipe.poll()):
+                try:
+                    message = pipe.recv()
+                except (EOFError, OSError):
+                    processes[rank].join(_GRACE)
+                else:
+                    if isinstance(message, _Failure):
+                        failures[rank] = message
+                    else:
+                        on_message(message)
+                    continue
+            elif not ended:
+                continue
+            del running[rank]
+            if processes[rank].exitcode != 0:
+                failures[rank] = _died(processes[rank])
+    if not failures:
+        return
+    # A rank that was killed says nothing; its peers notice and may speak before it is missed.
+    for rank, process in enumerate(processes):
+        process.join(0.5)
+        if rank not in failures and process.exitcode not in (None, 0) and not pipes[rank].poll():
+            failures[rank] = _died(process)
+    rank, first = min(failures.items(), key=lambda item: item[1].moment)
+    raise RankFailedError(f"rank {rank} failed: {first.summary}", first.details)
+
+
+def _died(process: SpawnProcess) -> _Failure:
+    code = process.exitcode
+    if code is not None and code < 0:
+        reason = f"killed by {signal.Signals(-code).name}"
+        if -code == signal.SIGKILL:
+            reason += "; if memory ran out, lower --max-tokens"
+    else:
+        reason = f"ended with exit code {code}"
+    # Before every failure with words of its own: those are consequences.
+    return _Failure(summary=reason, details="", moment=float("-inf"))
+
+
+def _end(processes: list[SpawnProcess]) -> None:
+    for process in processes:
+        if process.is_alive():
+            process.terminate()
+    deadline = time.monotonic() + _GRACE
+    for process in processes:
+        process.join(max(0.0, deadline - time.monotonic()))
+        if process.is_alive():
+            process.kill()
+            process.join()
+
+
+def _rank_main(
+    pipe: Connection,
+    store: str,
+    rank: int,
+    world_size: int,
+    job: Callable[..., None],
+    arguments: tuple[Any, ...],
+) -> None:
+    # Ctrl-C goes to all processes of the terminal; the parent decides, and then terminates.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, _leave)
+    threading.Thread(target=_end_with_parent, args=(pipe,), daemon=True).start()
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    if sys.platform == "linux":
+        # All ranks are on this machine, whose own name need not resolve to an address.
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    try:
+        dist.init_process_group(
+            "gloo", init_method=f"file://{store}", rank=rank, world_size=world_size
+        )
+        job(pipe.send, *arguments)
+        dist.barrier()
+        dist.destroy_process_group()
+    except Exception as error:
+        summary = f"{type(error).__name__}: {error}"
+        failure = _Failure(
+            summary=summary, details=traceback.format_exc(), moment=time.monotonic()
+        )
+        with contextlib.suppress(OSError):
+            pipe.send(failure)
+        sys.exit(1)
+
+
+def _leave(number: int, frame: Any) -> None:
+    sys.exit(128 + number)
+
+
+def _end_with_parent(pipe: Connection) -> None:
+    # The parent never sends anything, so this returns only when its end of the pipe is closed.
+    with contextlib.suppress(EOFError, OSError):
+        pipe.recv()
+    os.kill(os.getpid(), signal.SIGTERM)

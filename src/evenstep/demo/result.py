@@ -1,0 +1,144 @@
+"""What the demo found: as one JSON-able object, and as a table with a verdict in words.
+
+Only what was measured is said. The runs differ in speed by more than chance; their losses, after
+one short epoch and with one seed, may not, and the text says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.demo.budget import Choice
+from evenstep.demo.figures import RunFigures
+from evenstep.demo.options import DemoOptions
+from evenstep.demo.workload import describe_lengths
+from evenstep.report.steps_plot import StepPanel
+from evenstep.report.table import text_table
+
+__all__ = ["DemoResult"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DemoResult:
+    """Both runs and all that is needed to judge them."""
+
+    options: DemoOptions
+    corpus: Mapping[str, Any]
+    """Where the text is from and what became of its documents."""
+    lengths: npt.NDArray[np.int64]
+    """[samples] tokens of the samples that were trained on."""
+    choice: Choice
+    seconds_per_token: float
+    initial_loss: float
+    """Held-out loss before training, the same for both runs."""
+    fixed: RunFigures
+    even: RunFigures
+    picture: Path
+    seconds: float
+    """Of the whole demo."""
+
+    @property
+    def speedup(self) -> float:
+        """Real tokens per second, evenstep's over the fixed batches'."""
+        return self.even.tokens_per_second / self.fixed.tokens_per_second
+
+    def as_dict(self) -> dict[str, Any]:
+        """One object with all figures."""
+        options = self.options
+        return {
+            "corpus": dict(self.corpus),
+            "lengths": describe_lengths(self.lengths),
+            "options": {
+                "world_size": options.world_size,
+                "max_tokens": options.max_tokens,
+                "max_length": options.length_limit,
+                "batch_size": self.choice.batch_size,
+                "samples": self.choice.samples,
+                "seed": options.seed,
+                "vocab_size": options.vocab_size,
+                "buffer_size": options.buffer_size,
+                "num_workers": options.num_workers,
+            },
+            "seconds_per_token": self.seconds_per_token,
+            "predicted": {run: dict(values) for run, values in self.choice.predicted.items()},
+            "initial_loss": self.initial_loss,
+            "fixed": self.fixed.as_dict(),
+            "evenstep": self.even.as_dict(),
+            "speedup": self.speedup,
+            "picture": str(self.picture),
+            "seconds": self.seconds,
+        }
+
+    def panels(self) -> list[StepPanel]:
+        """The two panels of the picture."""
+        names = (f"fixed batches of {self.choice.batch_size}", "evenstep")
+        return [
+            StepPanel(
+                title=f"{name}: {run.tokens_per_second:,.0f} real tokens/s, "
+                f"{run.padding:.1%} padding, imbalance {run.imbalance:.2f}",
+                seconds=run.compute_seconds,
+            )
+            for name, run in zip(names, (self.fixed, self.even))
+        ]
+
+    def table(self) -> str:
+        """The table and what it means, for people."""
+        fixed, even = self.fixed, self.even
+        time_ratio, loss_change = even.seconds / fixed.seconds, self._loss_change
+        rows = [
+            ("real tokens per second", "tokens_per_second", ",.0f", f"x {self.speedup:.2f}"),
+            ("seconds for the epoch", "seconds", ".1f", f"x {time_ratio:.2f}"),
+            ("padding", "padding", ".1%", ""),
+            ("imbalance of ranks", "imbalance", ".3f", ""),
+            ("wait for data", "wait", ".1%", ""),
+            ("steps", "steps", ",d", ""),
+            ("samples per step", "samples_per_step", ".2f", ""),
+            ("most padded tokens in a batch", "most_padded_tokens", ",d", ""),
+            ("held-out loss", "held_out_loss", ".3f", f"{loss_change:+.3f}"),
+        ]
+        cells = [
+            (name, f"{getattr(fixed, field):{form}}", f"{getattr(even, field):{form}}", change)
+            for name, field, form, change in rows
+        ]
+        title = (
+            f"{self.choice.samples:,} documents, {int(self.lengths.sum()):,} tokens, each once, on "
+            f"{self.options.world_size} ranks"
+        )
+        table = text_table(["", "fixed", "evenstep", "change"], cells, title=title)
+        return f"{table}\n\n{self.verdict()}"
+
+    def verdict(self) -> str:
+        """Three or four sentences on what was measured."""
+        speedup = self.speedup
+        sentences = [
+            f"On the same text evenstep trained {speedup:.2f} times as fast as fixed batches of "
+            f"{self.choice.batch_size}, the mean number of samples per rank and step that evenstep "
+            "makes of these lengths."
+        ]
+        if speedup <= 1.0:
+            sentences.append(
+                "So it was no faster here: look whether the lengths vary, and whether other work "
+                "ran on this machine."
+            )
+        sentences.append(
+            "An imbalance of 1 means that no rank ever waited for a slower one to finish its batch."
+        )
+        change = self._loss_change
+        lower = "lower" if change < 0 else "higher"
+        sentences.append(
+            f"Held-out loss fell from {self.initial_loss:.3f} to {self.fixed.held_out_loss:.3f} "
+            f"and {self.even.held_out_loss:.3f}; evenstep's is {abs(change):.3f} {lower}, after "
+            f"{self.even.steps} steps instead of {self.fixed.steps}, in another order of samples. "
+            "One short epoch with one seed cannot tell such a difference from chance."
+        )
+        return " ".join(sentences)
+
+    @property
+    def _loss_change(self) -> float:
+        return self.even.held_out_loss - self.fixed.held_out_loss

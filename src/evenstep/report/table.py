@@ -1,0 +1,55 @@
+"""Tables as plain text, readable in a terminal, a log file and a Markdown code block."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Sequence
+
+from evenstep.errors import ConfigurationError
+
+__all__ = ["text_table"]
+
+_GAP = "   "
+
+
+def text_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, title: str = "") -> str:
+    """Columns as wide as they need to be, the first flush left and the others flush right.
+
+    Args:
+        header: [columns] names; at least one.
+        rows: [rows][columns] cells.
+        title: a line above the table.
+
+    Returns:
+        Lines without trailing spaces, joined by newlines.
+
+    Raises:
+        ConfigurationError: a row has not as many cells as the header.
+    """
+    for number, row in enumerate(rows):
+        if len(row) != len(header) or not header:
+            raise ConfigurationError(
+                f"row {number} has {len(row)} cells under {len(header)} headings; give one each"
+            )
+    table = [list(header), *map(list, rows)]
+    widths = [max(map(_width, column)) for column in zip(*table)]
+    lines = [_line(row, widths) for row in table]
+    lines.insert(1, _GAP.join("─" * width for width in widths))
+    return "\n".join([title, "", *lines] if title else lines)
+
+
+def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    padded = [
+        cell + space if index == 0 else space + cell
+        for index, (cell, width) in enumerate(zip(cells, widths))
+        for space in [" " * (width - _width(cell))]
+    ]
+    return _GAP.join(padded).rstrip()
+
+
+def _width(text: str) -> int:
+    """Columns of a terminal that `text` takes: wide characters two, combining ones none."""
+    return sum(
+        0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1
+        for c in text
+    )

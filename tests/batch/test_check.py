@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from evenstep.batch import Measure, PackCollator, PadCollator, check_supervised
+from evenstep.errors import CollateError
+
+VOCABULARY = 9
+# Per document: its tokens, how many first labels are masked, whether labels are a copy of the
+# tokens, shifted by the dataset, or classes.
+documents = st.lists(
+    st.tuples(
+        st.lists(st.integers(1, VOCABULARY), min_size=1, max_size=8),
+        st.integers(0, 9),
+        st.sampled_from(["copy", "shifted", "classes"]),
+    ),
+    min_size=1,
+    max_size=5,
+)
+
+
+def build(docs: Any) -> tuple[list[dict[str, Any]], int]:
+    samples = []
+    for tokens, masked, kind in docs:
+        labels = {
+            "copy": tokens,
+            "shifted": [*tokens[1:], -100],
+            "classes": [token % 2 for token in tokens],
+        }[kind]
+        labels = [-100 if i < masked else label for i, label in enumerate(labels)]
+        samples.append({"input_ids": tokens, "labels": labels})
+    return samples, int(Measure()(samples, [""] * len(samples))[:, 1].sum())
+
+
+@settings(deadline=None, max_examples=60)
+@given(documents, st.sampled_from(["right", "left"]), st.sampled_from([None, 4]))
+def test_no_false_alarm_for_padding(docs, side, multiple):
+    samples, expected = build(docs)
+    check_supervised(PadCollator(side=side, pad_to_multiple_of=multiple)(samples), expected, "x")
+
+
+@settings(deadline=None, max_examples=60)
+@given(documents)
+def test_no_false_alarm_for_left_padding_by_a_collator_that_keeps_first_labels(docs):
+    samples, expected = build(docs)
+    batch = PadCollator(side="left")(samples)
+    for row, sample in zip(batch["labels"], samples):
+        row[len(row) - len(sample["labels"]) :] = torch.tensor(sample["labels"])
+    check_supervised(batch, expected, "x")
+
+
+@settings(deadline=None, max_examples=60)
+@given(documents, st.integers(0, 2**31))
+def test_more_than_one_label_masked_after_measuring_is_always_noticed(docs, seed):
+    samples, expected = build([(t, 1, "copy") for t, _, _ in docs])
+    batch = PadCollator()(samples)
+    places = (batch["labels"] != -100).nonzero()
+    order = torch.randperm(len(places), generator=torch.Generator().manual_seed(seed))
+    for row, column in places[order[: 1 + seed % 3]]:
+        batch["labels"][row, column] = -100
+        with pytest.raises(CollateError):
+            check_supervised(batch, expected, "x")
+
+
+def test_the_error_names_the_step_both_counts_and_every_remedy():
+    samples = [{"input_ids": [1, 2, 3, 4], "labels": [-100, 2, 3, 4]}]
+    batch = PadCollator()(samples)
+    batch["labels"][0, 1] = -100
+    with pytest.raises(CollateError) as caught:
+        check_supervised(batch, 3, "step 12 on rank 1")
+    for words in (
+        "step 12 on rank 1",
+        "hold 2 supervised",
+        "hold 3",
+        "supervised_fn=",
+        "loss_scaling='sample'",
+        "in the dataset",
+    ):
+        assert words in str(caught.value)
+
+
+def test_unlabelled_samples_labelled_by_the_collate_function_pass():
+    transformers = pytest.importorskip("transformers")
+    samples = [{"input_ids": [5, 6, 7]}, {"input_ids": [8, 9]}]
+    expected = int(Measure()(samples, ["", ""])[:, 1].sum())
+    padded = PadCollator()(samples)
+    padded["labels"] = padded["input_ids"].masked_fill(padded["attention_mask"] == 0, -100)
+    check_supervised(padded, expected, "x")
+    check_supervised(PackCollator()(samples), expected, "x")
+    flat = transformers.DataCollatorWithFlattening(return_tensors="pt")(samples)
+    check_supervised(flat, expected, "x")
+
+
+def test_packing_that_masks_a_shifted_first_label_is_noticed():
+    samples, expected = build([([1, 2, 3], 0, "shifted"), ([4, 5], 0, "shifted")])
+    check_supervised(PackCollator(mask_first_label=False)(samples), expected, "x")
+    with pytest.raises(CollateError, match="mask_first_label=False"):
+        check_supervised(PackCollator()(samples), expected, "x")
+
+
+def test_scalar_labels_count_one_each():
+    batch = PadCollator()([{"input_ids": [1, 2], "labels": 3}, {"input_ids": [1], "labels": 0}])
+    check_supervised(batch, 2, "x")
+    with pytest.raises(CollateError):
+        check_supervised(batch, 3, "x")
+
+
+@pytest.mark.parametrize(
+    "batch", [{"input_ids": torch.ones(2, 3)}, {"labels": ["a"]}, torch.ones(2), (1, 2), None]
+)
+def test_batches_without_a_tensor_of_labels_pass(batch):
+    check_supervised(batch, 5, "x")

@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from evenstep.batch import LOSS_SCALING, StepTotals, loss_scale
+from evenstep.errors import ConfigurationError
+
+
+def totals(samples: list[int], supervised: list[int]) -> StepTotals:
+    n, t = np.array(samples, np.int64), np.array(supervised, np.int64)
+    return StepTotals(n, t, t, t, t.astype(np.float64))
+
+
+ranks = st.lists(st.lists(st.integers(0, 30), min_size=1, max_size=5), min_size=1, max_size=6)
+
+
+@settings(deadline=None, max_examples=60)
+@given(ranks, st.integers(0, 2**31))
+def test_token_scaling_turns_the_mean_over_ranks_into_the_mean_over_tokens(groups, seed):
+    rng = np.random.default_rng(seed)
+    losses = [rng.exponential(size=sum(group)) for group in groups]
+    step = totals([len(group) for group in groups], [len(tokens) for tokens in losses])
+    world = len(groups)
+    averaged = sum(
+        loss_scale(step, rank, "token") / world * tokens.mean()
+        for rank, tokens in enumerate(losses)
+        if len(tokens)
+    )
+    everything = np.concatenate(losses)
+    assert averaged == pytest.approx(everything.mean() if len(everything) else 0.0, rel=1e-12)
+
+
+@settings(deadline=None, max_examples=60)
+@given(ranks, st.integers(0, 2**31))
+def test_sample_scaling_turns_the_mean_over_ranks_into_the_mean_over_samples(groups, seed):
+    rng = np.random.default_rng(seed)
+    losses = [rng.exponential(size=len(group)) for group in groups]
+    step = totals([len(group) for group in groups], [sum(group) for group in groups])
+    averaged = sum(
+        loss_scale(step, rank, "sample") / len(groups) * mine.mean()
+        for rank, mine in enumerate(losses)
+    )
+    assert averaged == pytest.approx(np.concatenate(losses).mean(), rel=1e-12)
+
+
+@pytest.mark.parametrize("mode", [m for m in LOSS_SCALING if m != "none"])
+def test_scales_add_up_to_the_number_of_ranks(mode):
+    step = totals([2, 5, 1], [40, 30, 7])
+    means = np.array([21.0, 6.5, 7.0])
+    scales = [loss_scale(step, rank, mode, mean_supervised=means) for rank in range(3)]
+    assert sum(scales) == pytest.approx(3)
+    assert all(isinstance(scale, float) for scale in scales)
+
+
+def test_approximate_scaling_estimates_tokens_from_the_means_before_alignment():
+    step = totals([2, 4], [99, 1])
+    assert loss_scale(step, 0, "approximate", mean_supervised=[10.0, 5.0]) == pytest.approx(1.0)
+    exact = totals([2, 4], [20, 12])
+    assert loss_scale(exact, 1, "approximate", mean_supervised=[10, 3]) == pytest.approx(
+        loss_scale(exact, 1, "token")
+    )
+
+
+@pytest.mark.parametrize("mode", LOSS_SCALING)
+def test_a_filler_weighs_nothing_in_every_mode(mode):
+    step = totals([3, 0], [12, 0])
+    scales = [loss_scale(step, rank, mode, mean_supervised=[4.0, 9.0]) for rank in (0, 1)]
+    assert scales == [1.0 if mode == "none" else 2.0, 0.0]
+
+
+def test_a_step_without_supervised_tokens_weighs_nothing_anywhere():
+    step = totals([3, 2], [0, 0])
+    assert [loss_scale(step, rank) for rank in (0, 1)] == [0.0, 0.0]
+
+
+def test_a_rank_without_supervised_tokens_adds_a_gradient_of_exactly_zero():
+    logits = torch.randn(6, 5, requires_grad=True)
+    loss = torch.nn.functional.cross_entropy(logits, torch.full((6,), -100))
+    (loss * loss_scale(totals([1, 1], [0, 9]), 0)).backward()
+    assert logits.grad is not None
+    assert torch.equal(logits.grad, torch.zeros(6, 5))
+
+
+def test_unknown_modes_and_missing_means_are_refused():
+    step = totals([1], [1])
+    with pytest.raises(ConfigurationError, match=r"'tokens' must be one of .*'token'"):
+        loss_scale(step, 0, "tokens")
+    with pytest.raises(ConfigurationError, match="mean_supervised="):
+        loss_scale(step, 0, "approximate")

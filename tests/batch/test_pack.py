@@ -1,0 +1,196 @@
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from evenstep.batch import Measure, PackCollator, check_supervised
+from evenstep.errors import CollateError, ConfigurationError
+
+documents = st.lists(
+    st.lists(st.tuples(st.integers(0, 9), st.booleans()), min_size=1, max_size=8),
+    min_size=1,
+    max_size=5,
+)
+makes = st.sampled_from([list, np.array, torch.tensor, lambda x: np.array(x, np.int32)])
+
+
+def samples_of(docs: list[list[tuple[int, bool]]], make: Any, labelled: bool) -> list[dict]:
+    samples = []
+    for doc in docs:
+        sample = {"input_ids": make([token for token, _ in doc])}
+        if labelled:
+            sample["labels"] = make([token if kept else -100 for token, kept in doc])
+        samples.append(sample)
+    return samples
+
+
+@settings(deadline=None, max_examples=60)
+@given(documents, makes, st.booleans())
+def test_the_huggingface_form_equals_that_of_transformers(docs, make, labelled):
+    transformers = pytest.importorskip("transformers")
+    theirs = transformers.DataCollatorWithFlattening(
+        return_tensors="pt", return_flash_attn_kwargs=True, return_seq_idx=True
+    )(samples_of(docs, make, labelled))
+    ours = PackCollator(form="huggingface")(samples_of(docs, make, labelled))
+    assert set(ours) == set(theirs)
+    for name, value in theirs.items():
+        if isinstance(value, int):
+            assert type(ours[name]) is int
+            assert ours[name] == value
+        else:
+            torch.testing.assert_close(ours[name], value, rtol=0, atol=0)
+
+
+@settings(deadline=None, max_examples=60)
+@given(documents, makes, st.booleans(), st.booleans())
+def test_cutting_at_cu_seqlens_gives_the_documents_back(docs, make, labelled, mask_first):
+    samples = samples_of(docs, make, labelled)
+    batch = PackCollator(mask_first_label=mask_first)(samples)
+    bounds = batch["cu_seqlens"].tolist()
+    assert batch["cu_seqlens"].dtype == batch["document_ids"].dtype == torch.int32
+    assert bounds[0] == 0
+    assert bounds[-1] == batch["input_ids"].shape[1]
+    assert type(batch["max_seqlen"]) is int
+    assert batch["max_seqlen"] == max(len(doc) for doc in docs)
+    for i, sample in enumerate(samples):
+        part = slice(bounds[i], bounds[i + 1])
+        tokens = [int(token) for token in sample["input_ids"]]
+        labels = [int(label) for label in sample.get("labels", tokens)]
+        if mask_first or not labelled:
+            labels[0] = -100
+        assert batch["input_ids"][0, part].tolist() == tokens
+        assert batch["labels"][0, part].tolist() == labels
+        assert batch["position_ids"][0, part].tolist() == list(range(len(tokens)))
+        assert batch["document_ids"][0, part].tolist() == [i] * len(tokens)
+
+
+@settings(deadline=None, max_examples=60)
+@given(documents, makes, st.booleans())
+def test_packed_labels_hold_exactly_the_measured_supervised_tokens(docs, make, labelled):
+    samples = samples_of(docs, make, labelled)
+    measured = Measure()(samples, [str(i) for i in range(len(samples))])
+    batch = PackCollator()(samples)
+    assert int((batch["labels"] != -100).sum()) == measured[:, 1].sum()
+    check_supervised(batch, int(measured[:, 1].sum()), "here")
+
+
+def test_labels_shifted_by_the_dataset_are_all_kept_when_told():
+    samples = [{"input_ids": [1, 2, 3], "labels": [2, 3, -100]}, {"input_ids": [4], "labels": [9]}]
+    assert PackCollator(mask_first_label=False)(samples)["labels"].tolist() == [[2, 3, -100, 9]]
+    assert PackCollator()(samples)["labels"].tolist() == [[-100, 3, -100, -100]]
+
+
+def test_labels_of_the_dataset_are_not_written_to():
+    labels = torch.tensor([1, 2, 3])
+    PackCollator()([{"input_ids": torch.tensor([1, 2, 3]), "labels": labels}])
+    assert labels.tolist() == [1, 2, 3]
+
+
+def test_other_fields_are_joined_stacked_or_listed():
+    samples = [
+        {
+            "input_ids": [1] * n,
+            "token_type_ids": np.full(n, n, np.int8),
+            "features": torch.full((n, 2), n),
+            "position_ids": [2 + i for i in range(n)],
+            "attention_mask": [1] * n,
+            "score": n / 2,
+            "size": [n, 7, 7, 7, 7],
+            "crop": torch.ones(n + 5),
+            "name": str(n),
+        }
+        for n in (3, 2)
+    ]
+    batch = PackCollator()(samples)
+    assert batch["token_type_ids"].tolist() == [[3, 3, 3, 2, 2]]
+    assert batch["token_type_ids"].dtype == torch.int8
+    assert batch["features"].shape == (1, 5, 2)
+    assert batch["position_ids"].tolist() == [[2, 3, 4, 2, 3]]
+    assert batch["score"].tolist() == [1.5, 1.0]
+    assert batch["size"].tolist() == [[3, 7, 7, 7, 7], [2, 7, 7, 7, 7]]
+    assert [crop.shape[0] for crop in batch["crop"]] == [8, 7]
+    assert batch["name"] == ["3", "2"]
+    assert "attention_mask" not in batch
+
+
+def test_fields_that_happen_to_be_as_long_as_the_tokens_can_be_named():
+    samples = [{"input_ids": [1, 2], "size": [3, 4], "pixel_values": torch.ones(2, 5, 5)}] * 2
+    batch = PackCollator()(samples)
+    assert batch["size"].shape == (1, 4)
+    assert batch["pixel_values"].shape == (2, 2, 5, 5)
+    assert PackCollator(per_sample_fields=("size",))(samples)["size"].tolist() == [[3, 4]] * 2
+
+
+def test_bare_sequences_are_packed_as_tokens():
+    for make in (list, np.array, torch.tensor):
+        batch = PackCollator()([make([1, 2]), make([3])])
+        assert batch["input_ids"].tolist() == [[1, 2, 3]]
+        assert batch["labels"].tolist() == [[-100, 2, -100]]
+
+
+def test_one_label_per_document_is_stacked():
+    batch = PackCollator()([{"input_ids": [1, 2], "label": 1}, {"input_ids": [3], "label": 0}])
+    assert batch["labels"].tolist() == [1, 0]
+    assert "label" not in batch
+
+
+def test_patches_with_a_grid_are_joined():
+    batch = PackCollator()(
+        [
+            {
+                "input_ids": [1, 2],
+                "pixel_values": torch.ones(4, 3),
+                "image_grid_thw": torch.tensor([[1, 2, 2]]),
+            },
+            {"input_ids": [3]},
+        ]
+    )
+    assert batch["pixel_values"].shape == (4, 3)
+    assert batch["image_grid_thw"].tolist() == [[1, 2, 2]]
+
+
+@pytest.mark.parametrize(
+    ("samples", "words"),
+    [
+        ([], ["without samples"]),
+        ([{"x": [1]}], ["['x']", "input_ids", "collate_fn="]),
+        ([([1, 2], 3)], ["tuple", "collate_fn="]),
+        ([{"input_ids": torch.ones(1, 4)}], ["(1, 4)", "one-dimensional"]),
+        ([{"input_ids": [1]}, {"input_ids": []}], ["sample 1", "no tokens"]),
+        ([{"input_ids": [1, 2], "labels": [1]}], ["sample 0", "2 tokens", "(1,)"]),
+        ([{"input_ids": [1], "labels": ["a"]}], ["'labels'", "no numbers"]),
+        (
+            [{"input_ids": [1, 0], "attention_mask": [1, 0]}],
+            ["sample 0", "padded already", "tokenizer"],
+        ),
+        ([{"input_ids": [1], "cu_seqlens": [0, 1]}], ["'cu_seqlens'", "made by packing"]),
+        ([{"input_ids": [1], "labels": [1]}, {"input_ids": [1]}], ["'labels'", "sample 1"]),
+        (
+            [{"input_ids": [1] * n, "x": torch.ones(n, n)} for n in (1, 2)],
+            ["'x'", "(1, 1), (2, 2)", "collate_fn="],
+        ),
+    ],
+)
+def test_groups_that_cannot_be_packed_name_the_culprit_and_the_remedy(samples, words):
+    with pytest.raises(CollateError) as caught:
+        PackCollator()(samples)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_wrong_options_are_refused_at_construction():
+    with pytest.raises(ConfigurationError, match=r"form='hf' must be one of \('flash'"):
+        PackCollator(form="hf")
+    with pytest.raises(ConfigurationError, match="per_sample_fields='size'"):
+        PackCollator(per_sample_fields="size")
+
+
+def test_the_collator_survives_pickling():
+    collate = PackCollator(form="huggingface", mask_first_label=False)
+    assert pickle.loads(pickle.dumps(collate)) == collate

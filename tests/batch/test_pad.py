@@ -1,0 +1,332 @@
+from __future__ import annotations
+
+import pickle
+from collections import UserDict, namedtuple
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from evenstep.batch import PadCollator, supervised_of
+from evenstep.errors import CollateError, ConfigurationError
+
+Named = namedtuple("Named", ["input_ids", "labels", "weight"])
+
+
+@dataclass(frozen=True)
+class Item:
+    input_ids: Any
+    labels: Any
+    name: str
+
+
+def sample(length: int, seed: int = 0) -> dict[str, Any]:
+    """One of every kind of field; labels are no copy of the tokens."""
+    rng = np.random.default_rng([length, seed])
+    return {
+        "input_ids": torch.from_numpy(rng.integers(1, 99, length)),
+        "labels": torch.from_numpy(rng.integers(100, 199, length)),
+        "features": torch.from_numpy(rng.normal(size=(length, 3))),
+        "token_type_ids": rng.integers(1, 3, length).astype(np.int32),
+        "weights": rng.normal(size=length).tolist(),
+        "image": torch.from_numpy(rng.normal(size=(2, 2, 3))),
+        "score": float(rng.normal()),
+        "name": f"sample {length}",
+    }
+
+
+SEQUENCES = {"input_ids": 7, "labels": -100, "features": 0, "token_type_ids": 0, "weights": 0}
+lengths = st.lists(st.integers(1, 12), min_size=1, max_size=5)
+
+
+@settings(deadline=None, max_examples=60)
+@given(lengths, st.sampled_from(["right", "left"]), st.sampled_from([None, 1, 4, 8]))
+def test_cutting_the_padding_off_gives_the_samples_back(sizes, side, multiple):
+    samples = [sample(length, seed) for seed, length in enumerate(sizes)]
+    batch = PadCollator(
+        side=side, pad_token_id=7, pad_to_multiple_of=multiple, per_sample_fields=("image",)
+    )(samples)
+    width = -(-max(sizes) // (multiple or 1)) * (multiple or 1)
+    for name, value in SEQUENCES.items():
+        assert batch[name].shape[:2] == (len(sizes), width)
+        for i, length in enumerate(sizes):
+            row = batch[name][i]
+            real, padding = row[:length], row[length:]
+            if side == "left":
+                real, padding = row[width - length :], row[: width - length]
+            torch.testing.assert_close(
+                real, torch.as_tensor(samples[i][name], dtype=real.dtype), rtol=0, atol=0
+            )
+            assert (padding == value).all()
+            mask = batch["attention_mask"][i]
+            assert mask.sum() == length
+            assert (mask[:length] if side == "right" else mask[width - length :]).all()
+    assert torch.equal(batch["image"], torch.stack([s["image"] for s in samples]))
+    assert batch["score"].tolist() == pytest.approx([s["score"] for s in samples])
+    assert batch["name"] == [s["name"] for s in samples]
+
+
+def test_dtypes_are_kept_and_python_numbers_become_torchs_defaults():
+    batch = PadCollator()(
+        [
+            {
+                "input_ids": [1] * n,
+                "f": np.ones(n, np.float16),
+                "b": torch.ones(n, dtype=torch.bfloat16),
+                "flag": [True] * n,
+                "weight": [0.5] * n,
+                "one": 1,
+                "yes": True,
+                "small": np.int16(3),
+                "ids": np.ones(n, np.uint16),
+            }
+            for n in (2, 3)
+        ]
+    )
+    assert {name: value.dtype for name, value in batch.items()} == {
+        "input_ids": torch.int64,
+        "f": torch.float16,
+        "b": torch.bfloat16,
+        "flag": torch.bool,
+        "weight": torch.float32,
+        "one": torch.int64,
+        "yes": torch.bool,
+        "small": torch.int16,
+        "ids": torch.int64,  # embeddings take no unsigned integers
+        "attention_mask": torch.int64,
+    }
+
+
+def test_samples_of_different_dtypes_take_the_wider_one():
+    batch = PadCollator()([{"x": torch.ones(2, dtype=torch.int32)}, {"x": [2**40]}])
+    assert batch["x"].tolist() == [[1, 1], [2**40, 0]]
+
+
+def test_arrays_that_torch_cannot_share_are_copied():
+    frozen = np.arange(4)
+    frozen.flags.writeable = False
+    backwards, swapped = np.arange(3)[::-1], np.arange(2, dtype=">i4")
+    batch = PadCollator()([{"input_ids": x} for x in (frozen, backwards, swapped)])
+    assert batch["input_ids"].tolist() == [[0, 1, 2, 3], [2, 1, 0, 0], [0, 1, 0, 0]]
+
+
+@pytest.mark.parametrize("sizes", [[3], [3, 3], [3, 2]])
+def test_a_batch_shares_no_memory_with_its_samples(sizes):
+    samples = [{"input_ids": torch.ones(n, dtype=torch.int64), "x": torch.ones(2)} for n in sizes]
+    batch = PadCollator()(samples)
+    for value in batch.values():
+        value.zero_()
+    assert all(s["input_ids"].all() and s["x"].all() for s in samples)
+
+
+def test_an_attention_mask_of_the_samples_is_padded_and_not_replaced():
+    samples = [{"input_ids": [5, 6, 7], "attention_mask": [0, 1, 1]}, {"input_ids": [5]}]
+    samples[1]["attention_mask"] = [1]
+    assert PadCollator()(samples)["attention_mask"].tolist() == [[0, 1, 1], [1, 0, 0]]
+
+
+def test_no_attention_mask_is_made_where_not_wanted_or_without_tokens():
+    assert list(PadCollator(attention_mask=False)([{"input_ids": [1]}])) == ["input_ids"]
+    assert list(PadCollator()([{"x": [1]}, {"x": [1, 2]}])) == ["x"]
+
+
+def test_padding_follows_field_names_and_then_pad_values():
+    samples = [{"input_ids": [1] * n, "targets": [2] * n, "position_ids": [3] * n} for n in (1, 2)]
+    batch = PadCollator(label_fields=("targets",), pad_values={"position_ids": 9})(samples)
+    assert batch["targets"].tolist() == [[2, -100], [2, 2]]
+    assert batch["position_ids"].tolist() == [[3, 9], [3, 3]]
+    batch = PadCollator(pad_token_id=5, pad_values={"input_ids": 6})(samples)
+    assert batch["input_ids"].tolist() == [[1, 6], [1, 1]]
+
+
+def test_multiples_round_up_labels_and_fields_as_long_as_the_tokens_only():
+    samples = [
+        {"input_ids": [1, 1, 1], "labels": [1, 2], "boxes": torch.ones(2, 4), "size": [8, 9]},
+        {"input_ids": [1], "labels": [1, 2, 3, 4, 5], "boxes": torch.ones(1, 4), "size": [8, 9]},
+    ]
+    batch = PadCollator(pad_to_multiple_of=4)(samples)
+    shapes = {name: tuple(value.shape) for name, value in batch.items()}
+    assert shapes == {
+        "input_ids": (2, 4),
+        "labels": (2, 8),  # an encoder-decoder's: of their own length
+        "boxes": (2, 2, 4),
+        "size": (2, 2),
+        "attention_mask": (2, 4),
+    }
+
+
+def test_pixels_are_never_taken_for_one_value_per_token():
+    samples = [{"input_ids": [1, 2, 3], "pixel_values": torch.ones(3, 5, 5)}] * 2
+    assert PadCollator(pad_to_multiple_of=4)(samples)["pixel_values"].shape == (2, 3, 5, 5)
+
+
+def test_an_equal_length_group_is_rounded_up_too():
+    batch = PadCollator(pad_to_multiple_of=4)([{"input_ids": [1, 2, 3]}] * 2)
+    assert batch["input_ids"].tolist() == [[1, 2, 3, 0]] * 2
+
+
+@pytest.mark.parametrize("make", [list, np.array, torch.tensor])
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_bare_sequences_become_one_tensor(make, side):
+    batch = PadCollator(side=side, pad_token_id=9)([make([1, 2, 3]), make([4])])
+    assert batch.tolist() == [[1, 2, 3], [4, 9, 9] if side == "right" else [9, 9, 4]]
+
+
+def test_named_tuples_and_dataclasses_keep_their_type():
+    named = PadCollator(pad_token_id=9)([Named([1, 2], [3, 4], 0.5), Named([5], [6], 1.5)])
+    assert type(named) is Named
+    assert named.input_ids.tolist() == [[1, 2], [5, 9]]
+    assert named.labels.tolist() == [[3, 4], [6, -100]]
+    assert named.weight.tolist() == [0.5, 1.5]
+    item = PadCollator()([Item([1, 2], 0, "a"), Item([5], 1, "b")])
+    assert type(item) is Item
+    assert item.input_ids.tolist() == [[1, 2], [5, 0]]
+    assert item.labels.tolist() == [0, 1]
+    assert item.name == ["a", "b"]
+
+
+@pytest.mark.parametrize("kind", [tuple, list])
+def test_plain_tuples_keep_their_type_and_ask_how_to_pad_unnamed_elements(kind):
+    samples = [kind([torch.tensor([1, 2]), 7, [3, 4]]), kind([torch.tensor([5]), 8, [6]])]
+    batch = PadCollator(pad_values={"2": -100})(samples)
+    assert type(batch) is kind
+    assert [part.tolist() for part in batch] == [[[1, 2], [5, 0]], [7, 8], [[3, 4], [6, -100]]]
+    with pytest.raises(CollateError, match=r"element 2 of the tuples .* pad_values=\{'2': -100\}"):
+        PadCollator()(samples)
+
+
+def test_mappings_of_any_kind_become_dicts():
+    transformers = pytest.importorskip("transformers")
+    for make in (UserDict, transformers.BatchEncoding):
+        batch = PadCollator()([make({"input_ids": [1, 2]}), make({"input_ids": [3]})])
+        assert type(batch) is dict
+        assert batch["input_ids"].tolist() == [[1, 2], [3, 0]]
+
+
+def test_what_is_no_number_is_listed_and_what_is_never_there_stays_none():
+    samples = [
+        {"input_ids": [1], "text": "a", "tags": [], "meta": {"k": 1}, "ragged": [[1], [2, 3]]},
+        {"input_ids": [2], "text": "b", "tags": ["x"], "meta": {"k": 2}, "ragged": [[4]]},
+    ]
+    samples = [{**s, "image": None} for s in samples]
+    batch = PadCollator()(samples[:1] * 2)
+    assert batch["ragged"] == [[[1], [2, 3]]] * 2
+    for s in samples:
+        del s["ragged"]
+    batch = PadCollator()(samples)
+    assert batch["text"] == ["a", "b"]
+    assert batch["tags"] == [[], ["x"]]
+    assert batch["meta"] == [{"k": 1}, {"k": 2}]
+    assert batch["image"] is None
+
+
+def vision(length: int, grids: list[list[int]]) -> dict[str, Any]:
+    patches = sum(t * h * w for t, h, w in grids)
+    return {
+        "input_ids": [1] * length,
+        "pixel_values": torch.arange(patches * 2.0).reshape(patches, 2) + 100 * length,
+        "image_grid_thw": torch.tensor(grids),
+    }
+
+
+def test_patches_with_a_grid_are_joined_in_order_and_images_may_be_missing():
+    samples = [
+        vision(3, [[1, 2, 2]]),
+        {"input_ids": [4, 5]},
+        vision(1, [[1, 1, 2], [1, 3, 1]]),
+        {"input_ids": [4], "pixel_values": None, "image_grid_thw": None},
+    ]
+    batch = PadCollator()(samples)
+    assert batch["image_grid_thw"].tolist() == [[1, 2, 2], [1, 1, 2], [1, 3, 1]]
+    expected = torch.cat([samples[0]["pixel_values"], samples[2]["pixel_values"]])
+    assert torch.equal(batch["pixel_values"], expected)
+    assert batch["input_ids"].shape == (4, 3)
+    assert PadCollator()(samples[3:] * 2)["pixel_values"] is None
+
+
+def test_left_padding_masks_first_labels_that_would_be_predicted_from_padding():
+    samples = [
+        {"input_ids": [11, 12, 13], "labels": [11, 12, 13]},
+        {"input_ids": [21], "labels": [21]},
+        {"input_ids": [31, 32], "labels": [-100, 32]},
+        {"input_ids": [41, 42], "labels": [42, -100]},  # shifted in the dataset: kept
+    ]
+    batch = PadCollator(side="left")(samples)
+    assert batch["labels"].tolist() == [
+        [-100, 12, 13],
+        [-100, -100, -100],
+        [-100, -100, 32],
+        [-100, 42, -100],
+    ]
+    counted = sum(supervised_of(s, len(s["input_ids"])) for s in samples)
+    assert int((batch["labels"] != -100).sum()) == counted
+    assert PadCollator()(samples)["labels"][0].tolist() == [11, 12, 13]
+
+
+@pytest.mark.parametrize(
+    ("samples", "words"),
+    [
+        ([], ["without samples"]),
+        ([{"input_ids": [1]}, {"input_ids": [1], "a": 2}], ["'a'", "sample 0", "collate_fn="]),
+        ([{"a": 1, "b": 2}, {"a": 1}], ["'b'", "missing in sample 1", "collate_fn="]),
+        ([{"input_ids": [1]}, {"input_ids": []}], ["sample 1", "no tokens", "filter"]),
+        ([[1, 2], []], ["sample 1", "no tokens"]),
+        (
+            [{"x": torch.ones(2, 3)}, {"x": torch.ones(2, 4)}],
+            ["'x'", "(2, 3), (2, 4)", "collate_fn="],
+        ),
+        ([{"x": torch.ones(2, 3)}, {"x": torch.ones(4)}], ["'x'", "(2, 3), (4,)"]),
+        ([{"x": 1}, {"x": [1, 2]}], ["'x'", "(), (2,)"]),
+        ([{"x": [1]}, {"x": "a"}], ["'x'", "sample 0", "str in sample 1"]),
+        ([{"x": None}, {"x": 1}], ["'x'", "NoneType in sample 0"]),
+        ([{"input_ids": [1]}, [1]], ["sample 0", "dict", "sample 1", "list"]),
+        ([(1, 2), (1, 2, 3)], ["[2, 3] elements"]),
+        (["a", "b"], ["str", "collate_fn="]),
+        ([3, 4], ["int", "collate_fn="]),
+        (
+            [{"input_ids": [1], "labels": np.ones(n, np.uint8)} for n in (1, 2)],
+            ["'labels'", "uint8", "-100", "pad_values="],
+        ),
+        (
+            [vision(2, [[1, 1, 1]]), {"input_ids": [1], "pixel_values": torch.ones(3, 2, 2)}],
+            ["'pixel_values'"],
+        ),
+        (
+            [vision(2, [[1, 1, 1]]), {"input_ids": [1], "pixel_values": torch.ones(3, 9)}],
+            ["'pixel_values'", "(1, 2), (3, 9)"],
+        ),
+    ],
+)
+def test_groups_that_cannot_be_padded_name_field_sample_and_remedy(samples, words):
+    with pytest.raises(CollateError) as caught:
+        PadCollator()(samples)
+    for word in words:
+        assert word in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"side": "middle"}, "side='middle'"),
+        ({"pad_to_multiple_of": 0}, "pad_to_multiple_of=0"),
+        ({"pad_to_multiple_of": True}, "pad_to_multiple_of=True"),
+        ({"label_fields": "labels"}, "label_fields='labels'"),
+        ({"per_sample_fields": "image"}, "per_sample_fields='image'"),
+        ({"pad_token_id": None}, "'pad_token_id' is None"),
+        ({"pad_values": {"x": "0"}}, "'x' is '0'"),
+    ],
+)
+def test_wrong_options_are_refused_at_construction(options, words):
+    with pytest.raises(ConfigurationError, match=words):
+        PadCollator(**options)
+
+
+def test_the_collator_survives_pickling():
+    collate = PadCollator(side="left", pad_values={"x": 3}, pad_to_multiple_of=2)
+    again = pickle.loads(pickle.dumps(collate))
+    assert again == collate
+    assert again([{"x": [1]}, {"x": [1, 2]}])["x"].tolist() == [[3, 1], [1, 2]]
