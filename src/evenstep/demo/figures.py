@@ -36,7 +36,10 @@ class RunFigures:
     """The same in padded tokens."""
     samples_per_step: float
     wait: float
-    """Share of its time that a rank spends waiting for its own loader, mean over ranks."""
+    """Share of its time that a rank spends waiting for its own loader, mean over ranks. The first
+    batch, for which the loader's processes have to start, is included."""
+    first_wait: float
+    """Seconds until the first batch, of the slowest rank."""
     most_padded_tokens: int
     """Padded tokens of the largest group on a rank: what memory has to be there for."""
     held_out_loss: float
@@ -75,7 +78,8 @@ def measure(records: Sequence[StepRecords], held_out_loss: float) -> RunFigures:
         imbalance=_imbalance(compute),
         imbalance_in_tokens=_imbalance(padded),
         samples_per_step=samples / counts[0],
-        wait=float(np.mean([record.wait / record.total for record in records])),
+        wait=float(np.mean([sum(record.wait) / record.total for record in records])),
+        first_wait=max(record.wait[0] for record in records),
         most_padded_tokens=int(padded.max()),
         held_out_loss=held_out_loss,
         compute_seconds=compute,

@@ -37,8 +37,8 @@ class StepRecords:
     tokens: list[int] = field(default_factory=list)
     padded_tokens: list[int] = field(default_factory=list)
     compute: list[float] = field(default_factory=list)
-    wait: float = 0.0
-    """In `next()`, the workers' start and the end of the epoch included."""
+    wait: list[float] = field(default_factory=list)
+    """In the loader: its start is part of the first, and one more is for the end of the epoch."""
     total: float = 0.0
     """Of the whole epoch, from the moment when the loader is asked for an iterator."""
 
@@ -63,7 +63,7 @@ def train_epoch(
     stream = iter(batches)
     while True:
         item = next(stream, None)
-        records.wait += time.perf_counter() - asked
+        records.wait.append(time.perf_counter() - asked)
         if item is None:
             break
         share = batches.share(item)

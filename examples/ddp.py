@@ -1,0 +1,83 @@
+"""Two ranks, DistributedDataParallel, batches of a token budget instead of a batch size.
+
+    torchrun --nproc-per-node 2 examples/ddp.py
+
+The only evenstep lines are the loader, `pop_step` and `loss * step.loss_scale`.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch.nn.parallel import DistributedDataParallel
+
+import evenstep
+
+VOCABULARY = 256
+
+
+class Documents(torch.utils.data.Dataset):
+    """Sequences of very uneven length, the first third of each masked like a prompt."""
+
+    def __init__(self, count: int) -> None:
+        generator = torch.Generator().manual_seed(0)
+        self.lengths = torch.empty(count).log_normal_(4.5, 0.9, generator=generator).long() + 2
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        length = int(self.lengths[index].clamp(max=1024))
+        tokens = torch.arange(index, index + length) % VOCABULARY
+        labels = tokens.clone()
+        labels[: 1 + length // 3] = -100
+        return {"input_ids": tokens, "labels": labels}
+
+
+class NextToken(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = torch.nn.Embedding(VOCABULARY, 64)
+        self.mix = torch.nn.GRU(64, 64, batch_first=True)
+        self.head = torch.nn.Linear(64, VOCABULARY)
+
+    def forward(self, input_ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        logits = self.head(self.mix(self.embedding(input_ids))[0])[:, :-1]
+        # The mean over this rank's supervised tokens, which is what loss_scale expects.
+        return F.cross_entropy(logits.flatten(0, 1), labels[:, 1:].flatten(), ignore_index=-100)
+
+
+def main() -> None:
+    dist.init_process_group("gloo")
+    torch.manual_seed(0)
+    model = DistributedDataParallel(NextToken())
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    loader = evenstep.DataLoader(
+        Documents(2000),
+        policy=evenstep.TokenBudget(max_tokens=8192),
+        shuffle=True,
+        seed=0,
+        num_workers=1,
+        buffer_size=256,
+    )
+    for epoch in range(2):
+        loader.set_epoch(epoch)
+        for batch in loader:
+            step = evenstep.pop_step(batch)
+            loss = model(batch["input_ids"], batch["labels"]) * step.loss_scale
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            if step.rank == 0 and step.step % 10 == 0:
+                print(
+                    f"epoch {step.epoch} step {step.step:3d}: {step.global_samples:3d} samples, "
+                    f"{step.global_tokens:6d} tokens, padding {step.padding:.1%}, "
+                    f"imbalance {step.imbalance:.2f}, loss {loss.item():.3f}"
+                )
+    loader.close()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
