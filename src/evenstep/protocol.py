@@ -25,6 +25,7 @@ finished (or one does, under ``exhausted="stop"``).
 from __future__ import annotations
 
 import enum
+import itertools
 import json
 import struct
 from collections.abc import Mapping, Sequence
@@ -42,7 +43,7 @@ from evenstep.errors import (
 )
 from evenstep.plan.groups import Groups
 from evenstep.plan.policy import Policy, Proposal, Window, check_at_least
-from evenstep.totals import Receipt, StepTotals
+from evenstep.totals import Receipt, RoundTotals, StepTotals
 
 __all__ = ["EXHAUSTED_MODES", "PlannedStep", "RankProtocol", "abort_message"]
 
@@ -64,6 +65,15 @@ class _Phase(enum.Enum):
     FINISHED = enum.auto()
 
 
+@dataclass(frozen=True)
+class _Round:
+    """What the steps of one round share."""
+
+    first_step: int
+    totals: RoundTotals
+    mean_supervised: Float64Array
+
+
 @dataclass(frozen=True, slots=True)
 class PlannedStep:
     """One step, as far as this rank is concerned."""
@@ -72,9 +82,17 @@ class PlannedStep:
     """Steps of this epoch before this one; the same on all ranks."""
     members: Int64Array
     """[samples] arrival numbers of this rank's group; empty for a filler step."""
-    totals: StepTotals
-    mean_supervised: Float64Array
-    """[ranks] mean supervised tokens of the samples each rank had in its window."""
+    _round: _Round
+
+    @property
+    def totals(self) -> StepTotals:
+        """What each rank trains on in this step."""
+        return self._round.totals.step(self.index - self._round.first_step)
+
+    @property
+    def mean_supervised(self) -> Float64Array:
+        """[ranks] mean supervised tokens of the samples each rank had in its window."""
+        return self._round.mean_supervised
 
     @property
     def filler(self) -> bool:
@@ -145,7 +163,7 @@ class RankProtocol:
         self._phase = _Phase.HELLO
         self._source_ended = False
         self._arrived: list[Int64Array] = []  # columns not yet in `_pending`
-        self._pending = np.empty((0, 3), np.int64)
+        self._pending = np.empty((3, 0), np.int64)  # a row is contiguous: planners sort along it
         self._numbers = np.empty(0, np.int64)  # arrival numbers of `_pending`, increasing
         self._ages = np.empty(0, np.int64)
         self._proposal: Proposal | None = None
@@ -269,22 +287,21 @@ class RankProtocol:
 
     def _propose(self) -> bytes:
         self._gather()
-        columns = self._pending[: self.window_size]
-        if not len(columns):
+        lengths, supervised, patches = self._pending[:, : self.window_size]
+        if not len(lengths):
             self._proposal = None
             return _PROPOSAL.pack(True, 0, 0)
-        # Contiguous copies: planners sort and reduce along them.
         window = Window(
-            lengths=columns[:, 0].copy(),
+            lengths=lengths,
             ages=self._ages[: self.window_size],
-            patches=columns[:, 2].copy() if self.policy.counts_patches else None,
-            exhausted=self._source_ended and len(self._pending) == len(columns),
+            patches=patches if self.policy.counts_patches else None,
+            exhausted=self._source_ended and len(self._numbers) == len(lengths),
             seed=self.seed,
             epoch=self.epoch,
             round=self.rounds,
         )
         self._proposal = self.policy.propose(window)
-        head = _PROPOSAL.pack(False, len(window), int(columns[:, 1].sum()))
+        head = _PROPOSAL.pack(False, len(window), int(supervised.sum()))
         return head + self._proposal.message.astype("<i8").tobytes()
 
     def _gather(self) -> None:
@@ -293,7 +310,7 @@ class RankProtocol:
         new = np.concatenate(self._arrived)
         self._arrived.clear()
         numbers = np.arange(self.received - len(new), self.received)
-        self._pending = np.concatenate([self._pending, new])
+        self._pending = np.concatenate([self._pending, new.T], axis=1)
         self._numbers = np.concatenate([self._numbers, numbers])
         self._ages = np.concatenate([self._ages, np.zeros(len(new), np.int64)])
 
@@ -311,66 +328,59 @@ class RankProtocol:
             self._planned, self._receipt = Groups.empty(), Receipt.none()
             return
         messages = np.zeros((self.world_size, len(self._proposal.message)), np.int64)
-        for rank, body in enumerate(bodies):
-            if not finished[rank]:
-                messages[rank] = np.frombuffer(body, "<i8", offset=_PROPOSAL.size)
+        sent = [body[_PROPOSAL.size :] for body, done in zip(bodies, finished) if not done]
+        messages[~np.array(finished)] = np.frombuffer(b"".join(sent), "<i8").reshape(len(sent), -1)
         plan = self.policy.settle(self._proposal, messages, self.rank)
         self._take(plan.groups, plan.dropped)
 
     def _take(self, groups: Groups, dropped: Int64Array) -> None:
         """Moves a plan's samples out of the buffer, and makes the receipt of them."""
-        window = self._pending[: self.window_size]
-        uses = np.bincount(groups.members, minlength=len(window))
-        uses += np.bincount(dropped, minlength=len(window))
-        if len(uses) > len(window) or uses.max(initial=0) > 1:
+        lengths, supervised, _ = self._pending[:, : self.window_size]
+        count = len(lengths)
+        uses = np.bincount(groups.members, minlength=count)
+        uses += np.bincount(dropped, minlength=count)
+        if len(uses) > count or uses.max(initial=0) > 1:
             raise InvariantError(f"{self.policy.name} planned a sample twice or out of nowhere")
         self._planned = Groups(self._numbers[groups.members], groups.offsets)
         if len(groups):
             self._receipt = Receipt.of(
-                groups.shapes(window[:, 0]),
-                np.add.reduceat(window[:, 1][groups.members], groups.offsets[:-1]),
+                groups.shapes(lengths),
+                np.add.reduceat(supervised[groups.members], groups.offsets[:-1]),
                 self.policy.cost,
                 packed=self.policy.packed,
             )
         else:
             self._receipt = Receipt.none()
-        keep = np.ones(len(self._pending), bool)
-        keep[: len(window)] = uses == 0
-        self._pending, self._numbers = self._pending[keep], self._numbers[keep]
+        keep = np.ones(len(self._numbers), bool)
+        keep[:count] = uses == 0
+        self._pending, self._numbers = self._pending[:, keep], self._numbers[keep]
         self._ages = self._ages[keep]
-        returned = len(window) - len(groups.members) - len(dropped)
+        returned = count - len(groups.members) - len(dropped)
         self._ages[:returned] += 1
         if not len(groups) and not len(dropped):
             raise InvariantError(f"{self.policy.name} planned nothing in round {self.rounds}")
         self.emitted += len(groups.members)
         self.dropped += len(dropped)
-        if self.pending != len(self._pending) + sum(map(len, self._arrived)):
-            raise InvariantError(f"{self.pending} samples pending, {len(self._pending)} held")
+        if self.pending != len(self._numbers) + sum(map(len, self._arrived)):
+            raise InvariantError(f"{self.pending} samples pending, {len(self._numbers)} held")
 
     def _conclude(self, bodies: Sequence[memoryview]) -> list[PlannedStep]:
-        receipts = [Receipt.decode(body) for body in bodies]
-        lengths = {len(receipt) for receipt in receipts}
-        count = max(lengths)
-        if lengths - {0, count}:
-            raise InvariantError(f"ranks planned {sorted(lengths)} steps in round {self.rounds}")
+        totals = RoundTotals.decode(bodies)
+        count = len(totals)
         self.rounds += 1
         self._phase = _Phase.FILLING
-        if self.exhausted == "stop" and 0 in lengths and count:
+        if self.exhausted == "stop" and count and not totals.samples.all():
             # Some rank has nothing for these steps, so no rank may make them.
             self.emitted -= len(self._planned.members)
             self._stop()
             return []
-        zeros = np.zeros(count)
-        columns = [
-            np.stack([getattr(r, name) if len(r) else zeros for r in receipts], axis=1)
-            for name in ("samples", "tokens", "padded_tokens", "supervised_tokens", "cost")
+        shared = _Round(self.steps, totals, self._mean_supervised)
+        members = self._planned.members
+        bounds = self._planned.offsets.tolist() if len(self._planned) else [0] * (count + 1)
+        steps = [
+            PlannedStep(self.steps + i, members[begin:end], shared)
+            for i, (begin, end) in enumerate(itertools.pairwise(bounds))
         ]
-        counts = [column.astype(np.int64) for column in columns[:4]]
-        steps = []
-        for i in range(count):
-            members = self._planned.group(i) if len(self._planned) else self._planned.members
-            totals = StepTotals(*(column[i] for column in counts), columns[4][i])
-            steps.append(PlannedStep(self.steps + i, members, totals, self._mean_supervised))
         self.steps += count
         return steps
 

@@ -4,26 +4,32 @@ After a round is settled each rank knows its own groups but not the others'. The
 for each of its groups, the numbers that loss scaling and `StepInfo` need. It is a few bytes per
 step: each column is stored as its minimum and the differences from it, in the narrowest unsigned
 integer that holds them, and in no bytes at all where the column is constant.
+
+Receipts of one round mostly have the same layout, so they are decoded together, all of a layout at
+a time: what a rank spends on a round hardly grows with the number of ranks.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
 import numpy.typing as npt
 
 from evenstep.cost import Cost, GroupShapes
+from evenstep.errors import InvariantError
 
-__all__ = ["Receipt", "StepTotals"]
+__all__ = ["Receipt", "RoundTotals", "StepTotals"]
 
 Int64Array = npt.NDArray[np.int64]
 Float64Array = npt.NDArray[np.float64]
 
-_COUNTS = struct.Struct("<IB")
-_COLUMN = struct.Struct("<qB")
-_WIDTHS = ((1, 1 << 8), (2, 1 << 16), (4, 1 << 32))
+_COLUMNS = ("samples", "tokens", "padding", "unsupervised")  # as they travel, before `cost`
+_LAYOUT = struct.Struct("<I5B")  # steps, and bytes per step of each column and of the cost
+_LOWS = struct.Struct("<4q")  # minimum of each column
+_WIDTHS = ((0, 1), (1, 1 << 8), (2, 1 << 16), (4, 1 << 32))  # bytes, and the spread they hold
 _DTYPES = {1: np.dtype("<u1"), 2: np.dtype("<u2"), 4: np.dtype("<u4"), 8: np.dtype("<i8")}
 
 
@@ -84,48 +90,82 @@ class Receipt:
         return len(self.samples)
 
     def encode(self) -> bytes:
-        """The receipt as bytes; `decode` gives it back exactly."""
+        """The receipt as bytes; `RoundTotals.decode` gives it back exactly."""
         if not len(self):
-            return _COUNTS.pack(0, 0)
+            return _LAYOUT.pack(0, 0, 0, 0, 0, 0)
+        padding = self.padded_tokens - self.tokens
+        unsupervised = self.tokens - self.supervised_tokens
+        table = np.array([self.samples, self.tokens, padding, unsupervised])
+        lows = table.min(axis=1)
+        table -= lows[:, None]
+        widths = [_width(spread) for spread in table.max(axis=1).tolist()]
         whole = bool((self.cost == self.padded_tokens).all())
-        parts = [_COUNTS.pack(len(self), whole)]
-        for column in (
-            self.samples,
-            self.tokens,
-            self.padded_tokens - self.tokens,
-            self.tokens - self.supervised_tokens,
-        ):
-            parts += _encode_column(column)
+        parts = [_LAYOUT.pack(len(self), *widths, 0 if whole else 4), _LOWS.pack(*lows.tolist())]
+        parts += [row.astype(_DTYPES[w]).tobytes() for row, w in zip(table, widths) if w]
         if not whole:
             parts.append(self.cost.astype("<f4").tobytes())
         return b"".join(parts)
 
+
+@dataclass(frozen=True, eq=False)
+class RoundTotals:
+    """One round on all ranks. Arrays of shape [ranks, steps]; all zero for a rank with fillers."""
+
+    samples: Int64Array
+    tokens: Int64Array
+    padded_tokens: Int64Array
+    supervised_tokens: Int64Array
+    cost: Float64Array
+
     @classmethod
-    def decode(cls, data: bytes | memoryview) -> Receipt:
-        steps, whole = _COUNTS.unpack_from(data)
-        if not steps:
-            return cls.none()
-        at = _COUNTS.size
-        columns = []
-        for _ in range(4):
-            low, width = _COLUMN.unpack_from(data, at)
-            at += _COLUMN.size
-            if width:
-                column = np.frombuffer(data, _DTYPES[width], steps, at).astype(np.int64) + low
-                at += width * steps
-            else:
-                column = np.full(steps, low, np.int64)
-            columns.append(column)
-        samples, tokens, padding, unsupervised = columns
+    def decode(cls, receipts: Sequence[bytes | memoryview]) -> RoundTotals:
+        """Totals from all ranks' encoded receipts, in rank order.
+
+        Raises:
+            InvariantError: two ranks planned groups, but not equally many.
+        """
+        alike: dict[bytes, list[int]] = {}  # layout -> ranks
+        for rank, receipt in enumerate(receipts):
+            alike.setdefault(bytes(receipt[: _LAYOUT.size]), []).append(rank)
+        counts = {_LAYOUT.unpack(layout)[0] for layout in alike}
+        steps = max(counts)
+        if counts - {0, steps}:
+            raise InvariantError(f"ranks planned {sorted(counts)} steps in one round")
+        table = np.zeros((len(_COLUMNS), len(receipts), steps), np.int64)
+        costs: dict[bytes, npt.NDArray[np.float32]] = {}
+        for layout, ranks in alike.items():
+            if not _LAYOUT.unpack(layout)[0]:
+                continue
+            records = np.frombuffer(b"".join([receipts[rank] for rank in ranks]), _record(layout))
+            for column, name in enumerate(_COLUMNS):
+                low = records["lows"][:, column, None]
+                table[column, ranks] = low + records[name] if name in records.dtype.names else low
+            if "cost" in records.dtype.names:
+                costs[layout] = records["cost"]
+        samples, tokens, padding, unsupervised = table
         padded = tokens + padding
-        cost = padded if whole else np.frombuffer(data, "<f4", steps, at)
-        return cls(samples, tokens, padded, tokens - unsupervised, cost.astype(np.float64))
+        cost = padded.astype(np.float64)
+        for layout, values in costs.items():
+            cost[alike[layout]] = values
+        return cls(samples, tokens, padded, tokens - unsupervised, cost)
+
+    def __len__(self) -> int:
+        """Steps of the round."""
+        return self.samples.shape[1]
+
+    def step(self, index: int) -> StepTotals:
+        """Totals of one step, as views."""
+        return StepTotals(*(getattr(self, f.name)[:, index] for f in fields(StepTotals)))
 
 
-def _encode_column(column: Int64Array) -> tuple[bytes, ...]:
-    low = int(column.min())
-    spread = int(column.max()) - low
-    if not spread:
-        return (_COLUMN.pack(low, 0),)
-    width = next((w for w, limit in _WIDTHS if spread < limit), 8)
-    return _COLUMN.pack(low, width), (column - low).astype(_DTYPES[width]).tobytes()
+def _width(spread: int) -> int:
+    return next((width for width, limit in _WIDTHS if spread < limit), 8)
+
+
+def _record(layout: bytes) -> np.dtype[np.void]:
+    """The dtype of a whole receipt: a column that takes no bytes has no field."""
+    steps, *widths, cost = _LAYOUT.unpack(layout)
+    columns = [(name, _DTYPES[width], (steps,)) for name, width in zip(_COLUMNS, widths) if width]
+    if cost:
+        columns.append(("cost", np.dtype("<f4"), (steps,)))
+    return np.dtype([("layout", f"V{_LAYOUT.size}"), ("lows", "<i8", (len(_COLUMNS),)), *columns])

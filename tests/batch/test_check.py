@@ -96,6 +96,13 @@ def test_unlabelled_samples_labelled_by_the_collate_function_pass():
     check_supervised(flat, expected, "x")
 
 
+def test_counting_without_first_labels_passes_where_labels_are_no_copy():
+    samples = [{"input_ids": [1, 2, 3], "labels": [7, 8, 9]}, {"input_ids": [4], "labels": [6]}]
+    measure = Measure(supervised_fn=lambda s: sum(label != -100 for label in s["labels"][1:]))
+    expected = int(measure(samples, ["", ""])[:, 1].sum())
+    check_supervised(PadCollator()(samples), expected, "x")
+
+
 def test_packing_that_masks_a_shifted_first_label_is_noticed():
     samples, expected = build([([1, 2, 3], 0, "shifted"), ([4, 5], 0, "shifted")])
     check_supervised(PackCollator(mask_first_label=False)(samples), expected, "x")

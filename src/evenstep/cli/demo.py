@@ -32,16 +32,16 @@ def command(
     world_size: Annotated[int, typer.Option(help="Data-parallel processes.")] = 2,
     max_tokens: Annotated[
         int, typer.Option(help="Token budget of a batch on one rank, padding included.")
-    ] = 4096,
+    ] = 3072,
     max_length: Annotated[
         int | None,
         typer.Option(
-            help="Documents of more tokens are left out.", show_default="half of --max-tokens"
+            help="Documents of more tokens are left out.", show_default="two thirds of --max-tokens"
         ),
     ] = None,
     seconds: Annotated[
         float, typer.Option(help="About how long both training runs may take together.")
-    ] = 80.0,
+    ] = 100.0,
     samples: Annotated[
         int | None,
         typer.Option(help="Documents to train on.", show_default="what fits --seconds"),

@@ -37,14 +37,14 @@ class _Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """A decoder-only language model; about 1.4 million parameters as the demo uses it."""
+    """A decoder-only language model; about 1.2 million parameters as the demo uses it."""
 
     def __init__(
         self,
         *,
         vocab_size: int,
         max_length: int,
-        layers: int = 3,
+        layers: int = 2,
         hidden_size: int = 128,
         heads: int = 4,
     ) -> None:

@@ -23,12 +23,12 @@ class DemoOptions:
     out: Path = Path("out/demo")
     """Where the picture and the figures go."""
     world_size: int = 2
-    max_tokens: int = 4096
+    max_tokens: int = 3072
     """Token budget of one group after padding."""
     max_length: int | None = None
-    """Longer documents are left out. Half of `max_tokens` by default."""
+    """Longer documents are left out. Two thirds of `max_tokens` by default."""
     seed: int = 0
-    seconds: float = 80.0
+    seconds: float = 100.0
     """About how long the two training runs may take together; decides the number of samples."""
     samples: int | None = None
     """Samples to train on, rounded down to a multiple of `world_size`; overrides `seconds`."""
@@ -56,4 +56,4 @@ class DemoOptions:
     @property
     def length_limit(self) -> int:
         """`max_length` with its default filled in."""
-        return self.max_length or self.max_tokens // 2
+        return self.max_length or 2 * self.max_tokens // 3

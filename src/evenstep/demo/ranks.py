@@ -163,6 +163,9 @@ def _rank_main(
     threading.Thread(target=_end_with_parent, args=(pipe,), daemon=True).start()
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     if sys.platform == "linux":
+        # Being spawned makes "spawn" the default here, with which every worker of every loader
+        # would import torch anew; under torchrun, say, a rank has "fork".
+        multiprocessing.set_start_method("fork", force=True)
         # All ranks are on this machine, whose own name need not resolve to an address.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     try:

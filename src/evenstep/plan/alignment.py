@@ -7,6 +7,8 @@ limit held before still holds.
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import numpy.typing as npt
 
@@ -75,13 +77,12 @@ def align(
 
 
 def _split(groups: Groups, missing: int) -> Groups:
-    spare = groups.sizes - 1
-    before = np.cumsum(spare) - spare
-    take = np.clip(missing - before, 0, spare)
-    # Members run from longest to shortest, so a boundary after each of a group's first `take`
-    # members makes its longest samples singletons and leaves the rest together.
-    starts = np.repeat(groups.offsets[:-1], take)
-    rank = np.arange(len(starts)) - np.repeat(np.cumsum(take) - take, take)
-    offsets = np.concatenate([groups.offsets, starts + rank + 1])
-    offsets.sort()
-    return Groups(groups.members, offsets)
+    # Members run from longest to shortest, so a boundary after each of a group's first members
+    # makes its longest samples singletons and leaves the rest together.
+    bounds = groups.offsets.tolist()
+    cuts: list[int] = []
+    for begin, end in itertools.pairwise(bounds):
+        if len(cuts) == missing:
+            break
+        cuts += range(begin + 1, min(end, begin + 1 + missing - len(cuts)))
+    return Groups(groups.members, np.array(sorted(bounds + cuts), np.int64))

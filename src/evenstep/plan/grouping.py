@@ -57,7 +57,7 @@ def token_budget_groups(
     if max_patches is not None and patches is None:
         raise ConfigurationError(f"max_patches={max_patches} needs the patches of each sample")
     order = longest_first(lengths)
-    descending = lengths[order].tolist()
+    descending = lengths[order]
     if max_patches is not None and patches is not None:
         ends = _cut_with_patches(descending, patches[order], max_tokens, max_patches)
     else:
@@ -65,21 +65,21 @@ def token_budget_groups(
     return Groups(order, np.array(ends, dtype=np.int64))
 
 
-def _cut(descending: list[int], max_tokens: int) -> list[int]:
-    total = len(descending)
+def _cut(descending: Int64Array, max_tokens: int) -> list[int]:
+    total, length_at = len(descending), descending.item
     ends = [0]
     end, threshold = 0, 1
     while end < total:
         end = min(end + threshold, total)
         ends.append(end)
-        threshold = max_tokens // descending[end - 1] or 1
+        threshold = max_tokens // length_at(end - 1) or 1
     return ends
 
 
 def _cut_with_patches(
-    descending: list[int], patches: Int64Array, max_tokens: int, max_patches: int
+    descending: Int64Array, patches: Int64Array, max_tokens: int, max_patches: int
 ) -> list[int]:
-    total = len(descending)
+    total, length_at = len(descending), descending.item
     running = np.cumsum(patches)
     ends = [0]
     end, threshold, before = 0, 1, 0
@@ -91,5 +91,5 @@ def _cut_with_patches(
         before = int(running[end - 1])
         ends.append(end)
         if end == full:  # closed by the token budget; a group cut by patches keeps its threshold
-            threshold = max_tokens // descending[end - 1] or 1
+            threshold = max_tokens // length_at(end - 1) or 1
     return ends
