@@ -25,7 +25,6 @@ finished (or one does, under ``exhausted="stop"``).
 from __future__ import annotations
 
 import enum
-import itertools
 import json
 import struct
 from collections.abc import Mapping, Sequence
@@ -45,7 +44,7 @@ from evenstep.plan.groups import Groups
 from evenstep.plan.policy import Policy, Proposal, Window, check_at_least
 from evenstep.totals import Receipt, RoundTotals, StepTotals
 
-__all__ = ["EXHAUSTED_MODES", "PlannedStep", "RankProtocol", "abort_message"]
+__all__ = ["EXHAUSTED_MODES", "PlannedStep", "RankProtocol", "SettledRound", "abort_message"]
 
 Int64Array = npt.NDArray[np.int64]
 Float64Array = npt.NDArray[np.float64]
@@ -66,7 +65,7 @@ class _Phase(enum.Enum):
 
 
 @dataclass(frozen=True)
-class _Round:
+class SettledRound:
     """What the steps of one round share."""
 
     first_step: int
@@ -74,7 +73,7 @@ class _Round:
     mean_supervised: Float64Array
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)  # not frozen: that triples what it takes to make one
 class PlannedStep:
     """One step, as far as this rank is concerned."""
 
@@ -82,17 +81,17 @@ class PlannedStep:
     """Steps of this epoch before this one; the same on all ranks."""
     members: Int64Array
     """[samples] arrival numbers of this rank's group; empty for a filler step."""
-    _round: _Round
+    round: SettledRound
 
     @property
     def totals(self) -> StepTotals:
         """What each rank trains on in this step."""
-        return self._round.totals.step(self.index - self._round.first_step)
+        return self.round.totals.step(self.index - self.round.first_step)
 
     @property
     def mean_supervised(self) -> Float64Array:
         """[ranks] mean supervised tokens of the samples each rank had in its window."""
-        return self._round.mean_supervised
+        return self.round.mean_supervised
 
     @property
     def filler(self) -> bool:
@@ -374,12 +373,13 @@ class RankProtocol:
             self.emitted -= len(self._planned.members)
             self._stop()
             return []
-        shared = _Round(self.steps, totals, self._mean_supervised)
+        shared = SettledRound(self.steps, totals, self._mean_supervised)
         members = self._planned.members
         bounds = self._planned.offsets.tolist() if len(self._planned) else [0] * (count + 1)
+        numbers = range(self.steps, self.steps + count)
         steps = [
-            PlannedStep(self.steps + i, members[begin:end], shared)
-            for i, (begin, end) in enumerate(itertools.pairwise(bounds))
+            PlannedStep(index, members[begin:end], shared)
+            for index, begin, end in zip(numbers, bounds, bounds[1:])
         ]
         self.steps += count
         return steps

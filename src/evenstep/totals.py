@@ -137,10 +137,11 @@ class RoundTotals:
             if not _LAYOUT.unpack(layout)[0]:
                 continue
             records = np.frombuffer(b"".join([receipts[rank] for rank in ranks]), _record(layout))
+            sent = records.dtype.names or ()
             for column, name in enumerate(_COLUMNS):
                 low = records["lows"][:, column, None]
-                table[column, ranks] = low + records[name] if name in records.dtype.names else low
-            if "cost" in records.dtype.names:
+                table[column, ranks] = low + records[name] if name in sent else low
+            if "cost" in sent:
                 costs[layout] = records["cost"]
         samples, tokens, padding, unsupervised = table
         padded = tokens + padding
@@ -151,15 +152,24 @@ class RoundTotals:
 
     def __len__(self) -> int:
         """Steps of the round."""
-        return self.samples.shape[1]
+        return int(self.samples.shape[1])
 
     def step(self, index: int) -> StepTotals:
         """Totals of one step, as views."""
-        return StepTotals(*(getattr(self, f.name)[:, index] for f in fields(StepTotals)))
+        return StepTotals(
+            self.samples[:, index],
+            self.tokens[:, index],
+            self.padded_tokens[:, index],
+            self.supervised_tokens[:, index],
+            self.cost[:, index],
+        )
 
 
 def _width(spread: int) -> int:
-    return next((width for width, limit in _WIDTHS if spread < limit), 8)
+    for width, limit in _WIDTHS:
+        if spread < limit:
+            return width
+    return 8
 
 
 def _record(layout: bytes) -> np.dtype[np.void]:

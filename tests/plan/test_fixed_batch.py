@@ -82,6 +82,12 @@ def test_ranks_with_more_batches_keep_them_for_the_next_round() -> None:
     ]
 
 
+def test_the_rest_is_dropped_with_the_last_batch_and_costs_no_further_round() -> None:
+    (turns,) = play(FixedBatch(2, drop_last=True), sources_of([5]), buffer_size=8)
+    assert turns[0].emitted == [[0, 1], [2, 3]]
+    assert turns[0].dropped == [4]
+
+
 def test_message_is_one_number_whatever_the_window() -> None:
     for count in (1, 5, 1000):
         (turns,) = play(FixedBatch(1000), sources_of([count]), buffer_size=1000)

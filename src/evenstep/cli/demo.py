@@ -26,9 +26,9 @@ def command(
         ),
     ] = None,
     column: Annotated[str, typer.Option(help="Column of --data that holds the text.")] = "text",
-    out: Annotated[
-        Path, typer.Option(help="Folder for step_times.png and result.json.")
-    ] = Path("out/demo"),
+    out: Annotated[Path, typer.Option(help="Folder for step_times.png and result.json.")] = Path(
+        "out/demo"
+    ),
     world_size: Annotated[int, typer.Option(help="Data-parallel processes.")] = 2,
     max_tokens: Annotated[
         int, typer.Option(help="Token budget of a batch on one rank, padding included.")

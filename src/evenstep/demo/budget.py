@@ -20,6 +20,7 @@ from evenstep.simulate import SimulationResult, deal, simulate
 
 __all__ = ["Choice", "choose"]
 
+_PREDICTED = ("steps", "padding", "imbalance", "imbalance_p95", "efficiency", "samples_per_step")
 _FEWEST = 8  # samples per rank below which there is nothing to compare
 
 
@@ -42,24 +43,20 @@ def choose(
 
     Args:
         lengths: [documents] tokens of all there are to train on.
-        options: `samples` decides if it is set; otherwise as many as fit `seconds`.
+        options: `samples` decides if it is set; otherwise `seconds` does. No more are chosen than
+            there are.
         seconds_per_token: measured time of one padded token on one rank. Needed if `samples` is
             not set.
 
     Raises:
-        ConfigurationError: more samples are asked for than there are.
+        ConfigurationError: neither is known.
     """
     ranks = options.world_size
     available = len(lengths) - len(lengths) % ranks
     if options.samples is not None:
-        if options.samples > len(lengths):
-            raise ConfigurationError(
-                f"samples={options.samples:,}, but only {len(lengths):,} documents are within "
-                f"{options.length_limit:,} tokens; give more text or lower --samples"
-            )
-        samples = options.samples - options.samples % ranks
+        samples = min(options.samples, available) // ranks * ranks
     elif seconds_per_token is None:
-        raise ConfigurationError("without samples, seconds_per_token must be given")
+        raise ConfigurationError("seconds_per_token=None: needed where options.samples is not set")
     else:
         seconds = _seconds(_both(lengths[:available], options)) * seconds_per_token
         share = int(available * min(1.0, options.seconds / seconds)) // ranks * ranks
@@ -68,8 +65,12 @@ def choose(
     return Choice(
         samples=samples,
         batch_size=_batch_size(even),
-        predicted={"fixed": fixed.as_dict(), "evenstep": even.as_dict()},
+        predicted={"fixed": _prediction(fixed), "evenstep": _prediction(even)},
     )
+
+
+def _prediction(result: SimulationResult) -> dict[str, Any]:
+    return {name: getattr(result, name) for name in _PREDICTED}
 
 
 def _batch_size(even: SimulationResult) -> int:

@@ -28,8 +28,9 @@ class GradientClock:
 
 
 def _note_and_reduce(
-    clock: GradientClock, bucket: dist.GradBucket
+    clock: GradientClock,
+    bucket: dist.GradBucket,  # type: ignore[name-defined]
 ) -> torch.futures.Future[torch.Tensor]:
     if bucket.is_last():
         clock.ready = time.perf_counter()
-    return allreduce_hook(dist.group.WORLD, bucket)
+    return allreduce_hook(dist.group.WORLD, bucket)  # type: ignore[arg-type]

@@ -33,7 +33,8 @@ class _Block(nn.Module):
         query, key, value = mixed.view(rows, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
         attended = F.scaled_dot_product_attention(query, key, value, is_causal=True)
         x = x + self.attention_out(attended.transpose(1, 2).reshape(rows, length, width))
-        return x + self.mlp(self.mlp_norm(x))
+        out: torch.Tensor = x + self.mlp(self.mlp_norm(x))
+        return out
 
 
 class GPT(nn.Module):
@@ -78,6 +79,7 @@ class GPT(nn.Module):
         for block in self.blocks:
             x = block(x)
         logits = self.norm(x) @ self.tokens.weight.T
-        return F.cross_entropy(
+        loss: torch.Tensor = F.cross_entropy(
             logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten(), reduction=reduction
         )
+        return loss

@@ -60,7 +60,9 @@ class Display:
         detail = f"step {progress.step}, loss {progress.loss:.2f}"
         if self._bars is not None:
             if progress.run not in self._tasks:
-                self._tasks[progress.run] = self._bars.add_task(progress.run, total=progress.total)
+                self._tasks[progress.run] = self._bars.add_task(
+                    progress.run, total=progress.total, detail=detail
+                )
             self._bars.update(
                 self._tasks[progress.run], completed=progress.done, detail=detail, refresh=True
             )

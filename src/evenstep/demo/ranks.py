@@ -177,9 +177,7 @@ def _rank_main(
         dist.destroy_process_group()
     except Exception as error:
         summary = f"{type(error).__name__}: {error}"
-        failure = _Failure(
-            summary=summary, details=traceback.format_exc(), moment=time.monotonic()
-        )
+        failure = _Failure(summary=summary, details=traceback.format_exc(), moment=time.monotonic())
         with contextlib.suppress(OSError):
             pipe.send(failure)
         sys.exit(1)

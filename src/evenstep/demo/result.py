@@ -6,6 +6,7 @@ one short epoch and with one seed, may not, and the text says so.
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,8 @@ from evenstep.report.steps_plot import StepPanel
 from evenstep.report.table import text_table
 
 __all__ = ["DemoResult"]
+
+_COLUMNS = 88
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,30 +117,28 @@ class DemoResult:
         return f"{table}\n\n{self.verdict()}"
 
     def verdict(self) -> str:
-        """Three or four sentences on what was measured."""
+        """What was measured, in sentences."""
         speedup = self.speedup
-        sentences = [
+        text = (
             f"On the same text evenstep trained {speedup:.2f} times as fast as fixed batches of "
             f"{self.choice.batch_size}, the mean number of samples per rank and step that evenstep "
-            "makes of these lengths."
-        ]
-        if speedup <= 1.0:
-            sentences.append(
-                "So it was no faster here: look whether the lengths vary, and whether other work "
-                "ran on this machine."
-            )
-        sentences.append(
-            "An imbalance of 1 means that no rank ever waited for a slower one to finish its batch."
+            "was predicted to make of these lengths. "
         )
+        if speedup <= 1.0:
+            text += (
+                "So it was no faster here: see whether the lengths vary, and whether other work "
+                "ran on this machine. "
+            )
+        text += "Imbalance 1 would mean that no rank ever waited for a slower one. "
         change = self._loss_change
         lower = "lower" if change < 0 else "higher"
-        sentences.append(
+        text += (
             f"Held-out loss fell from {self.initial_loss:.3f} to {self.fixed.held_out_loss:.3f} "
             f"and {self.even.held_out_loss:.3f}; evenstep's is {abs(change):.3f} {lower}, after "
             f"{self.even.steps} steps instead of {self.fixed.steps}, in another order of samples. "
             "One short epoch with one seed cannot tell such a difference from chance."
         )
-        return " ".join(sentences)
+        return textwrap.fill(text, _COLUMNS)
 
     @property
     def _loss_change(self) -> float:

@@ -1,8 +1,8 @@
 """One epoch of data-parallel training on one rank, timed step by step, and the held-out loss.
 
-*Wait* is what the rank spends in its loader. *Compute* is the forward and backward pass up to the moment its last gradient is ready; what follows it in the
-backward call is the other ranks' lateness and the exchange. The moment is told by DDP itself,
-through a communication hook that does what DDP does without one.
+*Wait* is what the rank spends in its loader. *Compute* is the forward and backward pass up to the
+moment its last gradient is ready; what follows it in the backward call is the other ranks' lateness
+and the exchange.
 """
 
 from __future__ import annotations

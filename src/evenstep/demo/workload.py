@@ -23,7 +23,15 @@ from evenstep.errors import ConfigurationError
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-__all__ = ["END", "Documents", "Workload", "describe_lengths", "load_tokenizer", "prepare", "train_tokenizer"]
+__all__ = [
+    "END",
+    "Documents",
+    "Workload",
+    "describe_lengths",
+    "load_tokenizer",
+    "prepare",
+    "train_tokenizer",
+]
 
 END = 0
 """Token that ends every document, and pads batches."""
@@ -91,6 +99,12 @@ def prepare(corpus: Corpus, options: DemoOptions) -> Workload:
                 f"{options.length_limit:,} tokens, which leaves {len(chosen)} {role}; give more "
                 "text, or raise --max-tokens and --max-length"
             )
+    if options.samples is not None and options.samples > len(training):
+        raise ConfigurationError(
+            f"samples={options.samples:,}, but {corpus.name} has only {len(training):,} documents "
+            f"of at most {options.length_limit:,} tokens to train on; give more text, lower "
+            "--samples, or raise --max-tokens and --max-length"
+        )
     return Workload(
         tokenizer=tokenizer,
         documents=tuple(corpus.documents[i] for i in training),
@@ -110,7 +124,7 @@ def _lengths(texts: Sequence[str], tokenizer: str, limit: int) -> npt.NDArray[np
     enough = _CHARACTERS_PER_TOKEN * limit
     starts = loaded.encode_batch([text[:enough] for text in texts])
     lengths = np.array([len(start) + 1 for start in starts], np.int64)
-    for index in np.flatnonzero(lengths <= limit):
+    for index in np.flatnonzero(lengths <= limit).tolist():
         if len(texts[index]) > enough:
             lengths[index] = len(loaded.encode(texts[index])) + 1
     return lengths
@@ -141,7 +155,7 @@ def train_tokenizer(texts: Sequence[str], vocab_size: int) -> str:
 
 def load_tokenizer(tokenizer: str) -> Tokenizer:
     """The tokenizer that `train_tokenizer` returned."""
-    loaded = _tokenizers().Tokenizer.from_str(tokenizer)
+    loaded: Tokenizer = _tokenizers().Tokenizer.from_str(tokenizer)
     # Not part of the JSON. Text that spells the special token must not end a document early.
     loaded.encode_special_tokens = True
     return loaded

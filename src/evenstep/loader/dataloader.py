@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import atexit
-import multiprocessing.util  # noqa: F401  its exit handler must be registered before ours
 import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from multiprocessing.util import Finalize
 from typing import Any
 
 import torch
@@ -31,6 +30,7 @@ from evenstep.protocol import EXHAUSTED_MODES
 __all__ = ["DataLoader"]
 
 _open: weakref.WeakSet[DataLoader] = weakref.WeakSet()
+_closes_at_exit_of = -1  # the process that has `_close_all` registered
 
 
 class DataLoader:
@@ -209,6 +209,7 @@ class DataLoader:
             feeder = Feeder(batcher.feed, epoch.serial, indices, self._feeder if keep else None)
         self._feeder = feeder
         iterator = StepIterator(
+            loader=self,
             batcher=batcher,
             keep_batcher=keep,
             exchange=exchange,
@@ -282,6 +283,7 @@ class DataLoader:
         if self._exchange is None:
             self._exchange = LocalExchange() if self._alone() else GlooExchange(self._group)
             _open.add(self)
+            _close_at_exit()
         if self._exchange.failure is not None:
             raise self._exchange.failure
         return self._exchange
@@ -380,8 +382,15 @@ def _start_method(context: Any) -> str | None:
     return str(context.get_start_method())
 
 
-@atexit.register
+def _close_at_exit() -> None:
+    """Has all loaders closed before multiprocessing waits for its children to end, which it does in
+    the main process and in ranks that are themselves its children."""
+    global _closes_at_exit_of
+    if _closes_at_exit_of != os.getpid():
+        _closes_at_exit_of = os.getpid()
+        Finalize(None, _close_all, exitpriority=100)
+
+
 def _close_all() -> None:
-    # Before multiprocessing's own exit handler, which would wait for the batchers for ever.
     for loader in list(_open):
         loader.close()

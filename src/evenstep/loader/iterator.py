@@ -29,6 +29,7 @@ class StepIterator(Iterator[tuple[Any, StepInfo]]):
     def __init__(
         self,
         *,
+        loader: object,
         batcher: BatcherProcess | BatcherThread,
         keep_batcher: bool,
         exchange: Exchange,
@@ -36,6 +37,11 @@ class StepIterator(Iterator[tuple[Any, StepInfo]]):
         epoch: EpochSpec,
         pin_memory: bool,
     ) -> None:
+        """
+        Args:
+            loader: whose pass this is. Kept, since a loader that nobody holds closes itself.
+        """
+        self._loader = loader
         self._batcher = batcher
         self._keep_batcher = keep_batcher
         self._exchange = exchange

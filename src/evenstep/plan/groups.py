@@ -36,7 +36,7 @@ class Groups:
     @property
     def sizes(self) -> Int64Array:
         """[groups] samples in each group."""
-        return np.diff(self.offsets)
+        return self.offsets[1:] - self.offsets[:-1]
 
     def group(self, index: int) -> Int64Array:
         return self.members[self.offsets[index] : self.offsets[index + 1]]
@@ -45,9 +45,9 @@ class Groups:
         """The groups named by `order`, in that order. Vectorised over groups."""
         sizes = self.sizes[order]
         offsets = np.zeros(len(order) + 1, np.int64)
-        np.cumsum(sizes, out=offsets[1:])
+        sizes.cumsum(out=offsets[1:])
         # Sample k of the result comes from its group's old start plus its rank inside the group.
-        shift = np.repeat(self.offsets[:-1][order] - offsets[:-1], sizes)
+        shift = (self.offsets[order] - offsets[:-1]).repeat(sizes)
         return Groups(self.members[np.arange(offsets[-1]) + shift], offsets)
 
     def shapes(self, lengths: Int64Array) -> GroupShapes:
