@@ -7,27 +7,35 @@ One process, no torch.distributed, two workers. Two kinds of sample, both with l
     image   the same, and one float32 tensor of 1.2 MB
 
 Samples cost little to make, so what is measured is what a loader adds: moving, measuring, planning,
-padding. All loaders read the same dataset in the same order, pad with the same `PadCollator`, and
-their batches are counted and dropped. evenstep and ODB group under the same token budget with the
-same buffer; torch gets the fixed batch size that is evenstep's mean. Where collation runs is each
-loader's own way: in torch's workers, in evenstep's batcher process, in ODB's collate process.
+padding. All loaders read the same dataset, pad with the same `PadCollator`, and their batches are
+counted and dropped.
+
+    torch          fixed batches, as large as evenstep's are on average, in the dataset's order
+    torch, given   the very batches that evenstep forms, from a batch sampler that knows them
+    evenstep       TokenBudget
+    ODB            the same token budget and the same buffer
+
+Fixed batches pad more, so they are more bytes to move; `torch, given` has neither that handicap nor
+the work of finding out. Where collation runs is each loader's own way: in torch's workers, in
+evenstep's batcher process, in ODB's collate process.
 
 The clock runs from the moment a worker is asked for its first sample to the arrival of the last
 batch, so every sample's whole way is inside it for every loader, and the start of processes is not:
 that has its own column, as has the wait from `iter()` to the first batch. Each measurement is an
-epoch in a fresh process; loaders alternate.
+epoch in a fresh process, of half as many samples for ODB, which takes longest; loaders alternate.
+CPU time is that of all processes of the loader and is what to compare on a busy machine.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import multiprocessing
+import os
 import statistics
-import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Iterator
+from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
@@ -38,10 +46,11 @@ import evenstep
 from evenstep.report import text_table
 from evenstep.simulate import sample_lengths
 
+PROCESSES = multiprocessing.get_context("forkserver")
 MAX_TOKENS = 12_288
-LOADERS = ("torch", "evenstep", "odb")
+LOADERS = {"torch": "torch", "given": "torch, given", "evenstep": "evenstep", "odb": "ODB"}
 IMAGE = (3, 320, 320)  # float32: 1.2 MB
-DEFAULT_SAMPLES = {"text": 12_000, "image": 1_600}
+DEFAULT_SAMPLES = {"text": 6_000, "image": 2_400}
 TARGETS = {"text": 0.8, "image": 0.9}  # of torch's samples per second
 
 
@@ -72,20 +81,19 @@ class Samples(Dataset[dict[str, torch.Tensor]]):
 
 def make_loader(name: str, dataset: Samples, options: argparse.Namespace) -> Any:
     collate = evenstep.PadCollator()
-    if name == "torch":
-        return DataLoader(
-            dataset,
-            batch_size=options.batch_size,
-            num_workers=options.workers,
-            collate_fn=collate,
-        )
+    workers: Any = {"num_workers": options.workers, "multiprocessing_context": "fork"}
+    if name in ("torch", "given"):
+        groups = options.groups
+        size = round(len(dataset) / len(groups))
+        batches = {"batch_sampler": groups} if name == "given" else {"batch_size": size}
+        return DataLoader(dataset, collate_fn=collate, **batches, **workers)
     if name == "evenstep":
         return evenstep.DataLoader(
             dataset,
             policy=evenstep.TokenBudget(max_tokens=MAX_TOKENS),
             collate_fn=collate,
             buffer_size=options.buffer_size,
-            num_workers=options.workers,
+            **workers,
         )
     import odb
 
@@ -95,8 +103,8 @@ def make_loader(name: str, dataset: Samples, options: argparse.Namespace) -> Any
         buffer_size=options.buffer_size,
         no_warmup=True,  # a full buffer from the first round on
         loss_scaling="exact",
-        num_workers=options.workers,
         collate_fn=collate,
+        **workers,
     )
 
 
@@ -104,68 +112,76 @@ def epoch(name: str, options: argparse.Namespace) -> dict[str, float]:
     """Runs one epoch in this process."""
     warnings.simplefilter("ignore")  # the package warns of what this benchmark asks of it
     torch.set_num_threads(1)
-    dataset = Samples(options.kind, options.samples, options.seed)
+    count = options.samples // 2 if name == "odb" else options.samples
+    dataset = Samples(options.kind, count, options.seed)
     loader = make_loader(name, dataset, options)
     samples = tokens = batches = 0
     first = 0.0
+    cpu = sum(os.times()[:4])
     begin = time.monotonic()
-    for batch in iter_batches(loader):
+    for batch in loader:
         batches += 1
         first = first or time.monotonic()
         samples += len(batch["input_ids"])
         tokens += batch["input_ids"].numel()
         del batch
     end = time.monotonic()
-    if samples != options.samples:
-        sys.exit(f"{name} delivered {samples} of {options.samples} samples")
+    if samples != count:
+        sys.exit(f"{LOADERS[name]} delivered {samples} of {count} samples")
+    if name == "evenstep":
+        loader.close()
+    del loader
     asked = float(dataset.begun[0])
     return {
         "samples_per_s": samples / (end - asked),
         "whole_samples_per_s": samples / (end - begin),
+        "cpu_us_per_sample": 1e6 * (sum(os.times()[:4]) - cpu) / samples,  # children's included
         "start_s": asked - begin,
         "first_batch_s": first - begin,
-        "batches": batches,
-        "padded_tokens": tokens,
+        "samples_per_batch": samples / batches,
+        "padded_tokens_per_sample": tokens / samples,
     }
 
 
-def iter_batches(loader: Any) -> Iterator[dict[str, torch.Tensor]]:
-    for batch in loader:
-        yield batch
+def find_groups(options: argparse.Namespace) -> list[list[int]]:
+    """The batches that evenstep forms, as dataset indices. They do not change between runs."""
+    loader = make_loader("evenstep", Samples("text", options.samples, options.seed), options)
+    return [list(step.indices or ()) for _, step in loader.steps()]
 
 
-def run_child(name: str, kind: str, batch_size: int, options: argparse.Namespace) -> dict[str, Any]:
-    command = [sys.executable, __file__, "--child", name, "--kind", kind]
-    command += ["--batch-size", str(batch_size), "--samples", str(samples_of(kind, options))]
-    command += ["--workers", str(options.workers), "--buffer-size", str(options.buffer_size)]
-    command += ["--seed", str(options.seed)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    if done.returncode:
-        sys.exit(f"{name} on {kind} samples failed:\n{done.stderr}")
-    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+def run_alone(name: str, options: argparse.Namespace) -> dict[str, float]:
+    """Runs one epoch in a process of its own, which has imported everything when it starts."""
+    results, theirs = PROCESSES.Pipe(duplex=False)
+    process = PROCESSES.Process(target=_child, args=(name, options, theirs))
+    process.start()
+    theirs.close()
+    try:
+        result: dict[str, float] = results.recv()
+    except EOFError:
+        sys.exit(f"{LOADERS[name]} failed on {options.kind} samples")
+    process.join()
     return result
 
 
-def samples_of(kind: str, options: argparse.Namespace) -> int:
-    return options.samples or DEFAULT_SAMPLES[kind]
+def _child(name: str, options: argparse.Namespace, results: Connection) -> None:
+    results.send(epoch(name, options))
 
 
 def measure(kind: str, options: argparse.Namespace) -> dict[str, Any]:
     """All loaders on one kind of sample."""
-    # What evenstep groups on average is not known beforehand, and does not change between runs.
-    progress(f"{kind}: mean batch size")
-    trial = run_child("evenstep", kind, 1, options)
-    batch_size = round(samples_of(kind, options) / trial["batches"])
+    options = argparse.Namespace(**vars(options), kind=kind)
+    options.samples = options.samples or DEFAULT_SAMPLES[kind]
+    progress(f"{kind}: batches that evenstep forms")
+    options.groups = find_groups(options)
     runs: dict[str, list[dict[str, float]]] = {name: [] for name in LOADERS}
     for repeat in range(options.repeats):
         for name in LOADERS:
-            progress(f"{kind}: {name}, {repeat + 1}/{options.repeats}")
-            runs[name].append(run_child(name, kind, batch_size, options))
+            progress(f"{kind}: {LOADERS[name]}, {repeat + 1}/{options.repeats}")
+            runs[name].append(run_alone(name, options))
     progress("")
     result: dict[str, Any] = {
         "kind": kind,
-        "samples": samples_of(kind, options),
-        "batch_size_of_torch": batch_size,
+        "samples": options.samples,
         "loaders": {name: summary(taken) for name, taken in runs.items()},
     }
     for key in ("samples_per_s", "whole_samples_per_s"):
@@ -176,12 +192,12 @@ def measure(kind: str, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def summary(runs: list[dict[str, float]]) -> dict[str, Any]:
-    rates = ("samples_per_s", "whole_samples_per_s")
+    spread = ("samples_per_s", "whole_samples_per_s", "cpu_us_per_sample")
     return {
-        **{key: Spread.of([run[key] for run in runs]).as_dict() for key in rates},
+        **{key: Spread.of([run[key] for run in runs]).as_dict() for key in spread},
         **{
             key: statistics.median(run[key] for run in runs)
-            for key in ("start_s", "first_batch_s", "batches", "padded_tokens")
+            for key in ("start_s", "first_batch_s", "samples_per_batch", "padded_tokens_per_sample")
         },
     }
 
@@ -189,20 +205,21 @@ def summary(runs: list[dict[str, float]]) -> dict[str, Any]:
 def table(result: dict[str, Any]) -> str:
     rows = [
         [
-            name,
+            LOADERS[name],
             Spread(*own["samples_per_s"].values()).text(0),
             f"{own['samples_per_s_to_torch']:.2f}",
             f"{own['whole_samples_per_s']['median']:,.0f}",
             f"{own['whole_samples_per_s_to_torch']:.2f}",
+            f"{own['cpu_us_per_sample']['median']:,.0f}",
             f"{own['start_s']:.2f}",
             f"{own['first_batch_s']:.2f}",
-            f"{result['samples'] / own['batches']:.1f}",
-            f"{own['padded_tokens'] / 1e6:.1f}",
+            f"{own['samples_per_batch']:.1f}",
+            f"{own['padded_tokens_per_sample']:,.0f}",
         ]
         for name, own in result["loaders"].items()
     ]
-    header = ["loader", "samples/s", "to torch", "with start", "to torch", "start s", "1st batch s"]
-    header += ["samples/batch", "M tokens, padded"]
+    header = ["loader", "samples/s", "to torch", "with start", "to torch", "CPU µs/sample"]
+    header += ["start s", "1st batch s", "samples/batch", "padded tokens/sample"]
     title = f"{result['kind']}: {result['samples']:,} samples, median (p10-p90)"
     return text_table(header, rows, title=title)
 
@@ -213,15 +230,9 @@ def main() -> None:
     arguments.add_argument("--workers", type=int, default=2)
     arguments.add_argument("--buffer-size", type=int, default=256, help="of evenstep and ODB")
     arguments.add_argument("--samples", type=int, help="in an epoch", default=None)
-    # How the benchmark calls itself for one epoch.
-    arguments.add_argument("--child", choices=LOADERS, help=argparse.SUPPRESS)
-    arguments.add_argument("--kind", help=argparse.SUPPRESS)
-    arguments.add_argument("--batch-size", type=int, help=argparse.SUPPRESS)
     options = arguments.parse_args()
-    if options.child:
-        print(json.dumps(epoch(options.child, options)))
-        return
     require_peer()
+    PROCESSES.set_forkserver_preload(["evenstep.loader", "evenstep.simulate", "odb"])
     results = [measure(kind, options) for kind in options.kinds]
     if options.json:
         setting = {key: getattr(options, key) for key in ("workers", "buffer_size", "repeats")}

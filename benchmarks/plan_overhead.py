@@ -12,9 +12,9 @@ that receiving them costs.
                                      list of steps
                            package:  grouping_data(loss_scaling=True, loss_scaling_approx=False)
 
-evenstep's loader always does the whole round. A measurement is the mean of calls in a row that take
-about 20 ms, or of one that takes longer. Measurements of both sides alternate. Times are CPU time of
-the thread, so that other processes disturb little; garbage collection is off.
+evenstep's loader always does the whole round. A measurement is the mean of calls in a row that
+take about 20 ms, or of one that takes longer. Measurements of both sides alternate. Times are CPU
+time of the thread, so that other processes disturb little; garbage collection is off.
 """
 
 from __future__ import annotations
@@ -180,9 +180,7 @@ class Case:
         drawn = sample_lengths("ultrachat", world_size * buffer, seed)
         lengths = drawn.reshape(world_size, buffer)
         evenstep = EvenstepCase(lengths, seed)
-        return cls(
-            world_size, buffer, evenstep, PeerCase(lengths, evenstep.groups, evenstep.steps)
-        )
+        return cls(world_size, buffer, evenstep, PeerCase(lengths, evenstep.groups, evenstep.steps))
 
     def subjects(self) -> dict[str, Callable[[], float]]:
         return {

@@ -44,7 +44,14 @@ from evenstep.plan.groups import Groups
 from evenstep.plan.policy import Policy, Proposal, Window, check_at_least
 from evenstep.totals import Receipt, RoundTotals, StepTotals
 
-__all__ = ["EXHAUSTED_MODES", "PlannedStep", "RankProtocol", "SettledRound", "abort_message"]
+__all__ = [
+    "EXHAUSTED_MODES",
+    "PlannedStep",
+    "RankProtocol",
+    "SettledRound",
+    "abort_message",
+    "check_no_abort",
+]
 
 Int64Array = npt.NDArray[np.int64]
 Float64Array = npt.NDArray[np.float64]
@@ -102,6 +109,13 @@ class PlannedStep:
 def abort_message(reason: str) -> bytes:
     """Sent in place of any message by a rank that has failed. All others raise `PeerError`."""
     return _HEAD.pack(_ABORT, 0) + reason.encode()
+
+
+def check_no_abort(messages: Sequence[bytes]) -> None:
+    """Raises `PeerError` for the first rank whose message is an abort."""
+    for rank, message in enumerate(messages):
+        if message[:1] == _ABORT:
+            raise PeerError(f"rank {rank} failed: {message[_HEAD.size :].decode()}")
 
 
 class RankProtocol:
@@ -239,6 +253,8 @@ class RankProtocol:
             PeerError: a rank sent an abort, or nothing because it left the epoch.
             MismatchError: ranks were built differently, or are in different rounds.
         """
+        if self.finished:
+            raise InvariantError("no message is expected after the end of the epoch")
         expected = {_Phase.HELLO: _HELLO, _Phase.FILLING: _PROPOSE, _Phase.SETTLING: _RECEIPT}
         bodies = self._open(messages, expected[self._phase])
         if self._phase is _Phase.HELLO:
@@ -253,10 +269,8 @@ class RankProtocol:
     def _open(self, messages: Sequence[bytes], kind: bytes) -> list[memoryview]:
         if len(messages) != self.world_size:
             raise InvariantError(f"{len(messages)} messages for world size {self.world_size}")
+        check_no_abort(messages)
         heads = [_HEAD.unpack_from(m) if m else (b"", 0) for m in messages]
-        for rank, (sent, _) in enumerate(heads):
-            if sent == _ABORT:
-                raise PeerError(f"rank {rank} failed: {messages[rank][_HEAD.size :].decode()}")
         for rank, (sent, number) in enumerate(heads):
             if not sent:
                 raise PeerError(
@@ -336,9 +350,14 @@ class RankProtocol:
         """Moves a plan's samples out of the buffer, and makes the receipt of them."""
         lengths, supervised, _ = self._pending[:, : self.window_size]
         count = len(lengths)
-        uses = np.bincount(groups.members, minlength=count)
-        uses += np.bincount(dropped, minlength=count)
-        if len(uses) > count or uses.max(initial=0) > 1:
+        begin, end = groups.offsets[[0, -1]].tolist()
+        if begin != 0 or end != len(groups.members) or groups.sizes.min(initial=1) < 1:
+            raise InvariantError(
+                f"{self.policy.name} planned a group without samples, or samples without a group"
+            )
+        planned = np.concatenate([groups.members, dropped])
+        uses = np.bincount(planned[planned >= 0], minlength=count)
+        if planned.min(initial=0) < 0 or len(uses) > count or uses.max(initial=0) > 1:
             raise InvariantError(f"{self.policy.name} planned a sample twice or out of nowhere")
         self._planned = Groups(self._numbers[groups.members], groups.offsets)
         if len(groups):

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from evenstep.batch.measure import VISION_GRIDS
+from evenstep.batch.memory import cat
 from evenstep.errors import CollateError
 
 __all__ = ["TOKENS", "Columns", "columns_of", "join_vision", "listed", "shapes_text", "tensors_of"]
@@ -127,7 +128,7 @@ def join_vision(columns: Columns, name: str, rows: list[torch.Tensor]) -> torch.
             f"field {name!r} cannot be joined: shapes {shapes_text(rows)} differ in their last "
             "dimension; pass collate_fn="
         )
-    return torch.cat(parts)
+    return cat(parts)
 
 
 def shapes_text(rows: Sequence[torch.Tensor], limit: int = 4) -> str:

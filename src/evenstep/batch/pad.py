@@ -25,6 +25,7 @@ from evenstep.batch.columns import (
 )
 from evenstep.batch.labels import IGNORE_INDEX, LABEL_FIELDS, copies_inputs
 from evenstep.batch.measure import VISION_GRIDS
+from evenstep.batch.memory import stack
 from evenstep.errors import CollateError, ConfigurationError
 
 __all__ = ["PadCollator"]
@@ -113,7 +114,7 @@ class PadCollator:
         if as_tokens or (name in self.label_fields and rows[0].ndim):
             target = self._rounded(longest)
         if target == longest and all(row.shape == rows[0].shape for row in rows):
-            return torch.stack(rows)
+            return stack(rows)
         if any(row.shape[1:] != rows[0].shape[1:] for row in rows) or None in sizes:
             raise CollateError(
                 f"field {name!r} cannot be padded: shapes {shapes_text(rows)} differ in more than "

@@ -24,6 +24,8 @@ class GradientClock:
     def __init__(self, model: DistributedDataParallel) -> None:
         self.ready = 0.0
         """`time.perf_counter` when the last gradient of the latest backward pass was computed."""
+        self.ready_cpu = 0.0
+        """`time.thread_time` at that moment: backward runs in the thread that calls it."""
         model.register_comm_hook(self, _note_and_reduce)
 
 
@@ -32,5 +34,6 @@ def _note_and_reduce(
     bucket: dist.GradBucket,  # type: ignore[name-defined]
 ) -> torch.futures.Future[torch.Tensor]:
     if bucket.is_last():
+        clock.ready_cpu = time.thread_time()
         clock.ready = time.perf_counter()
     return allreduce_hook(dist.group.WORLD, bucket)  # type: ignore[arg-type]

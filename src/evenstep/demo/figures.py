@@ -40,6 +40,12 @@ class RunFigures:
     batch, for which the loader's processes have to start, is included."""
     first_wait: float
     """Seconds until the first batch, of the slowest rank."""
+    processor_share: float
+    """Share of its compute seconds in which a rank had a processor to itself. Well below 1, other
+    work was running, and seconds say less than they should."""
+    processor_seconds: float
+    """Processor seconds of the slowest rank, summed over steps: compute time without waiting for
+    a processor."""
     most_padded_tokens: int
     """Padded tokens of the largest group on a rank: what memory has to be there for."""
     held_out_loss: float
@@ -64,6 +70,7 @@ def measure(records: Sequence[StepRecords], held_out_loss: float) -> RunFigures:
         raise InvariantError(f"the ranks made {counts} steps")
     padded = np.array([record.padded_tokens for record in records], np.int64).T
     compute = np.array([record.compute for record in records], np.float64).T
+    cpu = np.array([record.compute_cpu for record in records], np.float64).T
     tokens = sum(sum(record.tokens) for record in records)
     samples = sum(sum(record.samples) for record in records)
     seconds = max(record.total for record in records)
@@ -80,6 +87,8 @@ def measure(records: Sequence[StepRecords], held_out_loss: float) -> RunFigures:
         samples_per_step=samples / counts[0],
         wait=float(np.mean([sum(record.wait) / record.total for record in records])),
         first_wait=max(record.wait[0] for record in records),
+        processor_share=float(cpu.sum() / compute.sum()),
+        processor_seconds=float(cpu.max(axis=1).sum()),
         most_padded_tokens=int(padded.max()),
         held_out_loss=held_out_loss,
         compute_seconds=compute,

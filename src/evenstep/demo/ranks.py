@@ -10,13 +10,14 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import pickle
 import signal
 import sys
 import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
@@ -70,14 +71,16 @@ def run_ranks(
     processes: list[SpawnProcess] = []
     pipes: list[Connection] = []
     with tempfile.TemporaryDirectory(prefix="evenstep-demo-") as folder:
-        store = str(Path(folder) / "store")
+        # Not as arguments of the processes, whose start would last until they had read them.
+        (Path(folder) / "job").write_bytes(pickle.dumps((job, arguments)))
         try:
             for rank in range(world_size):
                 ours, theirs = context.Pipe()
                 process = context.Process(
-                    target=_rank_main, args=(theirs, store, rank, world_size, job, arguments)
+                    target=_rank_main, args=(theirs, folder, rank, world_size)
                 )
-                process.start()
+                with _interrupts_ignored():
+                    process.start()
                 theirs.close()
                 processes.append(process)
                 pipes.append(ours)
@@ -86,6 +89,23 @@ def run_ranks(
             _end(processes)
             for pipe in pipes:
                 pipe.close()
+
+
+@contextlib.contextmanager
+def _interrupts_ignored() -> Iterator[None]:
+    """A process started in here ignores Ctrl-C, which goes to all processes of a terminal.
+
+    It is for this process to decide what to do then. Outside the main thread, where nothing can be
+    set, the ranks merely say more when they are interrupted.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _follow(
@@ -149,16 +169,7 @@ def _end(processes: list[SpawnProcess]) -> None:
             process.join()
 
 
-def _rank_main(
-    pipe: Connection,
-    store: str,
-    rank: int,
-    world_size: int,
-    job: Callable[..., None],
-    arguments: tuple[Any, ...],
-) -> None:
-    # Ctrl-C goes to all processes of the terminal; the parent decides, and then terminates.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+def _rank_main(pipe: Connection, folder: str, rank: int, world_size: int) -> None:
     signal.signal(signal.SIGTERM, _leave)
     threading.Thread(target=_end_with_parent, args=(pipe,), daemon=True).start()
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
@@ -169,9 +180,9 @@ def _rank_main(
         # All ranks are on this machine, whose own name need not resolve to an address.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     try:
-        dist.init_process_group(
-            "gloo", init_method=f"file://{store}", rank=rank, world_size=world_size
-        )
+        job, arguments = pickle.loads((Path(folder) / "job").read_bytes())
+        store = f"file://{folder}/store"
+        dist.init_process_group("gloo", init_method=store, rank=rank, world_size=world_size)
         job(pipe.send, *arguments)
         dist.barrier()
         dist.destroy_process_group()

@@ -25,6 +25,7 @@ from evenstep.report.table import text_table
 __all__ = ["DemoResult"]
 
 _COLUMNS = 88
+_PROCESSOR_SHARE = 0.9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +52,11 @@ class DemoResult:
         """Real tokens per second, evenstep's over the fixed batches'."""
         return self.even.tokens_per_second / self.fixed.tokens_per_second
 
+    @property
+    def processor_speedup(self) -> float:
+        """The fixed batches' processor seconds over evenstep's, for the same samples."""
+        return self.fixed.processor_seconds / self.even.processor_seconds
+
     def as_dict(self) -> dict[str, Any]:
         """One object with all figures."""
         options = self.options
@@ -74,6 +80,7 @@ class DemoResult:
             "fixed": self.fixed.as_dict(),
             "evenstep": self.even.as_dict(),
             "speedup": self.speedup,
+            "processor_speedup": self.processor_speedup,
             "picture": str(self.picture),
             "seconds": self.seconds,
         }
@@ -124,11 +131,16 @@ class DemoResult:
             f"{self.choice.batch_size}, the mean number of samples per rank and step that evenstep "
             "was predicted to make of these lengths. "
         )
-        if speedup <= 1.0:
+        share = min(self.fixed.processor_share, self.even.processor_share)
+        if share < _PROCESSOR_SHARE:
             text += (
-                "So it was no faster here: see whether the lengths vary, and whether other work "
-                "ran on this machine. "
+                f"But other work ran on this machine: a rank had a processor for only {share:.0%} "
+                "of the time it computed in one of the runs, so do not rely on this. Counted in "
+                "processor time, which other work affects less, evenstep was "
+                f"{self.processor_speedup:.2f} times as fast. "
             )
+        if speedup <= 1.0:
+            text += "So it was no faster here; where lengths vary little, there is little to gain. "
         text += "Imbalance 1 would mean that no rank ever waited for a slower one. "
         change = self._loss_change
         lower = "lower" if change < 0 else "higher"

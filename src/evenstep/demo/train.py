@@ -37,6 +37,8 @@ class StepRecords:
     tokens: list[int] = field(default_factory=list)
     padded_tokens: list[int] = field(default_factory=list)
     compute: list[float] = field(default_factory=list)
+    compute_cpu: list[float] = field(default_factory=list)
+    """Processor time within `compute`: less of it where other work takes the processor."""
     wait: list[float] = field(default_factory=list)
     """In the loader: its start is part of the first, and one more is for the end of the epoch."""
     total: float = 0.0
@@ -67,10 +69,11 @@ def train_epoch(
         if item is None:
             break
         share = batches.share(item)
-        begin = time.perf_counter()
+        begin, begin_cpu = time.perf_counter(), time.thread_time()
         loss = parallel(share.batch["input_ids"], share.batch["labels"])
         (loss * share.loss_scale).backward()
         records.compute.append(clock.ready - begin)
+        records.compute_cpu.append(clock.ready_cpu - begin_cpu)
         torch.nn.utils.clip_grad_norm_(model.parameters(), _GRADIENT_NORM)
         optimizer.step()
         optimizer.zero_grad()

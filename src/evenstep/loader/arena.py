@@ -4,7 +4,8 @@ A writer owns slabs of anonymous memory and copies an object's buffers into a fr
 maps a slab the first time it sees it and rebuilds the object in place. When the last tensor that
 looks into a slab is gone, the reader marks the slab free, and the writer uses it again. So bytes
 are copied once, and after a short start no memory is allocated at all: fresh shared memory costs
-twenty times as much to fill as memory that has been touched before.
+twenty times as much to fill as memory that has been touched before. What is made in a lent slab in
+the first place is not copied at all.
 
 Slabs have no name in the file system. However the processes end, the kernel takes the memory back,
 and a small /dev/shm, as containers have, is no limit. Where anonymous memory is not to be had
@@ -13,10 +14,12 @@ and a small /dev/shm, as containers have, is no limit. Where anonymous memory is
 
 from __future__ import annotations
 
+import functools
 import mmap
 import os
 import threading
 import weakref
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,9 +33,35 @@ __all__ = ["Packed", "Reader", "Writer"]
 _ALIGN = 64  # of every buffer in a slab; also the room for the slab's header
 _GROWTH = 1.125  # spare room of a new slab, so that slightly larger objects still fit
 _PAGE = mmap.PAGESIZE
-_FREE, _BUSY = 0, 1  # values of a slab's first byte
+_READ, _LENT = 0, 1  # bytes of a slab's header: in use by a reader; by a borrower in this process
+_FREE, _BUSY = 0, 1  # their values
 
 Bytes = npt.NDArray[np.uint8]
+
+
+class SlabFile:
+    """The memory of a slab. It has a path as long as its writer lives, so it is opened where a
+    message that names it arrives, and not when the message's turn comes: the writer, a worker with
+    nothing left to do, may have ended by then."""
+
+    def __init__(self, path: str, *, opened: bool = False) -> None:
+        self._path = path
+        self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC) if opened else -1
+
+    def __reduce__(self) -> Any:
+        return functools.partial(SlabFile, opened=True), (self._path,)
+
+    def map(self) -> Bytes:
+        fd = self._fd if self._fd >= 0 else os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
+        self._fd = -1
+        try:
+            return np.frombuffer(mmap.mmap(fd, os.fstat(fd).st_size), np.uint8)
+        finally:
+            os.close(fd)
+
+    def __del__(self) -> None:
+        if getattr(self, "_fd", -1) >= 0:
+            os.close(self._fd)
 
 
 @dataclass(frozen=True)
@@ -44,8 +73,8 @@ class Packed:
     """Process of the writer; its slabs are numbered by itself."""
     slab: int
     """Number of the slab, or -1 when `inline` holds the buffers."""
-    path: str
-    """Where the reader can open the slab while the writer lives."""
+    file: SlabFile | None = None
+    """Where to find the slab."""
     spans: tuple[tuple[int, int], ...] = ()
     """(start, end) of each buffer in the slab."""
     inline: tuple[bytearray, ...] = ()
@@ -62,28 +91,59 @@ class Writer:
         self._retired: list[int] = []
         self._next = 0
 
+    def lend(self, size: int) -> memoryview:
+        """`size` bytes of a slab to make something in, which `pack` then need not copy. They are
+        the caller's until nothing looks into them any more."""
+        if not hasattr(os, "memfd_create"):
+            return memoryview(bytearray(size))
+        with self._lock:
+            # The rest of the object should find room behind them.
+            number = self._acquire(_ALIGN + int(_GROWTH * size), _LENT)
+            memory, _ = self._slabs[number]
+        lease = memory[:]
+        weakref.finalize(lease, memory.__setitem__, _LENT, _FREE).atexit = False
+        return memoryview(lease)[_ALIGN : _ALIGN + size]  # type: ignore[arg-type]
+
     def pack(self, obj: Any) -> Packed:
         data, buffers = codec.dumps(obj)
         pid = os.getpid()
-        spans = []
-        end = _ALIGN
-        for buffer in buffers:
-            start, end = end, end + buffer.nbytes
-            spans.append((start, end))
-            end += -end % _ALIGN
         if not buffers or not hasattr(os, "memfd_create"):
-            return Packed(data, pid, -1, "", inline=tuple(bytearray(b) for b in buffers))
+            return Packed(data, pid, -1, inline=tuple(bytearray(b) for b in buffers))
+        arrays = [np.frombuffer(buffer, np.uint8) for buffer in buffers]
         with self._lock:
-            number, memory, fd = self._acquire(end)
+            number, starts, in_place = self._lay_out(arrays)
+            memory, fd = self._slabs[number]
             retired, self._retired = tuple(self._retired), []
-        for (start, stop), buffer in zip(spans, buffers):
-            memory[start:stop] = np.frombuffer(buffer, np.uint8)
-        return Packed(data, pid, number, f"/proc/{pid}/fd/{fd}", tuple(spans), retired=retired)
+        spans = tuple((start, start + len(array)) for start, array in zip(starts, arrays))
+        for position, (start, end) in enumerate(spans):
+            if position not in in_place:
+                memory[start:end] = arrays[position]
+        file = SlabFile(f"/proc/{pid}/fd/{fd}")
+        return Packed(data, pid, number, file, spans, retired=retired)
 
-    def _acquire(self, size: int) -> tuple[int, Bytes, int]:
+    def _lay_out(self, arrays: Sequence[Bytes]) -> tuple[int, list[int], set[int]]:
+        """A slab, marked as a reader's, where each array starts in it, and which are there now."""
+        for number, (memory, _) in self._slabs.items():
+            # What a reader has been given before must be copied: it frees the slab when it likes.
+            if memory[_LENT] == _BUSY and memory[_READ] == _FREE:
+                starts = [array.ctypes.data - memory.ctypes.data for array in arrays]
+                in_place = {i for i, start in enumerate(starts) if 0 <= start < len(memory)}
+                end = max((starts[i] + len(arrays[i]) for i in in_place), default=0)
+                if in_place and _append(arrays, starts, in_place, end) <= len(memory):
+                    memory[_READ] = _BUSY
+                    return number, starts, in_place
+        starts = [0] * len(arrays)
+        size = _append(arrays, starts, set(), _ALIGN)
+        return self._acquire(size, _READ), starts, set()
+
+    def _acquire(self, size: int, use: int) -> int:
         """A free slab of at least `size` bytes, marked busy: the smallest that is large enough,
         else a new one in place of the largest that is too small."""
-        free = [(len(m), n) for n, (m, _) in self._slabs.items() if m[0] == _FREE]
+        free = [
+            (len(memory), number)
+            for number, (memory, _) in self._slabs.items()
+            if memory[_READ] == _FREE and memory[_LENT] == _FREE
+        ]
         fitting = [entry for entry in free if entry[0] >= size]
         if fitting:
             number = min(fitting)[1]
@@ -92,9 +152,8 @@ class Writer:
                 self._retire(max(free)[1])
             number, self._next = self._next, self._next + 1
             self._slabs[number] = _allocate(size)
-        memory, fd = self._slabs[number]
-        memory[0] = _BUSY
-        return number, memory, fd
+        self._slabs[number][0][use] = _BUSY
+        return number
 
     def _retire(self, number: int) -> None:
         os.close(self._slabs.pop(number)[1])
@@ -124,12 +183,23 @@ class Reader:
         key = (packed.writer, packed.slab)
         memory = self._slabs.get(key)
         if memory is None:
-            memory = self._slabs[key] = _open(packed.path)
+            assert packed.file is not None
+            memory = self._slabs[key] = packed.file.map()
         # Every buffer of the object looks through this one view, so its end is theirs.
         lease = memory[:]
-        weakref.finalize(lease, memory.__setitem__, 0, _FREE).atexit = False
+        weakref.finalize(lease, memory.__setitem__, _READ, _FREE).atexit = False
         view = memoryview(lease)  # type: ignore[arg-type]
         return codec.loads(packed.pickle, [view[start:end] for start, end in packed.spans])
+
+
+def _append(arrays: Sequence[Bytes], starts: list[int], placed: set[int], end: int) -> int:
+    """Fills in the starts of the arrays that are not placed, one after the other from `end` on, and
+    gives the end of the last."""
+    for position, array in enumerate(arrays):
+        if position not in placed:
+            starts[position] = end + -end % _ALIGN
+            end = starts[position] + len(array)
+    return end
 
 
 def _allocate(size: int) -> tuple[Bytes, int]:
@@ -143,11 +213,3 @@ def _allocate(size: int) -> tuple[Bytes, int]:
     except BaseException:
         os.close(fd)
         raise
-
-
-def _open(path: str) -> Bytes:
-    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    try:
-        return np.frombuffer(mmap.mmap(fd, os.fstat(fd).st_size), np.uint8)
-    finally:
-        os.close(fd)

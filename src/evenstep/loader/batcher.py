@@ -52,6 +52,12 @@ class Ports(Protocol):
     def await_credit(self) -> None:
         """Returns when the trainer has room for one more finished step."""
 
+    def end_delivery(self) -> None:
+        """No more steps will be delivered: `await_credit` raises `Closed` from now on."""
+
+    def tell(self, message: bytes) -> None:
+        """Sends all ranks a message after the last exchange, and awaits no answer."""
+
     def deliver(self, step: StepInfo, batch: Any) -> None:
         """Hands a finished step to the trainer."""
 
@@ -161,6 +167,8 @@ class EpochRun:
         self._finished: queue.SimpleQueue[Future[tuple[StepInfo, Any]] | None] = queue.SimpleQueue()
         self._closed = threading.Event()
         self._failure: Exception | None = None
+        self._planned = False
+        self._fills_steps = spec.world_size > 1 and spec.exhausted == "pad"
 
     @property
     def undelivered(self) -> int:
@@ -187,14 +195,19 @@ class EpochRun:
             )
             for work in (self._plan, self._collate, self._deliver)
         ]
+        # Guarded all along: torch raises the death of a worker in whatever the main thread does.
         for thread in threads:
-            thread.start()
+            while thread.ident is None:
+                self._guard(thread.start)
         self._guard(lambda: self._take_in(chunks))
         for thread in threads:
-            thread.join()
+            while thread.is_alive():
+                self._guard(thread.join)
         if self._closed.is_set():
             raise Closed
         if self._failure is not None:
+            if self._planned:  # so no message was due in which the others would have learned of it
+                self._ports.tell(_abort(self._failure))
             raise self._failure
 
     def _guard(self, work: Callable[[], None]) -> None:
@@ -220,7 +233,7 @@ class EpochRun:
             for arrival in chunks:
                 payload = arrival.chunk.payload
                 samples = reader.unpack(payload) if isinstance(payload, Packed) else payload
-                if self._spec.exhausted == "pad":
+                if self._fills_steps:
                     self._spare.offer(samples, arrival.chunk.columns[:, 0])
                 if not arrival.spare:
                     self._shelf.put(samples, arrival)
@@ -252,8 +265,12 @@ class EpochRun:
             raise  # nobody to tell, or the others know already
         except Exception as error:
             # In place of the message that is due, so that the others learn of it at once.
-            self._ports.exchange(abort_message(f"{type(error).__name__}: {error}"))
+            self._ports.exchange(_abort(error))
             raise
+        else:
+            self._planned = True
+            # Under exhausted="stop" the source may have more, which nobody will take.
+            self._shelf.end()
         finally:
             self._steps.put(None)
 
@@ -267,8 +284,12 @@ class EpochRun:
                 self._finished.put(None)
 
     def _deliver(self) -> None:
-        while (future := self._finished.get()) is not None:
-            self._ports.deliver(*future.result())
+        try:
+            while (future := self._finished.get()) is not None:
+                self._ports.deliver(*future.result())
+        finally:
+            # After a failure the trainer takes no more steps, so it would give no more credits.
+            self._ports.end_delivery()
 
     def _finish(self, planned: PlannedStep) -> tuple[StepInfo, Any]:
         spec = self._spec
@@ -302,3 +323,7 @@ class EpochRun:
             ),
         )
         return step, batch
+
+
+def _abort(error: Exception) -> bytes:
+    return abort_message(f"{type(error).__name__}: {error}")

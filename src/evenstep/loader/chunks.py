@@ -38,7 +38,7 @@ class IndexedDataset(Dataset):  # type: ignore[type-arg]
             try:
                 return list(zip(indices, fetch(indices), strict=True))
             except Exception as error:
-                raise _failed(f"one of the samples {list(indices)}", error) from error
+                raise _failed(self._culprit(indices), error) from error
         pairs = []
         for index in indices:
             try:
@@ -46,6 +46,15 @@ class IndexedDataset(Dataset):  # type: ignore[type-arg]
             except Exception as error:
                 raise _failed(f"sample {index!r}", error) from error
         return pairs
+
+    def _culprit(self, indices: Sequence[Any]) -> str:
+        """Which of the samples cannot be had, found by asking for them one by one."""
+        for index in indices:
+            try:
+                self._dataset[index]
+            except Exception:
+                return f"sample {index!r}"
+        return f"one of the samples {list(indices)}"
 
     def __getitem__(self, index: Any) -> tuple[Any, Any]:
         return self.__getitems__([index])[0]

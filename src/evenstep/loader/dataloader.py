@@ -150,9 +150,9 @@ class DataLoader:
         self.seed = int(seed)
         self.sampler = sampler
         self.drop_last = drop_last
-        self.num_workers = num_workers
-        self.prefetch = prefetch
-        self.buffer_size = buffer_size
+        self.num_workers = int(num_workers)
+        self.prefetch = int(prefetch)
+        self.buffer_size = int(buffer_size)
         self.pin_memory = pin_memory
         self.exhausted = exhausted
         self.loss_scaling = loss_scaling
@@ -187,7 +187,7 @@ class DataLoader:
         """Sets the number of the next pass, which decides its order together with the seed. Without
         a call each pass takes the number after the last one's."""
         check_at_least(0, epoch=epoch)
-        self._next_epoch = epoch
+        self._next_epoch = int(epoch)
 
     def __iter__(self) -> Iterator[Any]:
         """Yields batches. Those that are mappings carry their `StepInfo`: see `pop_step`."""
@@ -334,9 +334,14 @@ class DataLoader:
             compared=self._compared(),
         )
 
+    def _dataset_size(self) -> int | None:
+        # The length of an iterable dataset is that of a rank's share, so it may differ.
+        sized = not self._iterable and hasattr(self.dataset, "__len__")
+        return len(self.dataset) if sized else None
+
     def _compared(self) -> Mapping[str, Any]:
         return {
-            "dataset size": len(self.dataset) if hasattr(self.dataset, "__len__") else None,
+            "dataset size": self._dataset_size(),
             "loss_scaling": self.loss_scaling,
             "shuffle": self.shuffle,
             "drop_last": self.drop_last,

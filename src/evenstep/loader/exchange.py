@@ -28,7 +28,7 @@ import torch
 import torch.distributed as dist
 
 from evenstep.errors import PeerError
-from evenstep.protocol import abort_message
+from evenstep.protocol import abort_message, check_no_abort
 
 __all__ = ["Exchange", "GlooExchange", "LocalExchange", "Session"]
 
@@ -59,10 +59,19 @@ class Session:
         self.serial = serial
         self._alive = alive
         self._finished = False
+        self.failure: PeerError | None = None
+        """What went wrong on another rank after the last exchange. Final once `over` is set."""
         self.left = threading.Event()
         """Set when this rank's trainer needs no more steps."""
+        self._reason: str | None = None
         self.over = threading.Event()
         """Set when the exchange will touch the connection no more."""
+
+    def leave(self, reason: str | None = None) -> None:
+        """This rank's trainer needs no more steps; because of `reason`, if something went wrong of
+        which the batcher could not tell the others."""
+        self._reason = reason
+        self.left.set()
 
     def message(self, timeout: float) -> bytes | None:
         """The batcher's next message; None when there is none yet. Empty when none will follow,
@@ -86,9 +95,21 @@ class Session:
             if serial == self.serial:
                 self._finished = not message
                 return message
+        if self._reason is not None and not self._finished:
+            self._finished = True
+            return abort_message(self._reason)
         return b""
 
+    def note(self, messages: Sequence[bytes]) -> None:
+        """Looks through messages that the batcher, being done, does not wait for."""
+        try:
+            check_no_abort(messages)
+        except PeerError as error:
+            self.failure = self.failure or error
+
     def reply(self, messages: Sequence[bytes]) -> None:
+        if self.left.is_set():
+            return  # nobody reads it, so a large one might block for ever
         with contextlib.suppress(OSError):  # the batcher is gone; who waits for it will say so
             self.connection.send((self.serial, list(messages)))
 
@@ -125,6 +146,7 @@ class Exchange:
                 self.failure = self._explain(error)
             finally:
                 session.over.set()
+                del session  # and with it the batcher, whose memory this thread must not keep
         self._release()
 
     def _serve(self, session: Session) -> None:
@@ -178,11 +200,15 @@ class GlooExchange(Exchange):
             states, messages = self._tick(state, message or b"")
             if all(s == _DONE for s in states):
                 return
-            if _WAITING not in states and state == _MESSAGE:
+            if _WAITING in states:
+                continue
+            if state == _MESSAGE:
                 session.reply(messages)
                 message = None
-            # A rank that is done sends an empty message, from which the others learn it if they
-            # expected more, and ticks on until they are done too.
+            else:
+                # This rank is done: its empty message says so to the others, in case they expected
+                # more, and it ticks on until they are done too.
+                session.note(messages)
 
     def _tick(self, state: int, message: bytes) -> tuple[list[int], list[bytes]]:
         frame = _HEAD.pack(state, len(message)) + message

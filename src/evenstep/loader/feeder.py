@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -46,18 +46,22 @@ class Feeder:
             self._after._thread.join()
             self._after = None
         try:
-            try:
-                iterator = iter(self._indices)
-                while not self._left.is_set():
-                    block = list(itertools.islice(iterator, _BLOCK))
-                    if not block:
-                        break
-                    self._connection.send((self._serial, block))
-            except OSError:
-                raise
-            except Exception as error:
-                message = f"the sampler raised {type(error).__name__}: {error}"
-                self._connection.send((self._serial, FeederError(message)))
+            iterator = self._blocks()
+            while not self._left.is_set():
+                block = next(iterator)
+                self._connection.send((self._serial, block))
+                if not isinstance(block, list):
+                    return
             self._connection.send((self._serial, None))
         except (OSError, ValueError):
             return  # the batcher is gone; who waits for its steps will say so
+
+    def _blocks(self) -> Iterator[list[Any] | Exception | None]:
+        """Blocks of indices, then None, or what the sampler raised."""
+        try:
+            iterator = iter(self._indices)
+            while block := list(itertools.islice(iterator, _BLOCK)):
+                yield block
+        except Exception as error:
+            yield FeederError(f"the sampler raised {type(error).__name__}: {error}")
+        yield None

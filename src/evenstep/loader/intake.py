@@ -7,6 +7,7 @@ operating system's pipe holds the feeder back when the workers are busy.
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,11 +17,14 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from evenstep.errors import SampleError
+from evenstep.errors import LoaderDiedError, SampleError
 from evenstep.loader.chunks import Chunk, ChunkCollate, IndexedDataset
 from evenstep.loader.spec import EpochSpec, LoaderSpec
+from evenstep.loader.watch import EndWithParent
 
 __all__ = ["Arrival", "FeederError", "IndexFeed", "Intake", "worker_seed"]
+
+_CAUGHT = re.compile(r"Caught (\w+) in DataLoader worker process \d+\.\n")
 
 
 class FeederError(SampleError):
@@ -104,7 +108,7 @@ class Intake:
                 packed=workers > 0,
             ),
             "timeout": spec.timeout,
-            "worker_init_fn": spec.worker_init_fn,
+            "worker_init_fn": EndWithParent(spec.worker_init_fn),
             "generator": self._generator,
             "persistent_workers": spec.persistent_workers,
         }
@@ -128,12 +132,37 @@ class Intake:
             SampleError: a sample cannot be used.
             Exception: whatever the inner loader raises when a worker dies or hangs.
         """
+        try:
+            yield from self._chunks(epoch)
+        except Exception as error:
+            explained = self._explain(error)
+            if explained is error:
+                raise
+            raise explained from error
+
+    def _chunks(self, epoch: EpochSpec) -> Iterator[Arrival]:
         self._generator.set_state(worker_seed(self._spec, epoch.epoch).get_state())
         if self._feed is not None:
             self._feed.serial = epoch.serial
         for chunk in self._loader:
             indices, spare = self._feed.asked.popleft() if self._feed else (None, False)
             yield Arrival(chunk, indices, spare)
+
+    def _explain(self, error: Exception) -> Exception:
+        """A `SampleError` where the dataset is at fault, and nothing but what it has to say: torch
+        passes on a worker's error with the worker's whole traceback for a message."""
+        text = str(error)
+        caught = _CAUGHT.match(text)
+        name = caught[1] if caught else type(error).__name__
+        told = text.rpartition(f"{name}: ")[2].strip() if caught else text
+        if isinstance(error, SampleError):
+            return SampleError(told) if caught else error
+        if caught and not self._spec.iterable:
+            # Not the dataset, whose errors are sample errors already: `worker_init_fn`, say.
+            return LoaderDiedError(f"a worker could not start: {name}: {told}")
+        if caught or (self._spec.iterable and not self._spec.num_workers):
+            return SampleError(f"the dataset raised {name}: {told}; mend or leave out the sample")
+        return error
 
 
 def _has_first(dataset: Any) -> bool:

@@ -86,10 +86,11 @@ class StepIterator(Iterator[tuple[Any, StepInfo]]):
                     raise self._exchange.failure
                 result.reraise()
             if isinstance(result, End):
+                self._await_others()
                 if result.undelivered:
                     warnings.warn(
-                        f"epoch {self._epoch.epoch} ended with {result.undelivered} samples of "
-                        "this rank not trained on, because another rank had none left "
+                        f"epoch {self._epoch.epoch} ended with at least {result.undelivered} "
+                        "samples of this rank not trained on, because another rank had none left "
                         '(exhausted="stop")',
                         stacklevel=4,
                     )
@@ -98,12 +99,24 @@ class StepIterator(Iterator[tuple[Any, StepInfo]]):
             self._batcher.credit()
             return (pin(batch) if self._pin_memory else batch), step
 
+    def _await_others(self) -> None:
+        """An epoch ends on all ranks or on none: not before all have made their last batch, so that
+        one that fails at it is heard, and one that exits now disturbs nobody."""
+        while not self._session.over.wait(_LOOK_UP):
+            pass
+        failure = self._exchange.failure or self._session.failure
+        if failure is not None:
+            raise failure
+
     def _end(self, outcome: Exception) -> None:
         self._outcome = outcome
-        self.close()
+        self._close(str(outcome) if isinstance(outcome, LoaderDiedError) else None)
 
     def close(self) -> None:
         """Leaves the pass: no process, thread or memory of it remains. Idempotent."""
+        self._close()
+
+    def _close(self, reason: str | None = None) -> None:
         if self._owner != os.getpid():
             return  # a copy in a forked child; the pass is not its to close
         with self._closing:
@@ -114,7 +127,7 @@ class StepIterator(Iterator[tuple[Any, StepInfo]]):
             self._outcome = LoaderDiedError(
                 f"this pass over epoch {self._epoch.epoch} was closed; iterate the loader again"
             )
-        self._session.left.set()
+        self._session.leave(reason)
         if self._feeder is not None:
             self._feeder.leave()
         self._batcher.abandon()

@@ -56,6 +56,7 @@ class PipePorts:
         self._serial = serial
         self._send = send
         self._credits = threading.Semaphore(prefetch)
+        self._delivers = True
         self._closed = threading.Event()
 
     def exchange(self, message: bytes) -> list[bytes]:
@@ -72,13 +73,21 @@ class PipePorts:
 
     def await_credit(self) -> None:
         self._credits.acquire()
-        if self._closed.is_set():
+        if self._closed.is_set() or not self._delivers:
             raise Closed
+
+    def end_delivery(self) -> None:
+        self._delivers = False
+        self._credits.release()
 
     def deliver(self, step: StepInfo, batch: Any) -> None:
         if self._closed.is_set():
             raise Closed
         self._send((step, batch))
+
+    def tell(self, message: bytes) -> None:
+        with contextlib.suppress(OSError):  # the trainer has closed its end
+            self._connection.send((self._serial, message))
 
     # What the trainer's side makes happen
 
@@ -93,5 +102,4 @@ class PipePorts:
 
     def finish(self) -> None:
         """Tells the exchange that no message will follow."""
-        with contextlib.suppress(OSError):  # the trainer has closed its end
-            self._connection.send((self._serial, b""))
+        self.tell(b"")

@@ -7,9 +7,9 @@ takes its workers with it.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import multiprocessing
 import multiprocessing.connection
-import os
 import queue
 import random
 import signal
@@ -23,16 +23,17 @@ from typing import Any
 import numpy as np
 import torch
 
+from evenstep.batch.memory import borrowing
 from evenstep.errors import LoaderDiedError
 from evenstep.loader.arena import Reader, Writer
 from evenstep.loader.batcher import Closed, EpochRun
 from evenstep.loader.intake import Intake, worker_seed
 from evenstep.loader.ports import End, Failure, PipePorts
 from evenstep.loader.spec import EpochSpec, LoaderSpec
+from evenstep.loader.watch import end_with_parent, kill_children
 
 __all__ = ["BatcherProcess"]
 
-_WATCH = 0.5  # seconds between looks at the parent
 _GRACE = 2.0  # seconds that workers get to finish the sample at hand when the trainer leaves
 
 
@@ -132,11 +133,23 @@ class BatcherProcess:
     def close(self) -> None:
         """Ends the process; returns when it is gone."""
         self._command("close", None)
-        self._process.join(_GRACE + 5)
+        self._drain(time.monotonic() + _GRACE + 5)
         if self._process.is_alive():
             self._process.kill()
-            self._process.join()
+        self._process.join()
         # The pipes are left to garbage collection: another thread may still be looking at one.
+
+    def _drain(self, deadline: float) -> None:
+        """Waits for the process to end. It cannot while it is blocked on a full pipe, so what it
+        still sends is thrown away."""
+        sources: list[Any] = [self._process.sentinel, self._results]
+        # Its workers hold the sentinel too, hence the look at the process itself.
+        while self.alive() and time.monotonic() < deadline:
+            if self._results in multiprocessing.connection.wait(sources, timeout=0.1):
+                try:
+                    self._results.recv_bytes()
+                except (EOFError, OSError):
+                    sources.remove(self._results)
 
 
 # Inside the process
@@ -146,26 +159,9 @@ def _main(spec: LoaderSpec, pipes: _Pipes) -> None:
     # Ctrl-C reaches the whole process group; the trainer decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    threading.Thread(target=_watch_parent, name="evenstep-watch", daemon=True).start()
+    end_with_parent()
     torch.set_num_threads(1)
     _Main(spec, pipes).run()
-
-
-def _watch_parent() -> None:
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    number = os.getppid()
-    # Another child of the parent may hold the sentinel open, hence the second look.
-    while not multiprocessing.connection.wait([parent.sentinel], timeout=_WATCH):
-        if os.getppid() != number:
-            break
-    _kill_workers()
-    os._exit(1)
-
-
-def _kill_workers() -> None:
-    for worker in multiprocessing.active_children():
-        worker.kill()
 
 
 class _Main:
@@ -182,12 +178,21 @@ class _Main:
     def run(self) -> None:
         threading.Thread(target=self._obey, name="evenstep-control", daemon=True).start()
         intake = Intake(self._spec, self._pipes.feed)
-        while (epoch := self._begun.get()) is not None:
-            self._pass(intake, epoch)
+        while True:
+            try:
+                epoch = self._begun.get()
+            except RuntimeError:  # torch raises it in the main thread when an idle worker dies
+                intake = Intake(self._spec, self._pipes.feed)
+                continue
+            if epoch is None:
+                break
+            if not self._pass(intake, epoch):
+                intake = Intake(self._spec, self._pipes.feed)
         del intake  # ends the workers
         self._done.set()
 
-    def _pass(self, intake: Intake, epoch: EpochSpec) -> None:
+    def _pass(self, intake: Intake, epoch: EpochSpec) -> bool:
+        """Whether the workers are fit for another pass."""
         _seed(int(worker_seed(self._spec, epoch.epoch).initial_seed()))
         results, writer = self._pipes.results, self._writer
 
@@ -196,23 +201,33 @@ class _Main:
             results.send((epoch.serial, (step, writer.pack(batch))))
 
         ports = PipePorts(self._pipes.exchange, epoch.serial, self._spec.prefetch, send)
-        run = EpochRun(self._spec, epoch, ports)
+        run = EpochRun(self._spec_with(writer), epoch, ports)
         with self._lock:
             self._under_way = (epoch.serial, run, ports)
             if self._abandoned >= epoch.serial:
-                return
+                return True
         end: End | Failure
         try:
             run.run(intake.chunks(epoch))
             end = End(run.undelivered)
         except Closed:
-            return
+            return True
         except Exception as error:
             end = Failure(error, traceback.format_exc())
         finally:
             ports.finish()
         with contextlib.suppress(OSError):  # the trainer has closed its end
             results.send((epoch.serial, end))
+        return isinstance(end, End)
+
+    def _spec_with(self, writer: Writer) -> LoaderSpec:
+        """The spec, with a collate function that may make its batch in `writer`'s memory."""
+
+        def collate(samples: list[Any]) -> Any:
+            with borrowing(writer.lend):
+                return self._spec.collate_fn(samples)
+
+        return dataclasses.replace(self._spec, collate_fn=collate)
 
     def _obey(self) -> None:
         """Follows the trainer's commands, beside the pass under way."""
@@ -241,7 +256,7 @@ class _Main:
                 self._begun.put(None)
                 # A worker may be deep in a slow sample that nobody waits for any more.
                 if not self._done.wait(_GRACE):
-                    _kill_workers()
+                    kill_children()
                 return
 
 

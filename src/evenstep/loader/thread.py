@@ -51,8 +51,9 @@ class BatcherThread:
             end = Failure(error, traceback.format_exc())
         finally:
             self._ports.finish()
-            # The feeder may be blocked on a full pipe that nobody reads any more.
+            # The feeder or the exchange may be blocked on a full pipe that nobody reads any more.
             self._intake_feed.close()
+            self._theirs.close()
         if end is not None:
             self._results.put(end)
 

@@ -48,7 +48,7 @@ def wrap(loader: TorchDataLoader[Any], *, policy: Policy, **options: Any) -> Dat
         "pin_memory": loader.pin_memory,
         "worker_init_fn": loader.worker_init_fn,
     }
-    if loader.num_workers:
+    if loader.num_workers and options.get("num_workers", 1):
         taken["timeout"] = loader.timeout
         taken["prefetch_factor"] = loader.prefetch_factor
         taken["multiprocessing_context"] = loader.multiprocessing_context
@@ -57,7 +57,12 @@ def wrap(loader: TorchDataLoader[Any], *, policy: Policy, **options: Any) -> Dat
     if loader.collate_fn not in (default_collate, default_convert):
         taken["collate_fn"] = loader.collate_fn
     if not isinstance(loader.dataset, IterableDataset):
-        taken.update(_order(loader))
+        order = _order(loader)
+        # A sampler and shuffling exclude each other, so a given one replaces the other.
+        if options.get("sampler") is not None or options.get("shuffle"):
+            order.pop("sampler", None)
+            order.pop("shuffle", None)
+        taken.update(order)
     return DataLoader(loader.dataset, policy=policy, **{**taken, **options})
 
 

@@ -1,0 +1,53 @@
+"""A process that ends when its parent does, however that ends.
+
+Nothing tells a process that its parent was killed. The batcher and the workers therefore look. A
+worker would notice by itself, but late, or never while it is blocked on a full pipe; and as long as
+it lives it holds its copies of its parent's pipes open, and whoever reads from them waits.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import multiprocessing.connection
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+__all__ = ["EndWithParent", "end_with_parent", "kill_children"]
+
+_LOOK_UP = 0.5  # seconds between looks at the parent
+
+
+def end_with_parent() -> None:
+    """Makes this process end within a second of its parent, and its children with it."""
+    threading.Thread(target=_watch, name="evenstep-watch", daemon=True).start()
+
+
+def kill_children() -> None:
+    for child in multiprocessing.active_children():
+        child.kill()
+
+
+@dataclass(frozen=True)
+class EndWithParent:
+    """A ``worker_init_fn`` that first makes the worker end with its parent."""
+
+    worker_init_fn: Callable[[int], None] | None
+
+    def __call__(self, worker: int) -> None:
+        end_with_parent()
+        if self.worker_init_fn is not None:
+            self.worker_init_fn(worker)
+
+
+def _watch() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    number = os.getppid()
+    # Another child of the parent may hold the sentinel open, hence the second look.
+    while not multiprocessing.connection.wait([parent.sentinel], timeout=_LOOK_UP):
+        if os.getppid() != number:
+            break
+    kill_children()
+    os._exit(1)

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.utils.data import IterableDataset
+
+import evenstep
+from documents import Documents
+from evenstep.errors import ConfigurationError
+
+BUDGET = evenstep.TokenBudget(256)
+
+
+class Endless(IterableDataset):
+    def __iter__(self):
+        return iter([])
+
+
+class Unsized:
+    def __getitem__(self, index):
+        return {"input_ids": torch.ones(3)}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({}, "no policy"),
+        ({"policy": "even"}, "no evenstep policy"),
+        ({"policy": BUDGET, "batch_size": 4}, "batch_size=4 contradicts policy"),
+        ({"batch_size": 0}, "batch_size=0 must be at least 1"),
+        ({"batch_size": 2.5}, "batch_size=2.5 must be an integer"),
+        ({"policy": BUDGET, "num_workers": -1}, "num_workers=-1"),
+        ({"policy": BUDGET, "prefetch": 0}, "prefetch=0"),
+        ({"policy": BUDGET, "buffer_size": 0}, "buffer_size=0"),
+        ({"policy": BUDGET, "chunk_size": 0}, "chunk_size=0"),
+        ({"policy": BUDGET, "collate_threads": 0}, "collate_threads=0"),
+        ({"policy": BUDGET, "seed": -1}, "seed=-1"),
+        ({"policy": BUDGET, "loss_scaling": "tokens"}, "loss_scaling='tokens' must be one of"),
+        ({"policy": BUDGET, "exhausted": "join"}, "exhausted='join' must be one of"),
+        ({"policy": BUDGET, "timeout": -1, "num_workers": 1}, "timeout=-1"),
+        ({"policy": BUDGET, "timeout": 5}, "timeout=5 needs num_workers"),
+        ({"policy": BUDGET, "prefetch_factor": 2}, "prefetch_factor=2 needs num_workers"),
+        ({"policy": BUDGET, "persistent_workers": True}, "persistent_workers=True needs"),
+        ({"policy": BUDGET, "group": "world"}, "group='world'"),
+        ({"policy": BUDGET, "shuffle": True, "sampler": range(3)}, "contradicts"),
+    ],
+)
+def test_every_wrong_argument_is_refused_at_construction(arguments, said):
+    with pytest.raises(ConfigurationError, match=said):
+        evenstep.DataLoader(Documents(10), **arguments)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "arguments", "said"),
+    [
+        (Endless(), {"shuffle": True}, "iterable dataset gives its own order"),
+        (Endless(), {"sampler": range(3)}, "iterable dataset gives its own order"),
+        (iter([]), {}, "has no __getitem__"),
+        (Unsized(), {}, "without __len__ needs a sampler"),
+    ],
+)
+def test_every_unfit_dataset_is_refused_at_construction(dataset, arguments, said):
+    with pytest.raises(ConfigurationError, match=said):
+        evenstep.DataLoader(dataset, policy=BUDGET, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("policy", "said"),
+    [
+        (lambda: evenstep.TokenBudget(0), "max_tokens=0 must be at least 1"),
+        (lambda: evenstep.TokenBudget(-5), "max_tokens=-5"),
+        (lambda: evenstep.TokenBudget("8k"), "max_tokens='8k' must be an integer"),
+        (lambda: evenstep.FixedBatch(0), "batch_size=0"),
+    ],
+)
+def test_a_budget_that_is_no_positive_number_is_refused(policy, said):
+    with pytest.raises(ConfigurationError, match=said):
+        policy()
+
+
+def test_the_number_of_steps_is_known_for_fixed_batches_only():
+    assert len(evenstep.DataLoader(Documents(10), batch_size=4)) == 3
+    assert len(evenstep.DataLoader(Documents(10), batch_size=4, drop_last=True)) == 2
+    assert len(evenstep.DataLoader(Documents(10), batch_size=4, sampler=range(9))) == 3
+    with pytest.raises(TypeError, match="depends on lengths"):
+        len(evenstep.DataLoader(Documents(10), policy=BUDGET))

@@ -1,0 +1,225 @@
+"""What comes out of a loader in one process: content, order, coverage, information."""
+
+from __future__ import annotations
+
+import gc
+import threading
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader as TorchDataLoader
+from torch.utils.data import IterableDataset, RandomSampler, get_worker_info
+
+import evenstep
+from documents import Documents
+
+COUNT = 203
+BUDGET = evenstep.TokenBudget(512)
+
+
+def passes(epochs: int = 1, **options) -> list[list[tuple[int, ...]]]:
+    """Dataset indices of each batch of each epoch, in order."""
+    options = {"policy": BUDGET, "shuffle": True, "seed": 3, "buffer_size": 48, **options}
+    loader = evenstep.DataLoader(Documents(COUNT), **options)
+    return [[step.indices for _, step in loader.steps()] for _ in range(epochs)]
+
+
+def test_every_sample_comes_once_in_each_epoch_and_epochs_differ():
+    epochs = passes(3)
+    for batches in epochs:
+        assert sorted(index for batch in batches for index in batch) == list(range(COUNT))
+    assert epochs[0] != epochs[1] != epochs[2]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"num_workers": 1},
+        {"num_workers": 2},
+        {"num_workers": 2, "chunk_size": 1, "prefetch": 1},
+        {"num_workers": 2, "chunk_size": 100, "prefetch": 50, "prefetch_factor": 5},
+        {"num_workers": 1, "persistent_workers": True},
+        {"num_workers": 2, "collate_threads": 3, "prefetch": 1},
+        {"chunk_size": 7},
+    ],
+    ids=str,
+)
+def test_batches_and_their_order_do_not_depend_on_how_they_are_made(options):
+    assert passes(2, **options) == passes(2)
+
+
+def test_batches_do_not_depend_on_the_start_method():
+    assert passes(1, num_workers=1, multiprocessing_context="spawn") == passes(1)
+
+
+def test_set_epoch_chooses_the_order():
+    loader = evenstep.DataLoader(Documents(COUNT), policy=BUDGET, shuffle=True, buffer_size=48)
+    natural = [[step.indices for _, step in loader.steps()] for _ in range(3)]
+    for epoch in (2, 0):
+        loader.set_epoch(epoch)
+        assert [step.indices for _, step in loader.steps()] == natural[epoch]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_batch_is_its_samples_padded_and_its_step_says_so(workers):
+    documents = Documents(COUNT, prompts=True)
+    loader = evenstep.DataLoader(
+        documents, policy=BUDGET, shuffle=True, num_workers=workers, buffer_size=48
+    )
+    for number, batch in enumerate(loader):
+        step = evenstep.pop_step(batch)
+        assert step.step == number
+        assert step.loss_scale == 1.0
+        assert batch["identity"].tolist() == list(step.indices)
+        rows, width = batch["input_ids"].shape
+        lengths = documents.lengths[list(step.indices)]
+        assert (rows, width) == (step.samples, lengths.max())
+        assert step.padded_tokens == rows * width <= 512
+        assert step.tokens == lengths.sum() == batch["attention_mask"].sum()
+        supervised = 0
+        for row, index in enumerate(step.indices):
+            sample = documents[index]
+            length = len(sample["input_ids"])
+            assert torch.equal(batch["input_ids"][row, :length], sample["input_ids"])
+            assert torch.equal(batch["labels"][row, :length], sample["labels"])
+            supervised += int((sample["labels"][1:] != -100).sum())
+            # Labels that begin unmasked are a copy of the tokens, which models shift themselves;
+            # of a masked prompt every label that is left counts.
+        assert step.supervised_tokens == supervised
+
+
+def test_packed_batches_carry_their_documents():
+    loader = evenstep.DataLoader(
+        Documents(40), policy=BUDGET, collate_fn=evenstep.PackCollator(), buffer_size=16
+    )
+    for batch, step in loader.steps():
+        assert batch["input_ids"].shape == (1, step.tokens)
+        assert batch["cu_seqlens"][-1] == step.tokens
+        assert len(batch["cu_seqlens"]) == step.samples + 1
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_fixed_batches_are_those_of_torch(workers, drop_last):
+    documents = Documents(COUNT)
+
+    def order() -> RandomSampler:
+        return RandomSampler(documents, generator=torch.Generator().manual_seed(7))
+
+    theirs = TorchDataLoader(
+        documents,
+        batch_size=8,
+        sampler=order(),
+        drop_last=drop_last,
+        collate_fn=evenstep.PadCollator(),
+    )
+    ours = evenstep.DataLoader(
+        documents, batch_size=8, sampler=order(), drop_last=drop_last, num_workers=workers
+    )
+    for expected, (batch, _) in zip(theirs, ours.steps(), strict=True):
+        assert expected.keys() == batch.keys()
+        for key, value in expected.items():
+            assert torch.equal(value, batch[key])
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_leaving_a_pass_early_disturbs_no_other(workers):
+    loader = evenstep.DataLoader(
+        Documents(COUNT), policy=BUDGET, shuffle=True, num_workers=workers, buffer_size=48
+    )
+    whole = [[step.indices for _, step in loader.steps()] for _ in range(2)]
+    loader.set_epoch(0)
+    for _, step in loader.steps():
+        if step.step == 2:
+            break
+    assert [step.indices for _, step in loader.steps()] == whole[1]
+
+
+def test_a_new_pass_ends_the_one_under_way():
+    loader = evenstep.DataLoader(Documents(COUNT), policy=BUDGET, buffer_size=48)
+    first = loader.steps()
+    next(first)
+    assert len(list(loader.steps())) > 3
+    with pytest.raises(evenstep.LoaderDiedError, match="iterate the loader again"):
+        next(first)
+
+
+def test_two_loaders_run_side_by_side():
+    def make(seed: int) -> evenstep.DataLoader:
+        return evenstep.DataLoader(
+            Documents(COUNT), policy=BUDGET, shuffle=True, seed=seed, num_workers=1, buffer_size=48
+        )
+
+    alone = [[step.indices for _, step in make(seed).steps()] for seed in (1, 2)]
+    together: list[list[tuple[int, ...]]] = [[], []]
+    one, two = make(1).steps(), make(2).steps()
+    for (_, first), (_, second) in zip(one, two):
+        together[0].append(first.indices)
+        together[1].append(second.indices)
+    for whole, seen in zip(alone, together):
+        assert whole[: len(seen)] == seen
+
+
+def test_a_loader_that_only_its_iterator_holds_lives_on():
+    count = 0
+    for _ in evenstep.DataLoader(Documents(COUNT), policy=BUDGET, buffer_size=48):
+        gc.collect()
+        count += 1
+    assert count == len(passes(1, shuffle=False)[0])
+
+
+def test_nothing_runs_after_a_loader_is_closed():
+    before = threading.active_count()
+    loader = evenstep.DataLoader(Documents(COUNT), policy=BUDGET, buffer_size=48)
+    next(loader.steps())
+    loader.close()
+    assert threading.active_count() == before
+    assert len(list(loader.steps())) > 3  # and it can be used again
+
+
+class Shards(IterableDataset):
+    """Shares its samples among the workers, unevenly."""
+
+    def __iter__(self):
+        info = get_worker_info()
+        worker, workers = (info.id, info.num_workers) if info else (0, 1)
+        for number in range(COUNT):
+            if min(number % 3, workers - 1) == worker:
+                yield {"input_ids": torch.full((1 + number % 50,), number)}
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_iterable_datasets_give_every_sample_once(workers):
+    loader = evenstep.DataLoader(Shards(), policy=BUDGET, num_workers=workers, buffer_size=48)
+    for _ in range(2):
+        seen = []
+        for batch, step in loader.steps():
+            assert step.indices is None
+            seen += batch["input_ids"][:, 0].tolist()
+        assert sorted(seen) == list(range(COUNT))
+
+
+def test_samples_may_be_bare_tensors():
+    tensors = [torch.arange(1 + n % 9) for n in range(30)]
+    loader = evenstep.DataLoader(tensors, policy=evenstep.TokenBudget(32), buffer_size=10)
+    rows = 0
+    for batch, step in loader.steps():
+        assert isinstance(batch, torch.Tensor)
+        rows += len(batch)
+        assert step.samples == len(batch)
+    assert rows == 30
+
+
+def draw(samples):
+    return {"drawn": (float(np.random.rand()), float(torch.rand(())))}
+
+
+def test_what_a_collate_function_draws_in_the_batcher_is_a_function_of_the_epoch():
+    def drawn() -> list[dict]:
+        loader = evenstep.DataLoader(
+            Documents(COUNT), policy=BUDGET, collate_fn=draw, num_workers=1, buffer_size=48
+        )
+        return [batch["drawn"] for batch, _ in loader.steps()]
+
+    assert drawn() == drawn()

@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from evenstep.loader import codec
+
+
+@dataclass
+class Record:
+    tokens: torch.Tensor
+    note: str
+
+
+def round_trip(obj: Any) -> Any:
+    data, buffers = codec.dumps(obj)
+    return codec.loads(data, [bytearray(buffer) for buffer in buffers])
+
+
+DTYPES = (
+    torch.bool,
+    torch.uint8,
+    torch.int16,
+    torch.int32,
+    torch.int64,
+    torch.float16,
+    torch.bfloat16,
+    torch.float32,
+    torch.float64,
+    torch.complex64,
+    torch.float8_e4m3fn,
+)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_tensors_of_every_dtype_come_back_from_their_buffer(dtype):
+    tensor = torch.arange(6).reshape(2, 3).to(dtype)
+    data, buffers = codec.dumps(tensor)
+    assert [buffer.nbytes for buffer in buffers] == [tensor.nbytes]
+    back = codec.loads(data, [bytearray(buffers[0])])
+    assert back.dtype == dtype
+    assert back.shape == (2, 3)
+    assert torch.equal(back.view(torch.uint8), tensor.view(torch.uint8))
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.empty(0),
+        torch.empty(3, 0, 2, dtype=torch.int64),
+        torch.tensor(7),
+        torch.arange(12).reshape(3, 4).T,
+        torch.arange(12)[::3],
+        torch.arange(4).expand(5, 4),
+        torch.complex(torch.ones(2), torch.ones(2)).conj(),
+        torch.eye(3).to_sparse(),
+        torch.ones(3, requires_grad=True),
+    ],
+    ids=[
+        "empty",
+        "no-extent",
+        "scalar",
+        "transposed",
+        "strided",
+        "expanded",
+        "conj",
+        "sparse",
+        "grad",
+    ],
+)
+def test_tensors_of_every_shape_come_back_equal(tensor):
+    back = round_trip(tensor)
+    assert back.shape == tensor.shape
+    assert back.requires_grad == tensor.requires_grad
+    assert torch.equal(back.to_dense(), tensor.to_dense())
+
+
+def test_objects_come_back_with_what_they_share():
+    shared = torch.arange(5)
+    sample = {
+        "a": shared,
+        "b": [shared, ("text", None, 3.5)],
+        "array": np.arange(6, dtype=np.uint16).reshape(2, 3),
+        "record": Record(torch.ones(2), "note"),
+    }
+    back = round_trip(sample)
+    assert back["a"] is back["b"][0]
+    assert back["b"][1] == ("text", None, 3.5)
+    np.testing.assert_array_equal(back["array"], sample["array"])
+    assert back["record"].note == "note"
+    assert torch.equal(back["record"].tokens, torch.ones(2))
+
+
+def test_tensors_use_the_buffers_in_place_and_may_be_written():
+    data, buffers = codec.dumps(torch.zeros(4, dtype=torch.int64))
+    memory = bytearray(buffers[0])
+    back = codec.loads(data, [memory])
+    back += 1
+    assert np.frombuffer(memory, np.int64).tolist() == [1, 1, 1, 1]

@@ -1,0 +1,211 @@
+"""Whole epochs on real ranks: every document once, equally many steps, nothing left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+from ranks import Rank, run
+
+import evenstep
+from documents import Documents
+
+EPOCHS = 5
+
+
+def make_loader(dataset: Any, **options: Any) -> evenstep.DataLoader:
+    return evenstep.DataLoader(
+        dataset,
+        **{
+            "policy": evenstep.TokenBudget(max_tokens=1024),
+            "buffer_size": 48,
+            "shuffle": True,
+            "seed": 3,
+            **options,
+        },
+    )
+
+
+def check_step(batch: Any, step: evenstep.StepInfo) -> None:
+    """What a StepInfo says of this rank is true of its batch."""
+    rows, width = batch["input_ids"].shape
+    if step.filler:
+        assert (rows, step.samples, step.loss_scale, step.indices) == (1, 0, 0.0, ())
+        return
+    assert batch["identity"].tolist() == list(step.indices or ())
+    assert step.samples == rows
+    assert step.padded_tokens == rows * width <= 1024
+    assert step.tokens == int(batch["attention_mask"].sum())
+
+
+def train_with_breaks_and_evaluate(rank: Rank, train: int, evaluation: int, workers: Any) -> Any:
+    """Five epochs, every other one left early, an evaluation amid each."""
+    loader = make_loader(Documents(train), **workers)
+    evaluated = make_loader(Documents(evaluation, seed=1), shuffle=False, **workers)
+    epochs = []
+    for epoch in range(EPOCHS):
+        loader.set_epoch(epoch)
+        steps, seen, tested = 0, [], []
+        for batch, step in loader.steps():
+            assert (step.epoch, step.step) == (epoch, steps)
+            check_step(batch, step)
+            steps += 1
+            seen += step.indices
+            if steps == 3:  # with the training pass under way
+                for batch, step in evaluated.steps():
+                    check_step(batch, step)
+                    tested += step.indices
+            if epoch % 2 and steps == 5:
+                break
+        epochs.append((steps, seen, tested))
+    loader.close()
+    evaluated.close()
+    return epochs, rank.children(), [t.name for t in threading.enumerate() if "evenstep" in t.name]
+
+
+FORK = {"num_workers": 2, "multiprocessing_context": "fork"}
+# Every start takes seconds, so there is one.
+SPAWN = {"num_workers": 1, "multiprocessing_context": "spawn", "persistent_workers": True}
+
+
+@pytest.mark.parametrize(
+    ("world_size", "workers"),
+    [(2, FORK), (4, FORK), (2, SPAWN), (2, {})],
+    ids=["2-fork", "4-fork", "2-spawn", "2-threads"],
+)
+@pytest.mark.timeout(120)
+def test_every_document_comes_once_an_epoch_through_breaks_and_evaluations(
+    tmp_path: Path, world_size: int, workers: Any
+) -> None:
+    train, evaluation = 1003, 301
+    results = run(
+        train_with_breaks_and_evaluate,
+        world_size,
+        train,
+        evaluation,
+        workers,
+        folder=tmp_path,
+        within=90,
+    )
+    for epoch in range(EPOCHS):
+        steps, seen, tested = zip(*(epochs[epoch] for epochs, _, _ in results))
+        assert len(set(steps)) == 1
+        for count, shards in ((evaluation, tested), *([] if epoch % 2 else [(train, seen)])):
+            times = Counter(index for shard in shards for index in shard)
+            assert set(times) == set(range(count))
+            assert sum(times.values()) == world_size * -(-count // world_size)
+        if epoch % 2:
+            assert set(steps) == {5}
+    for _, children, threads in results:
+        assert (children, threads) == ([], [])
+    # Epochs differ from each other.
+    assert results[0][0][0][1] != results[0][0][2][1]
+
+
+def uneven_epoch(rank: Rank, shards: list[list[int]], num_workers: int) -> Any:
+    loader = make_loader(
+        Documents(500),
+        shuffle=False,
+        sampler=shards[rank.rank],
+        num_workers=num_workers,
+        multiprocessing_context="fork" if num_workers else None,
+    )
+    steps = []
+    for batch, step in loader.steps():
+        check_step(batch, step)
+        assert len(batch["input_ids"]) >= 1  # a filler is a real batch
+        steps.append((step.filler, step.indices, step.totals))
+    return steps
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+@pytest.mark.timeout(60)
+def test_unequal_shards_one_of_them_empty_end_together_and_lose_nothing(
+    tmp_path: Path, num_workers: int
+) -> None:
+    """The audit of ODB, App. F."""
+    ends = [47, 47 + 46, 47 + 46 + 45]
+    shards = [list(range(begin, end)) for begin, end in zip([0, *ends], ends)] + [[]]
+    results = run(uneven_epoch, 4, shards, num_workers, folder=tmp_path, within=40)
+    assert len({len(steps) for steps in results}) == 1
+    for shard, steps in zip(shards, results):
+        assert sorted(index for _, indices, _ in steps for index in indices) == shard
+        # A rank fills when it has nothing left, and then to the end.
+        fillers = [filler for filler, _, _ in steps]
+        assert fillers == sorted(fillers)
+    assert all(filler for filler, _, _ in results[3])
+    for same in zip(*results):
+        totals = [totals for _, _, totals in same]
+        assert all(t == totals[0] for t in totals)
+        assert totals[0].samples.tolist() == [len(indices) for _, indices, _ in same]
+
+
+def descriptors() -> Counter[str]:
+    """Open descriptors by kind, but for slabs, of which there may be one more or less."""
+    kinds: Counter[str] = Counter()
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):
+            kinds[os.readlink(f"/proc/self/fd/{name}").partition(":")[0]] += 1
+    del kinds["/memfd"]
+    return kinds
+
+
+def epochs_and_descriptors(rank: Rank, persistent: bool) -> Any:
+    loader = make_loader(
+        Documents(120),
+        num_workers=1,
+        multiprocessing_context="fork",
+        persistent_workers=persistent,
+    )
+    workers, counts = [], []
+    for _ in range(4):
+        for step in range(2):
+            iterator = loader.steps()
+            next(iterator)
+            workers.append(frozenset(rank.children()))
+            if step:  # one pass left early, one run to its end
+                assert sum(1 for _ in iterator) > 2
+        del iterator
+        deadline = time.monotonic() + 2
+        while counts and descriptors() != counts[0] and time.monotonic() < deadline:
+            time.sleep(0.02)  # threads that are about to end hold some
+        counts.append(descriptors())
+        dist.barrier()
+    loader.close()
+    return len(set(workers)), counts, rank.children()
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.timeout(60)
+def test_passes_leave_no_descriptors_and_persistent_workers_stay(
+    tmp_path: Path, persistent: bool
+) -> None:
+    for generations, counts, children in run(
+        epochs_and_descriptors, 2, persistent, folder=tmp_path, within=40
+    ):
+        assert generations == (1 if persistent else 8)
+        assert counts[1:] == counts[:1] * 3
+        assert children == []
+
+
+def end_at_different_times(rank: Rank) -> Any:
+    loader = make_loader(Documents(64), num_workers=1, multiprocessing_context="fork")
+    seen = []
+    for _, step in loader.steps():
+        seen += step.indices
+        time.sleep(0.2 * rank.rank)
+    dist.destroy_process_group()
+    return seen
+
+
+@pytest.mark.timeout(60)
+def test_a_rank_that_is_through_may_go_while_others_still_consume(tmp_path: Path) -> None:
+    seen = run(end_at_different_times, 2, folder=tmp_path)
+    assert sorted(seen[0] + seen[1]) == list(range(64))

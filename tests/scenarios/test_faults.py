@@ -1,0 +1,262 @@
+"""Death of a worker, a batcher, a rank: the survivors say who died, soon, and nothing survives."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch.distributed as dist
+from ranks import Job, Outcome, Rank, run
+
+import evenstep
+from documents import Documents
+
+WITHIN = 10.0  # seconds from the fault to the end of every rank
+FORK = {"num_workers": 2, "multiprocessing_context": "fork"}
+THREADS: dict[str, Any] = {}
+with_and_without_workers = pytest.mark.parametrize(
+    "workers", [FORK, THREADS], ids=["workers", "threads"]
+)
+
+
+class Sticky(Documents):
+    """From some document on, each takes longer than any test."""
+
+    def __init__(self, first: int) -> None:
+        super().__init__(100_000)
+        self.first = first
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        if index >= self.first:
+            time.sleep(3600)
+        return super().__getitem__(index)
+
+
+class Wordy(Documents):
+    """Documents that are mostly text, which fills the pipes between processes."""
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return {**super().__getitem__(index), "text": [f"{index} {i}" for i in range(2000)]}
+
+
+def loader_over(dataset: Any, **options: Any) -> evenstep.DataLoader:
+    return evenstep.DataLoader(
+        dataset,
+        **{"policy": evenstep.TokenBudget(max_tokens=1024), "buffer_size": 32, **options},
+    )
+
+
+def train(
+    rank: Rank, workers: dict[str, Any], dataset: Any = None, pause: float = 0.01, begin: int = 3
+) -> None:
+    """Trains on and on; says who works for it once it has made a few steps."""
+    loader = loader_over(Documents(100_000) if dataset is None else dataset, **workers)
+    if begin == 0:
+        rank.say("training")
+    for steps, _ in enumerate(loader, start=1):
+        if steps == begin:
+            batcher = [child.pid for child in psutil.Process().children()]
+            others = [pid for pid in rank.children() if pid not in batcher]
+            rank.say("training", (batcher, others))
+        time.sleep(pause)
+
+
+def all_training(job: Job, world_size: int) -> list[tuple[list[int], list[int]]]:
+    return [job.heard(rank, "training") for rank in range(world_size)]
+
+
+def assert_died(outcome: Outcome, error: str, *says: str) -> None:
+    assert outcome.error == error, outcome.traceback + outcome.log
+    for words in says:
+        assert words in outcome.message
+
+
+@pytest.mark.timeout(60)
+def test_a_killed_worker_is_named_on_every_rank(tmp_path: Path) -> None:
+    with Job(train, 2, FORK, folder=tmp_path) as job:
+        _, workers = all_training(job, 2)[1]
+        os.kill(workers[0], signal.SIGKILL)
+        other, own = job.join(WITHIN)
+    assert_died(own, "LoaderDiedError", "rank 1", "worker", f"{workers[0]}")
+    assert_died(other, "PeerError", "rank 1 failed: LoaderDiedError", f"{workers[0]}")
+
+
+@pytest.mark.parametrize("dataset", [None, Wordy(100_000)], ids=["tokens", "text"])
+@pytest.mark.timeout(60)
+def test_a_killed_batcher_is_named_on_every_rank(tmp_path: Path, dataset: Any) -> None:
+    with Job(train, 2, FORK, dataset, folder=tmp_path) as job:
+        batcher, _ = all_training(job, 2)[1]
+        os.kill(batcher[0], signal.SIGKILL)
+        other, own = job.join(WITHIN)
+    assert_died(own, "LoaderDiedError", "rank 1", "batcher", f"{batcher[0]}", "SIGKILL")
+    assert_died(other, "PeerError", "rank 1 failed", "batcher")
+
+
+@with_and_without_workers
+@pytest.mark.parametrize("world_size", [2, 4])
+@pytest.mark.timeout(60)
+def test_a_killed_rank_is_named_on_every_other(
+    tmp_path: Path, world_size: int, workers: dict[str, Any]
+) -> None:
+    with Job(train, world_size, workers, folder=tmp_path) as job:
+        all_training(job, world_size)
+        victim = world_size - 2
+        job.signal(victim, signal.SIGKILL)
+        outcomes = job.join(WITHIN)
+    for rank, outcome in enumerate(outcomes):
+        if rank != victim:
+            assert_died(outcome, "PeerError", f"rank {victim} (process {job.pid(victim)} ", "died")
+
+
+@pytest.mark.timeout(60)
+def test_a_rank_killed_while_all_wait_for_their_samples_is_named(tmp_path: Path) -> None:
+    with Job(train, 2, FORK, Sticky(0), 0, 0, folder=tmp_path) as job:
+        all_training(job, 2)
+        time.sleep(1)  # long enough for a tick or two
+        job.signal(0, signal.SIGKILL)
+        outcome = job.join(WITHIN)[1]
+    assert_died(outcome, "PeerError", f"rank 0 (process {job.pid(0)} ", "died")
+
+
+@with_and_without_workers
+@pytest.mark.timeout(60)
+def test_an_interrupt_ends_every_rank_and_all_it_started(
+    tmp_path: Path, workers: dict[str, Any]
+) -> None:
+    with Job(train, 2, workers, folder=tmp_path) as job:
+        all_training(job, 2)
+        for rank in range(2):
+            job.signal(rank, signal.SIGINT, children=True)
+        outcomes = job.join(WITHIN)
+    for outcome in outcomes:
+        assert outcome.error in ("KeyboardInterrupt", "PeerError"), outcome.traceback
+        # One traceback of its own, and none of a child or a thread.
+        assert outcome.log.count("Traceback (most recent call last)") == 1, outcome.log
+    assert "KeyboardInterrupt" in [outcome.error for outcome in outcomes]
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=["SIGKILL", "SIGTERM"])
+@pytest.mark.parametrize(
+    "dataset",
+    [Documents(100_000), Wordy(100_000), Sticky(200)],
+    ids=["tokens", "text", "stuck worker"],
+)
+@pytest.mark.timeout(60)
+def test_a_killed_trainer_leaves_nothing_behind(
+    tmp_path: Path, dataset: Any, number: signal.Signals
+) -> None:
+    with Job(train, 1, FORK, dataset, folder=tmp_path) as job:
+        batcher, workers = job.heard(0, "training")
+        assert len(batcher) == 1
+        assert len(workers) == 2
+        job.signal(0, number)
+        job.join(WITHIN)
+
+
+@pytest.mark.timeout(60)
+def test_a_killed_trainer_of_spawned_processes_leaves_nothing_behind(tmp_path: Path) -> None:
+    spawn = {"num_workers": 1, "multiprocessing_context": "spawn"}
+    with Job(train, 1, spawn, folder=tmp_path) as job:
+        job.heard(0, "training", within=40)
+        job.signal(0, signal.SIGKILL)
+        job.join(WITHIN)
+
+
+def leave_alone(rank: Rank, workers: dict[str, Any]) -> int:
+    steps = 0
+    for _ in loader_over(Documents(100_000), **workers):
+        steps += 1
+        if rank.rank == 1 and steps == 5:
+            break
+    return steps
+
+
+@with_and_without_workers
+@pytest.mark.timeout(60)
+def test_a_rank_that_leaves_alone_is_named_on_the_other(
+    tmp_path: Path, workers: dict[str, Any]
+) -> None:
+    with Job(leave_alone, 2, workers, folder=tmp_path) as job:
+        stays, leaves = job.join(WITHIN)
+    assert leaves.value == 5
+    assert_died(stays, "PeerError", "rank 1 left epoch 0 early")
+
+
+def fail_in_training(rank: Rank, workers: dict[str, Any]) -> None:
+    loader = loader_over(Documents(100_000), **workers)
+    for steps, _ in enumerate(loader.steps()):
+        if rank.rank == 1 and steps == 5:
+            raise ZeroDivisionError("no gradient")
+
+
+@with_and_without_workers
+@pytest.mark.timeout(60)
+def test_a_trainer_that_raises_amid_a_pass_ends_and_the_others_hear_of_it(
+    tmp_path: Path, workers: dict[str, Any]
+) -> None:
+    with Job(fail_in_training, 2, workers, folder=tmp_path) as job:
+        other, own = job.join(WITHIN)
+    assert own.error == "ZeroDivisionError"
+    assert_died(other, "PeerError", "rank 1 left epoch 0 early")
+    assert own.log.count("Traceback (most recent call last)") == 1, own.log
+
+
+def passes(rank: Rank, loader: evenstep.DataLoader) -> Iterator[int]:
+    while True:
+        yield sum(len(step.indices) for _, step in loader.steps())
+
+
+def lose_a_worker_between_passes(rank: Rank) -> list[Any]:
+    loader = loader_over(Documents(100), **FORK, persistent_workers=True)
+    results: list[Any] = []
+    for number in range(3):
+        try:
+            results.append(sum(len(step.indices) for _, step in loader.steps()))
+        except (evenstep.LoaderDiedError, evenstep.PeerError) as error:
+            results.append(type(error).__name__)
+        dist.barrier()
+        if rank.rank == 0 and number == 0:
+            worker = psutil.Process().children()[0].children()[0]
+            worker.kill()
+        dist.barrier()
+    loader.close()
+    return results
+
+
+@pytest.mark.timeout(60)
+def test_persistent_workers_that_died_between_passes_are_replaced(tmp_path: Path) -> None:
+    with Job(lose_a_worker_between_passes, 2, folder=tmp_path) as job:
+        outcomes = job.join(20)
+    for outcome in outcomes:
+        assert outcome.value is not None, outcome.traceback
+        # The pass after may notice, on both ranks, or be whole.
+        assert outcome.value[0] == outcome.value[2] == 50
+    second = [outcome.value[1] for outcome in outcomes]
+    assert second in ([50, 50], ["LoaderDiedError", "PeerError"])
+
+
+def break_off(rank: Rank, workers: dict[str, Any]) -> list[int]:
+    """Breaks off passes whose workers are stuck, or whose batches clog the pipe."""
+    seconds = []
+    for dataset in (Sticky(200), Wordy(1000)):
+        loader = loader_over(dataset, **workers)
+        for steps, _ in enumerate(loader):
+            if steps == 2:
+                break
+        loader.close()
+        seconds.append(len(rank.children()))
+    return seconds
+
+
+@with_and_without_workers
+@pytest.mark.timeout(60)
+def test_breaking_off_waits_for_no_sample_and_no_pipe(
+    tmp_path: Path, workers: dict[str, Any]
+) -> None:
+    assert run(break_off, 1, workers, folder=tmp_path, within=WITHIN) == [[0, 0]]

@@ -1,0 +1,130 @@
+"""Training with DistributedDataParallel on dynamic batches follows the gradient of all samples."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from ranks import Rank, run
+from torch import nn
+from torch.nn.functional import cross_entropy, scaled_dot_product_attention
+from torch.nn.parallel import DistributedDataParallel
+
+import evenstep
+from documents import VOCABULARY, Documents
+
+Batch = dict[str, Any]
+WIDTH = 8
+
+
+class Model(nn.Module):
+    """A causal transformer of one layer in float64, which takes padded and packed batches, and
+    gives the mean loss over the supervised tokens, shifting the labels by one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.tokens = nn.Embedding(VOCABULARY, WIDTH)
+        self.mix = nn.Linear(WIDTH, 3 * WIDTH)
+        self.head = nn.Linear(WIDTH, VOCABULARY)
+        self.double()
+
+    def forward(self, batch: Batch) -> torch.Tensor:
+        tokens, labels = batch["input_ids"], batch["labels"]
+        document = batch.get("document_ids")
+        if document is None:
+            # Padding is a document of its own.
+            document = batch["attention_mask"]
+        together = (document[:, :, None] == document[:, None, :]).tril()
+        x = self.tokens(tokens)
+        query, key, value = self.mix(x).chunk(3, dim=-1)
+        x = x + scaled_dot_product_attention(query, key, value, attn_mask=together)
+        logits = self.head(torch.tanh(x))[:, :-1]
+        return cross_entropy(logits.flatten(0, 1), labels[:, 1:].flatten())
+
+
+def gradient(module: nn.Module) -> torch.Tensor:
+    gradients = [p.grad.flatten().clone() for p in module.parameters() if p.grad is not None]
+    module.zero_grad(set_to_none=True)
+    return torch.cat(gradients)
+
+
+def relative_error(value: torch.Tensor, truth: torch.Tensor) -> float:
+    return float((value - truth).norm() / truth.norm())
+
+
+# Ranks have unequally many, so that the last steps of one are fillers.
+COUNT = 120
+SHARDS = [list(range(0, COUNT, 2)) + list(range(1, COUNT // 2, 2)), list(range(61, COUNT, 2))]
+
+
+def loader_of(rank: Rank, form: str, num_workers: int) -> evenstep.DataLoader:
+    return evenstep.DataLoader(
+        Documents(COUNT, longest=64, prompts=True),
+        policy=evenstep.TokenBudget(max_tokens=256),
+        collate_fn=evenstep.PadCollator() if form == "padded" else evenstep.PackCollator(),
+        sampler=SHARDS[rank.rank],
+        buffer_size=16,
+        num_workers=num_workers,
+        multiprocessing_context="fork" if num_workers else None,
+    )
+
+
+def truth_of(indices: list[int]) -> torch.Tensor:
+    """Gradient of all samples as one padded batch in one process, made without a loader."""
+    model = Model()
+    dataset = Documents(COUNT, longest=64, prompts=True)
+    model(evenstep.PadCollator()([dataset[i] for i in indices])).backward()
+    return gradient(model)
+
+
+def step_by_step(rank: Rank, model: nn.Module, form: str, num_workers: int) -> list[Any]:
+    steps = []
+    for batch in loader_of(rank, form, num_workers):
+        step = evenstep.pop_step(batch)
+        (model(batch) * step.loss_scale).backward()
+        steps.append((step.indices, gradient(model)))
+    return steps
+
+
+def whole_epoch(rank: Rank, model: Any, form: str, num_workers: int) -> torch.Tensor:
+    """One update for an epoch: every step weighs as much as the tokens it trains on."""
+    total = 0
+    with model.no_sync():
+        for batch in loader_of(rank, form, num_workers):
+            step = evenstep.pop_step(batch)
+            total += step.global_supervised_tokens
+            (model(batch) * step.loss_scale * step.global_supervised_tokens).backward()
+    # What the last micro-step of an accumulation does: the mean over ranks.
+    for parameter in model.parameters():
+        torch.distributed.all_reduce(parameter.grad)
+        parameter.grad /= rank.world_size * total
+    return gradient(model)
+
+
+def train(rank: Rank, form: str, num_workers: int) -> Any:
+    model = DistributedDataParallel(Model())
+    return (
+        step_by_step(rank, model, form, num_workers),
+        whole_epoch(rank, model, form, num_workers),
+    )
+
+
+@pytest.mark.parametrize(("form", "num_workers"), [("padded", 0), ("packed", 1)])
+@pytest.mark.timeout(90)
+def test_gradients_of_steps_and_epochs_are_those_of_one_process(
+    tmp_path: Path, form: str, num_workers: int
+) -> None:
+    ranks = run(train, 2, form, num_workers, folder=tmp_path, within=15)
+    of_steps = [steps for steps, _ in ranks]
+    assert len(of_steps[0]) == len(of_steps[1]) > 10
+    assert any(not indices for indices, _ in of_steps[1])  # fillers
+    for same in zip(*of_steps):
+        truth = truth_of([i for indices, _ in same for i in indices])
+        for _, value in same:
+            assert relative_error(value, truth) < 1e-5
+    truth = truth_of(list(range(COUNT)))
+    for _, value in ranks:
+        assert relative_error(value, truth) < 1e-5

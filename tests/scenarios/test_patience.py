@@ -1,0 +1,172 @@
+"""Ranks may be slow, pause, or use their loaders in any way; nothing but time is lost."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+from ranks import Rank, run
+
+import evenstep
+from documents import Documents
+
+FORK = {"num_workers": 1, "multiprocessing_context": "fork"}
+with_and_without_workers = pytest.mark.parametrize(
+    "workers", [FORK, {}], ids=["workers", "threads"]
+)
+
+
+class Slow(Documents):
+    """One document takes three seconds."""
+
+    def __init__(self, index: int) -> None:
+        super().__init__(200)
+        self.index = index
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        if index == self.index:
+            time.sleep(3)
+        return super().__getitem__(index)
+
+
+def loader_over(dataset: Any, **options: Any) -> evenstep.DataLoader:
+    return evenstep.DataLoader(
+        dataset,
+        **{"policy": evenstep.TokenBudget(max_tokens=1024), "buffer_size": 16, **options},
+    )
+
+
+def epoch_of(loader: evenstep.DataLoader) -> list[Any]:
+    return [step.indices for _, step in loader.steps()]
+
+
+def one_is_slow(rank: Rank, workers: dict[str, Any]) -> Any:
+    dataset = Slow(101) if rank.rank else Documents(200)
+    return epoch_of(loader_over(dataset, **workers))
+
+
+def one_pauses(rank: Rank, workers: dict[str, Any]) -> Any:
+    """Rank 0 pauses amid the epoch, as for an evaluation that it alone makes."""
+    loader = loader_over(Documents(200), **workers)
+    evaluated = evenstep.DataLoader(Documents(30, seed=1), batch_size=4, group="local", **workers)
+    steps = []
+    for _, step in loader.steps():
+        steps.append(step.indices)
+        if rank.rank == 0 and step.step == 4:
+            time.sleep(3)
+            assert sum(len(step.indices) for _, step in evaluated.steps()) == 30
+    return steps
+
+
+@with_and_without_workers
+@pytest.mark.parametrize("function", [one_is_slow, one_pauses])
+@pytest.mark.timeout(60)
+def test_slowness_of_one_rank_changes_no_batch(
+    tmp_path: Path, function: Any, workers: dict[str, Any]
+) -> None:
+    slow = run(function, 2, workers, folder=folder_in(tmp_path, "slow"))
+    quick = run(nobody_is_slow, 2, folder=folder_in(tmp_path, "quick"))
+    assert slow == quick
+
+
+def nobody_is_slow(rank: Rank) -> Any:
+    return epoch_of(loader_over(Documents(200)))
+
+
+def folder_in(folder: Path, name: str) -> Path:
+    (folder / name).mkdir()
+    return folder / name
+
+
+def side_by_side(rank: Rank) -> Any:
+    """Two passes in step, of which one ends sooner, and another one after them."""
+    loaders = [loader_over(Documents(n, seed=n), **FORK) for n in (120, 80, 40)]
+    seen: list[list[int]] = [[], [], []]
+    for pair in itertools.zip_longest(loaders[0].steps(), loaders[1].steps()):
+        for which, made in enumerate(pair):
+            seen[which] += made[1].indices if made else ()
+    seen[2] += itertools.chain.from_iterable(epoch_of(loaders[2]))
+    return seen
+
+
+@pytest.mark.timeout(60)
+def test_loaders_may_run_side_by_side(tmp_path: Path) -> None:
+    results = run(side_by_side, 2, folder=tmp_path)
+    for which, count in enumerate((120, 80, 40)):
+        assert sorted(results[0][which] + results[1][which]) == list(range(count))
+
+
+def subgroups(rank: Rank) -> Any:
+    """Two data-parallel groups of two ranks each, with documents of their own."""
+    groups = [dist.new_group([0, 2]), dist.new_group([1, 3])]
+    own = rank.rank % 2
+    loader = loader_over(Documents(60 + own, seed=own), group=groups[own])
+    steps = list(loader.steps())
+    assert {step.world_size for _, step in steps} == {2}
+    assert {step.rank for _, step in steps} == {rank.rank // 2}
+    return [i for _, step in steps for i in step.indices]
+
+
+@pytest.mark.timeout(60)
+def test_a_loader_keeps_to_its_group(tmp_path: Path) -> None:
+    results = run(subgroups, 4, folder=tmp_path)
+    assert sorted(results[0] + results[2]) == list(range(60))
+    assert sorted(set(results[1] + results[3])) == list(range(61))
+
+
+def length_on_one_rank(rank: Rank) -> Any:
+    first, second = (evenstep.DataLoader(Documents(n), batch_size=4) for n in (30, 41))
+    if rank.rank == 0:  # as a progress bar does
+        assert (len(second), len(first)) == (6, 4)
+    return [sum(1 for _ in loader) for loader in (first, second)]
+
+
+@pytest.mark.timeout(60)
+def test_the_length_of_a_loader_takes_no_other_rank(tmp_path: Path) -> None:
+    assert run(length_on_one_rank, 2, folder=tmp_path) == [[4, 6]] * 2
+
+
+SCRIPT = """
+import sys
+import evenstep
+from documents import Documents
+
+loader = evenstep.DataLoader(
+    Documents(10_000), batch_size=4, num_workers={workers}, **{context}
+)
+steps = loader.steps()
+next(steps)
+{ending}
+"""
+
+
+@pytest.mark.parametrize(
+    ("ending", "code"),
+    [("", 0), ("sys.exit(3)", 3), ("raise ValueError('in training')", 1)],
+    ids=["end", "exit", "raise"],
+)
+@with_and_without_workers
+@pytest.mark.timeout(60)
+def test_a_script_may_end_amid_a_pass(ending: str, code: int, workers: dict[str, Any]) -> None:
+    context = {k: v for k, v in workers.items() if k != "num_workers"}
+    script = SCRIPT.format(workers=workers.get("num_workers", 0), context=context, ending=ending)
+    tests = str(Path(__file__).parents[1])
+    ended = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            f"import sys; sys.path.append({tests!r})\n{script}",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert ended.returncode == code, ended.stderr
+    assert ended.stderr.count("Traceback") == (code == 1), ended.stderr

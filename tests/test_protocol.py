@@ -1,0 +1,269 @@
+"""The state machine, driven by every order of events that a transport can produce."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from evenstep.errors import ConfigurationError, InvariantError, MismatchError, PeerError
+from evenstep.plan import FixedBatch, Groups, Plan, Policy, Proposal, TokenBudget
+from evenstep.plan.groups import generator
+from evenstep.protocol import RankProtocol, abort_message
+
+
+@dataclass(frozen=True)
+class Arbitrary(Policy):
+    """Plans any groups that the contract of policies allows, and returns the rest."""
+
+    salt: int = 0
+
+    def propose(self, window):
+        draw = generator(self.salt, window.round, len(window))
+        members = draw.permutation(len(window))
+        inner = np.flatnonzero(draw.integers(0, 2, len(window) - 1)) + 1
+        offsets = np.concatenate([[0], inner, [len(window)]]).astype(np.int64)
+        return Proposal(np.array([len(offsets) - 1]), Groups(members, offsets), window)
+
+    def settle(self, proposal, messages, rank):
+        counts = messages[:, 0]
+        steps = int(counts[counts > 0].min())
+        return Plan(proposal.groups.take(np.arange(steps)))
+
+
+POLICIES = st.one_of(
+    st.builds(FixedBatch, st.integers(1, 5)),
+    st.builds(FixedBatch, st.integers(1, 5), drop_last=st.just(True)),
+    st.builds(
+        TokenBudget,
+        st.integers(30, 200),
+        max_steps_per_round=st.one_of(st.none(), st.integers(1, 4)),
+        max_wait=st.integers(0, 3),
+        emission_order=st.sampled_from(["aligned", "flip-balanced"]),
+    ),
+    st.builds(Arbitrary, st.integers(0, 5)),
+)
+SHARDS = st.lists(st.lists(st.integers(1, 30), max_size=40), min_size=1, max_size=16)
+
+
+def columns(lengths):
+    length = np.array(lengths, np.int64)
+    return np.stack([length, length // 2, length * 0], axis=1)
+
+
+def play(policy, shards, *, buffer_size, exhausted="pad", chunk=lambda: 3, pushes=lambda: False):
+    """Runs an epoch. Returns the machines, each rank's steps, and the number of exchanges.
+
+    Args:
+        chunk: samples in each delivery.
+        pushes: whether a rank is given a chunk that it has not asked for.
+    """
+    machines = [
+        RankProtocol(
+            policy=policy,
+            rank=rank,
+            world_size=len(shards),
+            buffer_size=buffer_size,
+            exhausted=exhausted,
+        )
+        for rank in range(len(shards))
+    ]
+    given_ = [0] * len(shards)
+    steps = [[] for _ in shards]
+    exchanges = 0
+
+    def deliver(rank):
+        machine, size = machines[rank], chunk()
+        part = shards[rank][given_[rank] : given_[rank] + size]
+        given_[rank] += size
+        if part:
+            machine.receive(columns(part))
+        else:
+            machine.end_of_source()
+        return bool(part)
+
+    ended = [False] * len(shards)
+    while not all(machine.finished for machine in machines):
+        # Lemma 3: as long as anybody goes on, everybody does.
+        assert not any(machine.finished for machine in machines)
+        for rank, machine in enumerate(machines):
+            while machine.wanted:
+                ended[rank] = not deliver(rank)
+            if not ended[rank] and pushes():
+                ended[rank] = not deliver(rank)
+        messages = [machine.outgoing() for machine in machines]
+        for rank, machine in enumerate(machines):
+            steps[rank] += machine.incoming(messages)
+            # Lemma 1, from the outside.
+            parts = machine.emitted + machine.dropped + machine.undelivered
+            assert machine.received == parts + machine.pending
+        exchanges += 1
+    return machines, steps, exchanges
+
+
+@settings(max_examples=300)
+@given(POLICIES, SHARDS, st.integers(1, 25), st.randoms(use_true_random=False))
+def test_every_sample_is_emitted_once_and_every_rank_makes_the_same_steps(
+    policy, shards, buffer_size, random
+):
+    machines, steps, exchanges = play(
+        policy,
+        shards,
+        buffer_size=buffer_size,
+        chunk=lambda: random.randint(1, 7),
+        pushes=lambda: random.random() < 0.3,
+    )
+    assert len({len(own) for own in steps}) == 1
+    for shard, machine, own in zip(shards, machines, steps):
+        emitted = [number for step in own for number in step.members.tolist()]
+        assert len(set(emitted)) == len(emitted) == machine.emitted
+        assert machine.pending == machine.undelivered == 0
+        assert machine.emitted + machine.dropped == len(shard)
+        if not getattr(policy, "drop_last", False):
+            assert sorted(emitted) == list(range(len(shard)))
+        assert [step.index for step in own] == list(range(len(own)))
+    # Theorem 4: each round but those in which a rank only drops emits a sample on every rank that
+    # has any; a round is two exchanges, and there is one hello and one farewell.
+    longest = max(len(shard) for shard in shards)
+    assert exchanges <= 2 + 2 * (longest + 1)
+
+
+@given(POLICIES, SHARDS, st.integers(1, 25))
+def test_all_ranks_learn_the_same_of_every_step(policy, shards, buffer_size):
+    _, steps, _ = play(policy, shards, buffer_size=buffer_size)
+    for same in zip(*steps):
+        for rank, step in enumerate(same):
+            assert step.totals == same[0].totals
+            lengths = [shards[rank][number] for number in step.members.tolist()]
+            assert step.totals.samples[rank] == len(lengths)
+            assert step.totals.tokens[rank] == sum(lengths)
+            assert step.totals.padded_tokens[rank] == len(lengths) * max(lengths, default=0)
+            assert step.totals.supervised_tokens[rank] == sum(n // 2 for n in lengths)
+            assert step.filler == (not lengths)
+
+
+@given(POLICIES, SHARDS, st.integers(1, 25), st.randoms(use_true_random=False))
+def test_how_samples_arrive_changes_no_step(policy, shards, buffer_size, random):
+    _, plain, _ = play(policy, shards, buffer_size=buffer_size, chunk=lambda: 1)
+    _, other, _ = play(
+        policy,
+        shards,
+        buffer_size=buffer_size,
+        chunk=lambda: random.randint(1, 50),
+        pushes=lambda: random.random() < 0.5,
+    )
+    for mine, theirs in zip(plain, other, strict=True):
+        assert [s.members.tolist() for s in mine] == [s.members.tolist() for s in theirs]
+
+
+@given(POLICIES, SHARDS, st.integers(1, 25))
+def test_stop_ends_all_ranks_together_and_makes_no_filler(policy, shards, buffer_size):
+    machines, steps, _ = play(policy, shards, buffer_size=buffer_size, exhausted="stop")
+    assert len({len(own) for own in steps}) == 1
+    assert not any(step.filler for own in steps for step in own)
+    for machine, own in zip(machines, steps):
+        assert machine.emitted == sum(len(step.members) for step in own)
+        assert machine.pending == 0
+    if min(map(len, shards)) == 0:
+        assert steps[0] == []
+
+
+def pair(**differing):
+    common = {"policy": FixedBatch(2), "world_size": 2, "buffer_size": 4}
+    return [
+        RankProtocol(**{**common, "rank": rank, **(differing if rank else {})}) for rank in range(2)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("differing", "named"),
+    [
+        ({"policy": FixedBatch(3)}, "policy"),
+        ({"policy": TokenBudget(64)}, "policy"),
+        ({"seed": 1}, "seed"),
+        ({"epoch": 1}, "epoch"),
+        ({"buffer_size": 6}, "buffer_size"),
+        ({"exhausted": "stop"}, "exhausted"),
+        ({"options": {"dataset size": 7}}, "dataset size"),
+    ],
+)
+def test_ranks_that_were_built_differently_all_say_so(differing, named):
+    machines = pair(**differing)
+    messages = [machine.outgoing() for machine in machines]
+    for machine in machines:
+        with pytest.raises(MismatchError, match=f"ranks differ in {named}: rank 0 has .* rank 1"):
+            machine.incoming(messages)
+
+
+def test_an_abort_reaches_every_rank_by_name():
+    machines = pair()
+    messages = [machines[0].outgoing(), abort_message("SampleError: sample 7 is empty")]
+    for machine in machines:
+        with pytest.raises(PeerError, match="rank 1 failed: SampleError: sample 7 is empty"):
+            machine.incoming(messages)
+
+
+def test_a_rank_that_left_is_named():
+    machines = pair()
+    with pytest.raises(PeerError, match="rank 1 left epoch 0 early"):
+        machines[0].incoming([machines[0].outgoing(), b""])
+
+
+def test_ranks_in_different_places_are_told():
+    ahead, behind = pair()
+    hello = [ahead.outgoing(), behind.outgoing()]
+    ahead.incoming(hello)
+    ahead.end_of_source()
+    with pytest.raises(MismatchError, match="every rank must use its loaders in the same order"):
+        ahead.incoming([ahead.outgoing(), hello[1]])
+
+
+@dataclass(frozen=True)
+class Broken(Policy):
+    how: str = ""
+
+    def propose(self, window):
+        groups = Groups(np.arange(len(window)), np.arange(len(window) + 1))
+        return Proposal(np.zeros(1, np.int64), groups, window)
+
+    def settle(self, proposal, messages, rank):
+        groups = proposal.groups
+        if self.how == "twice":
+            return Plan(Groups(np.array([0, 0]), np.array([0, 1, 2])))
+        if self.how == "nothing":
+            return Plan(Groups.empty())
+        if self.how == "out of nowhere":
+            return Plan(Groups(np.array([len(proposal.window)]), np.array([0, 1])))
+        return Plan(groups.take(np.arange(1 + rank)))
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("twice", "a sample twice"),
+        ("nothing", "planned nothing"),
+        ("out of nowhere", "out of nowhere"),
+        ("unequal", r"planned \[1, 2\] steps"),
+    ],
+)
+def test_a_policy_that_breaks_its_contract_is_found_out(how, said):
+    with pytest.raises(InvariantError, match=said):
+        play(Broken(how), [[5] * 6, [5] * 6], buffer_size=4)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ({"rank": 2}, "rank=2"),
+        ({"buffer_size": 0}, "buffer_size=0"),
+        ({"world_size": 0}, "world_size=0"),
+        ({"exhausted": "join"}, "exhausted='join'"),
+    ],
+)
+def test_wrong_arguments_are_refused_by_name(arguments, named):
+    options = {"policy": FixedBatch(1), "rank": 0, "world_size": 2, "buffer_size": 4}
+    with pytest.raises(ConfigurationError, match=named):
+        RankProtocol(**{**options, **arguments})
