@@ -37,7 +37,7 @@ from evenstep.simulate import sample_lengths
 
 MAX_TOKENS = 12_288
 BLOCK = 0.02  # seconds of calls, one after the other, that make one measurement
-CHUNK = 16  # samples that arrive at a time, on both sides as in their loaders: evenstep's; 1 in ODB
+CHUNK = 16  # samples that arrive at a time in evenstep's loader; in the package's, one
 Sample = dict[str, torch.Tensor]
 
 
@@ -133,8 +133,8 @@ class PeerCase:
     def all_gather_into_tensor(self, out: torch.Tensor, own: torch.Tensor, group: object) -> None:
         self.sent += own.numel() * own.element_size()
         table = out.view(self.world_size, -1)
-        if own.numel() == self.buffer:  # second exchange, tokens after alignment: contents are used
-            table.copy_(own.expand_as(table))  # in sums only
+        if own.numel() == self.buffer:  # the second exchange: tokens after alignment, to be summed
+            table.copy_(own.expand_as(table))
             return
         table.copy_(self._rows[:, : own.numel()])
         if not torch.equal(table[0], own):
