@@ -50,7 +50,7 @@ PROCESSES = multiprocessing.get_context("forkserver")
 MAX_TOKENS = 12_288
 LOADERS = {"torch": "torch", "given": "torch, given", "evenstep": "evenstep", "odb": "ODB"}
 IMAGE = (3, 320, 320)  # float32: 1.2 MB
-DEFAULT_SAMPLES = {"text": 6_000, "image": 2_400}
+DEFAULT_SAMPLES = {"text": 6_000, "image": 2_000}
 TARGETS = {"text": 0.8, "image": 0.9}  # of torch's samples per second
 
 

@@ -85,7 +85,7 @@ class EvenstepCase:
         return seconds
 
     def round(self, *, read: bool = False) -> tuple[float, int]:
-        """Seconds and steps of a round; `read` also cuts each step's totals out of the tables."""
+        """Seconds and steps of a round; `read` also cuts each step out of the tables."""
         rank = self._protocol(0)
         rank.outgoing()
         rank.incoming(self.hellos)
@@ -98,7 +98,7 @@ class EvenstepCase:
         steps = rank.incoming(self.receipts)
         if read:
             for step in steps:
-                _ = step.totals
+                _ = step.members, step.totals
         return time.thread_time() - begin, len(steps)
 
 
@@ -292,7 +292,7 @@ def main() -> None:
     for row in rows:
         read = row["ms"]["evenstep_exact_read"]["median"]
         print(
-            f"with the totals of all {row['steps']:,} steps read: W={row['world_size']}, buffer "
+            f"with all {row['steps']:,} steps cut out of the tables: W={row['world_size']}, buffer "
             f"{row['buffer']:,}: {read:.3f} ms, {row['ms']['odb_exact']['median'] / read:.1f}x"
         )
     for name, value in grown.items():

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from evenstep.cost import MemoryLimit
 from evenstep.errors import ConfigurationError, InvariantError, MismatchError, PeerError
 from evenstep.plan import FixedBatch, Groups, Plan, Policy, Proposal, TokenBudget
 from evenstep.plan.groups import generator
@@ -198,6 +199,65 @@ def test_ranks_that_were_built_differently_all_say_so(differing, named):
             machine.incoming(messages)
 
 
+@given(
+    POLICIES, st.lists(st.integers(0, 12), min_size=2, max_size=5), st.sampled_from("AL"), st.data()
+)
+def test_a_rank_that_fails_or_leaves_at_any_exchange_is_named_by_all(policy, counts, how, data):
+    machines = [
+        RankProtocol(policy=policy, rank=rank, world_size=len(counts), buffer_size=6)
+        for rank in range(len(counts))
+    ]
+    culprit = data.draw(st.integers(0, len(counts) - 1))
+    good = data.draw(st.integers(0, 12))
+    for machine, count in zip(machines, counts):
+        machine.receive(columns([7] * count))
+        machine.end_of_source()
+    for _ in range(good):
+        messages = [machine.outgoing() for machine in machines]
+        for machine in machines:
+            machine.incoming(messages)
+        if machines[0].finished:
+            return
+    messages = [machine.outgoing() for machine in machines]
+    messages[culprit] = abort_message("sample 3") if how == "A" else b""
+    for machine in machines:
+        said = f"rank {culprit} failed: sample 3" if how == "A" else f"rank {culprit} left epoch 0"
+        with pytest.raises(PeerError, match=said):
+            machine.incoming(messages)
+
+
+def test_a_finished_rank_takes_no_part_in_any_exchange():
+    (machine,), _, _ = play(FixedBatch(2), [[5] * 3], buffer_size=4)
+    with pytest.raises(InvariantError, match="no message is due"):
+        machine.outgoing()
+    with pytest.raises(InvariantError, match="after the end of the epoch"):
+        machine.incoming([b""])
+    with pytest.raises(InvariantError, match="after the end of the source"):
+        machine.receive(columns([5]))
+
+
+def test_no_message_is_due_before_the_window_is_full():
+    machine = RankProtocol(policy=FixedBatch(2), rank=0, world_size=1, buffer_size=4)
+    machine.incoming([machine.outgoing()])
+    machine.receive(columns([5] * 3))
+    assert machine.wanted == 1
+    with pytest.raises(InvariantError, match="with 1 wanted"):
+        machine.outgoing()
+
+
+def test_a_message_may_be_asked_for_again():
+    ahead, behind = pair()
+    for machine in (ahead, behind):
+        machine.receive(columns(range(1, 7)))
+        machine.end_of_source()
+    while not ahead.finished:
+        messages = [ahead.outgoing(), behind.outgoing()]
+        assert messages == [ahead.outgoing(), behind.outgoing()]
+        for machine in (ahead, behind):
+            machine.incoming(messages)
+    assert ahead.emitted == behind.emitted == 6
+
+
 def test_an_abort_reaches_every_rank_by_name():
     machines = pair()
     messages = [machines[0].outgoing(), abort_message("SampleError: sample 7 is empty")]
@@ -225,6 +285,10 @@ def test_ranks_in_different_places_are_told():
 class Broken(Policy):
     how: str = ""
 
+    @property
+    def limit(self):
+        return MemoryLimit(max_tokens=14)
+
     def propose(self, window):
         groups = Groups(np.arange(len(window)), np.arange(len(window) + 1))
         return Proposal(np.zeros(1, np.int64), groups, window)
@@ -235,8 +299,18 @@ class Broken(Policy):
             return Plan(Groups(np.array([0, 0]), np.array([0, 1, 2])))
         if self.how == "nothing":
             return Plan(Groups.empty())
+        if self.how == "too large":
+            return Plan(Groups(np.arange(4), np.array([0, 1, 4])))
         if self.how == "out of nowhere":
             return Plan(Groups(np.array([len(proposal.window)]), np.array([0, 1])))
+        if self.how == "before the first":
+            return Plan(Groups(np.array([-1]), np.array([0, 1])))
+        if self.how == "dropped too":
+            return Plan(Groups(np.array([0]), np.array([0, 1])), np.array([0]))
+        if self.how == "empty group":
+            return Plan(Groups(np.array([0, 1]), np.array([0, 0, 2])))
+        if self.how == "in no group":
+            return Plan(Groups(np.array([0, 1]), np.array([0, 1])))
         return Plan(groups.take(np.arange(1 + rank)))
 
 
@@ -246,6 +320,11 @@ class Broken(Policy):
         ("twice", "a sample twice"),
         ("nothing", "planned nothing"),
         ("out of nowhere", "out of nowhere"),
+        ("too large", "3 samples of up to 5 tokens together, over MemoryLimit.max_tokens=14"),
+        ("before the first", "out of nowhere"),
+        ("dropped too", "a sample twice"),
+        ("empty group", "a group without samples"),
+        ("in no group", "samples without a group"),
         ("unequal", r"planned \[1, 2\] steps"),
     ],
 )

@@ -34,6 +34,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from evenstep.cost import GroupShapes
 from evenstep.errors import (
     ConfigurationError,
     InvariantError,
@@ -76,19 +77,25 @@ class SettledRound:
     """What the steps of one round share."""
 
     first_step: int
+    groups: Groups
+    """This rank's, of arrival numbers, in emission order; none where its steps are fillers."""
     totals: RoundTotals
     mean_supervised: Float64Array
 
 
 @dataclass(slots=True, eq=False)  # not frozen: that triples what it takes to make one
 class PlannedStep:
-    """One step, as far as this rank is concerned."""
+    """One step, as far as this rank is concerned: a place in the tables of its round."""
 
     index: int
     """Steps of this epoch before this one; the same on all ranks."""
-    members: Int64Array
-    """[samples] arrival numbers of this rank's group; empty for a filler step."""
     round: SettledRound
+
+    @property
+    def members(self) -> Int64Array:
+        """[samples] arrival numbers of this rank's group; empty for a filler step."""
+        groups = self.round.groups
+        return groups.members if self.filler else groups.group(self.index - self.round.first_step)
 
     @property
     def totals(self) -> StepTotals:
@@ -103,7 +110,7 @@ class PlannedStep:
     @property
     def filler(self) -> bool:
         """True when this rank has nothing left and only keeps the others company."""
-        return not len(self.members)
+        return not len(self.round.groups)
 
 
 def abort_message(reason: str) -> bytes:
@@ -348,7 +355,7 @@ class RankProtocol:
 
     def _take(self, groups: Groups, dropped: Int64Array) -> None:
         """Moves a plan's samples out of the buffer, and makes the receipt of them."""
-        lengths, supervised, _ = self._pending[:, : self.window_size]
+        lengths, supervised, patches = self._pending[:, : self.window_size]
         count = len(lengths)
         begin, end = groups.offsets[[0, -1]].tolist()
         if begin != 0 or end != len(groups.members) or groups.sizes.min(initial=1) < 1:
@@ -361,9 +368,12 @@ class RankProtocol:
             raise InvariantError(f"{self.policy.name} planned a sample twice or out of nowhere")
         self._planned = Groups(self._numbers[groups.members], groups.offsets)
         if len(groups):
+            shapes = groups.shapes(lengths)
+            starts = groups.offsets[:-1]
+            self._check_memory(shapes, np.add.reduceat(patches[groups.members], starts))
             self._receipt = Receipt.of(
-                groups.shapes(lengths),
-                np.add.reduceat(supervised[groups.members], groups.offsets[:-1]),
+                shapes,
+                np.add.reduceat(supervised[groups.members], starts),
                 self.policy.cost,
                 packed=self.policy.packed,
             )
@@ -382,6 +392,19 @@ class RankProtocol:
         if self.pending != len(self._numbers) + sum(map(len, self._arrived)):
             raise InvariantError(f"{self.pending} samples pending, {len(self._numbers)} held")
 
+    def _check_memory(self, shapes: GroupShapes, patches: Int64Array) -> None:
+        limit = self.policy.limit
+        if limit is None:
+            return
+        # A single sample cannot be made smaller: whether it is accepted is decided as it arrives.
+        over = (shapes.samples > 1) & ~limit.fits(shapes, patches)
+        if over.any():
+            worst = int(np.argmax(over))
+            raise InvariantError(
+                f"{self.policy.name} planned {shapes.samples[worst]} samples of up to "
+                f"{shapes.longest[worst]} tokens together, over {limit}"
+            )
+
     def _conclude(self, bodies: Sequence[memoryview]) -> list[PlannedStep]:
         totals = RoundTotals.decode(bodies)
         count = len(totals)
@@ -392,16 +415,9 @@ class RankProtocol:
             self.emitted -= len(self._planned.members)
             self._stop()
             return []
-        shared = SettledRound(self.steps, totals, self._mean_supervised)
-        members = self._planned.members
-        bounds = self._planned.offsets.tolist() if len(self._planned) else [0] * (count + 1)
-        numbers = range(self.steps, self.steps + count)
-        steps = [
-            PlannedStep(index, members[begin:end], shared)
-            for index, begin, end in zip(numbers, bounds, bounds[1:])
-        ]
-        self.steps += count
-        return steps
+        settled = SettledRound(self.steps, self._planned, totals, self._mean_supervised)
+        first, self.steps = self.steps, self.steps + count
+        return [PlannedStep(index, settled) for index in range(first, self.steps)]
 
     def _stop(self) -> None:
         self._gather()

@@ -138,9 +138,10 @@ class RoundTotals:
                 continue
             records = np.frombuffer(b"".join([receipts[rank] for rank in ranks]), _record(layout))
             sent = records.dtype.names or ()
+            rows = np.array(ranks)
             for column, name in enumerate(_COLUMNS):
                 low = records["lows"][:, column, None]
-                table[column, ranks] = low + records[name] if name in sent else low
+                table[column, rows] = low + records[name] if name in sent else low
             if "cost" in sent:
                 costs[layout] = records["cost"]
         samples, tokens, padding, unsupervised = table

@@ -106,18 +106,42 @@ def subgroups(rank: Rank) -> Any:
     """Two data-parallel groups of two ranks each, with documents of their own."""
     groups = [dist.new_group([0, 2]), dist.new_group([1, 3])]
     own = rank.rank % 2
-    loader = loader_over(Documents(60 + own, seed=own), group=groups[own])
-    steps = list(loader.steps())
-    assert {step.world_size for _, step in steps} == {2}
-    assert {step.rank for _, step in steps} == {rank.rank // 2}
-    return [i for _, step in steps for i in step.indices]
+    seen = []
+    for _ in range(3):
+        loader = loader_over(Documents(60 + own, seed=own), group=groups[own])
+        steps = list(loader.steps())
+        assert {step.world_size for _, step in steps} == {2}
+        assert {step.rank for _, step in steps} == {rank.rank // 2}
+        seen.append([i for _, step in steps for i in step.indices])
+        time.sleep(0.3 * (rank.rank // 2))  # so that ranks do not give up loaders together
+    return seen
 
 
 @pytest.mark.timeout(60)
 def test_a_loader_keeps_to_its_group(tmp_path: Path) -> None:
     results = run(subgroups, 4, folder=tmp_path)
-    assert sorted(results[0] + results[2]) == list(range(60))
-    assert sorted(set(results[1] + results[3])) == list(range(61))
+    for which in range(3):
+        assert sorted(results[0][which] + results[2][which]) == list(range(60))
+        assert sorted({*results[1][which], *results[3][which]}) == list(range(61))
+
+
+def loader_after_loader(rank: Rank) -> Any:
+    """A new loader for every pass, which each rank gives up when it likes."""
+    counts = []
+    for number in range(6):
+        loader = loader_over(Documents(40, seed=number))
+        counts.append(sum(len(step.indices) for _, step in loader.steps()))
+        if (number + rank.rank) % 3 == 0:
+            loader.close()
+        if (number + rank.rank) % 3 == 1:
+            kept = loader  # noqa: F841  until the next one takes its place
+        time.sleep(0.2 * ((number + rank.rank) % 2))
+    return counts
+
+
+@pytest.mark.timeout(60)
+def test_a_new_loader_may_be_made_for_every_pass(tmp_path: Path) -> None:
+    assert run(loader_after_loader, 2, folder=tmp_path) == [[20] * 6] * 2
 
 
 def length_on_one_rank(rank: Rank) -> Any:

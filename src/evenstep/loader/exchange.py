@@ -183,12 +183,21 @@ class GlooExchange(Exchange):
         ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
         self.rank = dist.get_rank(group)
         self.world_size = len(ranks)
+        # torch names a group of all ranks by a counter. One of some ranks, who make it without the
+        # others, it names by how many groups exist: so none of these may go while more may come.
+        self._keep = self.world_size < dist.get_world_size()
+        lasting = hasattr(dist.ProcessGroup, "set_timeout")  # newer torch
         self._group: Any = dist.new_group(
-            ranks, timeout=_FOREVER, backend="gloo", use_local_synchronization=True
+            ranks,
+            timeout=None if lasting else _FOREVER,
+            backend="gloo",
+            use_local_synchronization=self._keep,
         )
         here: dict[str, Any] = {"host": socket.gethostname(), "pid": os.getpid()}
         self._peers: list[Any] = [None] * self.world_size
         dist.all_gather_object(self._peers, here, group=self._group)
+        if lasting:  # the start has a time limit, so that a rank that never comes is noticed
+            self._group.set_timeout(_FOREVER)
         super().__init__()
 
     def _serve(self, session: Session) -> None:
@@ -232,6 +241,7 @@ class GlooExchange(Exchange):
     def _explain(self, error: Exception) -> PeerError:
         # Closing this rank's connections passes the news on to ranks that were not connected to
         # the one that died.
+        self._keep = False
         self._release()
         time.sleep(0.1)  # a killed process needs a moment to become a zombie
         dead = [
@@ -246,7 +256,7 @@ class GlooExchange(Exchange):
 
     def _release(self) -> None:
         group, self._group = self._group, None
-        if group is not None and dist.is_initialized():
+        if group is not None and not self._keep and dist.is_initialized():
             # The user may have destroyed all groups already.
             with contextlib.suppress(ValueError, RuntimeError, AssertionError):
                 dist.destroy_process_group(group)

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.cost import Cost, PaddedTokenCost
+from evenstep.cost import Cost, MemoryLimit, PaddedTokenCost
 from evenstep.errors import ConfigurationError, SampleError
 from evenstep.plan.groups import Groups
 
@@ -85,6 +85,11 @@ class Policy(abc.ABC):
     @property
     def max_length(self) -> int | None:
         """Longest sample accepted, in tokens; None for no limit."""
+        return None
+
+    @property
+    def limit(self) -> MemoryLimit | None:
+        """What no group of two or more samples may exceed; checked every round."""
         return None
 
     @property

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from evenstep.cost import Cost, PaddedTokenCost
+from evenstep.cost import Cost, MemoryLimit, PaddedTokenCost
 from evenstep.errors import ConfigurationError
 from evenstep.plan.alignment import align, alignment_target
 from evenstep.plan.grouping import token_budget_groups
@@ -75,6 +75,10 @@ class TokenBudget(Policy):
     @property
     def max_length(self) -> int | None:
         return self.max_tokens if self.hard_cap else None
+
+    @property
+    def limit(self) -> MemoryLimit:
+        return MemoryLimit(max_tokens=self.max_tokens, max_patches=self.max_patches)
 
     @property
     def counts_patches(self) -> bool:

@@ -1,0 +1,88 @@
+"""Iterable datasets: whatever the workers' shares are, nothing is lost, and errors are said."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import IterableDataset, get_worker_info
+
+import evenstep
+from evenstep.errors import SampleError
+
+
+def number(value: int) -> dict[str, Any]:
+    return {"input_ids": torch.full((1 + value % 7,), value)}
+
+
+def numbers_of(loader: evenstep.DataLoader) -> list[int]:
+    return [int(row[0]) for batch, _ in loader.steps() for row in batch["input_ids"]]
+
+
+class Lopsided(IterableDataset):
+    """The first worker has little and is done long before the second has begun."""
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        worker = get_worker_info()
+        assert worker is not None
+        if worker.id == 1:
+            time.sleep(1)
+        yield from map(number, range(100, 164) if worker.id else range(8))
+
+
+def test_what_a_worker_made_outlives_it() -> None:
+    loader = evenstep.DataLoader(Lopsided(), batch_size=4, num_workers=2, chunk_size=4)
+    assert sorted(numbers_of(loader)) == [*range(8), *range(100, 164)]
+
+
+class Endless(IterableDataset):
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        yield from map(number, itertools.count())
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_endless_dataset_may_be_left_at_any_time(workers: int) -> None:
+    loader = evenstep.DataLoader(Endless(), batch_size=4, num_workers=workers, buffer_size=8)
+    for _ in range(2):
+        firsts = [int(b["input_ids"][0, 0]) for b, _ in itertools.islice(loader.steps(), 5)]
+        assert firsts == [0, 4, 8, 12, 16]
+
+
+class Failing(IterableDataset):
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        yield from map(number, range(10))
+        raise RuntimeError("DataLoader worker is fine, the shard is torn")
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_dataset_that_raises_is_at_fault_and_not_its_worker(workers: int) -> None:
+    loader = evenstep.DataLoader(Failing(), batch_size=2, num_workers=workers, buffer_size=4)
+    with pytest.raises(SampleError, match=r"the dataset raised RuntimeError: .*shard is torn"):
+        numbers_of(loader)
+
+
+class Empty(IterableDataset):
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return iter(())
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_empty_dataset_makes_no_step(workers: int) -> None:
+    loader = evenstep.DataLoader(Empty(), batch_size=2, num_workers=workers)
+    assert list(loader) == []
+
+
+class Sized(Endless):
+    def __len__(self) -> int:
+        return 3
+
+
+def test_a_length_of_an_iterable_dataset_is_not_taken_for_a_number_of_steps() -> None:
+    loader = evenstep.DataLoader(Sized(), batch_size=2, buffer_size=8)
+    with pytest.raises(TypeError):
+        len(loader)
+    assert len(list(itertools.islice(loader.steps(), 10))) == 10

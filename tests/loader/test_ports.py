@@ -1,0 +1,112 @@
+"""Credits hold the batcher back, and the trainer's leaving lets it go at once."""
+
+from __future__ import annotations
+
+import multiprocessing
+import threading
+from typing import Any
+
+import pytest
+
+from evenstep.errors import SampleError
+from evenstep.loader.batcher import Closed
+from evenstep.loader.ports import Failure, PipePorts
+
+WAIT = 20.0
+
+
+def make(prefetch: int = 1) -> tuple[PipePorts, Any, list[Any]]:
+    ours, theirs = multiprocessing.Pipe()
+    sent: list[Any] = []
+    return PipePorts(theirs, 7, prefetch, sent.append), ours, sent
+
+
+def in_thread(work: Any) -> tuple[threading.Thread, list[Any]]:
+    """Runs `work`; gives the thread and what came of it: its value or its exception."""
+    results: list[Any] = []
+
+    def run() -> None:
+        try:
+            results.append(work())
+        except Exception as error:
+            results.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    return thread, results
+
+
+def test_no_more_steps_are_made_than_there_are_credits() -> None:
+    ports, _, _ = make(prefetch=3)
+    made = 0
+
+    def produce() -> None:
+        nonlocal made
+        while True:
+            ports.await_credit()
+            made += 1
+
+    thread, results = in_thread(produce)
+    thread.join(0.2)
+    assert made == 3
+    ports.credit()
+    thread.join(0.2)
+    assert made == 4
+    ports.close()
+    thread.join(WAIT)
+    assert isinstance(results[0], Closed)
+    assert made == 4
+
+
+@pytest.mark.parametrize("leave", [PipePorts.close, PipePorts.end_delivery])
+def test_who_waits_for_a_credit_is_let_go(leave: Any) -> None:
+    ports, _, _ = make(prefetch=1)
+    ports.await_credit()
+    thread, results = in_thread(ports.await_credit)
+    leave(ports)
+    thread.join(WAIT)
+    assert isinstance(results[0], Closed)
+
+
+def test_a_failed_delivery_leaves_the_exchange_open_for_the_news() -> None:
+    ports, trainer, _ = make()
+    ports.end_delivery()
+    thread, results = in_thread(lambda: ports.exchange(b"abort"))
+    assert trainer.recv() == (7, b"abort")
+    trainer.send((7, [b"abort", b"theirs"]))
+    thread.join(WAIT)
+    assert results == [[b"abort", b"theirs"]]
+
+
+def test_answers_to_an_earlier_pass_are_thrown_away() -> None:
+    ports, trainer, _ = make()
+    trainer.send((6, [b"old"]))
+    trainer.send((7, [b"new"]))
+    assert ports.exchange(b"mine") == [b"new"]
+
+
+def test_who_waits_for_the_other_ranks_is_let_go() -> None:
+    ports, trainer, _ = make()
+    thread, results = in_thread(lambda: ports.exchange(b"mine"))
+    assert trainer.recv() == (7, b"mine")
+    ports.close()
+    thread.join(WAIT)
+    assert isinstance(results[0], Closed)
+    for call in (lambda: ports.exchange(b"more"), lambda: ports.deliver(None, None)):
+        with pytest.raises(Closed):
+            call()
+
+
+def test_the_end_is_told_even_to_a_trainer_that_is_gone() -> None:
+    ports, trainer, _ = make()
+    ports.finish()
+    assert trainer.recv() == (7, b"")
+    trainer.close()
+    ports.finish()
+
+
+def test_an_error_from_elsewhere_keeps_its_traceback() -> None:
+    failure = Failure(SampleError("sample 3"), "Traceback: in the worker")
+    with pytest.raises(SampleError, match="sample 3") as caught:
+        failure.reraise()
+    assert "in the worker" in str(caught.value.__cause__)
