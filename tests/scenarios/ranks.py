@@ -127,10 +127,9 @@ class Job:
             wait(list(running), timeout=0.05)
             running = {s: p for s, p in running.items() if p.is_alive()}
         if running:
-            for process in running.values():
-                assert process.pid is not None
-                os.kill(process.pid, signal.SIGUSR1)  # writes where it hangs
-            time.sleep(0.5)
+            for pid in self._survivors():
+                os.kill(pid, signal.SIGUSR1)  # makes it write where it hangs
+                time.sleep(0.2)
             hanging = [self._processes.index(process) for process in running.values()]
             raise AssertionError(f"ranks {hanging} hang\n{self._logs()}")
         self._check_clean(time.monotonic() + GRACE)

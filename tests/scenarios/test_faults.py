@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -189,9 +188,9 @@ def test_a_rank_that_leaves_alone_is_named_on_the_other(
 
 
 def fail_in_training(rank: Rank, workers: dict[str, Any]) -> None:
-    loader = loader_over(Documents(100_000), **workers)
-    for steps, _ in enumerate(loader.steps()):
-        if rank.rank == 1 and steps == 5:
+    steps = loader_over(Documents(100_000), **workers).steps()  # which the traceback keeps alive
+    for number, _ in enumerate(steps):
+        if rank.rank == 1 and number == 5:
             raise ZeroDivisionError("no gradient")
 
 
@@ -205,11 +204,6 @@ def test_a_trainer_that_raises_amid_a_pass_ends_and_the_others_hear_of_it(
     assert own.error == "ZeroDivisionError"
     assert_died(other, "PeerError", "rank 1 left epoch 0 early")
     assert own.log.count("Traceback (most recent call last)") == 1, own.log
-
-
-def passes(rank: Rank, loader: evenstep.DataLoader) -> Iterator[int]:
-    while True:
-        yield sum(len(step.indices) for _, step in loader.steps())
 
 
 def lose_a_worker_between_passes(rank: Rank) -> list[Any]:
@@ -243,15 +237,15 @@ def test_persistent_workers_that_died_between_passes_are_replaced(tmp_path: Path
 
 def break_off(rank: Rank, workers: dict[str, Any]) -> list[int]:
     """Breaks off passes whose workers are stuck, or whose batches clog the pipe."""
-    seconds = []
-    for dataset in (Sticky(200), Wordy(1000)):
+    left = []
+    for dataset in (Sticky(200), Wordy(1000), Wordy(1000), Wordy(1000)):
         loader = loader_over(dataset, **workers)
         for steps, _ in enumerate(loader):
             if steps == 2:
+                time.sleep(0.2)  # the batcher goes on until it can send no more
                 break
-        loader.close()
-        seconds.append(len(rank.children()))
-    return seconds
+        left += rank.children()
+    return left
 
 
 @with_and_without_workers
@@ -259,4 +253,4 @@ def break_off(rank: Rank, workers: dict[str, Any]) -> list[int]:
 def test_breaking_off_waits_for_no_sample_and_no_pipe(
     tmp_path: Path, workers: dict[str, Any]
 ) -> None:
-    assert run(break_off, 1, workers, folder=tmp_path, within=WITHIN) == [[0, 0]]
+    assert run(break_off, 1, workers, folder=tmp_path, within=WITHIN) == [[]]

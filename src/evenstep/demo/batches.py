@@ -32,6 +32,8 @@ class Share:
     samples: int
     tokens: int
     padded_tokens: int
+    global_samples: int
+    """Of all ranks."""
 
 
 class Batches(Protocol):
@@ -66,14 +68,16 @@ class FixedBatches:
     def share(self, item: Any) -> Share:
         mask = item["attention_mask"]
         supervised = int((item["labels"][:, 1:] >= 0).sum())
-        everybody = torch.tensor(float(supervised))
+        everybody = torch.tensor([supervised, len(mask)])
         dist.all_reduce(everybody)
+        global_supervised, global_samples = everybody.tolist()
         return Share(
             batch=item,
-            loss_scale=dist.get_world_size() * supervised / everybody.item(),
-            samples=mask.shape[0],
+            loss_scale=dist.get_world_size() * supervised / global_supervised,
+            samples=len(mask),
             tokens=int(mask.sum()),
             padded_tokens=mask.numel(),
+            global_samples=global_samples,
         )
 
 
@@ -103,4 +107,5 @@ class EvenBatches:
             samples=step.samples,
             tokens=step.tokens,
             padded_tokens=step.padded_tokens,
+            global_samples=step.global_samples,
         )

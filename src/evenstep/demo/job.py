@@ -54,8 +54,8 @@ def job(send: Callable[[Message], None], options: DemoOptions, workload: Workloa
             else EvenBatches(dataset, options)
         )
         model = _model(options)
-        total = choice.samples // dist.get_world_size()
-        records = train_epoch(model, batches, _reporter(speak, run, total))
+        report = _reporter(speak, run, choice.samples)
+        records = train_epoch(model, batches, choice.samples, report)
         everybody: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(everybody, records)
         gathered: list[StepRecords] = everybody

@@ -27,7 +27,7 @@ class Progress:
 
     run: str
     done: int
-    """Samples trained on by rank 0."""
+    """Samples trained on, by all ranks."""
     total: int
     step: int
     loss: float

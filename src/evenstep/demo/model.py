@@ -1,4 +1,4 @@
-"""A small GPT in plain PyTorch: pre-norm blocks, learned positions, tied input and output weights.
+"""A small GPT in plain PyTorch: pre-norm blocks, rotary positions, tied input and output weights.
 
 Batches are padded on the right, so under a causal mask no real token ever sees padding and no
 further mask is needed; padded positions are computed and thrown away, which is what they cost.
@@ -11,6 +11,20 @@ import torch.nn.functional as F
 from torch import nn
 
 __all__ = ["GPT"]
+
+
+def _rotations(max_length: int, size: int) -> torch.Tensor:
+    """[2, max_length, size / 2] cosines and sines of the angles by which each position turns."""
+    frequencies = 10_000.0 ** (-torch.arange(0, size, 2) / size)
+    angles = torch.outer(torch.arange(max_length), frequencies)
+    return torch.stack([angles.cos(), angles.sin()])
+
+
+def _rotate(x: torch.Tensor, rotation: torch.Tensor) -> torch.Tensor:
+    """Turns each pair (i, i + size / 2) of [..., length, size], so that products of queries and
+    keys depend on their distance."""
+    (cos, sin), (a, b) = rotation, x.chunk(2, dim=-1)
+    return torch.cat([a * cos - b * sin, a * sin + b * cos], dim=-1)
 
 
 class _Block(nn.Module):
@@ -27,10 +41,11 @@ class _Block(nn.Module):
             nn.Linear(4 * hidden_size, hidden_size, bias=False),
         )
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, rotation: torch.Tensor) -> torch.Tensor:
         rows, length, width = x.shape
         mixed = self.query_key_value(self.attention_norm(x))
         query, key, value = mixed.view(rows, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        query, key = _rotate(query, rotation), _rotate(key, rotation)
         attended = F.scaled_dot_product_attention(query, key, value, is_causal=True)
         x = x + self.attention_out(attended.transpose(1, 2).reshape(rows, length, width))
         out: torch.Tensor = x + self.mlp(self.mlp_norm(x))
@@ -51,7 +66,7 @@ class GPT(nn.Module):
     ) -> None:
         super().__init__()
         self.tokens = nn.Embedding(vocab_size, hidden_size)
-        self.positions = nn.Embedding(max_length, hidden_size)
+        self.register_buffer("rotations", _rotations(max_length, hidden_size // heads), False)
         self.blocks = nn.ModuleList(_Block(hidden_size, heads) for _ in range(layers))
         self.norm = nn.LayerNorm(hidden_size)
         for module in self.modules():
@@ -75,9 +90,10 @@ class GPT(nn.Module):
         Returns:
             A scalar.
         """
-        x = self.tokens(input_ids) + self.positions.weight[: input_ids.shape[1]]
+        x = self.tokens(input_ids)
+        rotation = self.rotations[:, : input_ids.shape[1]]
         for block in self.blocks:
-            x = block(x)
+            x = block(x, rotation)
         logits = self.norm(x) @ self.tokens.weight.T
         loss: torch.Tensor = F.cross_entropy(
             logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten(), reduction=reduction

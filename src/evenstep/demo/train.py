@@ -25,7 +25,7 @@ from evenstep.plan.grouping import token_budget_groups
 
 __all__ = ["StepRecords", "held_out_loss", "train_epoch"]
 
-_LEARNING_RATE = 2e-3
+_LEARNING_RATE, _WARM_UP = 3e-3, 0.1
 _GRADIENT_NORM = 1.0
 
 
@@ -46,18 +46,21 @@ class StepRecords:
 
 
 def train_epoch(
-    model: torch.nn.Module, batches: Batches, on_step: Callable[[int, float], None]
+    model: torch.nn.Module, batches: Batches, samples: int, on_step: Callable[[int, float], None]
 ) -> StepRecords:
     """Trains `model` on one epoch. All ranks must call it together.
 
     Args:
         model: returns the mean loss of ``model(input_ids, labels)``.
         batches: the epoch.
-        on_step: called after each step with this rank's samples so far and its loss.
+        samples: in the epoch, on all ranks. The learning rate follows how many are done, and not
+            the step, so that it is a function of the data alone and ends at the same place.
+        on_step: called after each step with the samples done so far, on all ranks, and this rank's
+            loss.
     """
     parallel = DistributedDataParallel(model)
     clock = GradientClock(parallel)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=_LEARNING_RATE)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.0)
     records = StepRecords()
     done = 0
     dist.barrier()
@@ -75,16 +78,23 @@ def train_epoch(
         records.compute.append(clock.ready - begin)
         records.compute_cpu.append(clock.ready_cpu - begin_cpu)
         torch.nn.utils.clip_grad_norm_(model.parameters(), _GRADIENT_NORM)
+        done += share.global_samples
+        for group in optimizer.param_groups:
+            group["lr"] = _learning_rate(done / samples)
         optimizer.step()
         optimizer.zero_grad()
         records.samples.append(share.samples)
         records.tokens.append(share.tokens)
         records.padded_tokens.append(share.padded_tokens)
-        done += share.samples
         on_step(done, float(loss.detach()))
         asked = time.perf_counter()
     records.total = time.perf_counter() - start
     return records
+
+
+def _learning_rate(progress: float) -> float:
+    """Rises linearly, then falls linearly and ends near zero, where batch noise no longer shows."""
+    return _LEARNING_RATE * max(min(progress / _WARM_UP, (1.01 - progress) / (1 - _WARM_UP)), 0.0)
 
 
 @torch.no_grad()

@@ -16,11 +16,12 @@ protocol takes samples in order and plans only when its window is full or the so
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol
 
@@ -181,7 +182,7 @@ class EpochRun:
         self._shelf.close()
         self._steps.put(None)
 
-    def run(self, chunks: Iterable[Arrival]) -> None:
+    def run(self, chunks: Generator[Arrival, None, None]) -> None:
         """Works through an epoch.
 
         Raises:
@@ -195,14 +196,11 @@ class EpochRun:
             )
             for work in (self._plan, self._collate, self._deliver)
         ]
-        # Guarded all along: torch raises the death of a worker in whatever the main thread does.
         for thread in threads:
-            while thread.ident is None:
-                self._guard(thread.start)
+            thread.start()
         self._guard(lambda: self._take_in(chunks))
         for thread in threads:
-            while thread.is_alive():
-                self._guard(thread.join)
+            thread.join()
         if self._closed.is_set():
             raise Closed
         if self._failure is not None:
@@ -227,16 +225,17 @@ class EpochRun:
         self._failure = self._failure or error
         self._shelf.end(self._failure)
 
-    def _take_in(self, chunks: Iterable[Arrival]) -> None:
+    def _take_in(self, chunks: Generator[Arrival, None, None]) -> None:
         reader = Reader()
         try:
-            for arrival in chunks:
-                payload = arrival.chunk.payload
-                samples = reader.unpack(payload) if isinstance(payload, Packed) else payload
-                if self._fills_steps:
-                    self._spare.offer(samples, arrival.chunk.columns[:, 0])
-                if not arrival.spare:
-                    self._shelf.put(samples, arrival)
+            with contextlib.closing(chunks):
+                for arrival in chunks:
+                    payload = arrival.chunk.payload
+                    samples = reader.unpack(payload) if isinstance(payload, Packed) else payload
+                    if self._fills_steps:
+                        self._spare.offer(samples, arrival.chunk.columns[:, 0])
+                    if not arrival.spare:
+                        self._shelf.put(samples, arrival)
         except (Closed, EvenstepError) as error:
             # Not a failure of the epoch yet: what came before may still be planned.
             self._shelf.end(error if isinstance(error, EvenstepError) else None)

@@ -7,9 +7,11 @@ operating system's pipe holds the feeder back when the workers are busy.
 
 from __future__ import annotations
 
+import contextlib
 import re
+import signal
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
@@ -23,6 +25,8 @@ from evenstep.loader.spec import EpochSpec, LoaderSpec
 from evenstep.loader.watch import EndWithParent
 
 __all__ = ["Arrival", "FeederError", "IndexFeed", "Intake", "worker_seed"]
+
+_on_death: Callable[[int, Any], Any] | None = None  # torch's handler, which it sets once a process
 
 _CAUGHT = re.compile(r"Caught (\w+) in DataLoader worker process \d+\.\n")
 
@@ -125,7 +129,7 @@ class Intake:
                 IndexedDataset(spec.dataset), batch_sampler=self._feed, **options
             )
 
-    def chunks(self, epoch: EpochSpec) -> Iterator[Arrival]:
+    def chunks(self, epoch: EpochSpec) -> Generator[Arrival, None, None]:
         """All chunks of this rank's share of an epoch, in order.
 
         Raises:
@@ -133,7 +137,8 @@ class Intake:
             Exception: whatever the inner loader raises when a worker dies or hangs.
         """
         try:
-            yield from self._chunks(epoch)
+            with _hearing_of_deaths() if self._spec.num_workers else contextlib.nullcontext():
+                yield from self._chunks(epoch)
         except Exception as error:
             explained = self._explain(error)
             if explained is error:
@@ -163,6 +168,21 @@ class Intake:
         if caught or (self._spec.iterable and not self._spec.num_workers):
             return SampleError(f"the dataset raised {name}: {told}; mend or leave out the sample")
         return error
+
+
+@contextlib.contextmanager
+def _hearing_of_deaths() -> Iterator[None]:
+    """torch raises the death of a worker in whatever the main thread is doing at the moment. It may
+    within this context; elsewhere not even a lock could be relied on."""
+    global _on_death
+    if _on_death is not None:
+        signal.signal(signal.SIGCHLD, _on_death)
+        _on_death(signal.SIGCHLD, None)  # for those who died meanwhile
+    try:
+        yield
+    finally:
+        handler = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        _on_death = handler if callable(handler) else None
 
 
 def _has_first(dataset: Any) -> bool:

@@ -178,14 +178,7 @@ class _Main:
     def run(self) -> None:
         threading.Thread(target=self._obey, name="evenstep-control", daemon=True).start()
         intake = Intake(self._spec, self._pipes.feed)
-        while True:
-            try:
-                epoch = self._begun.get()
-            except RuntimeError:  # torch raises it in the main thread when an idle worker dies
-                intake = Intake(self._spec, self._pipes.feed)
-                continue
-            if epoch is None:
-                break
+        while (epoch := self._begun.get()) is not None:
             if not self._pass(intake, epoch):
                 intake = Intake(self._spec, self._pipes.feed)
         del intake  # ends the workers

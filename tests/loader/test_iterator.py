@@ -1,0 +1,157 @@
+"""What a pass tells its session when it ends, whoever ended it."""
+
+from __future__ import annotations
+
+import multiprocessing
+from typing import Any
+
+import pytest
+
+from evenstep.errors import EvenstepError, LoaderDiedError, PeerError, SampleError
+from evenstep.loader.exchange import Exchange, LocalExchange, Session
+from evenstep.loader.iterator import StepIterator
+from evenstep.loader.ports import End, Failure
+from evenstep.loader.spec import EpochSpec
+from evenstep.protocol import abort_message
+
+
+class Batcher:
+    """Gives what it is told to, in place of a process."""
+
+    def __init__(self, *results: Any) -> None:
+        self.exchange, self.theirs = multiprocessing.Pipe()
+        self.results = list(results)
+        self.credits = 0
+        self.calls: list[str] = []
+
+    def begin(self, epoch: EpochSpec) -> None:
+        self.calls.append("begin")
+
+    def credit(self) -> None:
+        self.credits += 1
+
+    def get(self, timeout: float) -> Any:
+        result = self.results.pop(0)
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    def alive(self) -> bool:
+        return True
+
+    def abandon(self) -> None:
+        self.calls.append("abandon")
+
+    def close(self) -> None:
+        self.calls.append("close")
+
+
+class Recording(Exchange):
+    """Serves no session, and remembers the last."""
+
+    def begin(self, session: Session) -> None:
+        self.session = session
+
+
+def iterator_over(batcher: Any, exchange: Exchange, *, keep: bool = False) -> StepIterator:
+    return StepIterator(
+        loader=None,
+        batcher=batcher,
+        keep_batcher=keep,
+        exchange=exchange,
+        feeder=None,
+        epoch=EpochSpec(serial=0, epoch=3),
+        pin_memory=False,
+    )
+
+
+@pytest.fixture
+def recording():
+    exchange = Recording()
+    yield exchange
+    exchange.close()
+
+
+def test_every_step_taken_makes_room_for_another(recording: Recording) -> None:
+    batcher = Batcher(("step 0", "batch 0"), None, ("step 1", "batch 1"))
+    steps = iterator_over(batcher, recording)
+    assert [next(steps), next(steps)] == [("batch 0", "step 0"), ("batch 1", "step 1")]
+    assert batcher.credits == 2
+    steps.close()
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_closing_leaves_the_session_and_ends_the_batcher_unless_it_is_kept(
+    recording: Recording, keep: bool
+) -> None:
+    batcher = Batcher()
+    steps = iterator_over(batcher, recording, keep=keep)
+    steps.close()
+    steps.close()
+    assert batcher.calls == ["begin", "abandon"] + ["close"] * (not keep)
+    assert recording.session.message(0) == b""
+    with pytest.raises(LoaderDiedError, match="pass over epoch 3 was closed"):
+        next(steps)
+
+
+def test_the_other_ranks_are_told_of_a_batcher_that_died(recording: Recording) -> None:
+    steps = iterator_over(Batcher(LoaderDiedError("killed by SIGKILL")), recording)
+    for _ in range(2):  # and every further call says the same
+        with pytest.raises(LoaderDiedError, match="killed by SIGKILL"):
+            next(steps)
+    assert recording.session.message(0) == abort_message("killed by SIGKILL")
+    assert recording.session.message(0) == b""
+
+
+def test_a_failure_that_the_batcher_has_told_itself_is_not_told_again(
+    recording: Recording,
+) -> None:
+    steps = iterator_over(Batcher(Failure(SampleError("sample 3"), "")), recording)
+    with pytest.raises(SampleError, match="sample 3"):
+        next(steps)
+    assert recording.session.message(0) == b""
+
+
+def test_a_pass_does_not_end_before_all_ranks_are_through(recording: Recording) -> None:
+    batcher = Batcher(End(0))
+    steps = iterator_over(batcher, recording)
+    recording.session.note([b"", abort_message("CollateError: at the last step")])
+    recording.session.over.set()
+    with pytest.raises(PeerError, match="rank 1 failed: CollateError: at the last step"):
+        next(steps)
+
+
+def test_a_dead_peer_is_what_is_raised_whatever_the_batcher_makes_of_it(
+    recording: Recording,
+) -> None:
+    steps = iterator_over(Batcher(Failure(PeerError("rank 1 left epoch 3 early"), "")), recording)
+    recording.failure = PeerError("rank 1 (process 7) died")
+    with pytest.raises(PeerError, match="process 7"):
+        next(steps)
+
+
+def test_the_end_is_final_and_counts_what_stop_left_undone() -> None:
+    exchange = LocalExchange()
+    batcher = Batcher(End(5))
+    steps = iterator_over(batcher, exchange)
+    batcher.theirs.send((0, b""))
+    with pytest.warns(UserWarning, match="at least 5 samples"), pytest.raises(StopIteration):
+        next(steps)
+    with pytest.raises(StopIteration):
+        next(steps)
+    assert batcher.calls[-1] == "close"
+    exchange.close()
+
+
+def test_an_interrupt_closes_the_pass(recording: Recording) -> None:
+    class Interrupted(Batcher):
+        def get(self, timeout: float) -> Any:
+            raise KeyboardInterrupt
+
+    batcher = Interrupted()
+    steps = iterator_over(batcher, recording)
+    with pytest.raises(KeyboardInterrupt):
+        next(steps)
+    assert batcher.calls[-1] == "close"
+    with pytest.raises(EvenstepError):
+        next(steps)
