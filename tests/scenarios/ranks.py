@@ -7,6 +7,7 @@ another one.
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import multiprocessing
 import os
@@ -128,7 +129,8 @@ class Job:
             running = {s: p for s, p in running.items() if p.is_alive()}
         if running:
             for pid in self._survivors():
-                os.kill(pid, signal.SIGUSR1)  # makes it write where it hangs
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGUSR1)  # makes it write where it hangs
                 time.sleep(0.2)
             hanging = [self._processes.index(process) for process in running.values()]
             raise AssertionError(f"ranks {hanging} hang\n{self._logs()}")

@@ -86,6 +86,24 @@ def test_a_killed_worker_is_named_on_every_rank(tmp_path: Path) -> None:
     assert_died(other, "PeerError", "rank 1 failed: LoaderDiedError", f"{workers[0]}")
 
 
+def go_before_the_first_pass(rank: Rank) -> None:
+    loader = loader_over(Documents(100))
+    if rank.rank == 0:
+        rank.heard(1, "ready")
+        time.sleep(0.5)
+        os.kill(os.getpid(), signal.SIGKILL)
+    rank.say("ready")
+    next(loader.steps())
+
+
+@pytest.mark.timeout(60)
+def test_a_rank_that_dies_before_its_first_pass_is_missed(tmp_path: Path) -> None:
+    with Job(go_before_the_first_pass, 3, folder=tmp_path) as job:
+        _, *others = job.join(WITHIN)
+    for outcome in others:
+        assert_died(outcome, "PeerError", "could not connect", "has died")
+
+
 @pytest.mark.parametrize("dataset", [None, Wordy(100_000)], ids=["tokens", "text"])
 @pytest.mark.timeout(60)
 def test_a_killed_batcher_is_named_on_every_rank(tmp_path: Path, dataset: Any) -> None:

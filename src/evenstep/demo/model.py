@@ -91,7 +91,7 @@ class GPT(nn.Module):
             A scalar.
         """
         x = self.tokens(input_ids)
-        rotation = self.rotations[:, : input_ids.shape[1]]
+        rotation = self.get_buffer("rotations")[:, : input_ids.shape[1]]
         for block in self.blocks:
             x = block(x, rotation)
         logits = self.norm(x) @ self.tokens.weight.T

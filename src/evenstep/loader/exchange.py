@@ -179,6 +179,9 @@ class GlooExchange(Exchange):
         Args:
             group: the data-parallel group; the default group when None. All its ranks must make
                 their exchanges in the same order, as with any collective.
+
+        Raises:
+            PeerError: a rank died meanwhile.
         """
         ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
         self.rank = dist.get_rank(group)
@@ -187,16 +190,25 @@ class GlooExchange(Exchange):
         # others, it names by how many groups exist: so none of these may go while more may come.
         self._keep = self.world_size < dist.get_world_size()
         lasting = hasattr(dist.ProcessGroup, "set_timeout")  # newer torch
-        self._group: Any = dist.new_group(
-            ranks,
-            timeout=None if lasting else _FOREVER,
-            backend="gloo",
-            use_local_synchronization=self._keep,
-        )
         here: dict[str, Any] = {"host": socket.gethostname(), "pid": os.getpid()}
         self._peers: list[Any] = [None] * self.world_size
-        dist.all_gather_object(self._peers, here, group=self._group)
-        if lasting:  # the start has a time limit, so that a rank that never comes is noticed
+        try:
+            if dist.get_backend(group) == "gloo":
+                # Who is missing now would be missed at once, which `new_group` takes minutes for.
+                dist.barrier(group)
+            self._group: Any = dist.new_group(
+                ranks,
+                timeout=None if lasting else _FOREVER,
+                backend="gloo",
+                use_local_synchronization=self._keep,
+            )
+            dist.all_gather_object(self._peers, here, group=self._group)
+        except RuntimeError as error:
+            raise PeerError(
+                f"rank {self.rank} could not connect to the other ranks, one of which has died or "
+                f"does not use this loader ({str(error).splitlines()[0]})"
+            ) from error
+        if lasting:  # so far there was a time limit, for a rank that never comes
             self._group.set_timeout(_FOREVER)
         super().__init__()
 
