@@ -154,8 +154,7 @@ class Job:
 
     def _leftovers(self) -> list[str]:
         processes = [f"process {pid}: {_command(pid)}" for pid in self._survivors()]
-        # torch itself makes an empty folder for its compiler.
-        files = [str(p) for p in self._temporary.iterdir() if "inductor" not in p.name]
+        files = [str(path) for path in self._temporary.glob("pymp-*")]
         shared = _shared_memory() - self._shared_before
         return processes + files + sorted(shared - _used(shared))
 
@@ -199,6 +198,8 @@ def _main(
     function: Callable[..., Any], rank: int, world_size: int, args: tuple[Any, ...], folder: Path
 ) -> None:
     os.setsid()
+    # A suite that is run in the background has interrupts ignored, which its children inherit.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     log = open(folder / f"{rank}.log", "w", buffering=1)  # noqa: SIM115  open to the very end
     sys.stdout = sys.stderr = log
     os.dup2(log.fileno(), 1)

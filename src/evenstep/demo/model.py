@@ -53,7 +53,7 @@ class _Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """A decoder-only language model; about 1.2 million parameters as the demo uses it."""
+    """A decoder-only language model; about 0.9 million parameters as the demo uses it."""
 
     def __init__(
         self,
@@ -66,6 +66,7 @@ class GPT(nn.Module):
     ) -> None:
         super().__init__()
         self.tokens = nn.Embedding(vocab_size, hidden_size)
+        self.rotations: torch.Tensor
         self.register_buffer("rotations", _rotations(max_length, hidden_size // heads), False)
         self.blocks = nn.ModuleList(_Block(hidden_size, heads) for _ in range(layers))
         self.norm = nn.LayerNorm(hidden_size)
@@ -91,7 +92,7 @@ class GPT(nn.Module):
             A scalar.
         """
         x = self.tokens(input_ids)
-        rotation = self.get_buffer("rotations")[:, : input_ids.shape[1]]
+        rotation = self.rotations[:, : input_ids.shape[1]]
         for block in self.blocks:
             x = block(x, rotation)
         logits = self.norm(x) @ self.tokens.weight.T

@@ -1,7 +1,7 @@
 """What the demo found: as one JSON-able object, and as a table with a verdict in words.
 
-Only what was measured is said. The runs differ in speed by more than chance; their losses, after
-one short epoch and with one seed, may not, and the text says so.
+Only what was measured is said, including what spoils it: other work on the machine makes times
+wrong, and losses after one short epoch with one seed say little.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ class DemoResult:
             f"Held-out loss fell from {self.initial_loss:.3f} to {self.fixed.held_out_loss:.3f} "
             f"and {self.even.held_out_loss:.3f}; evenstep's is {abs(change):.3f} {lower}, after "
             f"{self.even.steps} steps instead of {self.fixed.steps}, in another order of samples. "
-            "One short epoch with one seed cannot tell such a difference from chance."
+            "The difference changes with --seed: try several before reading anything into it."
         )
         return textwrap.fill(text, _COLUMNS)
 

@@ -58,7 +58,8 @@ def train_epoch(
         on_step: called after each step with the samples done so far, on all ranks, and this rank's
             loss.
     """
-    parallel = DistributedDataParallel(model)
+    # The only buffers are tables of constants, which need not be sent around in every step.
+    parallel = DistributedDataParallel(model, broadcast_buffers=False)
     clock = GradientClock(parallel)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.0)
     records = StepRecords()

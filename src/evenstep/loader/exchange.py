@@ -38,6 +38,9 @@ TICK = 0.5
 # A collective is never late, only dead, so its own timeout must not speak first.
 _FOREVER = datetime.timedelta(days=365)
 
+# What ranks that have just met may take to connect to each other.
+_MEETING = datetime.timedelta(minutes=2)
+
 _FRAME = 1024  # bytes of a tick; a longer message takes a second gather
 _HEAD = struct.Struct("<BI")  # state, length of the message
 _WAITING, _MESSAGE, _DONE = 0, 1, 2
@@ -192,13 +195,15 @@ class GlooExchange(Exchange):
         lasting = hasattr(dist.ProcessGroup, "set_timeout")  # newer torch
         here: dict[str, Any] = {"host": socket.gethostname(), "pid": os.getpid()}
         self._peers: list[Any] = [None] * self.world_size
+        limit = None if lasting else _FOREVER
         try:
             if dist.get_backend(group) == "gloo":
-                # Who is missing now would be missed at once, which `new_group` takes minutes for.
+                # Misses at once who is missing, for which `new_group` needs its time limit.
                 dist.barrier(group)
+                limit = _MEETING if lasting else limit
             self._group: Any = dist.new_group(
                 ranks,
-                timeout=None if lasting else _FOREVER,
+                timeout=limit,
                 backend="gloo",
                 use_local_synchronization=self._keep,
             )

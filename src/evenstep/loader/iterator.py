@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import os
 import threading
 import warnings
@@ -135,5 +136,9 @@ class StepIterator(Iterator[tuple[Any, StepInfo]]):
             self._batcher.close()
 
     def __del__(self) -> None:
-        if hasattr(self, "_closing"):
-            self.close()
+        try:
+            if hasattr(self, "_closing"):
+                self.close()
+        except KeyboardInterrupt:
+            # Python drops what a finalizer raises, so it is raised anew when this one is through.
+            threading.Timer(0.05, _thread.interrupt_main).start()
