@@ -58,8 +58,7 @@ def train_epoch(
         on_step: called after each step with the samples done so far, on all ranks, and this rank's
             loss.
     """
-    # The only buffers are tables of constants, which need not be sent around in every step.
-    parallel = DistributedDataParallel(model, broadcast_buffers=False)
+    parallel = DistributedDataParallel(model)
     clock = GradientClock(parallel)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.0)
     records = StepRecords()
