@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import time
 from typing import Any
 
 import pytest
@@ -155,3 +156,14 @@ def test_an_interrupt_closes_the_pass(recording: Recording) -> None:
     assert batcher.calls[-1] == "close"
     with pytest.raises(EvenstepError):
         next(steps)
+
+
+def test_an_interrupt_while_a_pass_is_finalized_is_not_lost(recording: Recording) -> None:
+    class Interrupted(Batcher):
+        def close(self) -> None:
+            raise KeyboardInterrupt
+
+    steps = iterator_over(Interrupted(), recording)
+    del steps
+    with pytest.raises(KeyboardInterrupt):
+        time.sleep(10)

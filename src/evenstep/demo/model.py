@@ -66,8 +66,8 @@ class GPT(nn.Module):
     ) -> None:
         super().__init__()
         self.tokens = nn.Embedding(vocab_size, hidden_size)
-        self.rotations: torch.Tensor
-        self.register_buffer("rotations", _rotations(max_length, hidden_size // heads), False)
+        # No buffer: DDP would send it around in every step, and the demo stays on the CPU.
+        self.rotations = _rotations(max_length, hidden_size // heads)
         self.blocks = nn.ModuleList(_Block(hidden_size, heads) for _ in range(layers))
         self.norm = nn.LayerNorm(hidden_size)
         for module in self.modules():

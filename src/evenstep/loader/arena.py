@@ -46,13 +46,19 @@ class SlabFile:
 
     def __init__(self, path: str, *, opened: bool = False) -> None:
         self._path = path
-        self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC) if opened else -1
+        self._fd = self._open() if opened else -1
+
+    def _open(self) -> int:
+        try:
+            return os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError as error:
+            raise ProcessLookupError(f"a worker process died: {self._path} is gone") from error
 
     def __reduce__(self) -> Any:
         return functools.partial(SlabFile, opened=True), (self._path,)
 
     def map(self) -> Bytes:
-        fd = self._fd if self._fd >= 0 else os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
+        fd = self._fd if self._fd >= 0 else self._open()
         self._fd = -1
         try:
             return np.frombuffer(mmap.mmap(fd, os.fstat(fd).st_size), np.uint8)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import _thread
 import os
+import signal
 import threading
 import warnings
 from collections.abc import Iterator
@@ -124,6 +124,7 @@ class StepIterator(Iterator[tuple[Any, StepInfo]]):
             if self._closed:
                 return
             self._closed = True
+        keep = self._keep_batcher and not isinstance(self._outcome, LoaderDiedError)
         if self._outcome is None:
             self._outcome = LoaderDiedError(
                 f"this pass over epoch {self._epoch.epoch} was closed; iterate the loader again"
@@ -132,7 +133,7 @@ class StepIterator(Iterator[tuple[Any, StepInfo]]):
         if self._feeder is not None:
             self._feeder.leave()
         self._batcher.abandon()
-        if not self._keep_batcher:
+        if not keep:
             self._batcher.close()
 
     def __del__(self) -> None:
@@ -141,4 +142,4 @@ class StepIterator(Iterator[tuple[Any, StepInfo]]):
                 self.close()
         except KeyboardInterrupt:
             # Python drops what a finalizer raises, so it is raised anew when this one is through.
-            threading.Timer(0.05, _thread.interrupt_main).start()
+            threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT)).start()

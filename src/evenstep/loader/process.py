@@ -179,13 +179,11 @@ class _Main:
         threading.Thread(target=self._obey, name="evenstep-control", daemon=True).start()
         intake = Intake(self._spec, self._pipes.feed)
         while (epoch := self._begun.get()) is not None:
-            if not self._pass(intake, epoch):
-                intake = Intake(self._spec, self._pipes.feed)
+            self._pass(intake, epoch)
         del intake  # ends the workers
         self._done.set()
 
-    def _pass(self, intake: Intake, epoch: EpochSpec) -> bool:
-        """Whether the workers are fit for another pass."""
+    def _pass(self, intake: Intake, epoch: EpochSpec) -> None:
         _seed(int(worker_seed(self._spec, epoch.epoch).initial_seed()))
         results, writer = self._pipes.results, self._writer
 
@@ -198,20 +196,19 @@ class _Main:
         with self._lock:
             self._under_way = (epoch.serial, run, ports)
             if self._abandoned >= epoch.serial:
-                return True
+                return
         end: End | Failure
         try:
             run.run(intake.chunks(epoch))
             end = End(run.undelivered)
         except Closed:
-            return True
+            return
         except Exception as error:
             end = Failure(error, traceback.format_exc())
         finally:
             ports.finish()
         with contextlib.suppress(OSError):  # the trainer has closed its end
             results.send((epoch.serial, end))
-        return isinstance(end, End)
 
     def _spec_with(self, writer: Writer) -> LoaderSpec:
         """The spec, with a collate function that may make its batch in `writer`'s memory."""

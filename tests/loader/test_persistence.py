@@ -1,0 +1,131 @@
+"""Persistent workers outlast a pass, however it ends, and are replaced when they die."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psutil
+import pytest
+
+import evenstep
+from documents import Documents
+from evenstep.errors import CollateError, LoaderDiedError, SampleError
+
+COUNT = 60
+WITHOUT_CULPRIT = list(range(COUNT))
+Make = Callable[..., evenstep.DataLoader]
+
+
+class Fragile(Documents):
+    """Fails, dies or hangs at what follows the last document."""
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        if index == COUNT + 1:
+            os._exit(7)
+        if index == COUNT + 2:
+            time.sleep(30)
+        return super().__getitem__(index)
+
+
+class Choosy:
+    """Refuses a document, once."""
+
+    culprit = 37
+
+    def __call__(self, samples: list[dict[str, Any]]) -> Any:
+        if any(sample["identity"] == self.culprit for sample in samples):
+            self.culprit = -1
+            raise ValueError("not today")
+        return evenstep.PadCollator()(samples)
+
+
+@pytest.fixture
+def make() -> Iterator[Make]:
+    """Makes loaders, and closes them at the end."""
+    with contextlib.ExitStack() as stack:
+
+        def loader_with(sampler: list[int], **options: Any) -> evenstep.DataLoader:
+            loader = evenstep.DataLoader(
+                Fragile(COUNT),
+                sampler=sampler,
+                batch_size=4,
+                buffer_size=16,
+                num_workers=2,
+                multiprocessing_context="fork",
+                persistent_workers=True,
+                **options,
+            )
+            stack.callback(loader.close)
+            return loader
+
+        yield loader_with
+    assert everybody() == set()
+
+
+def everybody() -> set[int]:
+    """Batcher and workers; the resource tracker of other tests is neither."""
+    children = psutil.Process().children(recursive=True)
+    return {c.pid for c in children if "resource_tracker" not in " ".join(c.cmdline())}
+
+
+def whole_pass(loader: evenstep.DataLoader) -> set[int]:
+    """Makes a pass, checks that it is whole, and gives the processes that made it."""
+    steps = loader.steps()
+    seen = list(next(steps)[1].indices or ())
+    processes = everybody()
+    seen += [index for _, step in steps for index in step.indices or ()]
+    assert seen == WITHOUT_CULPRIT
+    return processes
+
+
+def test_they_outlast_passes_that_are_left_early(make: Make) -> None:
+    loader = make(list(WITHOUT_CULPRIT))
+    processes = whole_pass(loader)
+    assert len(processes) == 3
+    for _ in range(3):
+        next(loader.steps())
+    assert whole_pass(loader) == processes
+
+
+@pytest.mark.parametrize(
+    ("culprit", "options", "error"),
+    [(COUNT, {}, SampleError), (None, {"collate_fn": Choosy()}, CollateError)],
+    ids=["sample", "collate"],
+)
+def test_they_outlast_passes_that_fail(
+    make: Make, culprit: int | None, options: dict[str, Any], error: type[Exception]
+) -> None:
+    sampler = list(WITHOUT_CULPRIT)
+    loader = make(sampler, **options)
+    next(loader.steps())
+    processes = everybody()
+    if culprit is not None:
+        sampler[30:30] = [culprit]
+    with pytest.raises(error):
+        list(loader.steps())
+    sampler[:] = WITHOUT_CULPRIT
+    assert whole_pass(loader) == processes
+
+
+@pytest.mark.parametrize(
+    ("culprit", "options", "said"),
+    [(COUNT + 1, {}, "worker"), (COUNT + 2, {"timeout": 1}, "timed out")],
+    ids=["exit", "timeout"],
+)
+def test_they_are_replaced_when_they_die_or_hang(
+    make: Make, culprit: int, options: dict[str, Any], said: str
+) -> None:
+    sampler = list(WITHOUT_CULPRIT)
+    loader = make(sampler, **options)
+    processes = whole_pass(loader)
+    sampler[30:30] = [culprit]
+    with pytest.raises(LoaderDiedError, match=said):
+        list(loader.steps())
+    sampler[:] = WITHOUT_CULPRIT
+    replaced = whole_pass(loader)
+    assert len(replaced) == 3
+    assert not replaced & processes
