@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from evenstep.cost import MemoryLimit
 from evenstep.errors import ConfigurationError, InvariantError, MismatchError, PeerError
+from evenstep.messages import abort_message
 from evenstep.plan import FixedBatch, Groups, Plan, Policy, Proposal, TokenBudget
 from evenstep.plan.groups import generator
-from evenstep.protocol import RankProtocol, abort_message
+from evenstep.protocol import RankProtocol
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,10 @@ Rules of this file
   threads. Bytes go out, everybody's bytes come in.
 - Every rank takes part in every exchange, unconditionally (Lemma 3): a rank that has nothing left,
   or has failed, still sends a message. So no rank can wait for one that is not coming.
-- A sample is in exactly one place (Lemma 1): pending here, emitted, dropped by the policy, or left
+- A sample is in exactly one place (Lemma 1): in the buffer, emitted, dropped by the policy, or left
   undelivered by a stop. This is asserted every round.
+- A round is a function of the windows it begins with: so an epoch can be gone on with from any
+  `RoundStart`, and makes the same steps again.
 
 How to drive it::
 
@@ -14,6 +16,8 @@ How to drive it::
     while not protocol.finished:
         while protocol.wanted:                     # samples still needed before the next message
             protocol.receive(columns)              # or protocol.end_of_source()
+        if protocol.lends is not None:             # another rank has never had a sample
+            protocol.lend(bytes of sample number protocol.lends)
         for step in protocol.incoming(exchange(protocol.outgoing())):
             ...                                    # step.members: arrival numbers to collate
 
@@ -25,8 +29,6 @@ finished (or one does, under ``exhausted="stop"``).
 from __future__ import annotations
 
 import enum
-import json
-import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -34,49 +36,37 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+import evenstep.messages as wire
+from evenstep.buffer import Buffer, RoundStart
 from evenstep.cost import GroupShapes
-from evenstep.errors import (
-    ConfigurationError,
-    InvariantError,
-    MismatchError,
-    PeerError,
-)
+from evenstep.errors import ConfigurationError, InvariantError
 from evenstep.plan.groups import Groups
 from evenstep.plan.policy import Policy, Proposal, Window, check_at_least
 from evenstep.totals import Receipt, RoundTotals, StepTotals
 
-__all__ = [
-    "EXHAUSTED_MODES",
-    "PlannedStep",
-    "RankProtocol",
-    "SettledRound",
-    "abort_message",
-    "check_no_abort",
-]
+__all__ = ["EXHAUSTED_MODES", "PlannedStep", "RankProtocol", "SettledRound"]
 
 Int64Array = npt.NDArray[np.int64]
 Float64Array = npt.NDArray[np.float64]
 
 EXHAUSTED_MODES = ("pad", "stop")
 
-_VERSION = 1
-_HEAD = struct.Struct("<cI")  # kind of message, round
-_PROPOSAL = struct.Struct("<?qq")  # finished, samples in the window, supervised tokens in it
-_HELLO, _PROPOSE, _RECEIPT, _ABORT = b"H", b"P", b"R", b"A"
+_UNKNOWN = -1  # samples left, where the source has no size
 
 
 class _Phase(enum.Enum):
-    HELLO = enum.auto()
-    FILLING = enum.auto()
-    SETTLING = enum.auto()
-    FINISHED = enum.auto()
+    HELLO = wire.HELLO
+    FILLING = wire.PROPOSAL
+    SETTLING = wire.RECEIPT
+    FINISHED = b""
 
 
 @dataclass(frozen=True)
 class SettledRound:
     """What the steps of one round share."""
 
-    first_step: int
+    start: RoundStart
+    """What this rank began the round with."""
     groups: Groups
     """This rank's, of arrival numbers, in emission order; none where its steps are fillers."""
     totals: RoundTotals
@@ -92,15 +82,20 @@ class PlannedStep:
     round: SettledRound
 
     @property
+    def place(self) -> int:
+        """Steps of this round before this one."""
+        return self.index - self.round.start.step
+
+    @property
     def members(self) -> Int64Array:
         """[samples] arrival numbers of this rank's group; empty for a filler step."""
         groups = self.round.groups
-        return groups.members if self.filler else groups.group(self.index - self.round.first_step)
+        return groups.members if self.filler else groups.group(self.place)
 
     @property
     def totals(self) -> StepTotals:
         """What each rank trains on in this step."""
-        return self.round.totals.step(self.index - self.round.first_step)
+        return self.round.totals.step(self.place)
 
     @property
     def mean_supervised(self) -> Float64Array:
@@ -111,18 +106,6 @@ class PlannedStep:
     def filler(self) -> bool:
         """True when this rank has nothing left and only keeps the others company."""
         return not len(self.round.groups)
-
-
-def abort_message(reason: str) -> bytes:
-    """Sent in place of any message by a rank that has failed. All others raise `PeerError`."""
-    return _HEAD.pack(_ABORT, 0) + reason.encode()
-
-
-def check_no_abort(messages: Sequence[bytes]) -> None:
-    """Raises `PeerError` for the first rank whose message is an abort."""
-    for rank, message in enumerate(messages):
-        if message[:1] == _ABORT:
-            raise PeerError(f"rank {rank} failed: {message[_HEAD.size :].decode()}")
 
 
 class RankProtocol:
@@ -138,6 +121,8 @@ class RankProtocol:
         exhausted: str = "pad",
         seed: int = 0,
         epoch: int = 0,
+        share: int | None = None,
+        start: RoundStart | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> None:
         """
@@ -152,13 +137,17 @@ class RankProtocol:
                 counted in `undelivered`.
             seed: decides the order of groups, together with `epoch`.
             epoch: number of the epoch.
+            share: samples of this rank in the whole epoch, where it is known. With it the ranks
+                look ahead: they spread what is left of each over equally many rounds, so that all
+                run out in the same one.
+            start: where to go on; the epoch's beginning by default. Equally far on all ranks.
             options: anything else that must be equal on all ranks, such as the dataset's size.
 
         Raises:
             ConfigurationError: an argument is out of range.
         """
         check_at_least(1, world_size=world_size, buffer_size=buffer_size)
-        check_at_least(0, rank=rank, epoch=epoch)
+        check_at_least(0, rank=rank, epoch=epoch, share=share)
         if rank >= world_size:
             raise ConfigurationError(f"rank={rank} must be below world_size={world_size}")
         if exhausted not in EXHAUSTED_MODES:
@@ -170,29 +159,34 @@ class RankProtocol:
         self.seed = seed
         self.epoch = epoch
         self.window_size = policy.window_size(buffer_size)
-        self._hello = {
-            "protocol": _VERSION,
+        self.rounds = start.round if start else 0
+        self.steps = start.step if start else 0
+        self._compared = {
             "world size": world_size,
             "policy": f"{type(policy).__name__}{dict(policy.options())}",
             "buffer_size": buffer_size,
             "exhausted": exhausted,
             "seed": seed,
             "epoch": epoch,
+            "round to begin with": self.rounds,
+            "step to begin with": self.steps,
             **(options or {}),
         }
+        self._share = share if policy.looks_ahead else None
         self._phase = _Phase.HELLO
         self._source_ended = False
-        self._arrived: list[Int64Array] = []  # columns not yet in `_pending`
-        self._pending = np.empty((3, 0), np.int64)  # a row is contiguous: planners sort along it
-        self._numbers = np.empty(0, np.int64)  # arrival numbers of `_pending`, increasing
-        self._ages = np.empty(0, np.int64)
+        self._buffer = Buffer(start)
+        self._start: RoundStart | None = None
         self._proposal: Proposal | None = None
         self._planned = Groups.empty()
         self._receipt = Receipt.none()
         self._mean_supervised = np.zeros(world_size)
-        self.rounds = 0
-        self.steps = 0
-        self.received = 0
+        self._left = [_UNKNOWN] * world_size
+        self._lends = False
+        self._lent = b""
+        self.borrowed = b""
+        """A sample of another rank, on a rank that never had one of its own."""
+        self.received = len(self._buffer)
         self.emitted = 0
         self.dropped = 0
         self.undelivered = 0
@@ -213,42 +207,55 @@ class RankProtocol:
         """Samples still needed before `outgoing` may be called; 0 when it may."""
         if self._phase is not _Phase.FILLING or self._source_ended:
             return 0
-        return max(0, self.window_size - self.pending)
+        return max(0, self._quota() - self.pending)
+
+    @property
+    def lends(self) -> int | None:
+        """Arrival number of the sample to `lend` before the next message; None if none is due."""
+        if not self._lends or self._lent or self._start is None:
+            return None
+        return int(self._start.numbers[self._start.columns[0].argmin()])
 
     # What the driver tells
 
-    def receive(self, columns: Int64Array) -> range:
+    def receive(self, columns: Int64Array, numbers: Int64Array | None = None) -> Int64Array:
         """Takes samples in order of arrival.
 
         Args:
             columns: [samples, 3] int64: length, supervised tokens, patches. May be more than
                 `wanted`: what does not fit in the window waits for a later round.
+            numbers: [samples] int64 arrival numbers, increasing; by default those that follow.
 
         Returns:
-            The arrival numbers given to them, counted from 0.
+            The arrival numbers.
         """
         if self._source_ended:
             raise InvariantError("samples received after the end of the source")
-        self._arrived.append(np.asarray(columns, np.int64).reshape(-1, 3))
-        first = self.received
-        self.received += len(self._arrived[-1])
-        return range(first, self.received)
+        columns = np.asarray(columns, np.int64).reshape(-1, 3)
+        self.received += len(columns)
+        return self._buffer.append(columns, numbers)
 
     def end_of_source(self) -> None:
         """No more samples will be received this epoch."""
         self._source_ended = True
 
+    def lend(self, sample: bytes) -> None:
+        """Gives the sample that `lends` asked for, for ranks that have none to fill steps with."""
+        self._lent = sample
+
     # Exchanges
 
     def outgoing(self) -> bytes:
         """This rank's message for the next exchange."""
-        if self._phase is _Phase.HELLO:
-            return _HEAD.pack(_HELLO, 0) + json.dumps(self._hello, sort_keys=True).encode()
-        if self._phase is _Phase.SETTLING:
-            return _HEAD.pack(_RECEIPT, self.rounds) + self._receipt.encode()
         if self._phase is _Phase.FINISHED or self.wanted:
             raise InvariantError(f"no message is due in {self._phase} with {self.wanted} wanted")
-        return _HEAD.pack(_PROPOSE, self.rounds) + self._propose()
+        if self._phase is _Phase.HELLO:
+            body = wire.encode_hello(self._compared, self._samples_left())
+        elif self._phase is _Phase.FILLING:
+            body = self._propose()
+        else:
+            body = wire.encode_receipt(self._samples_left(), self._receipt.encode(), self._lent)
+        return wire.encode(self._phase.value, self.rounds, body)
 
     def incoming(self, messages: Sequence[bytes]) -> list[PlannedStep]:
         """Takes everybody's messages of one exchange, in rank order, this rank's own included.
@@ -262,10 +269,13 @@ class RankProtocol:
         """
         if self.finished:
             raise InvariantError("no message is expected after the end of the epoch")
-        expected = {_Phase.HELLO: _HELLO, _Phase.FILLING: _PROPOSE, _Phase.SETTLING: _RECEIPT}
-        bodies = self._open(messages, expected[self._phase])
+        if len(messages) != self.world_size:
+            raise InvariantError(f"{len(messages)} messages for world size {self.world_size}")
+        bodies = wire.open_all(
+            messages, self._phase.value, self.rounds, rank=self.rank, epoch=self.epoch
+        )
         if self._phase is _Phase.HELLO:
-            self._compare(bodies)
+            self._left = wire.compare_hellos(bodies)
             self._phase = _Phase.FILLING
             return []
         if self._phase is _Phase.FILLING:
@@ -273,100 +283,92 @@ class RankProtocol:
             return []
         return self._conclude(bodies)
 
-    def _open(self, messages: Sequence[bytes], kind: bytes) -> list[memoryview]:
-        if len(messages) != self.world_size:
-            raise InvariantError(f"{len(messages)} messages for world size {self.world_size}")
-        check_no_abort(messages)
-        heads = [_HEAD.unpack_from(m) if m else (b"", 0) for m in messages]
-        for rank, (sent, number) in enumerate(heads):
-            if not sent:
-                raise PeerError(
-                    f"rank {rank} left epoch {self.epoch} early, so no further step can be made; "
-                    "leave the loop at the same step on every rank"
-                )
-            if sent != kind or number != self.rounds:
-                raise MismatchError(
-                    f"rank {rank} is at {sent!r} of round {number} where rank {self.rank} is at "
-                    f"{kind!r} of round {self.rounds}; every rank must use its loaders in the same "
-                    "order"
-                )
-        return [memoryview(m)[_HEAD.size :] for m in messages]
-
-    def _compare(self, bodies: Sequence[memoryview]) -> None:
-        hellos = [json.loads(bytes(body)) for body in bodies]
-        for key in sorted({key for hello in hellos for key in hello}):
-            values = [hello.get(key) for hello in hellos]
-            other = next((r for r, value in enumerate(values) if value != values[0]), None)
-            if other is not None:
-                raise MismatchError(
-                    f"ranks differ in {key}: rank 0 has {values[0]!r}, rank {other} has "
-                    f"{values[other]!r}; build the loader with equal arguments on every rank"
-                )
-
     # A round
 
+    def _samples_left(self) -> int:
+        """Samples of this rank that are still to be planned."""
+        if self._share is None:
+            return _UNKNOWN
+        return max(self._share - self._buffer.next_number, 0) + len(self._buffer)
+
+    def _quota(self) -> int:
+        """Samples in the window of the round that begins.
+
+        Where all know how much they have left, the rank with most decides in how many rounds all
+        run out. So none has to wait for the others with nothing to train on, and the last window is
+        no mere remainder.
+        """
+        own = self._left[self.rank]
+        if own <= 0 or min(self._left) < 0:
+            return self.window_size
+        rounds = -(-max(self._left) // self.window_size)
+        return -(-own // rounds)
+
     def _propose(self) -> bytes:
-        self._gather()
-        lengths, supervised, patches = self._pending[:, : self.window_size]
+        self._start = start = self._buffer.look(self._quota(), round=self.rounds, step=self.steps)
+        lengths, supervised, patches = start.columns
         if not len(lengths):
             self._proposal = None
-            return _PROPOSAL.pack(True, 0, 0)
+            head = wire.ProposalHead(True, not self.received and not self.borrowed, 0, 0)
+            return wire.encode_proposal(head, b"")
         window = Window(
             lengths=lengths,
-            ages=self._ages[: self.window_size],
+            ages=start.ages,
             patches=patches if self.policy.counts_patches else None,
-            exhausted=self._source_ended and len(self._numbers) == len(lengths),
+            exhausted=len(self._buffer) == len(lengths) and self._no_more(),
             seed=self.seed,
             epoch=self.epoch,
             round=self.rounds,
         )
         self._proposal = self.policy.propose(window)
-        head = _PROPOSAL.pack(False, len(window), int(supervised.sum()))
-        return head + self._proposal.message.astype("<i8").tobytes()
+        head = wire.ProposalHead(False, False, len(window), int(supervised.sum()))
+        return wire.encode_proposal(head, self._proposal.message.astype("<i8").tobytes())
 
-    def _gather(self) -> None:
-        if not self._arrived:
-            return
-        new = np.concatenate(self._arrived)
-        self._arrived.clear()
-        numbers = np.arange(self.received - len(new), self.received)
-        self._pending = np.concatenate([self._pending, new.T], axis=1)
-        self._numbers = np.concatenate([self._numbers, numbers])
-        self._ages = np.concatenate([self._ages, np.zeros(len(new), np.int64)])
+    def _no_more(self) -> bool:
+        """Whether all samples of this rank have been received."""
+        return self._source_ended or self._share == self._buffer.next_number
 
     def _settle(self, bodies: Sequence[memoryview]) -> None:
-        heads = [_PROPOSAL.unpack_from(body) for body in bodies]
-        finished = [head[0] for head in heads]
-        if all(finished) or (self.exhausted == "stop" and any(finished)):
+        proposals = [wire.decode_proposal(body) for body in bodies]
+        heads = [head for head, _ in proposals]
+        finished = np.array([head.finished for head in heads])
+        if finished.all() or (self.exhausted == "stop" and finished.any()):
             self._stop()
             return
-        samples = np.array([head[1] for head in heads], np.float64)
-        supervised = np.array([head[2] for head in heads], np.float64)
+        samples = np.array([head.samples for head in heads], np.float64)
+        supervised = np.array([head.supervised for head in heads], np.float64)
         self._mean_supervised = supervised / np.maximum(samples, 1)
         self._phase = _Phase.SETTLING
+        # One rank that has samples lends its shortest to those that never had any.
+        asked = any(head.lacks_spare for head in heads)
+        self._lends, self._lent = asked and int(np.argmin(finished)) == self.rank, b""
         if self._proposal is None:
             self._planned, self._receipt = Groups.empty(), Receipt.none()
             return
         messages = np.zeros((self.world_size, len(self._proposal.message)), np.int64)
-        sent = [body[_PROPOSAL.size :] for body, done in zip(bodies, finished) if not done]
-        messages[~np.array(finished)] = np.frombuffer(b"".join(sent), "<i8").reshape(len(sent), -1)
+        sent = [bytes(message) for head, message in proposals if not head.finished]
+        messages[~finished] = np.frombuffer(b"".join(sent), "<i8").reshape(len(sent), -1)
         plan = self.policy.settle(self._proposal, messages, self.rank)
         self._take(plan.groups, plan.dropped)
 
     def _take(self, groups: Groups, dropped: Int64Array) -> None:
         """Moves a plan's samples out of the buffer, and makes the receipt of them."""
-        lengths, supervised, patches = self._pending[:, : self.window_size]
-        count = len(lengths)
+        assert self._start is not None
+        lengths, supervised, patches = self._start.columns
         begin, end = groups.offsets[[0, -1]].tolist()
         if begin != 0 or end != len(groups.members) or groups.sizes.min(initial=1) < 1:
             raise InvariantError(
                 f"{self.policy.name} planned a group without samples, or samples without a group"
             )
         planned = np.concatenate([groups.members, dropped])
-        uses = np.bincount(planned[planned >= 0], minlength=count)
-        if planned.min(initial=0) < 0 or len(uses) > count or uses.max(initial=0) > 1:
+        if not len(planned):
+            raise InvariantError(f"{self.policy.name} planned nothing in round {self.rounds}")
+        uses = np.bincount(planned[planned >= 0], minlength=len(lengths))
+        if planned.min() < 0 or len(uses) > len(lengths) or uses.max() > 1:
             raise InvariantError(f"{self.policy.name} planned a sample twice or out of nowhere")
-        self._planned = Groups(self._numbers[groups.members], groups.offsets)
+        self._buffer.remove(planned)
+        self._planned = Groups(self._start.numbers[groups.members], groups.offsets)
+        self._receipt = Receipt.none()
         if len(groups):
             shapes = groups.shapes(lengths)
             starts = groups.offsets[:-1]
@@ -377,20 +379,10 @@ class RankProtocol:
                 self.policy.cost,
                 packed=self.policy.packed,
             )
-        else:
-            self._receipt = Receipt.none()
-        keep = np.ones(len(self._numbers), bool)
-        keep[:count] = uses == 0
-        self._pending, self._numbers = self._pending[:, keep], self._numbers[keep]
-        self._ages = self._ages[keep]
-        returned = count - len(groups.members) - len(dropped)
-        self._ages[:returned] += 1
-        if not len(groups) and not len(dropped):
-            raise InvariantError(f"{self.policy.name} planned nothing in round {self.rounds}")
         self.emitted += len(groups.members)
         self.dropped += len(dropped)
-        if self.pending != len(self._numbers) + sum(map(len, self._arrived)):
-            raise InvariantError(f"{self.pending} samples pending, {len(self._numbers)} held")
+        if self.pending != len(self._buffer):
+            raise InvariantError(f"{self.pending} samples pending, {len(self._buffer)} held")
 
     def _check_memory(self, shapes: GroupShapes, patches: Int64Array) -> None:
         limit = self.policy.limit
@@ -406,20 +398,24 @@ class RankProtocol:
             )
 
     def _conclude(self, bodies: Sequence[memoryview]) -> list[PlannedStep]:
-        totals = RoundTotals.decode(bodies)
+        assert self._start is not None
+        receipts = [wire.decode_receipt(body) for body in bodies]
+        totals = RoundTotals.decode([receipt.totals for receipt in receipts])
         count = len(totals)
         self.rounds += 1
         self._phase = _Phase.FILLING
+        self._left = [receipt.left for receipt in receipts]
+        if not self.received:
+            self.borrowed = self.borrowed or next((r.lent for r in receipts if r.lent), b"")
         if self.exhausted == "stop" and count and not totals.samples.all():
             # Some rank has nothing for these steps, so no rank may make them.
             self.emitted -= len(self._planned.members)
             self._stop()
             return []
-        settled = SettledRound(self.steps, self._planned, totals, self._mean_supervised)
+        settled = SettledRound(self._start, self._planned, totals, self._mean_supervised)
         first, self.steps = self.steps, self.steps + count
         return [PlannedStep(index, settled) for index in range(first, self.steps)]
 
     def _stop(self) -> None:
-        self._gather()
         self.undelivered += self.pending
         self._phase = _Phase.FINISHED

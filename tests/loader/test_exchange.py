@@ -14,7 +14,7 @@ import pytest
 from evenstep.errors import PeerError
 from evenstep.loader.exchange import LocalExchange, Session
 from evenstep.loader.ports import PipePorts
-from evenstep.protocol import abort_message, check_no_abort
+from evenstep.messages import abort_message, check_no_abort
 
 WAIT = 20.0
 

@@ -13,7 +13,7 @@ from evenstep.loader.exchange import Exchange, LocalExchange, Session
 from evenstep.loader.iterator import StepIterator
 from evenstep.loader.ports import End, Failure
 from evenstep.loader.spec import EpochSpec
-from evenstep.protocol import abort_message
+from evenstep.messages import abort_message
 
 
 class Batcher:

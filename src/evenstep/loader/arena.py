@@ -8,15 +8,18 @@ twenty times as much to fill as memory that has been touched before. What is mad
 the first place is not copied at all.
 
 Slabs have no name in the file system. However the processes end, the kernel takes the memory back,
-and a small /dev/shm, as containers have, is no limit. Where anonymous memory is not to be had
-(other systems than Linux), buffers travel inside the message.
+and a small /dev/shm, as containers have, is no limit. A slab's memory is reserved when it is made,
+so that running out of memory is an error there and not the death of whoever fills it. Where
+anonymous memory is not to be had (other systems than Linux), buffers travel inside the message.
 """
 
 from __future__ import annotations
 
+import errno
 import functools
 import mmap
 import os
+import resource
 import threading
 import weakref
 from collections.abc import Sequence
@@ -26,6 +29,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from evenstep.errors import LoaderDiedError
 from evenstep.loader import codec
 
 __all__ = ["Packed", "Reader", "Writer"]
@@ -53,6 +57,8 @@ class SlabFile:
             return os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
         except FileNotFoundError as error:
             raise ProcessLookupError(f"a worker process died: {self._path} is gone") from error
+        except OSError as error:
+            raise _explain(error, "to open a slab that another process has filled") from error
 
     def __reduce__(self) -> Any:
         return functools.partial(SlabFile, opened=True), (self._path,)
@@ -60,8 +66,11 @@ class SlabFile:
     def map(self) -> Bytes:
         fd = self._fd if self._fd >= 0 else self._open()
         self._fd = -1
+        size = os.fstat(fd).st_size
         try:
-            return np.frombuffer(mmap.mmap(fd, os.fstat(fd).st_size), np.uint8)
+            return np.frombuffer(mmap.mmap(fd, size), np.uint8)
+        except OSError as error:
+            raise _explain(error, f"to map a slab of {size:,} bytes") from error
         finally:
             os.close(fd)
 
@@ -89,7 +98,12 @@ class Packed:
 
 
 class Writer:
-    """Packs objects. Thread-safe."""
+    """Packs objects. Thread-safe.
+
+    Raises:
+        LoaderDiedError: there is no more shared memory. Nothing is lost by it: the same object can
+            be packed once memory is there again.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -157,7 +171,15 @@ class Writer:
             if free:
                 self._retire(max(free)[1])
             number, self._next = self._next, self._next + 1
-            self._slabs[number] = _allocate(size)
+            try:
+                self._slabs[number] = _allocate(size)
+            except OSError as error:
+                held = sum(len(memory) for memory, _ in self._slabs.values())
+                raise _explain(
+                    error,
+                    f"for {size:,} bytes more than the {held:,} bytes, in {len(self._slabs)} "
+                    "slabs, that it has filled already",
+                ) from error
         self._slabs[number][0][use] = _BUSY
         return number
 
@@ -213,9 +235,24 @@ def _allocate(size: int) -> tuple[Bytes, int]:
     room += -room % _PAGE
     fd = os.memfd_create("evenstep")
     try:
-        # Reserves the pages now: running out of memory later would be a SIGBUS, not an exception.
+        # Without it the pages would be taken as they are filled, and to run out then is a SIGBUS.
         os.posix_fallocate(fd, 0, room)
         return np.frombuffer(mmap.mmap(fd, room), np.uint8), fd
     except BaseException:
         os.close(fd)
         raise
+
+
+def _explain(error: OSError, asked: str) -> LoaderDiedError:
+    """What was asked for and what to do about it, for an `error` that says neither."""
+    begin = f"shared memory ran out: process {os.getpid()} asked {asked}"
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        return LoaderDiedError(
+            f"{begin}, and each slab is an open file, of which {limit:,} are allowed; raise that "
+            "(ulimit -n) or chunk_size, or lower buffer_size"
+        )
+    return LoaderDiedError(
+        f"{begin} ({error.strerror}); lower buffer_size, prefetch or num_workers, or give the job "
+        "more memory"
+    )

@@ -35,7 +35,8 @@ from evenstep.loader import codec
 from evenstep.loader.arena import Packed, Reader
 from evenstep.loader.intake import Arrival
 from evenstep.loader.spec import EpochSpec, LoaderSpec
-from evenstep.protocol import PlannedStep, RankProtocol, abort_message
+from evenstep.messages import abort_message
+from evenstep.protocol import PlannedStep, RankProtocol
 
 __all__ = ["Closed", "EpochRun", "Ports"]
 

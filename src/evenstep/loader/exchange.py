@@ -28,7 +28,7 @@ import torch
 import torch.distributed as dist
 
 from evenstep.errors import PeerError
-from evenstep.protocol import abort_message, check_no_abort
+from evenstep.messages import abort_message, check_no_abort
 
 __all__ = ["Exchange", "GlooExchange", "LocalExchange", "Session"]
 

@@ -42,6 +42,10 @@ class FixedBatch(Policy):
         check_given(batch_size=self.batch_size)
         check_at_least(1, batch_size=self.batch_size)
 
+    @property
+    def looks_ahead(self) -> bool:
+        return False
+
     def window_size(self, buffer_size: int) -> int:
         # A round costs two exchanges, so it plans several batches; and a whole number of them.
         return self.batch_size * max(1, min(16, buffer_size // self.batch_size))

@@ -97,6 +97,12 @@ class Policy(abc.ABC):
         """Whether windows must carry `Window.patches`."""
         return False
 
+    @property
+    def looks_ahead(self) -> bool:
+        """Whether windows may be smaller than `window_size`, so that all ranks run out together.
+        False where the number of samples in a window decides what is in a group."""
+        return True
+
     def window_size(self, buffer_size: int) -> int:
         """Samples a rank gathers before a round, given what the user allows it to buffer."""
         return buffer_size

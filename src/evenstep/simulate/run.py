@@ -90,6 +90,7 @@ def simulate(
                 buffer_size=buffer_size,
                 exhausted=exhausted,
                 seed=seed,
+                share=len(shard),
             ),
             shard,
         )
@@ -140,6 +141,10 @@ class _Clocked(Policy):
     @property
     def name(self) -> str:
         return self.policy.name
+
+    @property
+    def looks_ahead(self) -> bool:
+        return self.policy.looks_ahead
 
     def options(self) -> Mapping[str, Any]:
         return self.policy.options()

@@ -1,0 +1,113 @@
+"""What one rank has received and not yet emitted, in order of arrival.
+
+Every sample of a rank's epoch has an arrival number, counted from 0: its place in the rank's share.
+Numbers increase along the buffer; some may be missing, where a bad sample was skipped or where a
+resumed epoch has trained on it before. The window is the front of the buffer, and holds every
+sample that has been in a window before: so whatever has a number from `RoundStart.taken` on is new,
+and needs not be remembered to go on from a round's start.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.errors import InvariantError
+
+__all__ = ["Buffer", "RoundStart"]
+
+Int64Array = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundStart:
+    """All that one rank needs to go on from the beginning of a round."""
+
+    round: int
+    step: int
+    """Steps of the epoch before this round."""
+    taken: int
+    """Arrival numbers below this one have been in a window; the next sample to receive is this."""
+    numbers: Int64Array
+    """[samples] arrival numbers of the window, increasing."""
+    columns: Int64Array
+    """[3, samples] length, supervised tokens, patches of each."""
+    ages: Int64Array
+    """[samples] rounds in which each was in the window and not planned."""
+
+
+class Buffer:
+    """See the module docstring."""
+
+    def __init__(self, start: RoundStart | None = None) -> None:
+        self._arrived: list[tuple[Int64Array, Int64Array]] = []  # not yet in the arrays below
+        if start is None:
+            # A row is contiguous: planners sort along it.
+            self.columns = np.empty((3, 0), np.int64)
+            self.numbers = np.empty(0, np.int64)
+            self.ages = np.empty(0, np.int64)
+            self.next_number = 0
+        else:
+            self.columns, self.numbers, self.ages = start.columns, start.numbers, start.ages
+            self.next_number = start.taken
+        self.seen = len(self.numbers)
+        """Samples at the front that have been in a window."""
+        self._count = len(self.numbers)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def append(self, columns: Int64Array, numbers: Int64Array | None = None) -> Int64Array:
+        """Takes samples that follow all earlier ones, and gives their arrival numbers."""
+        if numbers is None:
+            numbers = np.arange(self.next_number, self.next_number + len(columns))
+        if len(numbers):
+            if numbers[0] < self.next_number or (np.diff(numbers) < 1).any():
+                raise InvariantError(
+                    f"arrival numbers {numbers[0]} to {numbers[-1]} do not follow "
+                    f"{self.next_number - 1}"
+                )
+            self._arrived.append((columns, numbers))
+            self._count += len(numbers)
+            self.next_number = int(numbers[-1]) + 1
+        return numbers
+
+    def gather(self) -> None:
+        """Brings all that has arrived into the arrays."""
+        if not self._arrived:
+            return
+        columns = [new.T for new, _ in self._arrived]
+        numbers = [new for _, new in self._arrived]
+        self._arrived.clear()
+        self.columns = np.concatenate([self.columns, *columns], axis=1)
+        self.numbers = np.concatenate([self.numbers, *numbers])
+        ages = np.zeros(len(self.numbers) - len(self.ages), np.int64)
+        self.ages = np.concatenate([self.ages, ages])
+
+    def look(self, size: int, *, round: int, step: int) -> RoundStart:
+        """The window of a round that begins: the first `size` samples, or all that were in the
+        window before if those are more."""
+        self.gather()
+        self.seen = max(self.seen, min(size, len(self.numbers)))
+        numbers = self.numbers[: self.seen]
+        return RoundStart(
+            round=round,
+            step=step,
+            taken=int(numbers[-1]) + 1 if len(numbers) else self.next_number,
+            numbers=numbers,
+            columns=self.columns[:, : self.seen],
+            ages=self.ages[: self.seen],
+        )
+
+    def remove(self, positions: Int64Array) -> None:
+        """Takes samples out of the window, by their positions in it, each named once; the others in
+        it are one round older."""
+        keep = np.ones(len(self.numbers), bool)
+        keep[positions] = False
+        self.columns, self.numbers = self.columns[:, keep], self.numbers[keep]
+        self.ages = self.ages[keep]
+        self.seen -= len(positions)
+        self.ages[: self.seen] += 1
+        self._count -= len(positions)

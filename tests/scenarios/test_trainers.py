@@ -1,0 +1,263 @@
+"""Training with DDP and FSDP, as docs/training.md says, makes equal steps on every rank without a
+Join context, and follows one process that trains on all ranks' samples together.
+
+The loops under test are the code of that page itself.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from ranks import Rank, run
+from tiny_model import TinyModel, flat
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+import evenstep
+from documents import Documents
+
+PAGE = Path(__file__).parents[2] / "docs" / "training.md"
+K = 3  # steps of an accumulated update
+RECIPES = {  # headings of the page, and which block of code under each
+    "ddp": [("DDP", 0), ("The loop", 0)],
+    "fsdp": [("FSDP", 0), ("The loop", 0)],
+    "ddp-accumulating": [("DDP", 0), ("Gradient accumulation", 0)],
+    "fsdp-accumulating": [("FSDP", 0), ("Gradient accumulation", 1)],
+}
+# Rank 1 has few samples, and only fillers after them; or none at all.
+UNEQUAL = [list(range(70)), list(range(70, 79))]
+EMPTY = [list(range(41)), []]
+
+
+class Masked(Documents):
+    """Every seventh document has no supervised token, the first one included."""
+
+    def __init__(self) -> None:
+        super().__init__(79, longest=64, prompts=True)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        sample = super().__getitem__(index)
+        if index % 7 == 0:
+            sample["labels"].fill_(-100)
+        return sample
+
+
+def recipe(name: str) -> str:
+    """Code of the page."""
+    blocks = defaultdict(list)
+    for section in PAGE.read_text().split("\n## ")[1:]:
+        heading = section.partition("\n")[0]
+        blocks[heading] += re.findall(r"^```python\n(.*?)^```", section, re.DOTALL | re.MULTILINE)
+    return "\n".join(blocks[heading][number] for heading, number in RECIPES[name])
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What one rank saw of an epoch."""
+
+    steps: list[evenstep.StepInfo]
+    rows: list[int]
+    """Of the batch of each step."""
+    gradients: list[torch.Tensor]
+    """Of each update, averaged over ranks."""
+    parameters: torch.Tensor
+    """After the epoch."""
+    warned: list[str]
+
+
+class Watched:
+    """A loader that remembers the steps it gave."""
+
+    def __init__(self, loader: evenstep.DataLoader) -> None:
+        self.loader = loader
+        self.given: list[evenstep.StepInfo] = []
+        self.rows: list[int] = []
+
+    def steps(self) -> Iterator[tuple[Any, evenstep.StepInfo]]:
+        for batch, step in self.loader.steps():
+            self.given.append(step)
+            self.rows.append(len(batch["input_ids"]))
+            yield batch, step
+
+
+def train(
+    rank: Rank, name: str, shards: list[list[int]], lr: float, options: dict[str, Any]
+) -> Trained:
+    loader = Watched(
+        evenstep.DataLoader(
+            Masked(),
+            policy=evenstep.TokenBudget(max_tokens=128),
+            sampler=shards[rank.rank],
+            buffer_size=16,
+            **options,
+        )
+    )
+    gradients = []
+
+    def look(optimizer: Optimizer, *_: Any) -> None:
+        parameters = optimizer.param_groups[0]["params"]
+        gradients.append(flat([parameter.grad for parameter in parameters]))
+
+    names = {
+        "torch": torch,
+        "model": TinyModel(),
+        "loader": loader,
+        "lr": lr,
+        "k": K,
+        "device_type": "cpu",
+        "world_size": rank.world_size,
+    }
+    handle = register_optimizer_step_pre_hook(look)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        exec(compile(recipe(name), str(PAGE), "exec"), names)
+    handle.remove()
+    warned = [str(warning.message) for warning in caught]
+    parameters = flat(list(names["model"].parameters()))  # type: ignore[attr-defined]
+    return Trained(loader.given, loader.rows, gradients, parameters, warned)
+
+
+def job(
+    folder: Path,
+    name: str,
+    shards: list[list[int]],
+    *,
+    lr: float = 0.0,
+    exhausted: str = "pad",
+    num_workers: int = 0,
+) -> list[Trained]:
+    """What came of an epoch on two ranks. With a learning rate of 0 parameters stay as they are."""
+    options = {"exhausted": exhausted, "num_workers": num_workers}
+    if num_workers:
+        options["multiprocessing_context"] = "fork"
+    return run(train, 2, name, shards, lr, options, folder=folder, within=60)
+
+
+def one_batch(model: TinyModel, indices: list[int]) -> torch.Tensor:
+    """Gradient of samples as one padded batch, made without a loader."""
+    dataset = Masked()
+    model.zero_grad()
+    model(**evenstep.PadCollator()([dataset[i] for i in indices])).loss.backward()
+    return flat([parameter.grad for parameter in model.parameters() if parameter.grad is not None])
+
+
+def supervised_in(indices: list[int]) -> int:
+    dataset = Masked()
+    return sum(int((dataset[i]["labels"][1:] != -100).sum()) for i in indices)
+
+
+def samples_of(ranks: list[Trained]) -> list[list[int]]:
+    """Indices that all ranks trained on together, of each step."""
+    return [[i for step in same for i in step.indices] for same in zip(*(r.steps for r in ranks))]
+
+
+def assert_same(values: list[torch.Tensor], truth: torch.Tensor) -> None:
+    for value in values:
+        torch.testing.assert_close(value, truth, rtol=1e-8, atol=1e-13)
+
+
+def check_equal_steps(ranks: list[Trained]) -> None:
+    """Every rank makes the same steps, none of them without a sample."""
+    steps = ranks[0].steps
+    assert len(steps) > 10
+    for trained in ranks:
+        assert [step.step for step in trained.steps] == list(range(len(steps)))
+        assert [step.totals for step in trained.steps] == [step.totals for step in steps]
+        for step, rows in zip(trained.steps, trained.rows):
+            assert (rows, step.loss_scale) == (1, 0.0) if step.filler else rows == step.samples > 0
+            assert step.filler == (step.samples == 0) == (step.indices == ())
+
+
+@pytest.mark.parametrize(
+    ("name", "shards", "num_workers"),
+    [("ddp", UNEQUAL, 0), ("ddp", EMPTY, 1), ("fsdp", UNEQUAL, 1), ("fsdp", EMPTY, 0)],
+    ids=["ddp-unequal", "ddp-empty", "fsdp-unequal", "fsdp-empty"],
+)
+@pytest.mark.timeout(90)
+def test_unequal_and_empty_shards_give_equal_steps_and_the_gradient_of_all_samples(
+    tmp_path: Path, name: str, shards: list[list[int]], num_workers: int
+) -> None:
+    ranks = job(tmp_path, name, shards, num_workers=num_workers)
+    check_equal_steps(ranks)
+    for shard, trained in zip(shards, ranks):
+        assert sorted(i for step in trained.steps for i in step.indices) == shard
+    assert not any(step.filler for step in ranks[0].steps)
+    fillers = [step.filler for step in ranks[1].steps]
+    assert any(fillers)
+    assert fillers == sorted(fillers)  # once through, a rank fills to the end
+    model = TinyModel()
+    for samples, *gradients in zip(samples_of(ranks), *(r.gradients for r in ranks)):
+        assert_same(gradients, one_batch(model, samples))
+    everything = sorted(shards[0] + shards[1])
+    total = supervised_in(everything)
+    for trained in ranks:
+        tokens = [step.global_supervised_tokens for step in trained.steps]
+        assert sum(tokens) == total
+        weighted = sum(g * t for g, t in zip(trained.gradients, tokens, strict=True))
+        assert_same([weighted / total], one_batch(model, everything))
+
+
+@pytest.mark.timeout(90)
+def test_a_filler_changes_no_bit_of_a_gradient(tmp_path: Path) -> None:
+    """The rank that has samples trains alone, on the very batches that it is given beside one."""
+    (tmp_path / "pair").mkdir()
+    (tmp_path / "alone").mkdir()
+    pair = job(tmp_path / "pair", "ddp", EMPTY)
+    alone = run(train, 1, "ddp", EMPTY, 0.0, {}, folder=tmp_path / "alone")
+    assert all(step.filler for step in pair[1].steps)
+    assert [s.indices for s in pair[0].steps] == [s.indices for s in alone[0].steps]
+    assert len(alone[0].gradients) > 10
+    for trained in pair:
+        for value, truth in zip(trained.gradients, alone[0].gradients, strict=True):
+            assert torch.equal(value, truth)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.timeout(90)
+def test_training_follows_that_of_one_process_update_by_update(tmp_path: Path, name: str) -> None:
+    lr = 0.5
+    ranks = job(tmp_path, name, UNEQUAL, lr=lr, num_workers=1)
+    check_equal_steps(ranks)
+    assert any(step.filler for step in ranks[1].steps)
+    steps = samples_of(ranks)
+    size = K if "accumulating" in name else 1
+    if size > 1:
+        assert len(steps) % size  # so that the last update has fewer
+    updates = [sum(steps[i : i + size], []) for i in range(0, len(steps), size)]
+    model = TinyModel()
+    before = flat(list(model.parameters()))
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+    for samples, *gradients in zip(updates, *(r.gradients for r in ranks), strict=True):
+        assert_same(gradients, one_batch(model, samples))
+        optimizer.step()
+    after = flat(list(model.parameters()))
+    assert (after - before).norm() > 0.05 * before.norm()
+    assert_same([r.parameters for r in ranks], after)
+
+
+@pytest.mark.parametrize("name", ["ddp", "fsdp-accumulating"])
+@pytest.mark.timeout(90)
+def test_stopping_makes_equal_steps_without_fillers_and_tells_what_is_left(
+    tmp_path: Path, name: str
+) -> None:
+    shards = [UNEQUAL[0], UNEQUAL[1] * 5]
+    ranks = job(tmp_path, name, shards, exhausted="stop")
+    check_equal_steps(ranks)
+    assert not any(step.filler for trained in ranks for step in trained.steps)
+    for shard, trained in zip(shards, ranks):
+        seen = [i for step in trained.steps for i in step.indices]
+        left = list(shard)
+        for index in seen:
+            left.remove(index)  # none that is not this rank's, none once too often
+        told = [re.search(r"at least (\d+) samples", text) for text in trained.warned]
+        counts = [int(match[1]) for match in told if match]
+        assert [0 < count <= len(left) for count in counts] == [True] * bool(left)
+    assert any(trained.warned for trained in ranks)
