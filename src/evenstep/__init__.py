@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from evenstep.errors import PeerError as PeerError
     from evenstep.errors import SampleError as SampleError
     from evenstep.loader import DataLoader as DataLoader
+    from evenstep.loader import merge_states as merge_states
+    from evenstep.loader import read_states as read_states
     from evenstep.loader import wrap as wrap
     from evenstep.plan import FixedBatch as FixedBatch
     from evenstep.plan import Policy as Policy
@@ -51,7 +53,7 @@ _HOMES = {
         "PeerError",
         "SampleError",
     ),
-    "evenstep.loader": ("DataLoader", "wrap"),
+    "evenstep.loader": ("DataLoader", "merge_states", "read_states", "wrap"),
     "evenstep.plan": ("FixedBatch", "Policy", "TokenBudget"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

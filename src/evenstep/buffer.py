@@ -52,6 +52,8 @@ class Buffer:
         else:
             self.columns, self.numbers, self.ages = start.columns, start.numbers, start.ages
             self.next_number = start.taken
+        self.taken = start.taken if start else 0
+        """Numbers below this one have been in a window, though they may be planned by now."""
         self.seen = len(self.numbers)
         """Samples at the front that have been in a window."""
         self._count = len(self.numbers)
@@ -92,10 +94,13 @@ class Buffer:
         self.gather()
         self.seen = max(self.seen, min(size, len(self.numbers)))
         numbers = self.numbers[: self.seen]
+        if len(numbers):
+            # The last in the window need not be the last that was: plans need not take the oldest.
+            self.taken = max(self.taken, int(numbers[-1]) + 1)
         return RoundStart(
             round=round,
             step=step,
-            taken=int(numbers[-1]) + 1 if len(numbers) else self.next_number,
+            taken=self.taken,
             numbers=numbers,
             columns=self.columns[:, : self.seen],
             ages=self.ages[: self.seen],

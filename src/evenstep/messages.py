@@ -145,7 +145,8 @@ def open_all(
                 f"rank {sender} left epoch {epoch} early, so no further step can be made; "
                 "leave the loop at the same step on every rank"
             )
-        if sent != kind or number != round:
+        # Hellos may tell of different rounds: `compare_hellos` says so better.
+        if sent != kind or (number != round and kind != HELLO):
             raise MismatchError(
                 f"rank {sender} is at {sent!r} of round {number} where rank {rank} is at "
                 f"{kind!r} of round {round}; every rank must use its loaders in the same order"

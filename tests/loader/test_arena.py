@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import gc
 import multiprocessing
 import os
+import resource
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
 import torch
 
+from evenstep.errors import LoaderDiedError
 from evenstep.loader.arena import Reader, Writer
 
 
@@ -115,3 +120,76 @@ def test_objects_cross_processes_and_leave_no_file(method):
     assert last is not None
     assert last["x"][0] == 4  # what has been mapped outlives its writer
     assert set(os.listdir("/dev/shm")) <= before
+
+
+@contextlib.contextmanager
+def limited(which: int, limit: int) -> Iterator[None]:
+    before = resource.getrlimit(which)
+    resource.setrlimit(which, (limit, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(which, before)
+
+
+def test_memory_that_runs_out_is_an_error_that_says_how_much_was_asked_for_and_what_to_lower():
+    writer, reader = Writer(), Reader()
+    kept = reader.unpack(writer.pack(sample(1000)))
+    with limited(resource.RLIMIT_FSIZE, 1 << 20), pytest.raises(LoaderDiedError) as caught:
+        writer.pack(sample(250_000))
+    message = str(caught.value)
+    assert message.startswith(f"shared memory ran out: process {os.getpid()} asked for 2,000,")
+    assert "in 1 slabs" in message
+    assert "lower buffer_size, prefetch or num_workers" in message
+    # Nothing is lost: what was packed before stays, and the same goes through later.
+    assert kept["x"].tolist() == [0] * 1000
+    assert reader.unpack(writer.pack(sample(250_000, 7)))["x"][-1] == 7
+
+
+def test_memory_to_lend_that_runs_out_is_the_same_error():
+    with limited(resource.RLIMIT_FSIZE, 1 << 20), pytest.raises(LoaderDiedError, match="ran out"):
+        Writer().lend(2 << 20)
+
+
+def test_all_of_a_slab_is_reserved_when_it_is_made():
+    writer = Writer()
+    packed = writer.pack(sample(100_000))
+    assert packed.file is not None
+    with open(packed.file._path, "rb") as file:
+        status = os.fstat(file.fileno())
+    assert status.st_blocks * 512 >= status.st_size > 800_000
+
+
+def test_a_writer_has_one_file_open_for_each_slab_and_a_reader_none():
+    gc.collect()  # what tests before this one may have left
+    writer, reader = Writer(), Reader()
+    before = len(os.listdir("/proc/self/fd"))
+    kept = [reader.unpack(writer.pack(sample(1000))) for _ in range(5)]
+    assert len(os.listdir("/proc/self/fd")) == before + 5
+    writer.close()
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert [int(each["x"].sum()) for each in kept] == [0] * 5
+
+
+def test_address_space_that_runs_out_is_an_error_in_a_reader():
+    writer = Writer()
+    packed = writer.pack(sample(4_000_000))
+    with open("/proc/self/statm") as file:
+        used = int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    with limited(resource.RLIMIT_AS, used + (16 << 20)), pytest.raises(LoaderDiedError) as caught:
+        Reader().unpack(packed)
+    assert "to map a slab of 36," in str(caught.value)
+    assert os.strerror(errno.ENOMEM) in str(caught.value)
+
+
+def test_files_that_run_out_are_an_error_in_writers_and_readers_that_names_their_limit():
+    writer, other = Writer(), Writer()
+    packed = writer.pack(sample(1000))
+    lowest_free = os.dup(0)
+    os.close(lowest_free)
+    for act in (lambda: Reader().unpack(packed), lambda: other.pack(sample(1000))):
+        with limited(resource.RLIMIT_NOFILE, lowest_free), pytest.raises(LoaderDiedError) as caught:
+            act()
+        assert f"an open file, of which {lowest_free} are allowed" in str(caught.value)
+        assert "ulimit -n" in str(caught.value)
+    assert Reader().unpack(packed)["x"].tolist() == [0] * 1000

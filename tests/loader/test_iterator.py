@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from evenstep.errors import EvenstepError, LoaderDiedError, PeerError, SampleError
+from evenstep.loader.batcher import End
 from evenstep.loader.exchange import Exchange, LocalExchange, Session
 from evenstep.loader.iterator import StepIterator
-from evenstep.loader.ports import End, Failure
+from evenstep.loader.ports import Failure
 from evenstep.loader.spec import EpochSpec
 from evenstep.messages import abort_message
 

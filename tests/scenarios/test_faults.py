@@ -13,77 +13,35 @@ from typing import Any
 import psutil
 import pytest
 import torch.distributed as dist
-from ranks import Job, Outcome, Rank, run
+from faults import (
+    FORK,
+    THREADS,
+    WITHIN,
+    Sticky,
+    Wordy,
+    all_training,
+    assert_died,
+    end_of,
+    loader_over,
+    train,
+)
+from ranks import Job, Rank
 
 import evenstep
 from documents import Documents
 
-WITHIN = 10.0  # seconds from the fault to the end of every rank
-FORK = {"num_workers": 2, "multiprocessing_context": "fork"}
-THREADS: dict[str, Any] = {}
 with_and_without_workers = pytest.mark.parametrize(
     "workers", [FORK, THREADS], ids=["workers", "threads"]
 )
 
 
-class Sticky(Documents):
-    """From some document on, each takes longer than any test."""
-
-    def __init__(self, first: int) -> None:
-        super().__init__(100_000)
-        self.first = first
-
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        if index >= self.first:
-            time.sleep(3600)
-        return super().__getitem__(index)
-
-
-class Wordy(Documents):
-    """Documents that are mostly text, which fills the pipes between processes."""
-
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        return {**super().__getitem__(index), "text": [f"{index} {i}" for i in range(2000)]}
-
-
-def loader_over(dataset: Any, **options: Any) -> evenstep.DataLoader:
-    return evenstep.DataLoader(
-        dataset,
-        **{"policy": evenstep.TokenBudget(max_tokens=1024), "buffer_size": 32, **options},
-    )
-
-
-def train(
-    rank: Rank, workers: dict[str, Any], dataset: Any = None, pause: float = 0.01, begin: int = 3
-) -> None:
-    """Trains on and on; says who works for it once it has made a few steps."""
-    loader = loader_over(Documents(100_000) if dataset is None else dataset, **workers)
-    if begin == 0:
-        rank.say("training")
-    for steps, _ in enumerate(loader, start=1):
-        if steps == begin:
-            batcher = [child.pid for child in psutil.Process().children()]
-            others = [pid for pid in rank.children() if pid not in batcher]
-            rank.say("training", (batcher, others))
-        time.sleep(pause)
-
-
-def all_training(job: Job, world_size: int) -> list[tuple[list[int], list[int]]]:
-    return [job.heard(rank, "training") for rank in range(world_size)]
-
-
-def assert_died(outcome: Outcome, error: str, *says: str) -> None:
-    assert outcome.error == error, outcome.traceback + outcome.log
-    for words in says:
-        assert words in outcome.message
-
-
 @pytest.mark.timeout(60)
 def test_a_killed_worker_is_named_on_every_rank(tmp_path: Path) -> None:
     with Job(train, 2, FORK, folder=tmp_path) as job:
-        _, workers = all_training(job, 2)[1]
+        everybody = all_training(job, 2)
+        workers = everybody[1].workers
         os.kill(workers[0], signal.SIGKILL)
-        other, own = job.join(WITHIN)
+        other, own = end_of(job, everybody)
     assert_died(own, "LoaderDiedError", "rank 1", "worker", f"{workers[0]}")
     assert_died(other, "PeerError", "rank 1 failed: LoaderDiedError", f"{workers[0]}")
 
@@ -110,24 +68,31 @@ def test_a_rank_that_dies_before_its_first_pass_is_missed(tmp_path: Path) -> Non
 @pytest.mark.timeout(60)
 def test_a_killed_batcher_is_named_on_every_rank(tmp_path: Path, dataset: Any) -> None:
     with Job(train, 2, FORK, dataset, folder=tmp_path) as job:
-        batcher, _ = all_training(job, 2)[1]
+        everybody = all_training(job, 2)
+        batcher = everybody[1].batcher
         os.kill(batcher[0], signal.SIGKILL)
-        other, own = job.join(WITHIN)
+        other, own = end_of(job, everybody)
     assert_died(own, "LoaderDiedError", "rank 1", "batcher", f"{batcher[0]}", "SIGKILL")
     assert_died(other, "PeerError", "rank 1 failed", "batcher")
 
 
 @with_and_without_workers
-@pytest.mark.parametrize("world_size", [2, 4])
+@pytest.mark.parametrize(
+    ("world_size", "number"),
+    [(2, signal.SIGKILL), (4, signal.SIGKILL), (2, signal.SIGTERM)],
+    ids=["2-SIGKILL", "4-SIGKILL", "2-SIGTERM"],
+)
 @pytest.mark.timeout(60)
 def test_a_killed_rank_is_named_on_every_other(
-    tmp_path: Path, world_size: int, workers: dict[str, Any]
+    tmp_path: Path, world_size: int, number: signal.Signals, workers: dict[str, Any]
 ) -> None:
     with Job(train, world_size, workers, folder=tmp_path) as job:
-        all_training(job, world_size)
+        everybody = all_training(job, world_size)
         victim = world_size - 2
-        job.signal(victim, signal.SIGKILL)
-        outcomes = job.join(WITHIN)
+        job.signal(victim, number)
+        outcomes = end_of(job, everybody)
+    assert "outcome" not in outcomes[victim].said
+    assert not outcomes[victim].error, "it died by the signal, without a last word"
     for rank, outcome in enumerate(outcomes):
         if rank != victim:
             assert_died(outcome, "PeerError", f"rank {victim} (process {job.pid(victim)} ", "died")
@@ -149,15 +114,83 @@ def test_an_interrupt_ends_every_rank_and_all_it_started(
     tmp_path: Path, workers: dict[str, Any]
 ) -> None:
     with Job(train, 2, workers, folder=tmp_path) as job:
-        all_training(job, 2)
+        everybody = all_training(job, 2)
         for rank in range(2):
             job.signal(rank, signal.SIGINT, children=True)
-        outcomes = job.join(WITHIN)
+        outcomes = end_of(job, everybody)
     for outcome in outcomes:
         assert outcome.error in ("KeyboardInterrupt", "PeerError"), outcome.traceback
         # One traceback of its own, and none of a child or a thread.
         assert outcome.log.count("Traceback (most recent call last)") == 1, outcome.log
     assert "KeyboardInterrupt" in [outcome.error for outcome in outcomes]
+
+
+def exit_on_request(rank: Rank, workers: dict[str, Any]) -> None:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))  # as trainers do that save first
+    train(rank, workers)
+
+
+@pytest.mark.parametrize(
+    ("function", "number", "error"),
+    [(train, signal.SIGINT, "KeyboardInterrupt"), (exit_on_request, signal.SIGTERM, "SystemExit")],
+    ids=["SIGINT", "SIGTERM with a handler"],
+)
+@with_and_without_workers
+@pytest.mark.timeout(60)
+def test_a_rank_that_is_asked_to_end_does_and_is_named_on_the_other(
+    tmp_path: Path, function: Any, number: signal.Signals, error: str, workers: dict[str, Any]
+) -> None:
+    with Job(function, 2, workers, folder=tmp_path) as job:
+        everybody = all_training(job, 2)
+        job.signal(0, number)
+        asked, other = end_of(job, everybody)
+    assert asked.error == error, asked.traceback + asked.log
+    assert asked.log.count("Traceback (most recent call last)") <= 1, asked.log
+    assert_died(other, "PeerError", "rank 0")
+
+
+def train_with_hanging(rank: Rank, hang: str) -> None:
+    dataset = Sticky(200) if (rank.rank, hang) == (1, "sample") else None
+    train(rank, {**FORK, "timeout": 1}, dataset)
+
+
+@pytest.mark.parametrize("hang", ["sample", "process"])
+@pytest.mark.timeout(60)
+def test_a_worker_that_hangs_longer_than_the_timeout_is_named_on_every_rank(
+    tmp_path: Path, hang: str
+) -> None:
+    with Job(train_with_hanging, 2, hang, folder=tmp_path) as job:
+        everybody = all_training(job, 2)
+        if hang == "process":  # as one that the operating system holds up
+            os.kill(everybody[1].workers[0], signal.SIGSTOP)
+        other, own = end_of(job, everybody)
+    cause = "rank 1, preparing samples: DataLoader timed out after 1 seconds"
+    assert_died(own, "LoaderDiedError", cause)
+    assert_died(other, "PeerError", "rank 1 failed: LoaderDiedError", cause)
+
+
+@with_and_without_workers
+@pytest.mark.timeout(60)
+def test_a_rank_that_is_stopped_for_a_while_delays_the_others_and_loses_nothing(
+    tmp_path: Path, workers: dict[str, Any]
+) -> None:
+    with Job(one_epoch, 2, workers, folder=tmp_path) as job:
+        all_training(job, 2)
+        job.signal(1, signal.SIGSTOP, children=True)
+        time.sleep(2.5)  # several ticks
+        job.signal(1, signal.SIGCONT, children=True)
+        outcomes = job.join(20)
+    assert sorted(i for outcome in outcomes for i in outcome.value) == list(range(400))
+
+
+def one_epoch(rank: Rank, workers: dict[str, Any]) -> list[int]:
+    seen: list[int] = []
+    for number, (_, step) in enumerate(loader_over(Documents(400), **workers).steps()):
+        seen += step.indices or ()
+        if number == 3:
+            rank.say("training")
+        time.sleep(0.01)
+    return seen
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=["SIGKILL", "SIGTERM"])
@@ -171,11 +204,11 @@ def test_a_killed_trainer_leaves_nothing_behind(
     tmp_path: Path, dataset: Any, number: signal.Signals
 ) -> None:
     with Job(train, 1, FORK, dataset, folder=tmp_path) as job:
-        batcher, workers = job.heard(0, "training")
-        assert len(batcher) == 1
-        assert len(workers) == 2
+        everybody = all_training(job, 1)
+        assert len(everybody[0].batcher) == 1
+        assert len(everybody[0].workers) == 2
         job.signal(0, number)
-        job.join(WITHIN)
+        end_of(job, everybody)
 
 
 def kill_trainer_of_spawned(folder: Path) -> None:
@@ -265,24 +298,3 @@ def test_persistent_workers_that_died_between_passes_are_replaced(tmp_path: Path
         assert outcome.value[0] == outcome.value[2] == 50
     second = [outcome.value[1] for outcome in outcomes]
     assert second in ([50, 50], ["LoaderDiedError", "PeerError"])
-
-
-def break_off(rank: Rank, workers: dict[str, Any]) -> list[int]:
-    """Breaks off passes whose workers are stuck, or whose batches clog the pipe."""
-    left = []
-    for dataset in (Sticky(200), Wordy(1000), Wordy(1000), Wordy(1000)):
-        loader = loader_over(dataset, **workers)
-        for steps, _ in enumerate(loader):
-            if steps == 2:
-                time.sleep(0.2)  # the batcher goes on until it can send no more
-                break
-        left += rank.children()
-    return left
-
-
-@with_and_without_workers
-@pytest.mark.timeout(60)
-def test_breaking_off_waits_for_no_sample_and_no_pipe(
-    tmp_path: Path, workers: dict[str, Any]
-) -> None:
-    assert run(break_off, 1, workers, folder=tmp_path, within=WITHIN) == [[]]

@@ -11,6 +11,7 @@ import warnings
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -32,20 +33,22 @@ RECIPES = {  # headings of the page, and which block of code under each
     "ddp-accumulating": [("DDP", 0), ("Gradient accumulation", 0)],
     "fsdp-accumulating": [("FSDP", 0), ("Gradient accumulation", 1)],
 }
-# Rank 1 has few samples, and only fillers after them; or none at all.
-UNEQUAL = [list(range(70)), list(range(70, 79))]
-EMPTY = [list(range(41)), []]
+MAX_TOKENS = 64
+HALVES = [list(range(0, 79, 2)), list(range(1, 79, 2))]
+# Rank 1 has fewer samples than rank 0 must make steps, which are more than 13; or none at all.
+FEW = [list(range(70)), list(range(70, 79))]
+EMPTY = [list(range(70)), []]
 
 
 class Masked(Documents):
-    """Every seventh document has no supervised token, the first one included."""
+    """Every seventh document has no supervised token, nor have the shortest, which fill steps."""
 
     def __init__(self) -> None:
         super().__init__(79, longest=64, prompts=True)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         sample = super().__getitem__(index)
-        if index % 7 == 0:
+        if index % 7 == 0 or self.lengths[index] < 4:
             sample["labels"].fill_(-100)
         return sample
 
@@ -94,7 +97,7 @@ def train(
     loader = Watched(
         evenstep.DataLoader(
             Masked(),
-            policy=evenstep.TokenBudget(max_tokens=128),
+            policy=evenstep.TokenBudget(max_tokens=MAX_TOKENS),
             sampler=shards[rank.rank],
             buffer_size=16,
             **options,
@@ -106,7 +109,7 @@ def train(
         parameters = optimizer.param_groups[0]["params"]
         gradients.append(flat([parameter.grad for parameter in parameters]))
 
-    names = {
+    names: dict[str, Any] = {
         "torch": torch,
         "model": TinyModel(),
         "loader": loader,
@@ -121,7 +124,7 @@ def train(
         exec(compile(recipe(name), str(PAGE), "exec"), names)
     handle.remove()
     warned = [str(warning.message) for warning in caught]
-    parameters = flat(list(names["model"].parameters()))  # type: ignore[attr-defined]
+    parameters = flat(list(names["model"].parameters()))
     return Trained(loader.given, loader.rows, gradients, parameters, warned)
 
 
@@ -167,7 +170,6 @@ def assert_same(values: list[torch.Tensor], truth: torch.Tensor) -> None:
 def check_equal_steps(ranks: list[Trained]) -> None:
     """Every rank makes the same steps, none of them without a sample."""
     steps = ranks[0].steps
-    assert len(steps) > 10
     for trained in ranks:
         assert [step.step for step in trained.steps] == list(range(len(steps)))
         assert [step.totals for step in trained.steps] == [step.totals for step in steps]
@@ -178,8 +180,8 @@ def check_equal_steps(ranks: list[Trained]) -> None:
 
 @pytest.mark.parametrize(
     ("name", "shards", "num_workers"),
-    [("ddp", UNEQUAL, 0), ("ddp", EMPTY, 1), ("fsdp", UNEQUAL, 1), ("fsdp", EMPTY, 0)],
-    ids=["ddp-unequal", "ddp-empty", "fsdp-unequal", "fsdp-empty"],
+    [("ddp", FEW, 0), ("ddp", EMPTY, 1), ("fsdp", FEW, 1), ("fsdp", EMPTY, 0)],
+    ids=["ddp-few", "ddp-empty", "fsdp-few", "fsdp-empty"],
 )
 @pytest.mark.timeout(90)
 def test_unequal_and_empty_shards_give_equal_steps_and_the_gradient_of_all_samples(
@@ -190,9 +192,7 @@ def test_unequal_and_empty_shards_give_equal_steps_and_the_gradient_of_all_sampl
     for shard, trained in zip(shards, ranks):
         assert sorted(i for step in trained.steps for i in step.indices) == shard
     assert not any(step.filler for step in ranks[0].steps)
-    fillers = [step.filler for step in ranks[1].steps]
-    assert any(fillers)
-    assert fillers == sorted(fillers)  # once through, a rank fills to the end
+    assert any(step.filler for step in ranks[1].steps)
     model = TinyModel()
     for samples, *gradients in zip(samples_of(ranks), *(r.gradients for r in ranks)):
         assert_same(gradients, one_batch(model, samples))
@@ -205,33 +205,43 @@ def test_unequal_and_empty_shards_give_equal_steps_and_the_gradient_of_all_sampl
         assert_same([weighted / total], one_batch(model, everything))
 
 
+def alone(rank: Rank, batches: list[list[int]]) -> list[torch.Tensor]:
+    model = TinyModel()
+    return [one_batch(model, indices) for indices in batches]
+
+
 @pytest.mark.timeout(90)
 def test_a_filler_changes_no_bit_of_a_gradient(tmp_path: Path) -> None:
-    """The rank that has samples trains alone, on the very batches that it is given beside one."""
-    (tmp_path / "pair").mkdir()
-    (tmp_path / "alone").mkdir()
+    for name in ("pair", "alone"):
+        (tmp_path / name).mkdir()
     pair = job(tmp_path / "pair", "ddp", EMPTY)
-    alone = run(train, 1, "ddp", EMPTY, 0.0, {}, folder=tmp_path / "alone")
     assert all(step.filler for step in pair[1].steps)
-    assert [s.indices for s in pair[0].steps] == [s.indices for s in alone[0].steps]
-    assert len(alone[0].gradients) > 10
+    batches = [list(step.indices) for step in pair[0].steps]
+    (truths,) = run(alone, 1, batches, folder=tmp_path / "alone")
+    assert sum(bool(truth.any()) for truth in truths) > 10
     for trained in pair:
-        for value, truth in zip(trained.gradients, alone[0].gradients, strict=True):
+        for value, truth in zip(trained.gradients, truths, strict=True):
             assert torch.equal(value, truth)
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize(
+    ("name", "shards"),
+    [*((name, FEW) for name in RECIPES), ("ddp", HALVES), ("ddp-accumulating", HALVES)],
+    ids=[*(f"{name}-few" for name in RECIPES), "ddp-halves", "ddp-accumulating-halves"],
+)
 @pytest.mark.timeout(90)
-def test_training_follows_that_of_one_process_update_by_update(tmp_path: Path, name: str) -> None:
+def test_training_follows_that_of_one_process_update_by_update(
+    tmp_path: Path, name: str, shards: list[list[int]]
+) -> None:
     lr = 0.5
-    ranks = job(tmp_path, name, UNEQUAL, lr=lr, num_workers=1)
+    ranks = job(tmp_path, name, shards, lr=lr, num_workers=1)
     check_equal_steps(ranks)
-    assert any(step.filler for step in ranks[1].steps)
     steps = samples_of(ranks)
     size = K if "accumulating" in name else 1
-    if size > 1:
-        assert len(steps) % size  # so that the last update has fewer
-    updates = [sum(steps[i : i + size], []) for i in range(0, len(steps), size)]
+    if shards is FEW:
+        assert any(step.filler for step in ranks[1].steps)
+        assert size == 1 or len(steps) % size, "the last update must have fewer: take other shards"
+    updates = [list(chain(*steps[i : i + size])) for i in range(0, len(steps), size)]
     model = TinyModel()
     before = flat(list(model.parameters()))
     optimizer = torch.optim.SGD(model.parameters(), lr=lr)
@@ -239,25 +249,32 @@ def test_training_follows_that_of_one_process_update_by_update(tmp_path: Path, n
         assert_same(gradients, one_batch(model, samples))
         optimizer.step()
     after = flat(list(model.parameters()))
-    assert (after - before).norm() > 0.05 * before.norm()
+    assert (after - before).norm() > 0.01 * before.norm()
     assert_same([r.parameters for r in ranks], after)
 
 
-@pytest.mark.parametrize("name", ["ddp", "fsdp-accumulating"])
+@pytest.mark.parametrize(
+    ("name", "shards"),
+    [("ddp", FEW), ("fsdp-accumulating", FEW), ("ddp", EMPTY)],
+    ids=["ddp-few", "fsdp-accumulating-few", "ddp-empty"],
+)
 @pytest.mark.timeout(90)
 def test_stopping_makes_equal_steps_without_fillers_and_tells_what_is_left(
-    tmp_path: Path, name: str
+    tmp_path: Path, name: str, shards: list[list[int]]
 ) -> None:
-    shards = [UNEQUAL[0], UNEQUAL[1] * 5]
     ranks = job(tmp_path, name, shards, exhausted="stop")
     check_equal_steps(ranks)
+    assert 0 < len(ranks[0].steps) <= len(shards[1]) or not shards[1]
     assert not any(step.filler for trained in ranks for step in trained.steps)
+    counts = []
     for shard, trained in zip(shards, ranks):
         seen = [i for step in trained.steps for i in step.indices]
-        left = list(shard)
-        for index in seen:
-            left.remove(index)  # none that is not this rank's, none once too often
+        assert len(set(seen)) == len(seen)
+        left = set(shard) - set(seen)
+        assert len(left) == len(shard) - len(seen)  # it has seen none of the other rank's
         told = [re.search(r"at least (\d+) samples", text) for text in trained.warned]
-        counts = [int(match[1]) for match in told if match]
-        assert [0 < count <= len(left) for count in counts] == [True] * bool(left)
-    assert any(trained.warned for trained in ranks)
+        own = [int(match[1]) for match in told if match]
+        assert len(own) == bool(left)
+        assert all(0 < count <= len(left) for count in own)
+        counts += own
+    assert counts

@@ -12,6 +12,8 @@ Bulk data moves through recycled shared memory (`arena`), decisions through smal
 
 from evenstep.loader.dataloader import DataLoader
 from evenstep.loader.iterator import StepIterator
-from evenstep.loader.wrap import wrap
+from evenstep.loader.state import merge_states
+from evenstep.loader.stored import read_states
+from evenstep.loader.wrapping import wrap
 
-__all__ = ["DataLoader", "StepIterator", "wrap"]
+__all__ = ["DataLoader", "StepIterator", "merge_states", "read_states", "wrap"]

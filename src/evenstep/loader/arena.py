@@ -19,7 +19,6 @@ import errno
 import functools
 import mmap
 import os
-import resource
 import threading
 import weakref
 from collections.abc import Sequence
@@ -28,6 +27,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from evenstep.errors import LoaderDiedError
 from evenstep.loader import codec
@@ -68,8 +68,8 @@ class SlabFile:
         self._fd = -1
         size = os.fstat(fd).st_size
         try:
-            return np.frombuffer(mmap.mmap(fd, size), np.uint8)
-        except OSError as error:
+            return _map(fd, size)
+        except (OSError, RuntimeError) as error:
             raise _explain(error, f"to map a slab of {size:,} bytes") from error
         finally:
             os.close(fd)
@@ -173,12 +173,12 @@ class Writer:
             number, self._next = self._next, self._next + 1
             try:
                 self._slabs[number] = _allocate(size)
-            except OSError as error:
+            except (OSError, RuntimeError) as error:
                 held = sum(len(memory) for memory, _ in self._slabs.values())
                 raise _explain(
                     error,
-                    f"for {size:,} bytes more than the {held:,} bytes, in {len(self._slabs)} "
-                    "slabs, that it has filled already",
+                    f"for {size:,} bytes beside the {held:,} bytes in {len(self._slabs)} slabs "
+                    "that it holds",
                 ) from error
         self._slabs[number][0][use] = _BUSY
         return number
@@ -237,22 +237,31 @@ def _allocate(size: int) -> tuple[Bytes, int]:
     try:
         # Without it the pages would be taken as they are filled, and to run out then is a SIGBUS.
         os.posix_fallocate(fd, 0, room)
-        return np.frombuffer(mmap.mmap(fd, room), np.uint8), fd
+        return _map(fd, room), fd
     except BaseException:
         os.close(fd)
         raise
 
 
-def _explain(error: OSError, asked: str) -> LoaderDiedError:
+def _map(fd: int, size: int) -> Bytes:
+    # Python's own mmap keeps a second descriptor for as long as it lives, and there are as many
+    # slabs as a job may have open files before long.
+    path = f"/proc/self/fd/{fd}"
+    return torch.from_file(path, shared=True, size=size, dtype=torch.uint8).numpy()
+
+
+def _explain(error: OSError | RuntimeError, asked: str) -> LoaderDiedError:
     """What was asked for and what to do about it, for an `error` that says neither."""
+    why = (isinstance(error, OSError) and error.strerror) or str(error)
     begin = f"shared memory ran out: process {os.getpid()} asked {asked}"
-    if error.errno in (errno.EMFILE, errno.ENFILE):
+    if os.strerror(errno.EMFILE) in why:
+        import resource  # not every system has it
+
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         return LoaderDiedError(
             f"{begin}, and each slab is an open file, of which {limit:,} are allowed; raise that "
             "(ulimit -n) or chunk_size, or lower buffer_size"
         )
     return LoaderDiedError(
-        f"{begin} ({error.strerror}); lower buffer_size, prefetch or num_workers, or give the job "
-        "more memory"
+        f"{begin} ({why}); lower buffer_size, prefetch or num_workers, or give the job more memory"
     )

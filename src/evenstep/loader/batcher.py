@@ -17,12 +17,12 @@ protocol takes samples in order and plans only when its window is full or the so
 from __future__ import annotations
 
 import contextlib
-import copy
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -30,19 +30,36 @@ import numpy as np
 from evenstep.batch.check import check_supervised
 from evenstep.batch.loss_scale import loss_scale
 from evenstep.batch.step_info import StepInfo
-from evenstep.errors import CollateError, EvenstepError, LoaderDiedError, PeerError, SampleError
-from evenstep.loader import codec
+from evenstep.errors import (
+    CollateError,
+    EvenstepError,
+    LoaderDiedError,
+    MismatchError,
+    PeerError,
+    SampleError,
+)
 from evenstep.loader.arena import Packed, Reader
-from evenstep.loader.intake import Arrival
+from evenstep.loader.intake import Arrival, Intake
+from evenstep.loader.mark import BadSample, Mark, RoundMark
+from evenstep.loader.seeding import rank_seed, sample_seed, seed_everything
+from evenstep.loader.shelf import Closed, Shelf
+from evenstep.loader.spare import Spare, pack_sample
 from evenstep.loader.spec import EpochSpec, LoaderSpec
+from evenstep.loader.streaming import Trail
 from evenstep.messages import abort_message
 from evenstep.protocol import PlannedStep, RankProtocol
 
-__all__ = ["Closed", "EpochRun", "Ports"]
+__all__ = ["End", "EpochRun", "Ports"]
 
 
-class Closed(Exception):
-    """The trainer has left this epoch: stop working on it."""
+@dataclass(frozen=True)
+class End:
+    """A pass is complete."""
+
+    undelivered: int
+    """Samples that were received and not trained on, because ``exhausted="stop"`` ended it."""
+    bad: tuple[BadSample, ...]
+    """Samples left out since the last round began."""
 
 
 class Ports(Protocol):
@@ -60,96 +77,21 @@ class Ports(Protocol):
     def tell(self, message: bytes) -> None:
         """Sends all ranks a message after the last exchange, and awaits no answer."""
 
-    def deliver(self, step: StepInfo, batch: Any) -> None:
+    def deliver(self, step: StepInfo, batch: Any, mark: Mark) -> None:
         """Hands a finished step to the trainer."""
-
-
-class _Shelf:
-    """Samples that have arrived and are not collated yet, by arrival number. Thread-safe."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._changed = threading.Condition()
-        self._samples: dict[int, tuple[Any, Any]] = {}  # arrival number -> (sample, index)
-        self._new: deque[np.ndarray] = deque()
-        self._arrived = 0
-        self._ended = False
-        self._closed = False
-        self._failure: Exception | None = None
-
-    def put(self, samples: list[Any], arrival: Arrival) -> None:
-        """Adds a chunk, once there is room for it."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._ended or len(self._samples) < self._limit)
-            if self._ended:
-                raise Closed
-            indices = arrival.indices or [None] * len(samples)
-            for number, pair in enumerate(zip(samples, indices, strict=True), self._arrived):
-                self._samples[number] = pair
-            self._arrived += len(samples)
-            self._new.append(arrival.chunk.columns)
-            self._changed.notify_all()
-
-    def end(self, failure: Exception | None = None) -> None:
-        """No more chunks are taken, because of `failure` if there was one."""
-        with self._changed:
-            self._ended, self._failure = True, self._failure or failure
-            self._changed.notify_all()
-
-    def next_columns(self) -> np.ndarray | None:
-        """Columns of the next chunk, or None at the end. Raises what ended the intake early."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._closed or self._new or self._ended)
-            if self._closed:
-                raise Closed
-            if self._new:
-                return self._new.popleft()
-            if self._failure is not None:
-                raise self._failure
-            return None
-
-    def take(self, numbers: np.ndarray) -> tuple[list[Any], tuple[Any, ...]]:
-        """Removes samples and gives them with their dataset indices."""
-        with self._changed:
-            pairs = [self._samples.pop(number) for number in numbers.tolist()]
-            self._changed.notify_all()
-        return [sample for sample, _ in pairs], tuple(index for _, index in pairs)
-
-    def close(self) -> None:
-        with self._changed:
-            self._ended = self._closed = True
-            self._samples.clear()
-            self._changed.notify_all()
-
-
-class _Spare:
-    """The shortest sample seen so far: what a filler step trains on."""
-
-    def __init__(self) -> None:
-        self._length: int | None = None
-        self._packed: tuple[bytes, list[bytearray]] | None = None
-
-    def offer(self, samples: list[Any], lengths: np.ndarray) -> None:
-        best = int(np.argmin(lengths))
-        if self._length is None or lengths[best] < self._length:
-            self._length = int(lengths[best])
-            data, buffers = codec.dumps(samples[best])
-            # A copy of its own: the sample's memory must go back to the worker.
-            self._packed = data, [bytearray(buffer) for buffer in buffers]
-
-    def sample(self) -> Any:
-        if self._packed is None:
-            raise SampleError(
-                "this rank has no sample at all, so it has nothing to fill steps with; give every "
-                'rank at least one sample, or use exhausted="stop"'
-            )
-        return codec.loads(self._packed[0], copy.deepcopy(self._packed[1]))
 
 
 class EpochRun:
     """One epoch on one rank. `run` works in the calling thread until all is delivered."""
 
-    def __init__(self, spec: LoaderSpec, epoch: EpochSpec, ports: Ports) -> None:
+    def __init__(
+        self, spec: LoaderSpec, epoch: EpochSpec, ports: Ports, *, seeds: bool = False
+    ) -> None:
+        """
+        Args:
+            seeds: make what ``collate_fn`` draws at random a function of the step. Not where the
+                random state of this process is the trainer's.
+        """
         self._spec = spec
         self._epoch = epoch
         self._ports = ports
@@ -161,21 +103,29 @@ class EpochRun:
             exhausted=spec.exhausted,
             seed=spec.seed,
             epoch=epoch.epoch,
-            options=spec.compared,
+            share=epoch.share,
+            start=epoch.start,
+            options={**spec.compared, "steps received before": epoch.received},
         )
-        self._shelf = _Shelf(2 * self._protocol.window_size)
-        self._spare = _Spare()
-        self._steps: queue.SimpleQueue[PlannedStep | None] = queue.SimpleQueue()
-        self._finished: queue.SimpleQueue[Future[tuple[StepInfo, Any]] | None] = queue.SimpleQueue()
+        self._to_skip = epoch.received
+        self._seed = rank_seed(spec.seed, epoch.epoch, spec.rank) if seeds else None
+        self._shelf = Shelf(2 * self._protocol.window_size)
+        self._spare = Spare()
+        self._trail = Trail(max(spec.num_workers, 1), epoch.sources) if spec.iterable else None
+        self._bad: deque[tuple[int, BadSample]] = deque()  # with arrival numbers, increasing
+        self._bad_count = epoch.skipped
+        self._steps: queue.SimpleQueue[tuple[PlannedStep, Mark] | None] = queue.SimpleQueue()
+        self._finished: queue.SimpleQueue[Future[tuple[StepInfo, Any, Mark]] | None] = (
+            queue.SimpleQueue()
+        )
         self._closed = threading.Event()
         self._failure: Exception | None = None
         self._planned = False
         self._fills_steps = spec.world_size > 1 and spec.exhausted == "pad"
 
-    @property
-    def undelivered(self) -> int:
-        """Samples that were received and not trained on, because ``exhausted="stop"`` ended it."""
-        return self._protocol.undelivered
+    def end(self) -> End:
+        """How the epoch ended, once `run` has returned."""
+        return End(self._protocol.undelivered, tuple(bad for _, bad in self._bad))
 
     def close(self) -> None:
         """Makes `run` return soon. Any thread may call it."""
@@ -183,7 +133,7 @@ class EpochRun:
         self._shelf.close()
         self._steps.put(None)
 
-    def run(self, chunks: Generator[Arrival, None, None]) -> None:
+    def run(self, intake: Intake) -> None:
         """Works through an epoch.
 
         Raises:
@@ -199,7 +149,7 @@ class EpochRun:
         ]
         for thread in threads:
             thread.start()
-        self._guard(lambda: self._take_in(chunks))
+        self._guard(lambda: self._take_in(intake))
         for thread in threads:
             thread.join()
         if self._closed.is_set():
@@ -226,17 +176,14 @@ class EpochRun:
         self._failure = self._failure or error
         self._shelf.end(self._failure)
 
-    def _take_in(self, chunks: Generator[Arrival, None, None]) -> None:
+    # Intake
+
+    def _take_in(self, intake: Intake) -> None:
         reader = Reader()
         try:
-            with contextlib.closing(chunks):
+            with contextlib.closing(intake.chunks(self._epoch, self._trail)) as chunks:
                 for arrival in chunks:
-                    payload = arrival.chunk.payload
-                    samples = reader.unpack(payload) if isinstance(payload, Packed) else payload
-                    if self._fills_steps:
-                        self._spare.offer(samples, arrival.chunk.columns[:, 0])
-                    if not arrival.spare:
-                        self._shelf.put(samples, arrival)
+                    self._accept(arrival, reader)
         except (Closed, EvenstepError) as error:
             # Not a failure of the epoch yet: what came before may still be planned.
             self._shelf.end(error if isinstance(error, EvenstepError) else None)
@@ -247,20 +194,71 @@ class EpochRun:
         else:
             self._shelf.end()
 
+    def _accept(self, arrival: Arrival, reader: Reader) -> None:
+        for number, index, reason in arrival.bad:
+            self._skip(number, index, reason)
+        payload = arrival.chunk.payload
+        samples = reader.unpack(payload) if isinstance(payload, Packed) else payload
+        columns, numbers = arrival.chunk.columns, arrival.numbers
+        if samples and self._fills_steps:
+            self._spare.offer(samples, columns[:, 0])
+        if len(arrival.kept) < len(samples):
+            samples = [samples[i] for i in arrival.kept.tolist()]
+            columns = columns[arrival.kept]
+        if samples:
+            indices = arrival.indices or [None] * len(samples)
+            planned = self._check_planned(indices, numbers, columns)
+            self._shelf.put(samples, indices, numbers, columns, planned)
+
+    def _skip(self, number: int, index: Any, reason: str) -> None:
+        self._bad_count += 1
+        name = index if index is not None else number
+        if self._bad_count > self._spec.skip_bad_samples:
+            raise SampleError(
+                f"{reason} (bad sample number {self._bad_count} of epoch {self._epoch.epoch} on "
+                f"rank {self._spec.rank}, over skip_bad_samples={self._spec.skip_bad_samples})"
+            )
+        self._bad.append((number, BadSample(self._epoch.epoch, name, reason)))
+
+    def _check_planned(self, indices: Sequence[Any], numbers: Any, columns: Any) -> int:
+        """How many of the samples belong to the round that is gone on with: planned by what they
+        measured when it began, so that they must measure the same now."""
+        start = self._epoch.start
+        planned = int(np.searchsorted(numbers, start.taken)) if start is not None else 0
+        if start is None or not planned:
+            return 0
+        then = start.columns[:, np.searchsorted(start.numbers, numbers[:planned])].T
+        for index, number, old, new in zip(indices, numbers.tolist(), then, columns):
+            if (old != new).any():
+                name = f"sample {index!r}" if index is not None else f"sample number {number}"
+                raise SampleError(
+                    f"{name} has {_counts(new)} now and had {_counts(old)} when the checkpoint was "
+                    "made, so its batch cannot come again; make what the dataset returns a "
+                    "function of the index, or go on with evenstep.merge_states of all ranks' "
+                    "states, which forms new batches"
+                )
+        return planned
+
+    # Planning
+
     def _plan(self) -> None:
         protocol = self._protocol
         try:
             while not protocol.finished:
                 while protocol.wanted:
-                    columns = self._shelf.next_columns()
-                    if columns is None:
+                    arrived = self._shelf.next_columns()
+                    if arrived is None:
                         protocol.end_of_source()
                     else:
-                        protocol.receive(columns)
+                        protocol.receive(*arrived)
+                if (number := protocol.lends) is not None:
+                    protocol.lend(self._lendable(number))
                 if self._failure is not None:
                     raise self._failure
-                for step in protocol.incoming(self._ports.exchange(protocol.outgoing())):
-                    self._steps.put(step)
+                steps = protocol.incoming(self._ports.exchange(protocol.outgoing()))
+                self._spare.borrow(protocol.borrowed)
+                if steps:
+                    self._begin_round(steps)
         except (Closed, PeerError):
             raise  # nobody to tell, or the others know already
         except Exception as error:
@@ -274,12 +272,48 @@ class EpochRun:
         finally:
             self._steps.put(None)
 
+    def _lendable(self, number: int) -> bytes:
+        start, remaining = self._epoch.start, self._epoch.remaining
+        if start is not None and number < start.taken and number not in remaining.numbers:
+            return b""  # trained on before, as are then all of this round
+        return pack_sample(self._shelf.peek(number))
+
+    def _begin_round(self, steps: list[PlannedStep]) -> None:
+        """Passes the steps of a round on, but for those that the trainer has had before."""
+        start = steps[0].round.start
+        skip, self._to_skip = self._to_skip, 0
+        trained = np.concatenate([np.empty(0, np.int64), *(s.members for s in steps[:skip])])
+        untrained = np.setdiff1d(start.numbers, trained)
+        if skip:
+            remaining = self._epoch.remaining.numbers
+            expected = remaining[remaining < start.taken]
+            if skip > len(steps) or not np.array_equal(untrained, expected):
+                raise MismatchError(
+                    f"round {start.round} of epoch {self._epoch.epoch} is planned differently than "
+                    "when the checkpoint was made, by another version of evenstep, NumPy or the "
+                    "policy; use that version, or go on with evenstep.merge_states of all ranks' "
+                    "states, which forms new batches"
+                )
+        sources = None
+        if self._trail is not None:
+            needed = int(untrained[0]) if len(untrained) else start.taken
+            sources = self._trail.since(self._epoch.remaining.place_of(needed))
+        bad = []
+        while self._bad and self._bad[0][0] < start.taken:
+            bad.append(self._bad.popleft()[1])
+        begins: RoundMark | None = RoundMark(start, trained, sources, tuple(bad))
+        for step in steps[skip:]:
+            self._steps.put((step, Mark(step.members, begins)))
+            begins = None
+
+    # Output
+
     def _collate(self) -> None:
         with ThreadPoolExecutor(self._spec.collate_threads, "evenstep-collate") as pool:
             try:
                 while (step := self._steps.get()) is not None:
                     self._ports.await_credit()
-                    self._finished.put(pool.submit(self._finish, step))
+                    self._finished.put(pool.submit(self._finish, *step))
             finally:
                 self._finished.put(None)
 
@@ -291,12 +325,14 @@ class EpochRun:
             # After a failure the trainer takes no more steps, so it would give no more credits.
             self._ports.end_delivery()
 
-    def _finish(self, planned: PlannedStep) -> tuple[StepInfo, Any]:
+    def _finish(self, planned: PlannedStep, mark: Mark) -> tuple[StepInfo, Any, Mark]:
         spec = self._spec
         if planned.filler:
             samples, indices = [self._spare.sample()], ()
         else:
             samples, indices = self._shelf.take(planned.members)
+        if self._seed is not None:
+            seed_everything(sample_seed(self._seed, planned.index))
         where = f"step {planned.index} of epoch {self._epoch.epoch} on rank {spec.rank}"
         try:
             batch = spec.collate_fn(samples)
@@ -322,8 +358,13 @@ class EpochRun:
                 totals, spec.rank, spec.loss_scaling, mean_supervised=planned.mean_supervised
             ),
         )
-        return step, batch
+        return step, batch, mark
 
 
 def _abort(error: Exception) -> bytes:
     return abort_message(f"{type(error).__name__}: {error}")
+
+
+def _counts(column: Any) -> str:
+    length, supervised, patches = column.tolist()
+    return f"{length:,} tokens ({supervised:,} supervised, {patches:,} patches)"

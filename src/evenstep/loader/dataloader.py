@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -10,24 +11,37 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.utils.data import DistributedSampler, IterableDataset
 
-from evenstep.batch.loss_scale import LOSS_SCALING
 from evenstep.batch.measure import Measure
 from evenstep.batch.pad import PadCollator
-from evenstep.batch.step_info import attach_step
-from evenstep.errors import ConfigurationError
+from evenstep.batch.step_info import StepInfo, attach_step
+from evenstep.errors import ConfigurationError, MismatchError
+from evenstep.loader.arguments import (
+    check_choices,
+    check_order,
+    check_workers,
+    resolve_policy,
+    start_method,
+)
+from evenstep.loader.batcher import End
 from evenstep.loader.exchange import Exchange, GlooExchange, LocalExchange
 from evenstep.loader.feeder import Feeder
+from evenstep.loader.fingerprint import dataset_fingerprint, dataset_size
 from evenstep.loader.iterator import StepIterator
+from evenstep.loader.mark import BadSample, Mark
+from evenstep.loader.order import Sampled, Share, deal, epoch_order, sampler_order, walk
+from evenstep.loader.position import Position
 from evenstep.loader.process import BatcherProcess
 from evenstep.loader.spec import EpochSpec, LoaderSpec
+from evenstep.loader.state import LoaderState, check_job, to_dict
 from evenstep.loader.thread import BatcherThread
 from evenstep.plan.fixed_batch import FixedBatch
 from evenstep.plan.policy import Policy, check_at_least
-from evenstep.protocol import EXHAUSTED_MODES
+from evenstep.plan.stream import Stream
 
 __all__ = ["DataLoader"]
+
+logger = logging.getLogger("evenstep")
 
 _open: weakref.WeakSet[DataLoader] = weakref.WeakSet()
 _closes_at_exit_of = -1  # the process that has `_close_all` registered
@@ -47,7 +61,10 @@ class DataLoader:
             process, once per step.
         shuffle, seed: without a `sampler`, the order is that of torch's ``DistributedSampler``:
             a function of (seed, epoch), padded to a multiple of the ranks.
-        sampler: yields this rank's own indices. It runs in this process.
+        sampler: yields this rank's own indices. It runs in this process. To resume, its order must
+            be a function of (seed, epoch).
+        shard_sampler: `sampler` yields the same indices, those of the whole job, on every rank, and
+            they are dealt out to the ranks. An epoch can then be resumed by another number of them.
         drop_last: drop the tail that does not divide among the ranks, and, under `batch_size`, the
             last smaller batch.
         num_workers: processes that prepare samples; 0 prepares them in a thread of this process.
@@ -60,6 +77,12 @@ class DataLoader:
             sample; see `evenstep.batch.Measure` for what None finds by itself.
         loss_scaling: "token" (exact), "approximate", "sample" or "none"; see
             `evenstep.batch.loss_scale`.
+        skip_bad_samples: in each epoch leave out up to this many samples of a rank that cannot be
+            used: that the dataset raises for, have no tokens or are too long. Each is logged and
+            kept in `skipped`; one more is an error. An iterable dataset that raises has ended, so
+            that is an error in any case.
+        replay: resume an iterable dataset that has no ``state_dict`` by reading the epoch again
+            from its beginning and throwing away what came before.
         exhausted: "pad" or "stop", for ranks that run out before the others; see
             `evenstep.protocol.RankProtocol`.
         group: the data-parallel process group. None is the default group where torch.distributed
@@ -82,6 +105,7 @@ class DataLoader:
         shuffle: bool = False,
         seed: int = 0,
         sampler: Iterable[Any] | None = None,
+        shard_sampler: bool = False,
         drop_last: bool = False,
         num_workers: int = 0,
         prefetch_factor: int | None = None,
@@ -93,6 +117,8 @@ class DataLoader:
         supervised_fn: Callable[[Any], int] | None = None,
         patches_fn: Callable[[Any], int] | None = None,
         loss_scaling: str = "token",
+        skip_bad_samples: int = 0,
+        replay: bool = False,
         exhausted: str = "pad",
         pin_memory: bool = False,
         timeout: float = 0,
@@ -101,8 +127,8 @@ class DataLoader:
         persistent_workers: bool = False,
         group: dist.ProcessGroup | str | None = None,
     ) -> None:
-        policy = _resolve_policy(policy, batch_size, drop_last)
-        check_at_least(0, num_workers=num_workers, seed=seed)
+        policy = resolve_policy(policy, batch_size, drop_last)
+        check_at_least(0, seed=seed, skip_bad_samples=skip_bad_samples)
         check_at_least(
             1,
             prefetch=prefetch,
@@ -111,38 +137,17 @@ class DataLoader:
             chunk_size=chunk_size,
             collate_threads=collate_threads,
         )
-        if loss_scaling not in LOSS_SCALING:
-            raise ConfigurationError(f"loss_scaling={loss_scaling!r} must be one of {LOSS_SCALING}")
-        if exhausted not in EXHAUSTED_MODES:
-            raise ConfigurationError(f"exhausted={exhausted!r} must be one of {EXHAUSTED_MODES}")
-        if timeout < 0:
-            raise ConfigurationError(f"timeout={timeout} must not be negative; 0 waits for ever")
-        for name, value in (
-            ("prefetch_factor", prefetch_factor),
-            ("timeout", timeout),
-            ("persistent_workers", persistent_workers),
-            ("multiprocessing_context", multiprocessing_context),
-        ):
-            if value and not num_workers:
-                raise ConfigurationError(f"{name}={value!r} needs num_workers of at least 1")
-        if isinstance(group, str) and group != "local":
-            raise ConfigurationError(f'group={group!r} must be a process group, None or "local"')
-        iterable = isinstance(dataset, IterableDataset)
-        if iterable and (shuffle or sampler is not None):
-            raise ConfigurationError(
-                "an iterable dataset gives its own order: leave out shuffle and sampler, and "
-                "shuffle in the dataset"
-            )
-        if sampler is not None and shuffle:
-            raise ConfigurationError("sampler gives the order, so shuffle=True contradicts it")
-        if not iterable and not hasattr(dataset, "__getitem__"):
-            raise ConfigurationError(
-                f"dataset of type {type(dataset).__name__} has no __getitem__ and is no "
-                "torch.utils.data.IterableDataset; it must be one or the other"
-            )
-        if not iterable and sampler is None and not hasattr(dataset, "__len__"):
-            raise ConfigurationError("a map-style dataset without __len__ needs a sampler")
-
+        check_choices(loss_scaling=loss_scaling, exhausted=exhausted, group=group)
+        check_workers(
+            num_workers,
+            prefetch_factor=prefetch_factor,
+            timeout=timeout,
+            persistent_workers=persistent_workers,
+            multiprocessing_context=multiprocessing_context,
+        )
+        self._iterable = check_order(
+            dataset, shuffle=shuffle, sampler=sampler, shard_sampler=shard_sampler, replay=replay
+        )
         self.dataset = dataset
         self.policy = policy
         self.collate_fn = PadCollator() if collate_fn is None else collate_fn
@@ -157,7 +162,11 @@ class DataLoader:
         self.exhausted = exhausted
         self.loss_scaling = loss_scaling
         self.persistent_workers = persistent_workers
-        self._iterable = iterable
+        self.skipped: list[BadSample] = []
+        """Samples left out so far."""
+        self._shard_sampler = shard_sampler
+        self._skip_bad_samples = int(skip_bad_samples)
+        self._replay = replay
         self._group: Any = group
         self._collate_threads = collate_threads
         self._measure = Measure(
@@ -169,12 +178,16 @@ class DataLoader:
         window = policy.window_size(buffer_size)
         # Large chunks save messages; several to a window let every worker have one in the making.
         self._chunk_size = chunk_size or max(1, min(16, window // max(2 * num_workers, 1)))
+        self._given_chunk_size = chunk_size is not None
         self._prefetch_factor = prefetch_factor
         self._timeout = timeout
         self._worker_init_fn = worker_init_fn
-        self._start_method = _start_method(multiprocessing_context)
+        self._start_method = start_method(multiprocessing_context)
+        self._position = self._fresh(0)
+        self._resumes = False  # the next pass goes on from `_position`
         self._next_epoch = 0
         self._passes = 0
+        self._samples_seen = self._steps_seen = 0  # of all ranks
         self._exchange: Exchange | None = None
         self._batcher: BatcherProcess | None = None
         self._feeder: Feeder | None = None
@@ -183,29 +196,55 @@ class DataLoader:
 
     # Iterating
 
+    @property
+    def epoch(self) -> int:
+        """Number of the next pass; while one is under way, of the one after it."""
+        return self._next_epoch
+
     def set_epoch(self, epoch: int) -> None:
         """Sets the number of the next pass, which decides its order together with the seed. Without
-        a call each pass takes the number after the last one's."""
+        a call each pass takes the number after the last one's.
+
+        Raises:
+            MismatchError: a state was loaded that is in the middle of another epoch.
+        """
         check_at_least(0, epoch=epoch)
+        position = self._position
+        if self._resumes and not position.untouched and epoch != position.epoch:
+            raise MismatchError(
+                f"set_epoch({epoch}), but the state that was loaded is at step {position.step} of "
+                f"epoch {position.epoch}, which would be lost; begin the loop with epoch "
+                "loader.epoch"
+            )
         self._next_epoch = int(epoch)
+        if position.untouched:
+            self._position = self._fresh(self._next_epoch)
 
     def __iter__(self) -> Iterator[Any]:
         """Yields batches. Those that are mappings carry their `StepInfo`: see `pop_step`."""
         return _Batches(self.steps())
 
     def steps(self) -> StepIterator:
-        """Begins a pass that yields (batch, `StepInfo`), and leaves any other under way."""
-        if self._current is not None and (running := self._current()) is not None:
-            running.close()
+        """Begins a pass that yields (batch, `StepInfo`), and leaves any other under way. The first
+        pass after `load_state_dict` goes on with the epoch of the state."""
+        self._leave()
         exchange = self._connect()
-        epoch = EpochSpec(serial=self._passes, epoch=self._next_epoch)
+        if not self._resumes:
+            self._position = self._fresh(self._next_epoch)
+        position, self._resumes = self._position, False
+        share = self._share(position)
+        epoch = self._epoch_spec(position, share)
         self._passes += 1
-        self._next_epoch += 1
-        indices = None if self._iterable else self._indices(epoch.epoch)
+        self._next_epoch = position.epoch + 1
         keep = self.persistent_workers and self.num_workers > 0
+        if position.sources is not None and self._batcher is not None:
+            # Workers are told where to begin when they start.
+            self._batcher.close()
+            self._batcher = None
         batcher = self._start(exchange, keep)
         feeder = None
-        if indices is not None:
+        if share is not None:
+            indices = walk(share, position.remaining, position.witness)
             feeder = Feeder(batcher.feed, epoch.serial, indices, self._feeder if keep else None)
         self._feeder = feeder
         iterator = StepIterator(
@@ -216,9 +255,15 @@ class DataLoader:
             feeder=feeder,
             epoch=epoch,
             pin_memory=self.pin_memory and torch.cuda.is_available(),
+            received=self._received,
+            ended=self._ended,
         )
         self._current = weakref.ref(iterator)
         return iterator
+
+    def _leave(self) -> None:
+        if self._current is not None and (running := self._current()) is not None:
+            running.close()
 
     def _start(self, exchange: Exchange, keep: bool) -> BatcherProcess | BatcherThread:
         """The batcher of the next pass: the last one's where it was kept and still lives."""
@@ -231,29 +276,180 @@ class DataLoader:
             self._batcher = batcher
         return batcher
 
-    def __len__(self) -> int:
-        """Steps of a pass, where the policy has that known beforehand: `FixedBatch` over a sized
-        dataset or sampler.
+    def _received(self, step: StepInfo, mark: Mark) -> None:
+        self._position.advance(step, mark, iterable=self._iterable)
+        self._samples_seen += step.global_samples
+        self._steps_seen += 1
+        if mark.begins is not None:
+            self._note(mark.begins.bad)
+
+    def _ended(self, end: End) -> None:
+        self._note(end.bad)
+        self._position = self._fresh(self._next_epoch)
+
+    def _note(self, bad: Iterable[BadSample]) -> None:
+        for sample in bad:
+            logger.warning("skipped a sample in epoch %d: %s", sample.epoch, sample.reason)
+            self.skipped.append(sample)
+
+    # State
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the trainer is: after the last step that it has received, whatever is prefetched.
+        JSON-able; every rank's is its own. See `evenstep.loader.state` for what is in it.
 
         Raises:
-            TypeError: the number depends on lengths that are not known yet.
+            ConfigurationError: an iterable dataset that has no ``state_dict`` and may not be
+                replayed is in the middle of an epoch.
         """
-        if isinstance(self.policy, FixedBatch) and not self._iterable:
-            sampler = self.sampler if self.sampler is not None else self._default_sampler(0)
-            count = len(sampler)  # type: ignore[arg-type]
-            size = self.policy.batch_size
-            return count // size if self.policy.drop_last else -(-count // size)
+        rank, world_size = self._place()
+        if self._position.stateless:
+            raise ConfigurationError(
+                f"the dataset {type(self.dataset).__name__} has no state_dict() and "
+                "load_state_dict(), so it cannot be resumed in the middle of an epoch; give it or "
+                "its iterator both, or pass replay=True to have it read again from its beginning"
+            )
+        return to_dict(self._job(world_size), self._position, rank)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on where a state was saved: the next pass makes the steps that would have come.
+
+        On as many ranks, each with its own state, those are exactly the same batches in the same
+        order; `num_workers`, `prefetch` and, for map-style datasets, `chunk_size` may differ. With
+        another `buffer_size`, or from `evenstep.merge_states` on any number of ranks, batches are
+        formed anew from the samples not trained on, each of which comes once.
+
+        Raises:
+            MismatchError: the state is of a loader with another policy, dataset, order or seed, or
+                lacks what this number of ranks needs.
+        """
+        rank, world_size = self._place()
+        loaded = LoaderState.read(state)
+        position = loaded.position(rank, world_size)
+        saved = loaded.job.get("iterable")
+        if saved is not None and not self._given_chunk_size:
+            self._chunk_size = saved["chunk_size"]  # it decides the order in which samples come
+        job = self._job(world_size)
+        if position.untouched:
+            job.pop("iterable")
+        check_job(loaded.job, job)
+        window_size = self.policy.window_size
+        if window_size(loaded.job["buffer_size"]) != window_size(self.buffer_size):
+            position = position.rewindowed()
+        self._leave()
+        self._position, self._resumes = position, True
+        self._next_epoch = position.epoch
+
+    def _job(self, world_size: int) -> dict[str, Any]:
+        sampler = self.sampler
+        name = "built-in" if sampler is None else type(sampler).__qualname__
+        iterable = {"num_workers": self.num_workers, "chunk_size": self._chunk_size}
+        return {
+            "world_size": world_size,
+            "policy": f"{type(self.policy).__name__}{dict(self.policy.options())}",
+            "seed": self.seed,
+            "dataset": dataset_fingerprint(self.dataset, iterable=self._iterable),
+            "order": {
+                "sampler": None if self._iterable else name,
+                "shard_sampler": self._shard_sampler,
+                "shuffle": self.shuffle,
+                "drop_last": self.drop_last,
+            },
+            "buffer_size": self.buffer_size,
+            "iterable": iterable if self._iterable else None,
+        }
+
+    def _fresh(self, epoch: int) -> Position:
+        stream = None
+        if self.sampler is None and not self._iterable:
+            stream = Stream(len(self.dataset))
+        elif self._shard_sampler:
+            stream = Stream(len(self.sampler))  # type: ignore[arg-type]
+        return Position(epoch=epoch, stream=stream)
+
+    def _share(self, position: Position) -> Share | None:
+        """This rank's samples of an epoch; None for an iterable dataset."""
+        if self._iterable:
+            return None
+        epoch, stream, sampler = position.epoch, position.stream, self.sampler
+        if sampler is not None:
+            set_epoch = getattr(sampler, "set_epoch", None)
+            if callable(set_epoch):
+                set_epoch(epoch)
+        if stream is None:
+            assert sampler is not None
+            return Sampled(sampler)
+
+        def order() -> Any:
+            if sampler is not None:
+                return sampler_order(sampler, stream.total)
+            return epoch_order(self.dataset, shuffle=self.shuffle, seed=self.seed, epoch=epoch)
+
+        rank, world_size = self._place()
+        return deal(order, stream, rank, world_size, drop_last=self.drop_last)
+
+    def _epoch_spec(self, position: Position, share: Share | None) -> EpochSpec:
+        size = share.size if share is not None else None
+        if size is not None:
+            size = max(size - position.share.tail, 0) + len(position.share.leftover)
+        return EpochSpec(
+            serial=self._passes,
+            epoch=position.epoch,
+            share=size,
+            start=position.start,
+            received=position.received,
+            remaining=position.remaining,
+            sources=position.sources,
+            skipped=len(position.skipped),
+        )
+
+    # How many steps
+
+    def __len__(self) -> int:
+        """Steps of a whole pass, where the policy has that known beforehand: `FixedBatch` over a
+        sized dataset or sampler.
+
+        Raises:
+            TypeError: the number depends on lengths that are not known yet; see `estimated_steps`.
+        """
+        size = self._share_size()
+        if isinstance(self.policy, FixedBatch) and size is not None:
+            batch = self.policy.batch_size
+            return size // batch if self.policy.drop_last else -(-size // batch)
         raise TypeError(
             f"the number of steps under {type(self.policy).__name__} depends on lengths that are "
-            "known only as samples are prepared; count steps or samples as they come"
+            "known only as samples are prepared; loader.estimated_steps estimates it"
         )
+
+    @property
+    def estimated_steps(self) -> int | None:
+        """Steps of a whole pass, estimated from the mean samples per step so far. None before the
+        first step, and where the number of samples is not known. An estimate, to draw progress or a
+        learning rate by: the loop ends when the loader does."""
+        size = self._share_size()
+        if size is None or not self._samples_seen:
+            return None
+        _, world_size = self._place()
+        return max(1, round(size * world_size * self._steps_seen / self._samples_seen))
+
+    def _share_size(self) -> int | None:
+        if self._iterable:
+            return None
+        if self.sampler is not None and not self._shard_sampler:
+            return Sampled(self.sampler).size
+        stream = self._fresh(0).stream
+        assert stream is not None
+        _, world_size = self._place()
+        total = stream.total
+        return total // world_size if self.drop_last else -(-total // world_size)
+
+    # Ending
 
     def close(self) -> None:
         """Ends everything this loader runs. It can be iterated again afterwards."""
         if self._owner != os.getpid():
             return  # a copy in a forked child
-        if self._current is not None and (running := self._current()) is not None:
-            running.close()
+        self._leave()
         if self._batcher is not None:
             self._batcher.close()
             self._batcher = None
@@ -288,27 +484,6 @@ class DataLoader:
             raise self._exchange.failure
         return self._exchange
 
-    def _default_sampler(self, epoch: int) -> DistributedSampler[Any]:
-        rank, world_size = self._place()
-        sampler: DistributedSampler[Any] = DistributedSampler(
-            self.dataset,
-            num_replicas=world_size,
-            rank=rank,
-            shuffle=self.shuffle,
-            seed=self.seed,
-            drop_last=self.drop_last,
-        )
-        sampler.set_epoch(epoch)
-        return sampler
-
-    def _indices(self, epoch: int) -> Iterable[Any]:
-        if self.sampler is None:
-            return self._default_sampler(epoch)
-        set_epoch = getattr(self.sampler, "set_epoch", None)
-        if callable(set_epoch):
-            set_epoch(epoch)
-        return self.sampler
-
     def _spec(self, exchange: Exchange) -> LoaderSpec:
         return LoaderSpec(
             dataset=self.dataset,
@@ -331,17 +506,14 @@ class DataLoader:
             worker_init_fn=self._worker_init_fn,
             start_method=self._start_method,
             persistent_workers=self.persistent_workers,
+            skip_bad_samples=self._skip_bad_samples,
+            replay=self._replay,
             compared=self._compared(),
         )
 
-    def _dataset_size(self) -> int | None:
-        # The length of an iterable dataset is that of a rank's share, so it may differ.
-        sized = not self._iterable and hasattr(self.dataset, "__len__")
-        return len(self.dataset) if sized else None
-
     def _compared(self) -> Mapping[str, Any]:
         return {
-            "dataset size": self._dataset_size(),
+            "dataset size": dataset_size(self.dataset, iterable=self._iterable),
             "loss_scaling": self.loss_scaling,
             "shuffle": self.shuffle,
             "drop_last": self.drop_last,
@@ -361,30 +533,6 @@ class _Batches(Iterator[Any]):
 
     def close(self) -> None:
         self._steps.close()
-
-
-def _resolve_policy(policy: Policy | None, batch_size: int | None, drop_last: bool) -> Policy:
-    if policy is not None and batch_size is not None:
-        raise ConfigurationError(
-            f"batch_size={batch_size} contradicts policy={policy!r}, which decides how many "
-            "samples a batch has; leave batch_size out, or use "
-            "policy=evenstep.FixedBatch(batch_size)"
-        )
-    if batch_size is not None:
-        return FixedBatch(batch_size, drop_last=drop_last)
-    if policy is None:
-        raise ConfigurationError(
-            "no policy: pass policy=evenstep.TokenBudget(max_tokens=...) or batch_size=..."
-        )
-    if not isinstance(policy, Policy):
-        raise ConfigurationError(f"policy={policy!r} is no evenstep policy object")
-    return policy
-
-
-def _start_method(context: Any) -> str | None:
-    if context is None or isinstance(context, str):
-        return context
-    return str(context.get_start_method())
 
 
 def _close_at_exit() -> None:

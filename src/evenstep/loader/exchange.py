@@ -20,6 +20,7 @@ import socket
 import struct
 import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
@@ -126,16 +127,22 @@ class Exchange:
     def __init__(self) -> None:
         self.failure: PeerError | None = None
         """Why no session can go on: set once, read by the trainer."""
+        self._latest: weakref.ref[Session] | None = None
         self._sessions: queue.SimpleQueue[Session | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="evenstep-exchange", daemon=True)
         self._thread.start()
 
     def begin(self, session: Session) -> None:
         """Serves `session` as soon as those before it are over on all ranks."""
+        self._latest = weakref.ref(session)
         self._sessions.put(session)
 
     def close(self, timeout: float = 5.0) -> None:
-        """Ends the thread, after the sessions that were begun."""
+        """Ends the thread, after the sessions that were begun; nobody wants more of them."""
+        latest = self._latest and self._latest()
+        # A loader and its pass that are collected together come here in any order.
+        if latest and not latest.left.is_set():
+            latest.leave()
         self._sessions.put(None)
         if self._thread is not threading.current_thread():
             self._thread.join(timeout)

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from multiprocessing.connection import Connection
 from typing import Any
 
+from evenstep.errors import EvenstepError
 from evenstep.loader.intake import FeederError
 
 __all__ = ["Feeder"]
@@ -23,10 +24,15 @@ class Feeder:
     """Feeds one pass. The pipe's capacity is what holds it back."""
 
     def __init__(
-        self, connection: Connection, serial: int, indices: Iterable[Any], after: Feeder | None
+        self,
+        connection: Connection,
+        serial: int,
+        indices: Iterable[tuple[int, Any]],
+        after: Feeder | None,
     ) -> None:
         """
         Args:
+            indices: arrival numbers and dataset indices.
             after: the feeder of the pass before, which must have sent its end first.
         """
         self._connection = connection
@@ -56,12 +62,14 @@ class Feeder:
         except (OSError, ValueError):
             return  # the batcher is gone; who waits for its steps will say so
 
-    def _blocks(self) -> Iterator[list[Any] | Exception | None]:
+    def _blocks(self) -> Iterator[list[tuple[int, Any]] | Exception | None]:
         """Blocks of indices, then None, or what the sampler raised."""
         try:
             iterator = iter(self._indices)
             while block := list(itertools.islice(iterator, _BLOCK)):
                 yield block
+        except EvenstepError as error:
+            yield error
         except Exception as error:
             yield FeederError(f"the sampler raised {type(error).__name__}: {error}")
         yield None

@@ -1,4 +1,4 @@
-"""Samples from the workers, in order, with their identities.
+"""Samples from the workers, in order, with their arrival numbers.
 
 The workers are an ordinary `torch.utils.data.DataLoader` that delivers chunks. What it is asked for
 comes from the trainer process, where the sampler runs: a feeder sends indices in blocks, and the
@@ -16,15 +16,19 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch.utils.data import DataLoader
 
-from evenstep.errors import LoaderDiedError, SampleError
-from evenstep.loader.chunks import Chunk, ChunkCollate, IndexedDataset
+from evenstep.errors import EvenstepError, LoaderDiedError, SampleError
+from evenstep.loader.chunks import Chunk, ChunkCollate, IndexedDataset, Request
+from evenstep.loader.seeding import epoch_seed, rank_seed
 from evenstep.loader.spec import EpochSpec, LoaderSpec
+from evenstep.loader.streaming import ChunkedIterable, Trail
 from evenstep.loader.watch import EndWithParent
 
-__all__ = ["Arrival", "FeederError", "IndexFeed", "Intake", "worker_seed"]
+__all__ = ["Arrival", "FeederError", "IndexFeed", "Intake"]
 
 _on_death: Callable[[int, Any], Any] | None = None  # torch's handler, which it sets once a process
 
@@ -37,34 +41,33 @@ class FeederError(SampleError):
 
 @dataclass(frozen=True)
 class Arrival:
-    """One chunk and where its samples come from."""
+    """One chunk, and what its samples are called."""
 
     chunk: Chunk
+    kept: npt.NDArray[np.int64]
+    """Which samples of the chunk's payload are wanted: others have been trained on before."""
+    numbers: npt.NDArray[np.int64]
+    """Their arrival numbers."""
     indices: tuple[Any, ...] | None
-    """Dataset indices of the chunk's samples; None for an iterable dataset."""
-    spare: bool = False
-    """True for a chunk that only serves filler steps: its sample is not part of the epoch."""
+    """Their dataset indices; None for an iterable dataset."""
+    bad: tuple[tuple[int, Any, str], ...]
+    """Samples left out: arrival number, index or None, and why."""
 
 
 class IndexFeed:
-    """The batch sampler of the inner loader: chunks of indices out of the feeder's pipe.
+    """The batch sampler of the inner loader: chunks of indices out of the feeder's pipe."""
 
-    A rank that is given no index at all still needs one real sample for its filler steps, so it
-    asks for the dataset's first.
-    """
-
-    def __init__(self, connection: Connection, chunk_size: int, spare_index: Any) -> None:
+    def __init__(self, connection: Connection, chunk_size: int) -> None:
         self._connection = connection
         self._chunk_size = chunk_size
-        self._spare_index = spare_index
+        self.epoch_seed = 0
         self.serial = 0
-        self.asked: deque[tuple[tuple[Any, ...], bool]] = deque()
-        """Chunks asked for and not yet delivered, in order, and whether each is a spare."""
+        self.asked: deque[tuple[tuple[int, ...], tuple[Any, ...]]] = deque()
+        """Chunks asked for and not yet delivered, in order: arrival numbers and indices."""
 
-    def __iter__(self) -> Iterator[list[Any]]:
+    def __iter__(self) -> Iterator[list[Request]]:
         self.asked.clear()
-        waiting: list[Any] = []
-        any_index = False
+        waiting: list[tuple[int, Any]] = []
         while True:
             serial, block = self._connection.recv()
             if serial != self.serial:
@@ -72,27 +75,13 @@ class IndexFeed:
             if isinstance(block, Exception):
                 raise block
             waiting.extend(block or ())
-            any_index = any_index or bool(waiting)
             while len(waiting) >= self._chunk_size or (block is None and waiting):
-                yield self._ask(waiting[: self._chunk_size])
+                numbers, indices = zip(*waiting[: self._chunk_size])
+                self.asked.append((numbers, indices))
+                yield [Request(self.epoch_seed, indices)]
                 del waiting[: self._chunk_size]
             if block is None:
-                if not any_index and self._spare_index is not None:
-                    yield self._ask([self._spare_index], spare=True)
                 return
-
-    def _ask(self, indices: list[Any], spare: bool = False) -> list[Any]:
-        self.asked.append((tuple(indices), spare))
-        return indices
-
-
-def worker_seed(spec: LoaderSpec, epoch: int) -> torch.Generator:
-    """Seeds the workers' random state: a function of (seed, epoch, rank) and the worker alone."""
-    generator = torch.Generator()
-    generator.manual_seed(
-        ((spec.seed * 1_000_003 + epoch) * 1_000_003 + spec.rank) % (1 << 63)  # torch takes 64 bits
-    )
-    return generator
 
 
 class Intake:
@@ -102,14 +91,13 @@ class Intake:
         self._spec = spec
         self._generator = torch.Generator()
         self._feed: IndexFeed | None = None
+        self._chunked: ChunkedIterable | None = None
         workers = spec.num_workers
+        skips = spec.skip_bad_samples > 0
         options: dict[str, Any] = {
             "num_workers": workers,
             "collate_fn": ChunkCollate(
-                measure=spec.measure,
-                policy=spec.policy,
-                indexed=not spec.iterable,
-                packed=workers > 0,
+                measure=spec.measure, policy=spec.policy, skips=skips, packed=workers > 0
             ),
             "timeout": spec.timeout,
             "worker_init_fn": EndWithParent(spec.worker_init_fn),
@@ -120,42 +108,76 @@ class Intake:
             options["prefetch_factor"] = spec.prefetch_factor
             options["multiprocessing_context"] = spec.start_method
         if spec.iterable:
-            self._loader = DataLoader(spec.dataset, batch_size=spec.chunk_size, **options)
+            self._chunked = ChunkedIterable(spec.dataset, spec.chunk_size, replays=spec.replay)
+            self._loader = DataLoader(self._chunked, batch_size=None, **options)
         else:
             assert feed is not None
-            first = 0 if _has_first(spec.dataset) else None
-            self._feed = IndexFeed(feed, spec.chunk_size, first)
-            self._loader = DataLoader(
-                IndexedDataset(spec.dataset), batch_sampler=self._feed, **options
-            )
+            self._feed = IndexFeed(feed, spec.chunk_size)
+            dataset = IndexedDataset(spec.dataset, skips=skips)
+            self._loader = DataLoader(dataset, batch_sampler=self._feed, **options)
 
-    def chunks(self, epoch: EpochSpec) -> Generator[Arrival, None, None]:
+    def chunks(self, epoch: EpochSpec, trail: Trail | None) -> Generator[Arrival, None, None]:
         """All chunks of this rank's share of an epoch, in order.
+
+        Args:
+            trail: where an iterable dataset's chunks are noted.
 
         Raises:
             SampleError: a sample cannot be used.
             Exception: whatever the inner loader raises when a worker dies or hangs.
         """
+        seed = rank_seed(self._spec.seed, epoch.epoch, self._spec.rank)
+        self._generator.manual_seed(seed)
         try:
             with _hearing_of_deaths() if self._spec.num_workers else contextlib.nullcontext():
-                yield from self._chunks(epoch)
+                if self._chunked is not None:
+                    assert trail is not None
+                    yield from self._streamed(self._chunked, epoch, trail)
+                else:
+                    assert self._feed is not None
+                    yield from self._fed(self._feed, epoch)
         except Exception as error:
             explained = self._explain(error)
             if explained is error:
                 raise
             raise explained from error
 
-    def _chunks(self, epoch: EpochSpec) -> Iterator[Arrival]:
-        self._generator.set_state(worker_seed(self._spec, epoch.epoch).get_state())
-        if self._feed is not None:
-            self._feed.serial = epoch.serial
+    def _fed(self, feed: IndexFeed, epoch: EpochSpec) -> Iterator[Arrival]:
+        feed.serial = epoch.serial
+        feed.epoch_seed = epoch_seed(self._spec.seed, epoch.epoch)
         for chunk in self._loader:
-            indices, spare = self._feed.asked.popleft() if self._feed else (None, False)
-            yield Arrival(chunk, indices, spare)
+            numbers, indices = feed.asked.popleft()
+            yield Arrival(
+                chunk,
+                np.arange(len(chunk.places)),
+                np.array(numbers, np.int64)[chunk.places],
+                tuple(indices[place] for place in chunk.places.tolist()),
+                tuple((numbers[place], indices[place], why) for place, why in chunk.bad),
+            )
+
+    def _streamed(
+        self, chunked: ChunkedIterable, epoch: EpochSpec, trail: Trail
+    ) -> Iterator[Arrival]:
+        chunked.begin(epoch.sources)
+        ended: set[int] = set()
+        for chunk in self._loader:
+            begin = trail.add(chunk)
+            positions, numbers = epoch.remaining.select(begin, chunk.size)
+            wanted = dict(zip(positions.tolist(), numbers.tolist()))
+            kept = np.flatnonzero(np.isin(chunk.places, positions))
+            names = [wanted[place] for place in chunk.places[kept].tolist()]
+            bad = tuple((wanted[p], None, why) for p, why in chunk.bad if p in wanted)
+            yield Arrival(chunk, kept, np.array(names, np.int64), None, bad)
+            if chunk.origin.ended:
+                ended.add(chunk.origin.worker)
+            if len(ended) == max(self._spec.num_workers, 1):
+                return
 
     def _explain(self, error: Exception) -> Exception:
         """A `SampleError` where the dataset is at fault, and nothing but what it has to say: torch
         passes on a worker's error with the worker's whole traceback for a message."""
+        if isinstance(error, EvenstepError) and not isinstance(error, SampleError):
+            return error
         text = str(error)
         caught = _CAUGHT.match(text)
         name = caught[1] if caught else type(error).__name__
@@ -183,10 +205,3 @@ def _hearing_of_deaths() -> Iterator[None]:
     finally:
         handler = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         _on_death = handler if callable(handler) else None
-
-
-def _has_first(dataset: Any) -> bool:
-    try:
-        return len(dataset) > 0
-    except (TypeError, NotImplementedError):
-        return False

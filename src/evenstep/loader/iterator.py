@@ -6,15 +6,17 @@ import os
 import signal
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from evenstep.batch.step_info import StepInfo
 from evenstep.errors import EvenstepError, LoaderDiedError, PeerError
+from evenstep.loader.batcher import End
 from evenstep.loader.exchange import Exchange, Session
 from evenstep.loader.feeder import Feeder
+from evenstep.loader.mark import Mark
 from evenstep.loader.pinning import pin
-from evenstep.loader.ports import End, Failure
+from evenstep.loader.ports import Failure
 from evenstep.loader.process import BatcherProcess
 from evenstep.loader.spec import EpochSpec
 from evenstep.loader.thread import BatcherThread
@@ -37,10 +39,14 @@ class StepIterator(Iterator[tuple[Any, StepInfo]]):
         feeder: Feeder | None,
         epoch: EpochSpec,
         pin_memory: bool,
+        received: Callable[[StepInfo, Mark], None],
+        ended: Callable[[End], None],
     ) -> None:
         """
         Args:
             loader: whose pass this is. Kept, since a loader that nobody holds closes itself.
+            received: called with every step that is about to be yielded.
+            ended: called when all steps have been yielded, on all ranks.
         """
         self._loader = loader
         self._batcher = batcher
@@ -49,6 +55,8 @@ class StepIterator(Iterator[tuple[Any, StepInfo]]):
         self._feeder = feeder
         self._pin_memory = pin_memory
         self._epoch = epoch
+        self._received = received
+        self._ended = ended
         self._outcome: Exception | None = None  # raised by every further call
         self._owner = os.getpid()
         self._closing = threading.Lock()
@@ -88,6 +96,7 @@ class StepIterator(Iterator[tuple[Any, StepInfo]]):
                 result.reraise()
             if isinstance(result, End):
                 self._await_others()
+                self._ended(result)
                 if result.undelivered:
                     warnings.warn(
                         f"epoch {self._epoch.epoch} ended with at least {result.undelivered} "
@@ -96,9 +105,12 @@ class StepIterator(Iterator[tuple[Any, StepInfo]]):
                         stacklevel=4,
                     )
                 raise StopIteration
-            step, batch = result
+            step, batch, mark = result
             self._batcher.credit()
-            return (pin(batch) if self._pin_memory else batch), step
+            if self._pin_memory:
+                batch = pin(batch)
+            self._received(step, mark)
+            return batch, step
 
     def _await_others(self) -> None:
         """An epoch ends on all ranks or on none: not before all have made their last batch, so that

@@ -14,9 +14,10 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from evenstep.batch.step_info import StepInfo
-from evenstep.loader.batcher import Closed
+from evenstep.loader.mark import Mark
+from evenstep.loader.shelf import Closed
 
-__all__ = ["End", "Failure", "PipePorts", "RemoteCause"]
+__all__ = ["Failure", "PipePorts", "RemoteCause"]
 
 _LOOK_UP = 0.2  # seconds between looks at whether the trainer has left
 
@@ -37,13 +38,6 @@ class Failure:
 
     def reraise(self) -> None:
         raise self.error from RemoteCause(self.traceback)
-
-
-@dataclass(frozen=True)
-class End:
-    """A pass is complete."""
-
-    undelivered: int
 
 
 class PipePorts:
@@ -80,10 +74,10 @@ class PipePorts:
         self._delivers = False
         self._credits.release()
 
-    def deliver(self, step: StepInfo, batch: Any) -> None:
+    def deliver(self, step: StepInfo, batch: Any, mark: Mark) -> None:
         if self._closed.is_set():
             raise Closed
-        self._send((step, batch))
+        self._send((step, batch, mark))
 
     def tell(self, message: bytes) -> None:
         with contextlib.suppress(OSError):  # the trainer has closed its end

@@ -11,7 +11,6 @@ import dataclasses
 import multiprocessing
 import multiprocessing.connection
 import queue
-import random
 import signal
 import threading
 import time
@@ -20,15 +19,15 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
-import numpy as np
 import torch
 
 from evenstep.batch.memory import borrowing
 from evenstep.errors import LoaderDiedError
 from evenstep.loader.arena import Reader, Writer
-from evenstep.loader.batcher import Closed, EpochRun
-from evenstep.loader.intake import Intake, worker_seed
-from evenstep.loader.ports import End, Failure, PipePorts
+from evenstep.loader.batcher import End, EpochRun
+from evenstep.loader.intake import Intake
+from evenstep.loader.ports import Failure, PipePorts
+from evenstep.loader.shelf import Closed
 from evenstep.loader.spec import EpochSpec, LoaderSpec
 from evenstep.loader.watch import end_with_parent, kill_children
 
@@ -89,8 +88,8 @@ class BatcherProcess:
             self._control.send((command, value))
 
     def get(self, timeout: float) -> Any:
-        """The next result of the pass under way: (StepInfo, batch), `End` or `Failure`; None when
-        there is none within `timeout` seconds.
+        """The next result of the pass under way: (StepInfo, batch, Mark), `End` or `Failure`; None
+        when there is none within `timeout` seconds.
 
         Raises:
             LoaderDiedError: the process is gone.
@@ -103,7 +102,8 @@ class BatcherProcess:
                 if self._results.poll(max(deadline - time.monotonic(), 0) if alive else 0):
                     serial, result = self._results.recv()
                     if isinstance(result, tuple):
-                        result = (result[0], self._reader.unpack(result[1]))
+                        step, packed, mark = result
+                        result = (step, self._reader.unpack(packed), mark)
                     if serial == self._serial:
                         return result
                     continue
@@ -184,23 +184,22 @@ class _Main:
         self._done.set()
 
     def _pass(self, intake: Intake, epoch: EpochSpec) -> None:
-        _seed(int(worker_seed(self._spec, epoch.epoch).initial_seed()))
         results, writer = self._pipes.results, self._writer
 
         def send(result: Any) -> None:
-            step, batch = result
-            results.send((epoch.serial, (step, writer.pack(batch))))
+            step, batch, mark = result
+            results.send((epoch.serial, (step, writer.pack(batch), mark)))
 
         ports = PipePorts(self._pipes.exchange, epoch.serial, self._spec.prefetch, send)
-        run = EpochRun(self._spec_with(writer), epoch, ports)
+        run = EpochRun(self._spec_with(writer), epoch, ports, seeds=self._spec.collate_threads == 1)
         with self._lock:
             self._under_way = (epoch.serial, run, ports)
             if self._abandoned >= epoch.serial:
                 return
         end: End | Failure
         try:
-            run.run(intake.chunks(epoch))
-            end = End(run.undelivered)
+            run.run(intake)
+            end = run.end()
         except Closed:
             return
         except Exception as error:
@@ -248,10 +247,3 @@ class _Main:
                 if not self._done.wait(_GRACE):
                     kill_children()
                 return
-
-
-def _seed(seed: int) -> None:
-    """A collate function may draw random numbers: those too are a function of the epoch."""
-    random.seed(seed)
-    torch.manual_seed(seed)
-    np.random.seed(seed % 2**32)

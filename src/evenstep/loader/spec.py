@@ -1,13 +1,16 @@
-"""Everything a batcher is told when it starts, in one picklable value."""
+"""Everything a batcher is told: when it starts, and when a pass begins. Picklable."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from evenstep.batch.measure import Measure
+from evenstep.buffer import RoundStart
+from evenstep.loader.streaming import Sources
 from evenstep.plan.policy import Policy
+from evenstep.plan.remaining import Remaining
 
 __all__ = ["EpochSpec", "LoaderSpec"]
 
@@ -36,14 +39,28 @@ class LoaderSpec:
     worker_init_fn: Callable[[int], None] | None
     start_method: str | None
     persistent_workers: bool
+    skip_bad_samples: int
+    replay: bool
     compared: Mapping[str, Any]
     """What else must be equal on all ranks, by the name an error gives it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EpochSpec:
-    """One pass over the data."""
+    """One pass over the data, or over what is left of it."""
 
     serial: int
     """Passes begun by this loader before this one. Tells messages of an abandoned pass apart."""
     epoch: int
+    share: int | None = None
+    """Samples of this rank, those before `start` included; None where it is not known."""
+    start: RoundStart | None = None
+    """The round to begin with; the epoch's first when None."""
+    received: int = 0
+    """Steps of that round that the trainer has had before."""
+    remaining: Remaining = field(default_factory=Remaining.everything)
+    """What the rank has still to receive."""
+    sources: Sources | None = None
+    """Where the workers of an iterable dataset go on; None for its beginning."""
+    skipped: int = 0
+    """Bad samples of this epoch that were skipped before."""

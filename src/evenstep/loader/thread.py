@@ -9,9 +9,10 @@ import traceback
 from multiprocessing.connection import Connection
 from typing import Any
 
-from evenstep.loader.batcher import Closed, EpochRun
+from evenstep.loader.batcher import End, EpochRun
 from evenstep.loader.intake import Intake
-from evenstep.loader.ports import End, Failure, PipePorts
+from evenstep.loader.ports import Failure, PipePorts
+from evenstep.loader.shelf import Closed
 from evenstep.loader.spec import EpochSpec, LoaderSpec
 
 __all__ = ["BatcherThread"]
@@ -43,8 +44,8 @@ class BatcherThread:
         assert self._ports is not None
         end: End | Failure | None = None
         try:
-            self._run.run(Intake(self._spec, self._intake_feed).chunks(epoch))
-            end = End(self._run.undelivered)
+            self._run.run(Intake(self._spec, self._intake_feed))
+            end = self._run.end()
         except Closed:
             pass
         except Exception as error:

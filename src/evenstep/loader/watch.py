@@ -3,6 +3,9 @@
 Nothing tells a process that its parent was killed. The batcher and the workers therefore look. A
 worker would notice by itself, but late, or never while it is blocked on a full pipe; and as long as
 it lives it holds its copies of its parent's pipes open, and whoever reads from them waits.
+
+Children are killed, not asked: one that is stopped, or that has its own idea of SIGTERM, would not
+listen, and multiprocessing waits at the end of a process until its children have ended.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from multiprocessing.util import Finalize
 
 __all__ = ["EndWithParent", "end_with_parent", "kill_children"]
 
@@ -20,7 +24,9 @@ _LOOK_UP = 0.5  # seconds between looks at the parent
 
 
 def end_with_parent() -> None:
-    """Makes this process end within a second of its parent, and its children with it."""
+    """Makes this process end within a second of its parent; and its children with it, whichever way
+    it ends."""
+    Finalize(None, kill_children, exitpriority=100)  # before multiprocessing waits for them
     threading.Thread(target=_watch, name="evenstep-watch", daemon=True).start()
 
 

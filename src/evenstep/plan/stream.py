@@ -44,6 +44,11 @@ class Stream:
     leftover: Int64Array = field(default_factory=lambda: np.empty(0, np.int64))
     """Increasing positions below `tail`. As many as ranks can hold at a time, not as the epoch."""
 
+    @property
+    def whole(self) -> bool:
+        """Whether this is a whole epoch, of which nothing has been dealt out before."""
+        return not self.tail and not len(self.leftover)
+
     def __len__(self) -> int:
         return len(self.leftover) + self.total - self.tail
 

@@ -1,0 +1,90 @@
+"""What `DataLoader` refuses before anything is started, and why."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch.utils.data import IterableDataset
+
+from evenstep.batch.loss_scale import LOSS_SCALING
+from evenstep.errors import ConfigurationError
+from evenstep.plan.fixed_batch import FixedBatch
+from evenstep.plan.policy import Policy, check_at_least
+from evenstep.protocol import EXHAUSTED_MODES
+
+__all__ = ["check_choices", "check_order", "check_workers", "resolve_policy", "start_method"]
+
+
+def check_choices(*, loss_scaling: str, exhausted: str, group: Any) -> None:
+    if loss_scaling not in LOSS_SCALING:
+        raise ConfigurationError(f"loss_scaling={loss_scaling!r} must be one of {LOSS_SCALING}")
+    if exhausted not in EXHAUSTED_MODES:
+        raise ConfigurationError(f"exhausted={exhausted!r} must be one of {EXHAUSTED_MODES}")
+    if isinstance(group, str) and group != "local":
+        raise ConfigurationError(f'group={group!r} must be a process group, None or "local"')
+
+
+def check_workers(num_workers: int, **needing: Any) -> None:
+    """
+    Args:
+        needing: arguments that mean nothing without workers.
+    """
+    check_at_least(0, num_workers=num_workers)
+    timeout = needing.get("timeout") or 0
+    if timeout < 0:
+        raise ConfigurationError(f"timeout={timeout} must not be negative; 0 waits for ever")
+    for name, value in needing.items():
+        if value and not num_workers:
+            raise ConfigurationError(f"{name}={value!r} needs num_workers of at least 1")
+
+
+def check_order(
+    dataset: Any, *, shuffle: bool, sampler: Any, shard_sampler: bool, replay: bool
+) -> bool:
+    """Whether the dataset is iterable, once it and the order asked for have been found to fit."""
+    iterable = isinstance(dataset, IterableDataset)
+    if iterable and (shuffle or sampler is not None):
+        raise ConfigurationError(
+            "an iterable dataset gives its own order: leave out shuffle and sampler, and "
+            "shuffle in the dataset"
+        )
+    if replay and not iterable:
+        raise ConfigurationError(
+            "replay=True is for iterable datasets; a map-style one needs no reading again"
+        )
+    if sampler is not None and shuffle:
+        raise ConfigurationError("sampler gives the order, so shuffle=True contradicts it")
+    if shard_sampler and (sampler is None or not hasattr(sampler, "__len__")):
+        raise ConfigurationError("shard_sampler=True needs a sampler that has a length")
+    if not iterable and not hasattr(dataset, "__getitem__"):
+        raise ConfigurationError(
+            f"dataset of type {type(dataset).__name__} has no __getitem__ and is no "
+            "torch.utils.data.IterableDataset; it must be one or the other"
+        )
+    if not iterable and sampler is None and not hasattr(dataset, "__len__"):
+        raise ConfigurationError("a map-style dataset without __len__ needs a sampler")
+    return iterable
+
+
+def resolve_policy(policy: Policy | None, batch_size: int | None, drop_last: bool) -> Policy:
+    if policy is not None and batch_size is not None:
+        raise ConfigurationError(
+            f"batch_size={batch_size} contradicts policy={policy!r}, which decides how many "
+            "samples a batch has; leave batch_size out, or use "
+            "policy=evenstep.FixedBatch(batch_size)"
+        )
+    if batch_size is not None:
+        return FixedBatch(batch_size, drop_last=drop_last)
+    if policy is None:
+        raise ConfigurationError(
+            "no policy: pass policy=evenstep.TokenBudget(max_tokens=...) or batch_size=..."
+        )
+    if not isinstance(policy, Policy):
+        raise ConfigurationError(f"policy={policy!r} is no evenstep policy object")
+    return policy
+
+
+def start_method(context: Any) -> str | None:
+    if context is None or isinstance(context, str):
+        return context
+    return str(context.get_start_method())

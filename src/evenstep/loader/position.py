@@ -1,0 +1,158 @@
+"""Where the trainer is in an epoch: what it has received, whatever may be prefetched."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.batch.step_info import StepInfo
+from evenstep.buffer import RoundStart
+from evenstep.loader.mark import BadSample, Mark
+from evenstep.loader.order import Witness
+from evenstep.loader.streaming import Sources
+from evenstep.plan.remaining import UNSIZED, Remaining
+from evenstep.plan.stream import Progress, Stream
+
+__all__ = ["Position", "beginning"]
+
+Int64Array = npt.NDArray[np.int64]
+
+
+def beginning(round: int = 0, step: int = 0) -> RoundStart:
+    """A round that begins with an empty window."""
+    none = np.empty(0, np.int64)
+    return RoundStart(
+        round=round, step=step, taken=0, numbers=none, columns=np.empty((3, 0), np.int64), ages=none
+    )
+
+
+@dataclass(kw_only=True)
+class Position:
+    """The round that the trainer is in, how many of its steps it has had, and how this rank's
+    arrival numbers came about."""
+
+    epoch: int
+    stream: Stream | None
+    """What the epoch's ranks dealt out among them; None where the order is not one for the job."""
+    share: Stream = field(default_factory=lambda: Stream(UNSIZED))
+    """The places of this rank's share that arrival numbers count."""
+    start: RoundStart = field(default_factory=beginning)
+    received: int = 0
+    """Steps of the round that the trainer has had."""
+    trained: Int64Array = field(default_factory=lambda: np.empty(0, np.int64))
+    """Arrival numbers that those steps trained on."""
+    witness: Witness = field(default_factory=Witness)
+    sources: Sources | None = None
+    """How the workers of an iterable dataset make the window again."""
+    stateless: bool = False
+    """The iterable dataset cannot say how to."""
+    skipped: tuple[BadSample, ...] = ()
+
+    @property
+    def step(self) -> int:
+        """Steps of the epoch that the trainer has had."""
+        return self.start.step + self.received
+
+    @property
+    def untouched(self) -> bool:
+        """Whether the epoch has not begun."""
+        return not self.step and self.start.taken == 0 and (not self.stream or self.stream.whole)
+
+    @property
+    def progress(self) -> Progress:
+        """In arrival numbers."""
+        unfinished = np.setdiff1d(self.start.numbers, self.trained, assume_unique=True)
+        return Progress(self.start.taken, unfinished)
+
+    @property
+    def remaining(self) -> Remaining:
+        return Remaining.of(self.share, self.progress)
+
+    @property
+    def place_progress(self) -> Progress:
+        """In places of the rank's share."""
+        left = self.share.after([self.progress])
+        return Progress(left.tail, left.leftover)
+
+    def advance(self, step: StepInfo, mark: Mark, *, iterable: bool) -> None:
+        """The trainer has received a step."""
+        if (begins := mark.begins) is not None:
+            self.start, self.trained = begins.start, begins.trained
+            self.sources, self.stateless = begins.sources, iterable and begins.sources is None
+            self.skipped += begins.bad
+        self.received = step.step - self.start.step + 1
+        self.trained = np.concatenate([self.trained, mark.members])
+        if step.indices:
+            places = self.share.positions(mark.members).tolist()
+            self.witness = Witness.of(places, step.indices)
+
+    def rewindowed(self) -> Position:
+        """The same place in the epoch, from which windows are formed anew."""
+        return Position(
+            epoch=self.epoch,
+            stream=self.stream,
+            share=self.share.after([self.progress]),
+            start=beginning(self.start.round + bool(self.received), self.step),
+            witness=self.witness,
+            sources=self.sources,
+            stateless=self.stateless,
+            skipped=self.skipped,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """This rank's own part, of numbers, text and lists."""
+        lengths, supervised, patches = self.start.columns.tolist()
+        window = self.start.numbers
+        return {
+            "taken": self.start.taken,
+            "numbers": window.tolist(),
+            "lengths": lengths,
+            "supervised": supervised,
+            "patches": patches,
+            "ages": self.start.ages.tolist(),
+            "trained": np.searchsorted(window, self.trained).tolist(),
+            "share": {"tail": self.share.tail, "leftover": self.share.leftover.tolist()},
+            "witness": {"places": list(self.witness.places), "digest": self.witness.digest},
+            "sources": self.sources.to_json() if self.sources else None,
+            "skipped": [[_plain(bad.index), bad.reason] for bad in self.skipped],
+        }
+
+    @classmethod
+    def from_dict(
+        cls, rank: dict[str, Any], *, epoch: int, round: int, step: int, received: int, stream: Any
+    ) -> Position:
+        """Inverse of `to_dict`."""
+        numbers = np.array(rank["numbers"], np.int64)
+        columns = np.array([rank["lengths"], rank["supervised"], rank["patches"]], np.int64)
+        sources = rank["sources"]
+        return cls(
+            epoch=epoch,
+            stream=stream,
+            share=Stream(
+                UNSIZED, rank["share"]["tail"], np.array(rank["share"]["leftover"], np.int64)
+            ),
+            start=RoundStart(
+                round=round,
+                step=step,
+                taken=rank["taken"],
+                numbers=numbers,
+                columns=columns,
+                ages=np.array(rank["ages"], np.int64),
+            ),
+            received=received,
+            trained=numbers[np.array(rank["trained"], np.int64)],
+            witness=Witness(
+                places=tuple(rank["witness"]["places"]), digest=rank["witness"]["digest"]
+            ),
+            sources=Sources.from_json(sources) if sources is not None else None,
+            skipped=tuple(BadSample(epoch, index, why) for index, why in rank["skipped"]),
+        )
+
+
+def _plain(index: Any) -> Any:
+    if isinstance(index, np.generic):
+        index = index.item()
+    return index if isinstance(index, (int, str)) else repr(index)

@@ -1,0 +1,51 @@
+"""Reads the states of all ranks out of a checkpoint of ``torch.distributed.checkpoint``.
+
+A rank that loads such a checkpoint gets its own part only. To go on with another number of ranks,
+every rank needs the parts of all.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.state_dict_loader import load
+
+from evenstep.errors import MismatchError
+
+__all__ = ["read_states"]
+
+
+def read_states(checkpoint: str | os.PathLike[str], key: str = "loader") -> dict[str, Any]:
+    """One state with the parts of all ranks, for `DataLoader.load_state_dict` on any number of
+    ranks.
+
+    Args:
+        checkpoint: folder written by ``torch.distributed.checkpoint.save``.
+        key: under which the loader's state was saved; with dots where it was nested.
+
+    Raises:
+        MismatchError: the checkpoint has nothing under `key`.
+    """
+    reader = FileSystemReader(checkpoint)
+    metadata = reader.read_metadata()
+    prefix = f"{key}."
+    found: dict[str, Any] = {
+        name: None for name in metadata.state_dict_metadata if name.startswith(prefix)
+    }
+    if not found:
+        some = sorted({name.split(".")[0] for name in metadata.state_dict_metadata})
+        raise MismatchError(
+            f"the checkpoint {os.fspath(checkpoint)} has nothing under {key!r}, but {some}; give "
+            "the key under which the loader was saved"
+        )
+    load(found, storage_reader=reader, no_dist=True)
+    state: dict[str, Any] = {}
+    for name, value in found.items():
+        place = state
+        *outer, last = name.removeprefix(prefix).split(".")
+        for part in outer:
+            place = place.setdefault(part, {})
+        place[last] = value
+    return state

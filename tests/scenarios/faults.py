@@ -1,0 +1,118 @@
+"""What tests of faults share: ranks that train on and on, and the proof that nothing is left."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+from ranks import GRACE, Job, Outcome, Rank
+
+import evenstep
+from documents import Documents
+
+WITHIN = 10.0  # seconds from the fault to the end of every rank
+FORK = {"num_workers": 2, "multiprocessing_context": "fork"}
+THREADS: dict[str, Any] = {}
+
+
+class Sticky(Documents):
+    """From some document on, each takes longer than any test."""
+
+    def __init__(self, first: int) -> None:
+        super().__init__(100_000)
+        self.first = first
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        if index >= self.first:
+            time.sleep(3600)
+        return super().__getitem__(index)
+
+
+class Wordy(Documents):
+    """Documents that are mostly text, which fills the pipes between processes."""
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return {**super().__getitem__(index), "text": [f"{index} {i}" for i in range(2000)]}
+
+
+@dataclass(frozen=True)
+class Staff:
+    """Who works for a rank, and what it has open to the network."""
+
+    batcher: list[int]
+    workers: list[int]
+    listening: set[str]
+    """Sockets on which the rank awaits connections; its children inherit them."""
+
+
+def loader_over(dataset: Any, **options: Any) -> evenstep.DataLoader:
+    return evenstep.DataLoader(
+        dataset,
+        **{"policy": evenstep.TokenBudget(max_tokens=1024), "buffer_size": 32, **options},
+    )
+
+
+def train(
+    rank: Rank, options: dict[str, Any], dataset: Any = None, pause: float = 0.01, begin: int = 3
+) -> None:
+    """Trains on and on; says who works for it once it has made a few steps."""
+    loader = loader_over(Documents(100_000) if dataset is None else dataset, **options)
+    if begin == 0:
+        rank.say("training")
+    for steps, _ in enumerate(loader, start=1):
+        if steps == begin:
+            rank.say("training", staff(rank))
+        time.sleep(pause)
+
+
+def staff(rank: Rank) -> Staff:
+    batcher = [child.pid for child in psutil.Process().children()]
+    workers = [pid for pid in rank.children() if pid not in batcher]
+    return Staff(batcher, workers, _sockets(os.getpid()) & _listening())
+
+
+def all_training(job: Job, world_size: int) -> list[Staff]:
+    return [job.heard(rank, "training") for rank in range(world_size)]
+
+
+def end_of(job: Job, everybody: list[Staff], within: float = WITHIN) -> list[Outcome]:
+    """Waits for all ranks; checks that they left no process, no memory and no open port."""
+    outcomes = job.join(within)
+    deadline = time.monotonic() + GRACE  # a process may be gone a little before its last thread
+    for rank, own in enumerate(everybody):
+        assert own.listening, f"rank {rank} was expected to listen"
+        while own.listening & _listening():
+            assert time.monotonic() < deadline, f"somebody keeps the ports of rank {rank} open"
+            time.sleep(0.05)
+    return outcomes
+
+
+def assert_died(outcome: Outcome, error: str, *says: str) -> None:
+    assert outcome.error == error, outcome.traceback + outcome.log
+    for words in says:
+        assert words in outcome.message
+
+
+def _sockets(pid: int) -> set[str]:
+    sockets = set()
+    for file in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(OSError):  # closed meanwhile
+            sockets.add(os.readlink(file))
+    return {name for name in sockets if name.startswith("socket:")}
+
+
+def _listening() -> set[str]:
+    """Sockets of this machine on which somebody awaits connections."""
+    found = set()
+    for family in ("tcp", "tcp6"):
+        table = Path(f"/proc/net/{family}")
+        for line in table.read_text().splitlines()[1:] if table.exists() else ():
+            state, inode = (line.split()[i] for i in (3, 9))
+            if state == "0A":
+                found.add(f"socket:[{inode}]")
+    return found

@@ -1,0 +1,232 @@
+"""A pass may be left at any step, in any way, as often as one likes; nothing of it stays."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch.distributed as dist
+from faults import FORK, THREADS, WITHIN, Sticky, Wordy, end_of, loader_over, staff
+from ranks import Job, Rank, run
+
+import evenstep
+from documents import Documents
+
+COUNT = 120
+LEAVES = 12
+PERSISTENT = {**FORK, "persistent_workers": True}
+in_every_way = pytest.mark.parametrize(
+    "workers", [PERSISTENT, FORK, THREADS], ids=["persistent workers", "workers", "threads"]
+)
+with_and_without_workers = pytest.mark.parametrize(
+    "workers", [FORK, THREADS], ids=["workers", "threads"]
+)
+
+
+def held() -> tuple[int, list[str]]:
+    """How many files this process has open, and the threads that evenstep runs in it."""
+    gc.collect()
+    files = [os.path.realpath(file) for file in Path("/proc/self/fd").iterdir()]
+    # Shared memory is kept to be used again; that it does not grow is tested where it is made.
+    files = [name for name in files if "memfd:evenstep" not in name]
+    names = sorted(t.name for t in threading.enumerate() if t.name.startswith("evenstep"))
+    return len(files), names
+
+
+def settled(expected: Any) -> Any:
+    """What this process holds, as soon as it is what is expected, or after a while."""
+    deadline = time.monotonic() + 5
+    while (now := held()) != expected and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return now
+
+
+def leave_again_and_again(rank: Rank, workers: dict[str, Any]) -> Any:
+    """Leaves passes after 0, 1, 2, 3 steps and so on, then makes a whole one."""
+    loader = loader_over(Documents(COUNT), shuffle=True, **workers)
+    for number in range(LEAVES):
+        if number == 4:
+            busy = held()
+        for steps, _ in enumerate(loader):
+            if steps == number % 4:
+                break
+    settled_at = settled(busy)
+    loader.set_epoch(0)
+    whole = [step.indices for _, step in loader.steps()]
+    loader.close()
+    return whole, rank.children(), busy, settled_at
+
+
+@in_every_way
+@pytest.mark.timeout(60)
+def test_passes_may_be_left_again_and_again_and_the_next_is_whole(
+    tmp_path: Path, workers: dict[str, Any]
+) -> None:
+    (tmp_path / "left").mkdir()
+    left = run(leave_again_and_again, 2, workers, folder=tmp_path / "left")
+    (tmp_path / "never").mkdir()
+    assert [result[0] for result in left] == run(one_epoch, 2, folder=tmp_path / "never")
+    for _, children, before, after in left:
+        assert children == []
+        assert after == before, "files or threads add up"
+
+
+def one_epoch(rank: Rank) -> Any:
+    return [step.indices for _, step in loader_over(Documents(COUNT), shuffle=True).steps()]
+
+
+def drop(rank: Rank, workers: dict[str, Any], how: str) -> Any:
+    """Loses loader and iterator amid a pass, without a word, then makes another pass."""
+    loader_over(Documents(COUNT)).close()
+    before = held()
+
+    def lose() -> None:
+        for _ in range(3):
+            loader = loader_over(Documents(100_000), **workers)
+            steps = loader.steps()
+            batches = [next(steps) for _ in range(3)]
+            if how == "iterator first":
+                del steps, loader
+            else:
+                del loader, steps
+            assert all(len(batch["input_ids"]) for batch, _ in batches)  # which outlive them
+
+    def lose_in_a_cycle() -> None:
+        loader = loader_over(Documents(100_000), **workers)
+        steps = loader.steps()
+        next(steps)
+        cycle: list[Any] = [loader, steps]
+        cycle.append(cycle)
+
+    if how == "thread":
+        thread = threading.Thread(target=lose)
+        thread.start()
+        thread.join()
+    elif how == "cycle":
+        lose_in_a_cycle()
+    else:
+        lose()
+    after = settled(before)
+    left = rank.children()
+    total = sum(len(step.indices) for _, step in loader_over(Documents(COUNT), **workers).steps())
+    return left, total, before, after
+
+
+@pytest.mark.parametrize("how", ["loader first", "iterator first", "thread", "cycle"])
+@in_every_way
+@pytest.mark.timeout(60)
+def test_a_busy_loader_that_nobody_holds_any_more_ends_all_it_started(
+    tmp_path: Path, workers: dict[str, Any], how: str
+) -> None:
+    (result,) = run(drop, 1, workers, how, folder=tmp_path)
+    left, total, before, after = result
+    assert left == []
+    assert total == COUNT
+    assert after == before
+
+
+def drop_together(rank: Rank) -> Any:
+    """Every rank loses its loader in the same pass, after another number of steps each."""
+    for number in range(3):
+        loader = loader_over(Documents(100_000), **FORK)
+        steps = loader.steps()
+        for _ in range(2 + rank.rank * number):
+            next(steps)
+        # Leaving alone is an error elsewhere, and no step may be asked for after it.
+        dist.barrier()
+        del steps, loader
+        dist.barrier()
+    gc.collect()
+    return rank.children()
+
+
+@pytest.mark.timeout(60)
+def test_ranks_may_lose_their_busy_loaders_together(tmp_path: Path) -> None:
+    assert run(drop_together, 2, folder=tmp_path) == [[], []]
+
+
+def break_off(rank: Rank, workers: dict[str, Any]) -> list[int]:
+    """Breaks off passes whose workers are stuck, or whose batches clog the pipe."""
+    left = []
+    for dataset in (Sticky(200), Wordy(1000), Wordy(1000), Wordy(1000)):
+        loader = loader_over(dataset, **workers)
+        for steps, _ in enumerate(loader):
+            if steps == 2:
+                time.sleep(0.2)  # the batcher goes on until it can send no more
+                break
+        left += rank.children()
+    return left
+
+
+@with_and_without_workers
+@pytest.mark.timeout(60)
+def test_breaking_off_waits_for_no_sample_and_no_pipe(
+    tmp_path: Path, workers: dict[str, Any]
+) -> None:
+    assert run(break_off, 1, workers, folder=tmp_path, within=WITHIN) == [[]]
+
+
+class Clogging(Documents):
+    """Documents of which a chunk is more than a pipe takes, and so is a batch."""
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return {**super().__getitem__(index), "text": "x" * 30_000}
+
+
+def stall(rank: Rank) -> None:
+    """Takes three steps and then no more."""
+    loader = loader_over(Clogging(100_000), **FORK)
+    steps = loader.steps()
+    for _ in range(3):
+        next(steps)
+    rank.say("training", staff(rank))
+    time.sleep(3600)
+
+
+def waits_for_a_pipe(pid: int) -> bool:
+    """Whether a thread of a process waits until a pipe has room."""
+    where = []
+    for task in psutil.Process(pid).threads():
+        where.append(Path(f"/proc/{pid}/task/{task.id}/wchan").read_text())
+    if set(where) == {"0"}:
+        pytest.skip("this kernel does not tell what a process waits for")
+    return any("pipe_write" in name for name in where)
+
+
+@pytest.mark.timeout(60)
+def test_a_trainer_killed_while_its_children_wait_for_full_pipes_leaves_nothing_behind(
+    tmp_path: Path,
+) -> None:
+    with Job(stall, 1, folder=tmp_path) as job:
+        everybody = [job.heard(0, "training")]
+        (own,) = everybody
+        deadline = time.monotonic() + 20
+        # The workers share a pipe, so one waits for room in it and the other for its turn.
+        while not (any(map(waits_for_a_pipe, own.workers)) and waits_for_a_pipe(own.batcher[0])):
+            assert time.monotonic() < deadline, "the pipes do not fill"
+            time.sleep(0.05)
+        job.signal(0, signal.SIGKILL)
+        end_of(job, everybody)
+
+
+def make_a_pass_after_it_closed(rank: Rank) -> int:
+    """A pass that is closed says so, and the loader goes on to the next."""
+    loader = loader_over(Documents(COUNT), **PERSISTENT)
+    steps = loader.steps()
+    next(steps)
+    loader.close()
+    with pytest.raises(evenstep.LoaderDiedError, match="was closed; iterate the loader again"):
+        next(steps)
+    return sum(len(step.indices) for _, step in loader.steps())
+
+
+@pytest.mark.timeout(60)
+def test_a_loader_that_was_closed_amid_a_pass_may_be_iterated_again(tmp_path: Path) -> None:
+    assert run(make_a_pass_after_it_closed, 2, folder=tmp_path) == [COUNT // 2] * 2

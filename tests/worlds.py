@@ -1,0 +1,308 @@
+"""A job in one process: ranks that exchange their messages in memory, are stopped at any step, and
+go on from what they wrote down.
+
+A rank's source is the list of lengths of its share. How many samples come at a time, and whether
+they come before they are asked for, is up to the caller; so is when the ranks are stopped: leave
+the loop over `World.steps`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence, Set
+from dataclasses import asdict, dataclass, field
+
+import numpy as np
+from hypothesis import strategies as st
+
+from evenstep.buffer import RoundStart
+from evenstep.plan import FixedBatch, Groups, Plan, Policy, Proposal, TokenBudget
+from evenstep.plan.groups import generator
+from evenstep.plan.stream import Progress
+from evenstep.protocol import PlannedStep, RankProtocol
+
+NOBODY = np.empty(0, np.int64)
+
+
+@dataclass(frozen=True)
+class Arbitrary(Policy):
+    """Plans any groups that the contract of policies allows, and returns the rest."""
+
+    salt: int = 0
+
+    def propose(self, window):
+        draw = generator(self.salt, window.round, len(window))
+        members = draw.permutation(len(window))
+        inner = np.flatnonzero(draw.integers(0, 2, len(window) - 1)) + 1
+        offsets = np.concatenate([[0], inner, [len(window)]]).astype(np.int64)
+        return Proposal(np.array([len(offsets) - 1]), Groups(members, offsets), window)
+
+    def settle(self, proposal, messages, rank):
+        counts = messages[:, 0]
+        steps = int(counts[counts > 0].min())
+        return Plan(proposal.groups.take(np.arange(steps)))
+
+
+KEEPING = st.one_of(
+    st.builds(FixedBatch, st.integers(1, 5)),
+    st.builds(
+        TokenBudget,
+        st.integers(30, 200),
+        max_steps_per_round=st.one_of(st.none(), st.integers(1, 4)),
+        max_wait=st.integers(0, 3),
+        emission_order=st.sampled_from(["aligned", "flip-balanced"]),
+    ),
+    st.builds(Arbitrary, st.integers(0, 5)),
+)
+"""Policies that drop no sample."""
+
+POLICIES = st.one_of(KEEPING, st.builds(FixedBatch, st.integers(1, 5), drop_last=st.just(True)))
+
+SHARDS = st.lists(st.lists(st.integers(1, 30), max_size=40), min_size=1, max_size=16)
+
+
+def columns(lengths: Sequence[int]) -> np.ndarray:
+    length = np.array(lengths, np.int64)
+    return np.stack([length, length // 2, length * 0], axis=1)
+
+
+def arrivals(random) -> dict[str, Callable]:
+    """Arguments of `World` for samples that come in any chunks, asked for or not."""
+    return {
+        "chunk": lambda: random.randint(1, 7),
+        "pushes": lambda: random.random() < 0.3,
+    }
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What one rank writes down after a step: numbers and lists of numbers."""
+
+    start: RoundStart
+    received: int
+    """Steps of the round that the trainer has received."""
+    unfinished: np.ndarray
+    """Arrival numbers of the window that it has not received."""
+    onward: int
+    """The source has never been asked for this number or a later one by what is in the window,
+    now or in the runs before."""
+    early: np.ndarray
+    """Arrival numbers below `onward` that wait outside the window: a run before had them in its
+    own, larger window."""
+
+    @property
+    def step(self) -> int:
+        return self.start.step + self.received
+
+    @property
+    def rest(self) -> np.ndarray:
+        """All arrival numbers below `onward` that are to be trained on."""
+        return np.concatenate([self.unfinished, self.early])
+
+    @property
+    def progress(self) -> Progress:
+        return Progress(self.onward, self.rest)
+
+    def rewound(self) -> RoundStart:
+        """For ranks that go on with other windows: a new round, that knows of no sample."""
+        return RoundStart(
+            round=self.start.round + 1,
+            step=self.step,
+            taken=0,
+            numbers=NOBODY,
+            columns=np.empty((3, 0), np.int64),
+            ages=NOBODY,
+        )
+
+    def to_json(self) -> str:
+        def plain(value):
+            return value.tolist() if isinstance(value, np.ndarray) else value
+
+        fields = asdict(self)
+        fields["start"] = {name: plain(value) for name, value in fields["start"].items()}
+        return json.dumps({name: plain(value) for name, value in fields.items()})
+
+    @classmethod
+    def from_json(cls, text: str) -> Checkpoint:
+        fields = json.loads(text)
+        start = fields.pop("start")
+        for name in ("numbers", "columns", "ages"):
+            start[name] = np.array(start[name], np.int64)
+        for name in ("unfinished", "early"):
+            fields[name] = np.array(fields[name], np.int64)
+        return cls(start=RoundStart(**start), **fields)
+
+
+@dataclass
+class World:
+    """One run of an epoch, or of what is left of one."""
+
+    policy: Policy
+    shards: Sequence[Sequence[int]]
+    """Lengths of each rank's samples, by arrival number."""
+    buffer_size: int
+    exhausted: str = "pad"
+    shares: Sequence[int | None] | None = None
+    """What ranks are told of the sizes of their shares."""
+    starts: Sequence[RoundStart | None] | None = None
+    early: Sequence[np.ndarray] | None = None
+    """By rank, arrival numbers to receive before `onward`."""
+    onward: Sequence[int] | None = None
+    """By rank, the arrival number from which on to receive all."""
+    missing: Sequence[Set[int]] | None = None
+    """By rank, arrival numbers of bad samples, which are skipped."""
+    options: Sequence[dict] | None = None
+    chunk: Callable[[], int] = lambda: 3
+    """Samples in each delivery."""
+    pushes: Callable[[], bool] = lambda: False
+    """Whether a rank is given a chunk that it has not asked for."""
+    lends: bool = False
+    """Whether samples are lent to ranks that never had any. A sample is lent as "rank:number"."""
+    exchanges: int = field(default=0, init=False)
+    lent: dict[int, int] = field(default_factory=dict, init=False)
+    """Arrival number of what each rank has lent."""
+
+    def __post_init__(self) -> None:
+        world = range(len(self.shards))
+        self.early = self.early or [NOBODY for _ in world]
+        self.onward = self.onward or [0 for _ in world]
+        self._sources = [
+            np.concatenate([early, np.arange(onward, len(shard))])
+            for early, onward, shard in zip(self.early, self.onward, self.shards)
+        ]
+        if self.missing is not None:
+            self._sources = [
+                np.array([number for number in source if number not in bad], np.int64)
+                for source, bad in zip(self._sources, self.missing)
+            ]
+        self._ended = [False for _ in world]
+        self.machines = [
+            RankProtocol(
+                policy=self.policy,
+                rank=rank,
+                world_size=len(self.shards),
+                buffer_size=self.buffer_size,
+                exhausted=self.exhausted,
+                share=self.shares[rank] if self.shares else None,
+                start=self.starts[rank] if self.starts else None,
+                options=self.options[rank] if self.options else None,
+            )
+            for rank in world
+        ]
+
+    def _deliver(self, rank: int) -> None:
+        size, source = self.chunk(), self._sources[rank]
+        part, self._sources[rank] = source[:size], source[size:]
+        machine = self.machines[rank]
+        if not len(part):
+            machine.end_of_source()
+            self._ended[rank] = True
+            return
+        lengths = columns([self.shards[rank][number] for number in part])
+        given = machine.receive(lengths, part if self.starts or self.missing else None)
+        assert given.tolist() == part.tolist()
+
+    def rounds(self) -> Iterator[list[list[PlannedStep]]]:
+        """Every exchange's steps, by rank."""
+        machines = self.machines
+        while not all(machine.finished for machine in machines):
+            # Lemma 3: as long as anybody goes on, everybody does.
+            assert not any(machine.finished for machine in machines)
+            for rank, machine in enumerate(machines):
+                while machine.wanted:
+                    self._deliver(rank)
+                if not self._ended[rank] and self.pushes():
+                    self._deliver(rank)
+                if self.lends and machine.lends is not None:
+                    assert rank not in self.lent
+                    self.lent[rank] = machine.lends
+                    machine.lend(f"{rank}:{machine.lends}".encode())
+                    assert machine.lends is None
+            messages = [machine.outgoing() for machine in machines]
+            made = [machine.incoming(messages) for machine in machines]
+            for machine, steps in zip(machines, made):
+                # A rank has something to fill a step with by the time that it has to.
+                assert not (self.lends and steps) or machine.received or machine.borrowed
+                # Lemma 1, from the outside.
+                parts = machine.emitted + machine.dropped + machine.undelivered
+                assert machine.received == parts + machine.pending
+            self.exchanges += 1
+            yield made
+
+    def steps(self) -> Iterator[tuple[PlannedStep, ...]]:
+        """Every step, as all ranks see it."""
+        for made in self.rounds():
+            yield from zip(*made, strict=True)
+
+    def checkpoints(self, last: Sequence[PlannedStep]) -> list[Checkpoint]:
+        """What the ranks write down after a step, as JSON and back."""
+        made = []
+        for rank, step in enumerate(last):
+            start, received, groups = step.round.start, step.place + 1, step.round.groups
+            trained = groups.members[: 0 if step.filler else groups.offsets[received]]
+            early = self.early[rank]
+            one = Checkpoint(
+                start=start,
+                received=received,
+                unfinished=np.setdiff1d(start.numbers, trained),
+                onward=max(start.taken, self.onward[rank]),
+                early=early[early >= start.taken],
+            )
+            made.append(Checkpoint.from_json(one.to_json()))
+        return made
+
+    def resumed(self, checkpoints: Sequence[Checkpoint], **changes) -> World:
+        """The same ranks, going on exactly where they were stopped. The round under way is planned
+        again: skip the steps of it that were received."""
+        return World(
+            policy=self.policy,
+            shards=self.shards,
+            exhausted=self.exhausted,
+            shares=self.shares,
+            missing=self.missing,
+            starts=[one.start for one in checkpoints],
+            early=[one.early for one in checkpoints],
+            onward=[one.onward for one in checkpoints],
+            **{"buffer_size": self.buffer_size, **changes},
+        )
+
+    def rewindowed(self, checkpoints: Sequence[Checkpoint], buffer_size: int, **changes) -> World:
+        """The same ranks, going on with windows of another size."""
+        return World(
+            policy=self.policy,
+            shards=self.shards,
+            exhausted=self.exhausted,
+            shares=self.shares,
+            missing=self.missing,
+            starts=[one.rewound() for one in checkpoints],
+            early=[one.rest for one in checkpoints],
+            onward=[one.onward for one in checkpoints],
+            buffer_size=buffer_size,
+            **changes,
+        )
+
+
+def said(step: PlannedStep) -> tuple:
+    """All that a trainer is told of a step, to be compared."""
+    totals = step.totals
+    return (
+        step.index,
+        step.members.tolist(),
+        totals.samples.tolist(),
+        totals.tokens.tolist(),
+        totals.padded_tokens.tolist(),
+        totals.supervised_tokens.tolist(),
+        totals.cost.tolist(),
+        step.mean_supervised.tolist(),
+        step.filler,
+    )
+
+
+def play(policy, shards, **options):
+    """Runs an epoch. Returns the machines, each rank's steps, and the number of exchanges."""
+    world = World(policy, shards, **options)
+    steps: list[list[PlannedStep]] = [[] for _ in shards]
+    for made in world.rounds():
+        for own, new in zip(steps, made):
+            own += new
+    return world.machines, steps, world.exchanges
