@@ -35,6 +35,7 @@ from _report import print_json, progress
 from torch.utils.data import Dataset
 
 import evenstep
+import evenstep.loader  # now, and not in every rank that is forked
 from evenstep.report import text_table
 
 PROCESSES = multiprocessing.get_context("fork")

@@ -46,7 +46,7 @@ class ProposalHead(NamedTuple):
     finished: bool
     """This rank has emitted all its samples."""
     lacks_spare: bool
-    """It has finished without ever having had a sample, so it has none to fill steps with."""
+    """It has finished, and has no sample to fill steps with."""
     samples: int
     """In its window."""
     supervised: int

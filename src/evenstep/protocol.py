@@ -123,6 +123,7 @@ class RankProtocol:
         epoch: int = 0,
         share: int | None = None,
         start: RoundStart | None = None,
+        has_spare: bool = False,
         options: Mapping[str, Any] | None = None,
     ) -> None:
         """
@@ -141,6 +142,7 @@ class RankProtocol:
                 look ahead: they spread what is left of each over equally many rounds, so that all
                 run out in the same one.
             start: where to go on; the epoch's beginning by default. Equally far on all ranks.
+            has_spare: whether this rank has a sample to fill steps with even if it receives none.
             options: anything else that must be equal on all ranks, such as the dataset's size.
 
         Raises:
@@ -182,6 +184,7 @@ class RankProtocol:
         self._receipt = Receipt.none()
         self._mean_supervised = np.zeros(world_size)
         self._left = [_UNKNOWN] * world_size
+        self._has_spare = has_spare
         self._lends = False
         self._lent = b""
         self.borrowed = b""
@@ -233,6 +236,7 @@ class RankProtocol:
             raise InvariantError("samples received after the end of the source")
         columns = np.asarray(columns, np.int64).reshape(-1, 3)
         self.received += len(columns)
+        self._has_spare = self._has_spare or len(columns) > 0
         return self._buffer.append(columns, numbers)
 
     def end_of_source(self) -> None:
@@ -309,7 +313,7 @@ class RankProtocol:
         lengths, supervised, patches = start.columns
         if not len(lengths):
             self._proposal = None
-            head = wire.ProposalHead(True, not self.received and not self.borrowed, 0, 0)
+            head = wire.ProposalHead(True, not self._has_spare, 0, 0)
             return wire.encode_proposal(head, b"")
         window = Window(
             lengths=lengths,
@@ -405,8 +409,9 @@ class RankProtocol:
         self.rounds += 1
         self._phase = _Phase.FILLING
         self._left = [receipt.left for receipt in receipts]
-        if not self.received:
-            self.borrowed = self.borrowed or next((r.lent for r in receipts if r.lent), b"")
+        if not self._has_spare:
+            self.borrowed = next((receipt.lent for receipt in receipts if receipt.lent), b"")
+            self._has_spare = bool(self.borrowed)
         if self.exhausted == "stop" and count and not totals.samples.all():
             # Some rank has nothing for these steps, so no rank may make them.
             self.emitted -= len(self._planned.members)

@@ -1,20 +1,22 @@
-"""What a worker does: samples carry their index, errors name it, the dataset shows through."""
+"""What a worker does: chunks are whole, errors name the sample, the dataset shows through."""
 
 from __future__ import annotations
 
 import pickle
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import Subset
+from torch.utils.data import IterableDataset, Subset
 
 from documents import Documents
 from evenstep import TokenBudget
 from evenstep.batch import Measure
 from evenstep.errors import SampleError
 from evenstep.loader.arena import Packed, Reader
-from evenstep.loader.chunks import ChunkCollate, IndexedDataset
+from evenstep.loader.chunks import Chunk, ChunkCollate, IndexedDataset, Origin, Raw, Request
+from evenstep.loader.streaming import ChunkedIterable
 
 
 class Words:
@@ -45,16 +47,24 @@ class InBatches(Words):
         return [self[key] for key in (keys if self.whole else keys[1:])]
 
 
-def test_samples_come_with_their_index_of_any_kind() -> None:
-    dataset = IndexedDataset(Words())
-    pairs = dataset.__getitems__(["a", "bcd"])
-    assert [(key, len(sample["input_ids"])) for key, sample in pairs] == [("a", 1), ("bcd", 3)]
-    assert dataset["ab"][0] == "ab"
+def indexed(dataset: Any, *, skips: bool = False) -> IndexedDataset:
+    return IndexedDataset(dataset, skips=skips)
+
+
+def prepare(dataset: Any, indices: list[Any], *, skips: bool = False) -> Raw:
+    return indexed(dataset, skips=skips).__getitems__([Request(0, tuple(indices))])
+
+
+def test_samples_come_with_their_name_whatever_their_index_is() -> None:
+    raw = prepare(Words(), ["a", "bcd"])
+    assert [len(sample["input_ids"]) for sample in raw.samples] == [1, 3]
+    assert raw.names == ["sample 'a'", "sample 'bcd'"]
+    assert indexed(Words())[Request(0, ("ab",))].names == ["sample 'ab'"]
 
 
 def test_the_dataset_shows_through_for_reading_and_writing() -> None:
     words = Words()
-    dataset = IndexedDataset(words)
+    dataset = indexed(words)
     assert dataset.language == "la"
     assert dataset.shout() == "LA"
     dataset.language = "fr"
@@ -64,70 +74,128 @@ def test_the_dataset_shows_through_for_reading_and_writing() -> None:
 
 
 def test_it_travels_to_a_worker_with_its_dataset() -> None:
-    dataset = pickle.loads(pickle.dumps(IndexedDataset(Documents(5, seed=2))))
-    index, sample = dataset[3]
-    assert index == sample["identity"] == 3
+    dataset = pickle.loads(pickle.dumps(indexed(Documents(5, seed=2))))
+    (sample,) = dataset[Request(0, (3,))].samples
+    assert sample["identity"] == 3
     assert dataset.seed == 2
 
 
 def test_a_dataset_that_fetches_in_batches_is_asked_once() -> None:
     words = InBatches()
-    assert [key for key, _ in IndexedDataset(words).__getitems__(["a", "b"])] == ["a", "b"]
-    assert words.asked == [["a", "b"]]
+    raw = prepare(words, ["a", "bc"])
+    assert [len(sample["input_ids"]) for sample in raw.samples] == [1, 2]
+    assert words.asked == [["a", "bc"]]
 
 
 @pytest.mark.parametrize("words", [Words(), InBatches()], ids=["singly", "in batches"])
 def test_an_error_names_the_one_sample_that_cannot_be_had(words: Words) -> None:
     with pytest.raises(SampleError, match="raised LookupError for sample '': no word; mend"):
-        IndexedDataset(words).__getitems__(["a", "", "b"])
+        prepare(words, ["a", "", "b"])
+
+
+@pytest.mark.parametrize("words", [Words(), InBatches()], ids=["singly", "in batches"])
+def test_a_sample_that_cannot_be_had_leaves_its_place_to_the_reason_where_that_is_allowed(
+    words: Words,
+) -> None:
+    raw = prepare(words, ["a", "", "bcd"], skips=True)
+    first, reason, last = raw.samples
+    assert (len(first["input_ids"]), len(last["input_ids"])) == (1, 3)
+    assert isinstance(reason, SampleError)
+    assert "raised LookupError for sample ''" in str(reason)
+    assert raw.names[1] == "sample ''"
 
 
 def test_a_subset_names_its_own_index() -> None:
     subset = Subset(Documents(4), [0, 1, 9])
     with pytest.raises(SampleError, match="IndexError for sample 2"):
-        IndexedDataset(subset).__getitems__([0, 1, 2])
+        prepare(subset, [0, 1, 2])
 
 
 def test_a_batch_that_lacks_a_sample_is_refused() -> None:
     with pytest.raises(SampleError, match=r"one of the samples \['a', 'b'\]"):
-        IndexedDataset(InBatches(whole=False)).__getitems__(["a", "b"])
+        prepare(InBatches(whole=False), ["a", "b"])
 
 
-def collate(*, packed: bool, indexed: bool = True, max_tokens: int = 512) -> ChunkCollate:
+def collate(*, packed: bool = False, skips: bool = False, max_tokens: int = 512) -> ChunkCollate:
     policy = TokenBudget(max_tokens)
-    return ChunkCollate(measure=Measure(), policy=policy, indexed=indexed, packed=packed)
+    return ChunkCollate(measure=Measure(), policy=policy, skips=skips, packed=packed)
+
+
+def samples_of(chunk: Chunk) -> list[Any]:
+    return Reader().unpack(chunk.payload) if isinstance(chunk.payload, Packed) else chunk.payload
 
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_a_chunk_is_measured_and_whole(packed: bool) -> None:
-    items = IndexedDataset(Documents(9, prompts=True)).__getitems__([4, 2, 8])
+    indices = [4, 2, 8]
+    documents = Documents(9, prompts=True)
     worker = collate(packed=packed)
-    chunk = worker(items)
-    samples = Reader().unpack(chunk.payload) if packed else chunk.payload
+    chunk = worker(prepare(documents, indices))
     assert isinstance(chunk.payload, Packed) == packed
     assert chunk.columns.dtype == np.int64
-    for (index, sample), own, (length, supervised, patches) in zip(items, samples, chunk.columns):
+    assert (chunk.size, chunk.places.tolist(), chunk.bad) == (3, [0, 1, 2], ())
+    samples = samples_of(chunk)
+    for index, own, columns in zip(indices, samples, chunk.columns.tolist(), strict=True):
+        sample = documents[index]
         assert own["identity"] == index
         assert torch.equal(own["labels"], sample["labels"])
-        assert length == len(sample["input_ids"])
-        assert supervised == int((sample["labels"][1:] != -100).sum())
-        assert patches == 0
+        assert columns == [
+            len(sample["input_ids"]),
+            int((sample["labels"][1:] != -100).sum()),
+            0,
+        ]
 
 
-@pytest.mark.parametrize(
-    ("indexed", "name"), [(True, "sample 'long'"), (False, "sample number 3 of its worker")]
-)
-def test_a_sample_over_the_limit_is_refused_by_name(indexed: bool, name: str) -> None:
-    chunks = collate(packed=False, indexed=indexed, max_tokens=8)
+@pytest.mark.parametrize("name", ["sample 'long'", "sample number 3 of its worker"])
+def test_a_sample_over_the_limit_is_refused_by_name(name: str) -> None:
+    chunks = collate(max_tokens=8)
     short, long = {"input_ids": [1] * 8}, {"input_ids": [1] * 9}
-    chunks([("a", short), ("b", short)] if indexed else [short, short])
+    chunks(Raw([short, short], ["one", "two"]))
     with pytest.raises(SampleError, match=f"{name} has 9 tokens, over max_tokens=8"):
-        chunks([("c", short), ("long", long)] if indexed else [short, long])
+        chunks(Raw([short, long], ["three", name]))
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_samples_that_cannot_be_used_are_left_out_with_place_and_reason(packed: bool) -> None:
+    raw = Raw(
+        [{"input_ids": [1] * n} for n in (3, 9, 0, 8)] + [SampleError("it is torn")],
+        [f"sample {place}" for place in range(5)],
+    )
+    chunk = collate(packed=packed, skips=True, max_tokens=8)(raw)
+    assert (chunk.size, chunk.places.tolist()) == (5, [0, 3])
+    assert [len(sample["input_ids"]) for sample in samples_of(chunk)] == [3, 8]
+    assert chunk.columns[:, 0].tolist() == [3, 8]
+    assert [place for place, _ in chunk.bad] == [1, 2, 4]
+    for (_, reason), said in zip(chunk.bad, ["over max_tokens=8", "length 0", "torn"]):
+        assert said in reason
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_chunk_of_which_nothing_is_left_is_empty_and_says_whence_it_came(packed: bool) -> None:
+    chunks = collate(packed=packed, skips=True)
+    origin = Origin(1, "state", True)
+    for samples, bad in ((), 0), (({"input_ids": []}, {"input_ids": []}), 2):
+        names = [f"sample {place}" for place in range(len(samples))]
+        chunk = chunks(Raw(list(samples), names, origin))
+        assert chunk.size == len(samples)
+        assert chunk.columns.shape == (0, 3)
+        assert samples_of(chunk) == []
+        assert len(chunk.bad) == bad
+        assert chunk.origin == origin
+
+
+class Numbers(IterableDataset):
+    def __init__(self, lengths: list[int]) -> None:
+        self.lengths = lengths
+
+    def __iter__(self):
+        return ([1] * length for length in self.lengths)
 
 
 def test_numbers_of_unindexed_samples_run_on() -> None:
-    chunks = collate(packed=False, indexed=False)
+    chunks = collate()
+    stream = iter(ChunkedIterable(Numbers([2] * 16 + [0]), 5, replays=False))
     for _ in range(3):
-        chunks([[1, 2]] * 5)
+        chunks(next(stream))
     with pytest.raises(SampleError, match="sample number 16 of its worker has length 0"):
-        chunks([[1], []])
+        chunks(next(stream))

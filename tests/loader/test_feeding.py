@@ -13,6 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from evenstep.errors import MismatchError
+from evenstep.loader.chunks import Request
 from evenstep.loader.feeder import Feeder
 from evenstep.loader.intake import FeederError, IndexFeed
 
@@ -26,13 +28,26 @@ def pipe() -> Iterator[Pipe]:
         yield reader, writer
 
 
-def chunks_of(reader: Connection, size: int, *, serial: int = 0, spare: Any = 99) -> list[Any]:
-    feed = IndexFeed(reader, size, spare)
+def feed(writer: Connection, serial: int, indices: Any, after: Feeder | None = None) -> Feeder:
+    """Feeds indices with the arrival numbers 0, 1, ..."""
+    return Feeder(writer, serial, enumerate(indices), after)
+
+
+def asked_by(feed: IndexFeed) -> Iterator[list[Any]]:
+    """The indices of each chunk that the workers are asked for."""
+    for (request,) in feed:
+        assert request.epoch_seed == feed.epoch_seed
+        assert feed.asked[-1][1] == request.indices
+        yield list(request.indices)
+
+
+def chunks_of(reader: Connection, size: int, *, serial: int = 0) -> list[list[Any]]:
+    feed = IndexFeed(reader, size)
     feed.serial = serial
-    chunks = list(feed)
-    asked = list(feed.asked)
-    assert [list(indices) for indices, _ in asked] == chunks
-    assert [is_spare for _, is_spare in asked] == [chunk == [spare] for chunk in chunks]
+    chunks = list(asked_by(feed))
+    numbers = [number for chunk, _ in feed.asked for number in chunk]
+    assert [list(indices) for _, indices in feed.asked] == chunks
+    assert numbers == list(range(len(numbers)))
     return chunks
 
 
@@ -40,26 +55,32 @@ def chunks_of(reader: Connection, size: int, *, serial: int = 0, spare: Any = 99
 def test_chunks_are_the_samplers_indices_in_order_all_full_but_the_last(count: int, size: int):
     reader, writer = multiprocessing.Pipe(duplex=False)
     with reader, writer:
-        Feeder(writer, 0, iter(range(count)), None)
-        chunks = chunks_of(reader, size, spare="spare")
-    if count == 0:
-        assert chunks == [["spare"]]
-        return
+        feed(writer, 0, iter(range(count)))
+        chunks = chunks_of(reader, size)
     assert list(itertools.chain.from_iterable(chunks)) == list(range(count))
     assert {len(chunk) for chunk in chunks[:-1]} <= {size}
-    assert len(chunks[-1]) <= size
+    assert all(0 < len(chunk) <= size for chunk in chunks[-1:])
 
 
-def test_a_rank_without_indices_and_without_a_first_sample_asks_for_nothing(pipe: Pipe) -> None:
+def test_a_rank_without_indices_asks_for_nothing(pipe: Pipe) -> None:
     reader, writer = pipe
-    Feeder(writer, 0, [], None)
-    assert chunks_of(reader, 4, spare=None) == []
+    feed(writer, 0, [])
+    assert chunks_of(reader, 4) == []
+
+
+def test_arrival_numbers_need_not_begin_at_0_nor_be_without_gaps(pipe: Pipe) -> None:
+    reader, writer = pipe
+    Feeder(writer, 0, [(3, "a"), (7, "b"), (8, "c")], None)
+    requests = IndexFeed(reader, 2)
+    requests.epoch_seed = 5
+    assert list(requests) == [[Request(5, ("a", "b"))], [Request(5, ("c",))]]
+    assert list(requests.asked) == [((3, 7), ("a", "b")), ((8,), ("c",))]
 
 
 def test_what_an_abandoned_pass_left_in_the_pipe_is_thrown_away(pipe: Pipe) -> None:
     reader, writer = pipe
-    first = Feeder(writer, 0, range(1000), None)
-    second = Feeder(writer, 1, range(5), first)
+    first = feed(writer, 0, range(1000))
+    second = feed(writer, 1, range(5), first)
     first.leave()
     assert chunks_of(reader, 3, serial=1) == [[0, 1, 2], [3, 4]]
     assert second is not None
@@ -67,10 +88,21 @@ def test_what_an_abandoned_pass_left_in_the_pipe_is_thrown_away(pipe: Pipe) -> N
 
 def test_passes_follow_each_other_through_one_pipe(pipe: Pipe) -> None:
     reader, writer = pipe
-    first = Feeder(writer, 0, range(4), None)
-    Feeder(writer, 1, range(4, 6), first)
+    first = feed(writer, 0, range(4))
+    feed(writer, 1, range(4, 6), first)
     assert chunks_of(reader, 8, serial=0) == [[0, 1, 2, 3]]
     assert chunks_of(reader, 8, serial=1) == [[4, 5]]
+
+
+def test_what_one_pass_asked_for_and_never_got_is_forgotten_in_the_next(pipe: Pipe) -> None:
+    reader, writer = pipe
+    first = feed(writer, 0, range(6))
+    feed(writer, 1, range(10, 12), first)
+    requests = IndexFeed(reader, 2)
+    next(iter(requests))
+    requests.serial = 1
+    assert list(asked_by(requests)) == [[10, 11]]
+    assert list(requests.asked) == [((0, 1), (10, 11))]
 
 
 def test_an_endless_sampler_is_read_as_far_as_the_pipe_holds_and_stops_when_left(
@@ -78,11 +110,11 @@ def test_an_endless_sampler_is_read_as_far_as_the_pipe_holds_and_stops_when_left
 ) -> None:
     reader, writer = pipe
     drawn = itertools.count()
-    feeder = Feeder(writer, 0, drawn, None)
-    feed = iter(IndexFeed(reader, 10, None))
-    assert [next(feed) for _ in range(3)] == [list(range(b, b + 10)) for b in (0, 10, 20)]
+    feeder = feed(writer, 0, drawn)
+    chunks = asked_by(IndexFeed(reader, 10))
+    assert [next(chunks) for _ in range(3)] == [list(range(b, b + 10)) for b in (0, 10, 20)]
     feeder.leave()
-    rest = list(feed)  # ends, since the feeder does
+    rest = list(chunks)  # ends, since the feeder does
     assert rest[-1][-1] == next(drawn) - 1
 
 
@@ -92,17 +124,28 @@ def test_a_sampler_that_raises_is_told_after_what_it_gave(pipe: Pipe) -> None:
         raise FileNotFoundError("index.bin")
 
     reader, writer = pipe
-    Feeder(writer, 0, sampler(), None)
-    feed = iter(IndexFeed(reader, 512, None))
-    assert next(feed) == list(range(512))
+    feed(writer, 0, sampler())
+    chunks = asked_by(IndexFeed(reader, 512))
+    assert next(chunks) == list(range(512))
     with pytest.raises(FeederError, match=r"the sampler raised FileNotFoundError: index\.bin"):
-        next(feed)
+        next(chunks)
+
+
+def test_an_error_that_says_what_to_do_travels_as_it_is(pipe: Pipe) -> None:
+    def another_order() -> Iterator[tuple[int, int]]:
+        raise MismatchError("the sampler yields another order")
+        yield
+
+    reader, writer = pipe
+    Feeder(writer, 0, another_order(), None)
+    with pytest.raises(MismatchError, match="another order"):
+        list(IndexFeed(reader, 4))
 
 
 def test_a_feeder_ends_when_nobody_reads() -> None:
     reader, writer = multiprocessing.Pipe(duplex=False)
     before = threading.active_count()
-    Feeder(writer, 0, itertools.count(), None)
+    feed(writer, 0, itertools.count())
     reader.close()
     for thread in threading.enumerate():
         if thread.name == "evenstep-feeder":
@@ -114,5 +157,5 @@ def test_a_feeder_ends_when_nobody_reads() -> None:
 def test_indices_of_any_kind_travel(pipe: Pipe) -> None:
     reader, writer = pipe
     indices = ["a", (1, 2), 3]
-    Feeder(writer, 0, indices, None)
+    feed(writer, 0, indices)
     assert chunks_of(reader, 2) == [["a", (1, 2)], [3]]

@@ -55,7 +55,13 @@ class Recording(Exchange):
         self.session = session
 
 
-def iterator_over(batcher: Any, exchange: Exchange, *, keep: bool = False) -> StepIterator:
+def iterator_over(
+    batcher: Any, exchange: Exchange, *, keep: bool = False, told: list[Any] | None = None
+) -> StepIterator:
+    """
+    Args:
+        told: gets what the loader is told.
+    """
     return StepIterator(
         loader=None,
         batcher=batcher,
@@ -64,6 +70,8 @@ def iterator_over(batcher: Any, exchange: Exchange, *, keep: bool = False) -> St
         feeder=None,
         epoch=EpochSpec(serial=0, epoch=3),
         pin_memory=False,
+        received=lambda step, mark: told.append((step, mark)) if told is not None else None,
+        ended=lambda end: told.append(end) if told is not None else None,
     )
 
 
@@ -75,11 +83,25 @@ def recording():
 
 
 def test_every_step_taken_makes_room_for_another(recording: Recording) -> None:
-    batcher = Batcher(("step 0", "batch 0"), None, ("step 1", "batch 1"))
+    batcher = Batcher(("step 0", "batch 0", "mark 0"), None, ("step 1", "batch 1", "mark 1"))
     steps = iterator_over(batcher, recording)
     assert [next(steps), next(steps)] == [("batch 0", "step 0"), ("batch 1", "step 1")]
     assert batcher.credits == 2
     steps.close()
+
+
+def test_the_loader_is_told_of_every_step_it_yields_and_of_none_that_is_prefetched(
+    recording: Recording,
+) -> None:
+    told: list[Any] = []
+    batcher = Batcher(*((f"step {n}", f"batch {n}", f"mark {n}") for n in range(3)))
+    steps = iterator_over(batcher, recording, told=told)
+    assert told == []
+    next(steps)
+    assert told == [("step 0", "mark 0")]
+    next(steps)
+    steps.close()
+    assert told == [("step 0", "mark 0"), ("step 1", "mark 1")]
 
 
 @pytest.mark.parametrize("keep", [False, True])
@@ -115,12 +137,14 @@ def test_a_failure_that_the_batcher_has_told_itself_is_not_told_again(
 
 
 def test_a_pass_does_not_end_before_all_ranks_are_through(recording: Recording) -> None:
-    batcher = Batcher(End(0))
-    steps = iterator_over(batcher, recording)
+    told: list[Any] = []
+    batcher = Batcher(End(0, ()))
+    steps = iterator_over(batcher, recording, told=told)
     recording.session.note([b"", abort_message("CollateError: at the last step")])
     recording.session.over.set()
     with pytest.raises(PeerError, match="rank 1 failed: CollateError: at the last step"):
         next(steps)
+    assert told == []
 
 
 def test_a_dead_peer_is_what_is_raised_whatever_the_batcher_makes_of_it(
@@ -134,13 +158,15 @@ def test_a_dead_peer_is_what_is_raised_whatever_the_batcher_makes_of_it(
 
 def test_the_end_is_final_and_counts_what_stop_left_undone() -> None:
     exchange = LocalExchange()
-    batcher = Batcher(End(5))
-    steps = iterator_over(batcher, exchange)
+    told: list[Any] = []
+    batcher = Batcher(End(5, ()))
+    steps = iterator_over(batcher, exchange, told=told)
     batcher.theirs.send((0, b""))
     with pytest.warns(UserWarning, match="at least 5 samples"), pytest.raises(StopIteration):
         next(steps)
     with pytest.raises(StopIteration):
         next(steps)
+    assert told == [End(5, ())]
     assert batcher.calls[-1] == "close"
     exchange.close()
 

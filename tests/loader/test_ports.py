@@ -6,11 +6,13 @@ import multiprocessing
 import threading
 from typing import Any
 
+import numpy as np
 import pytest
 
 from evenstep.errors import SampleError
-from evenstep.loader.batcher import Closed
+from evenstep.loader.mark import Mark
 from evenstep.loader.ports import Failure, PipePorts
+from evenstep.loader.shelf import Closed
 
 WAIT = 20.0
 
@@ -92,9 +94,22 @@ def test_who_waits_for_the_other_ranks_is_let_go() -> None:
     ports.close()
     thread.join(WAIT)
     assert isinstance(results[0], Closed)
-    for call in (lambda: ports.exchange(b"more"), lambda: ports.deliver(None, None)):
+    for call in (lambda: ports.exchange(b"more"), lambda: ports.deliver(None, None, None)):
         with pytest.raises(Closed):
             call()
+
+
+def test_a_step_is_handed_over_with_its_batch_and_its_mark() -> None:
+    ports, _, sent = make()
+    mark = Mark(np.arange(3))
+    ports.deliver("step", "batch", mark)
+    assert sent == [("step", "batch", mark)]
+
+
+def test_a_message_that_awaits_no_answer_is_sent_to_all() -> None:
+    ports, trainer, _ = make()
+    ports.tell(b"abort")
+    assert trainer.recv() == (7, b"abort")
 
 
 def test_the_end_is_told_even_to_a_trainer_that_is_gone() -> None:

@@ -13,6 +13,7 @@ import psutil
 from ranks import GRACE, Job, Outcome, Rank
 
 import evenstep
+import evenstep.loader  # now, and not in every rank that is forked
 from documents import Documents
 
 WITHIN = 10.0  # seconds from the fault to the end of every rank

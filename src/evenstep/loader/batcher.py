@@ -105,6 +105,7 @@ class EpochRun:
             epoch=epoch.epoch,
             share=epoch.share,
             start=epoch.start,
+            has_spare=len(epoch.remaining.numbers) > 0,
             options={**spec.compared, "steps received before": epoch.received},
         )
         self._to_skip = epoch.received
@@ -273,9 +274,13 @@ class EpochRun:
             self._steps.put(None)
 
     def _lendable(self, number: int) -> bytes:
-        start, remaining = self._epoch.start, self._epoch.remaining
-        if start is not None and number < start.taken and number not in remaining.numbers:
-            return b""  # trained on before, as are then all of this round
+        start, remaining = self._epoch.start, self._epoch.remaining.numbers
+        if start is not None and number < start.taken and number not in remaining:
+            # It was trained on before: the shortest of the round that was not takes its place.
+            left = np.flatnonzero(np.isin(start.numbers, remaining))
+            if not len(left):
+                return b""  # and nobody needs one in this round
+            number = int(start.numbers[left[start.columns[0, left].argmin()]])
         return pack_sample(self._shelf.peek(number))
 
     def _begin_round(self, steps: list[PlannedStep]) -> None:

@@ -217,7 +217,7 @@ class DataLoader:
                 "loader.epoch"
             )
         self._next_epoch = int(epoch)
-        if position.untouched:
+        if position.untouched and not self._under_way():
             self._position = self._fresh(self._next_epoch)
 
     def __iter__(self) -> Iterator[Any]:
@@ -260,6 +260,10 @@ class DataLoader:
         )
         self._current = weakref.ref(iterator)
         return iterator
+
+    def _under_way(self) -> bool:
+        running = self._current() if self._current is not None else None
+        return running is not None and not running.closed
 
     def _leave(self) -> None:
         if self._current is not None and (running := self._current()) is not None:

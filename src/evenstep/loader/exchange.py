@@ -16,6 +16,7 @@ import contextlib
 import datetime
 import os
 import queue
+import re
 import socket
 import struct
 import threading
@@ -218,7 +219,7 @@ class GlooExchange(Exchange):
         except RuntimeError as error:
             raise PeerError(
                 f"rank {self.rank} could not connect to the other ranks, one of which has died or "
-                f"does not use this loader ({str(error).splitlines()[0]})"
+                f"does not use this loader ({_what(error)})"
             ) from error
         if lasting:  # so far there was a time limit, for a rank that never comes
             self._group.set_timeout(_FOREVER)
@@ -274,9 +275,7 @@ class GlooExchange(Exchange):
             if peer["host"] == socket.gethostname() and not _alive(peer["pid"])
         ]
         who = ", ".join(dead) + " died" if dead else "a rank on another host died or failed"
-        return PeerError(
-            f"{who}, so rank {self.rank} can make no further step ({str(error).splitlines()[0]})"
-        )
+        return PeerError(f"{who}, so rank {self.rank} can make no further step ({_what(error)})")
 
     def _release(self) -> None:
         group, self._group = self._group, None
@@ -284,6 +283,11 @@ class GlooExchange(Exchange):
             # The user may have destroyed all groups already.
             with contextlib.suppress(ValueError, RuntimeError, AssertionError):
                 dist.destroy_process_group(group)
+
+
+def _what(error: Exception) -> str:
+    """What Gloo has to say, without where in its source it says so, and its general advice."""
+    return re.sub(r"^\[\S*\] ", "", str(error).splitlines()[0]).partition(". This is ")[0]
 
 
 def _alive(pid: int) -> bool:

@@ -125,6 +125,11 @@ class StepIterator(Iterator[tuple[Any, StepInfo]]):
         self._outcome = outcome
         self._close(str(outcome) if isinstance(outcome, LoaderDiedError) else None)
 
+    @property
+    def closed(self) -> bool:
+        """Whether the pass is over, or was left."""
+        return self._closed
+
     def close(self) -> None:
         """Leaves the pass: no process, thread or memory of it remains. Idempotent."""
         self._close()

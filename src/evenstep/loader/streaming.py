@@ -59,7 +59,7 @@ class ChunkedIterable(Transparent, IterableDataset):  # type: ignore[type-arg]
             ("_chunk_size", chunk_size),
             ("_replays", replays),
             ("_sources", None),
-            ("_epoch", 0),
+            ("_last", None),
         ):
             object.__setattr__(self, name, value)
 
@@ -74,10 +74,14 @@ class ChunkedIterable(Transparent, IterableDataset):  # type: ignore[type-arg]
         if sources is not None and worker < sources.turn:
             yield Raw([], [], Origin(worker, sources.workers[worker], False))
         yield from self._chunks(worker, sources.workers[worker] if sources else None)
-        while info is not None:
+        while True:  # the intake stops asking when all workers have ended
             yield Raw([], [], Origin(worker, self._last, True))
 
     def _chunks(self, worker: int, state: str | None) -> Iterator[Raw]:
+        if state is not None and json.loads(state)["ended"]:
+            # Datasets may go back to their beginning at their end, so they are not asked.
+            object.__setattr__(self, "_last", state)
+            return
         count, iterator, owner = self._open(state)
         ended = False
         while not ended:
@@ -94,7 +98,7 @@ class ChunkedIterable(Transparent, IterableDataset):  # type: ignore[type-arg]
             names = [f"sample number {count + i} of its worker" for i in range(len(samples))]
             count += len(samples)
             ended = len(samples) < self._chunk_size
-            last = self._state(count, owner)
+            last = self._state(count, owner, ended)
             object.__setattr__(self, "_last", last)
             yield Raw(samples, names, Origin(worker, last, ended))
 
@@ -114,13 +118,17 @@ class ChunkedIterable(Transparent, IterableDataset):  # type: ignore[type-arg]
         owner = next((o for o in (iterator, dataset) if _has_state(o)), None)
         return count, iterator, owner
 
-    def _state(self, count: int, owner: Any) -> str | None:
-        if owner is None:
-            return json.dumps({"count": count, "state": None}) if self._replays else None
-        state = owner.state_dict()
-        of = "dataset" if owner is self._dataset else "iterator"
+    def _state(self, count: int, owner: Any, ended: bool) -> str | None:
+        if owner is None and not self._replays:
+            return None
+        state = {
+            "count": count,
+            "ended": ended,
+            "of": "dataset" if owner is self._dataset else "iterator",
+            "state": owner.state_dict() if owner is not None else None,
+        }
         try:
-            return json.dumps({"count": count, "of": of, "state": state}, default=_plain)
+            return json.dumps(state, default=_plain)
         except TypeError as error:
             raise SampleError(
                 f"state_dict() of {type(owner).__name__} is not made of what JSON has ({error}); "
@@ -172,9 +180,9 @@ class Trail:
                 following = self._chunks[1][0] if len(self._chunks) > 1 else self._place
                 if following > place:
                     break
-                _, origin = self._chunks.popleft()
+                begin, origin = self._chunks.popleft()
                 self._base[origin.worker] = origin.state
-                self._stateless |= origin.state is None
+                self._stateless |= origin.state is None and following > begin
             if self._stateless:
                 return None
             begin, turn = self._place, self._turn

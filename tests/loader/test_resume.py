@@ -1,0 +1,495 @@
+"""A loader that loads a state makes the batches that would have come; anything else is refused."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.distributed.checkpoint.stateful import Stateful
+from torch.utils.data import (
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    WeightedRandomSampler,
+    get_worker_info,
+)
+
+import evenstep
+from documents import Documents
+from evenstep.errors import ConfigurationError, MismatchError, SampleError
+from evenstep.testing import assert_exact_resume
+
+POLICIES = {
+    "fixed": evenstep.FixedBatch(3),
+    "drop last": evenstep.FixedBatch(4, drop_last=True),
+    "budget": evenstep.TokenBudget(512),
+    "few steps a round": evenstep.TokenBudget(300, max_steps_per_round=2),
+    "flipped": evenstep.TokenBudget(300, emission_order="flip-rank-round"),
+}
+
+
+@pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES.keys())
+@pytest.mark.parametrize("shuffle", [False, True], ids=["in order", "shuffled"])
+def test_every_policy_resumes_exactly_after_every_step(policy, shuffle) -> None:
+    def make() -> evenstep.DataLoader:
+        return evenstep.DataLoader(
+            Documents(50, prompts=True), policy=policy, shuffle=shuffle, seed=7, buffer_size=20
+        )
+
+    assert assert_exact_resume(make, epochs=2) > 10
+
+
+class Augmented(Documents):
+    """Draws a crop, from every source of random numbers that there is."""
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        sample = super().__getitem__(index)
+        cut = random.randint(0, 1) + int(np.random.randint(2)) + int(torch.randint(2, ()))
+        length = max(len(sample["input_ids"]) - cut, 1)
+        return {**sample, **{k: sample[k][:length] for k in ("input_ids", "labels")}}
+
+
+class Masking:
+    """Replaces tokens at random, as masked language modelling does."""
+
+    def __call__(self, samples: list[dict[str, Any]]) -> Any:
+        batch = evenstep.PadCollator()(samples)
+        batch["input_ids"][torch.rand(batch["input_ids"].shape) < 0.2] = 0
+        return batch
+
+
+def test_with_workers_random_samples_and_random_batches_come_again() -> None:
+    def make() -> evenstep.DataLoader:
+        return evenstep.DataLoader(
+            Augmented(60),
+            policy=evenstep.TokenBudget(512),
+            shuffle=True,
+            collate_fn=Masking(),
+            num_workers=2,
+            buffer_size=16,
+        )
+
+    assert assert_exact_resume(make, every=4) > 1
+
+
+class Counted:
+    """A sampler of this rank's own, which is a function of the epoch."""
+
+    def __init__(self, count: int) -> None:
+        self.count, self.epoch = count, 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[Any]:
+        generator = torch.Generator().manual_seed(self.epoch)
+        return iter(torch.randint(0, self.count, (self.count,), generator=generator).tolist())
+
+
+class Sized(Counted):
+    def __len__(self) -> int:
+        return self.count
+
+
+def torch_sampler(count: int) -> Any:
+    return DistributedSampler(Documents(count), num_replicas=2, rank=1, seed=5)
+
+
+@pytest.mark.parametrize("make_sampler", [Counted, Sized, torch_sampler])
+@pytest.mark.parametrize("shard", [False, True])
+def test_a_sampler_that_is_a_function_of_the_epoch_resumes_exactly(make_sampler, shard) -> None:
+    def make() -> evenstep.DataLoader:
+        return evenstep.DataLoader(
+            Documents(40),
+            policy=evenstep.TokenBudget(400),
+            sampler=make_sampler(40),
+            shard_sampler=shard,
+            buffer_size=16,
+        )
+
+    if shard and make_sampler is Counted:
+        with pytest.raises(ConfigurationError, match="needs a sampler that has a length"):
+            make()
+        return
+    assert assert_exact_resume(make, epochs=2) > 8
+
+
+def test_a_sampler_that_draws_anew_is_found_out() -> None:
+    def make() -> evenstep.DataLoader:
+        sampler = RandomSampler(range(200))  # of torch's global state
+        return evenstep.DataLoader(Documents(200), batch_size=4, sampler=sampler, buffer_size=16)
+
+    loader = make()
+    steps = loader.steps()
+    for _ in range(5):
+        next(steps)
+    state = loader.state_dict()
+    steps.close()
+    resumed = make()
+    resumed.load_state_dict(state)
+    with pytest.raises(MismatchError, match="another order than when the checkpoint was made"):
+        next(resumed.steps())
+
+
+def test_a_sampler_that_ends_before_the_checkpoint_is_found_out() -> None:
+    indices = list(range(100))
+    loader = evenstep.DataLoader(Documents(100), batch_size=4, sampler=indices, buffer_size=16)
+    steps = loader.steps()
+    for _ in range(20):
+        next(steps)
+    state = loader.state_dict()
+    steps.close()
+    del indices[50:]
+    loader.load_state_dict(state)
+    with pytest.raises(MismatchError, match="yields fewer than"):
+        next(loader.steps())
+
+
+# Iterable datasets
+
+
+class Stream(IterableDataset):  # type: ignore[type-arg]
+    """Documents dealt out among workers unevenly; without any state."""
+
+    def __init__(self, count: int) -> None:
+        self.documents = Documents(count)
+        self.position = 0
+
+    def mine(self) -> list[int]:
+        info = get_worker_info()
+        worker, workers = (info.id, info.num_workers) if info else (0, 1)
+        return [i for i in range(len(self.documents)) if (i * i) % 7 % workers == worker]
+
+    def __iter__(self) -> Iterator[Any]:
+        for index in self.mine():
+            yield self.documents[index]
+
+
+class Stateful_(Stream):
+    def __iter__(self) -> Iterator[Any]:
+        mine = self.mine()
+        while self.position < len(mine):
+            self.position += 1
+            yield self.documents[mine[self.position - 1]]
+        self.position = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"position": np.int64(self.position)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.position = state["position"]
+
+
+class WithIterator(Stream):
+    class Iterator:
+        def __init__(self, stream: Stream) -> None:
+            self.stream, self.mine, self.position = stream, stream.mine(), 0
+
+        def __iter__(self) -> Any:
+            return self
+
+        def __next__(self) -> Any:
+            if self.position >= len(self.mine):
+                raise StopIteration
+            self.position += 1
+            return self.stream.documents[self.mine[self.position - 1]]
+
+        def state_dict(self) -> dict[str, Any]:
+            return {"position": self.position}
+
+        def load_state_dict(self, state: dict[str, Any]) -> None:
+            self.position = state["position"]
+
+    def __iter__(self) -> Any:
+        return self.Iterator(self)
+
+
+@pytest.mark.parametrize("num_workers", [0, 1, 3])
+@pytest.mark.parametrize("kind", [Stateful_, WithIterator, Stream])
+def test_iterable_datasets_resume_exactly(kind, num_workers) -> None:
+    def make() -> evenstep.DataLoader:
+        return evenstep.DataLoader(
+            kind(50),
+            policy=evenstep.TokenBudget(400),
+            num_workers=num_workers,
+            buffer_size=12,
+            chunk_size=2,
+            replay=kind is Stream,
+        )
+
+    assert assert_exact_resume(make, epochs=2, every=1 if not num_workers else 9) >= 2
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_an_iterable_dataset_goes_back_on_a_living_loader(persistent) -> None:
+    loader = evenstep.DataLoader(
+        WithIterator(60),
+        policy=evenstep.TokenBudget(300),
+        num_workers=2,
+        buffer_size=12,
+        persistent_workers=persistent,
+    )
+    whole = identities(loader)
+    loader.set_epoch(0)
+    steps = loader.steps()
+    first = [batch["identity"].tolist() for batch, _ in (next(steps), next(steps))]
+    state = loader.state_dict()
+    next(steps)
+    loader.load_state_dict(state)
+    assert first + identities(loader) == whole
+    loader.set_epoch(0)
+    assert identities(loader) == whole  # the workers begin at the beginning again
+    loader.close()
+
+
+def test_a_stateless_dataset_is_refused_where_replay_is_not_allowed() -> None:
+    loader = evenstep.DataLoader(Stream(50), policy=evenstep.TokenBudget(400), buffer_size=12)
+    refusals = []
+    for _ in loader.steps():
+        try:
+            loader.state_dict()
+        except ConfigurationError as error:
+            refusals.append("Stream has no state_dict" in str(error))
+    # What is planned first can be had again from the beginning; nothing after it.
+    assert refusals
+    assert all(refusals)
+    assert loader.state_dict()["epoch"]["number"] == 1
+
+
+class Unserialisable(Stateful_):
+    def state_dict(self) -> dict[str, Any]:
+        return {"generator": torch.get_rng_state()}
+
+
+def test_a_dataset_state_that_json_cannot_hold_is_refused() -> None:
+    loader = evenstep.DataLoader(Unserialisable(50), policy=evenstep.TokenBudget(400))
+    with pytest.raises(SampleError, match="it holds a Tensor"):
+        next(loader.steps())
+
+
+# Changes between saving and loading
+
+
+def make_loader(**options: Any) -> evenstep.DataLoader:
+    given = {"policy": evenstep.TokenBudget(300), "shuffle": True, "buffer_size": 24}
+    return evenstep.DataLoader(Documents(120), **{**given, **options})
+
+
+def identities(loader: evenstep.DataLoader) -> list[list[int]]:
+    return [batch["identity"].tolist() for batch, _ in loader.steps()]
+
+
+def state_after(steps: int, **options: Any) -> tuple[dict[str, Any], list[list[int]]]:
+    loader = make_loader(**options)
+    iterator = loader.steps()
+    seen = [next(iterator)[0]["identity"].tolist() for _ in range(steps)]
+    state = loader.state_dict()
+    loader.close()
+    return json.loads(json.dumps(state)), seen
+
+
+def test_the_number_of_workers_and_what_is_prefetched_may_change() -> None:
+    state, seen = state_after(7)
+    loader = make_loader(num_workers=2, prefetch=1, chunk_size=5)
+    loader.load_state_dict(state)
+    assert seen + identities(loader) == identities(make_loader())
+
+
+@pytest.mark.parametrize("buffer_size", [5, 23, 40, 500])
+@pytest.mark.parametrize("kind", ["map", "iterable"])
+def test_with_another_buffer_size_every_remaining_sample_comes_once(buffer_size, kind) -> None:
+    def make(size: int) -> evenstep.DataLoader:
+        if kind == "map":
+            return make_loader(buffer_size=size)
+        return evenstep.DataLoader(
+            WithIterator(120), policy=evenstep.TokenBudget(300), buffer_size=size
+        )
+
+    seen: list[int] = []
+    steps_seen, state = 0, make(24).state_dict()
+    for size in (24, buffer_size, 24, 7):  # from one to the next in the middle of the epoch
+        loader = make(size)
+        loader.load_state_dict(state)
+        steps = loader.steps()
+        for _ in range(3):
+            batch, step = next(steps)
+            assert step.step == steps_seen
+            steps_seen += 1
+            seen += batch["identity"].tolist()
+        state = json.loads(json.dumps(loader.state_dict()))
+        loader.close()
+    loader = make(24)
+    loader.load_state_dict(state)
+    seen += [identity for batch in identities(loader) for identity in batch]
+    assert Counter(seen) == Counter(range(120))
+    assert loader.epoch == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"policy": evenstep.TokenBudget(301)}, "policy"),
+        ({"policy": evenstep.FixedBatch(2)}, "policy"),
+        ({"seed": 1}, "seed"),
+        ({"shuffle": False}, "order"),
+        ({"drop_last": True}, "order"),
+        ({"shuffle": False, "sampler": range(120)}, "order"),
+    ],
+)
+def test_another_policy_seed_or_order_is_refused(options, named) -> None:
+    state, _ = state_after(3)
+    with pytest.raises(MismatchError, match=f"saved with another {named}"):
+        make_loader(**options).load_state_dict(state)
+
+
+class Named(Documents):
+    def __init__(self, count: int, fingerprint: str) -> None:
+        super().__init__(count)
+        self.fingerprint = fingerprint
+
+
+@pytest.mark.parametrize("other", [Documents(119), Named(120, "v1"), Named(120, "v2")])
+def test_another_dataset_is_refused(other) -> None:
+    loader = evenstep.DataLoader(Named(120, "v1"), batch_size=4)
+    next(loader.steps())
+    resumed = evenstep.DataLoader(other, batch_size=4)
+    if getattr(other, "fingerprint", "") == "v1":
+        resumed.load_state_dict(loader.state_dict())
+    else:
+        with pytest.raises(MismatchError, match="saved with another dataset"):
+            resumed.load_state_dict(loader.state_dict())
+
+
+class Grown(Documents):
+    """Its samples are longer than they were."""
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        sample = super().__getitem__(index)
+        return {
+            **sample,
+            "input_ids": sample["input_ids"].repeat(2),
+            "labels": sample["labels"].repeat(2),
+        }
+
+
+def test_samples_that_are_not_what_they_were_are_found_out() -> None:
+    state, _ = state_after(3, policy=evenstep.FixedBatch(4))
+    loader = make_loader(policy=evenstep.FixedBatch(4))
+    loader.dataset = Grown(120)
+    type(loader.dataset).__qualname__ = "Documents"
+    loader.load_state_dict(state)
+    with pytest.raises(SampleError, match=r"sample \d+ has .* now and had .* when the checkpoint"):
+        list(loader.steps())
+
+
+# What a state is
+
+
+def test_a_loader_is_stateful_and_its_state_is_small_quick_and_of_one_shape() -> None:
+    loader = evenstep.DataLoader(
+        Documents(5_000, longest=64),
+        policy=evenstep.TokenBudget(512),
+        shuffle=True,
+        buffer_size=1024,
+    )
+    assert isinstance(loader, Stateful)
+    shapes, sizes, seconds = set(), [], []
+    for _ in loader.steps():
+        begin = time.perf_counter()
+        state = loader.state_dict()
+        seconds.append(time.perf_counter() - begin)
+        sizes.append(len(json.dumps(state)))
+        shapes.add(json.dumps(_shape(state)))
+    assert len(shapes) == 1
+    assert max(sizes) < 40 * 1024  # five numbers for each sample of the window
+
+
+def _shape(value: Any) -> Any:
+    return {key: _shape(item) for key, item in value.items()} if isinstance(value, dict) else None
+
+
+def test_what_is_prefetched_is_not_received() -> None:
+    loader = make_loader(prefetch=50)
+    steps = loader.steps()
+    next(steps)
+    time.sleep(0.3)  # all is prefetched by now
+    state = loader.state_dict()
+    assert state["epoch"]["step"] + state["epoch"]["received"] == 1
+    loader.close()
+
+
+def test_a_state_of_the_end_of_an_epoch_begins_the_next() -> None:
+    loader = make_loader()
+    whole = identities(loader)
+    state = loader.state_dict()
+    assert (state["epoch"]["number"], state["epoch"]["step"]) == (1, 0)
+    resumed = make_loader()
+    resumed.load_state_dict(state)
+    assert resumed.epoch == 1
+    assert identities(resumed) == identities(loader) != whole
+
+
+def test_after_the_last_step_of_an_epoch_nothing_is_left_of_it() -> None:
+    loader = make_loader()
+    count = len(identities(loader))
+    state, _ = state_after(count)
+    loader.load_state_dict(state)
+    assert loader.epoch == 0
+    assert identities(loader) == []
+    assert loader.epoch == 1
+
+
+def test_set_epoch_does_not_throw_a_loaded_state_away() -> None:
+    state, seen = state_after(4)
+    loader = make_loader()
+    loader.load_state_dict(state)
+    with pytest.raises(MismatchError, match=r"step 4 of epoch 0, which would be lost"):
+        loader.set_epoch(1)
+    loader.set_epoch(0)
+    assert seen + identities(loader) == identities(make_loader())
+
+
+def test_a_loaded_state_can_be_saved_again_before_the_first_step() -> None:
+    state, _ = state_after(4)
+    loader = make_loader()
+    loader.load_state_dict(state)
+    assert json.loads(json.dumps(loader.state_dict())) == state
+
+
+def test_going_back_in_one_process_makes_the_same_steps_again() -> None:
+    loader = make_loader()
+    whole = identities(loader)
+    loader.set_epoch(0)
+    steps = loader.steps()
+    first = [next(steps)[0]["identity"].tolist() for _ in range(3)]
+    state = loader.state_dict()
+    for _ in range(4):
+        next(steps)
+    loader.load_state_dict(state)
+    assert first + identities(loader) == whole
+
+
+def test_a_weighted_sampler_for_the_whole_job_is_dealt_out() -> None:
+    class Weighted(WeightedRandomSampler):
+        def __iter__(self) -> Iterator[int]:
+            self.generator.manual_seed(3)
+            return super().__iter__()
+
+    def sampler() -> Weighted:
+        weights = torch.arange(1.0, 31.0).tolist()
+        return Weighted(weights, 90, generator=torch.Generator())
+
+    def make() -> evenstep.DataLoader:
+        return evenstep.DataLoader(
+            Documents(30), policy=evenstep.TokenBudget(300), sampler=sampler(), shard_sampler=True
+        )
+
+    assert_exact_resume(make)
+    assert Counter(i for b in identities(make()) for i in b) == Counter(sampler())

@@ -1,0 +1,137 @@
+"""What is drawn at random while samples are prepared is a function of (seed, epoch, index)."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.data import Dataset, Subset
+
+import evenstep
+from evenstep.loader.seeding import epoch_seed, rank_seed, sample_seed, seed_everything
+
+COUNT = 40
+SEEDS = st.integers(0, 2**70)
+INDICES = st.one_of(st.integers(), st.text(), st.tuples(st.integers(), st.text()))
+
+
+def drawn() -> tuple[float, float, float]:
+    return random.random(), float(np.random.rand()), float(torch.rand(()))
+
+
+@contextmanager
+def random_state_kept() -> Iterator[None]:
+    states = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    try:
+        yield
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+        torch.set_rng_state(states[2])
+
+
+@given(SEEDS, st.integers(0, 10**6), INDICES)
+def test_any_seed_epoch_and_index_seed_all_three_generators(
+    seed: int, epoch: int, index: Any
+) -> None:
+    value = sample_seed(epoch_seed(seed, epoch), index)
+    with random_state_kept():
+        seed_everything(value)
+        first = drawn()
+        seed_everything(value)
+        assert drawn() == first
+        seed_everything(sample_seed(epoch_seed(seed, epoch + 1), index))
+        assert all(one != other for one, other in zip(drawn(), first))
+
+
+@pytest.mark.parametrize(
+    "seeds",
+    [
+        [epoch_seed(seed, epoch) for seed in range(30) for epoch in range(30)],
+        [rank_seed(1, epoch, rank) for epoch in range(30) for rank in range(30)],
+        [sample_seed(epoch_seed(1, epoch), i) for epoch in range(30) for i in range(30)],
+        [sample_seed(epoch_seed(0, 0), index) for index in (1, "1", (1,), "a", ("a",))],
+    ],
+    ids=["seeds and epochs", "epochs and ranks", "epochs and indices", "kinds of index"],
+)
+def test_different_places_have_different_seeds(seeds: list[int]) -> None:
+    assert len(set(seeds)) == len(seeds)
+    assert len({seed % 2**32 for seed in seeds}) == len(seeds), "NumPy takes 32 bits of it"
+
+
+class Augmented(Dataset):
+    """Draws at random: how many tokens a sample has, and what they are."""
+
+    def __len__(self) -> int:
+        return COUNT
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        length = random.randint(1, 12)
+        return {
+            "input_ids": torch.randint(1, 1000, (length,)),
+            "noise": float(np.random.rand()),
+            "identity": index,
+        }
+
+
+def augmented(epochs: int = 1, dataset: Any = None, **options: Any) -> list[dict[int, tuple]]:
+    """Of each epoch, what was drawn for each sample."""
+    loader = evenstep.DataLoader(
+        Augmented() if dataset is None else dataset,
+        **{"policy": evenstep.TokenBudget(64), "buffer_size": 12, "num_workers": 1, **options},
+    )
+    passes = []
+    for _ in range(epochs):
+        drawn: dict[int, tuple] = {}
+        for batch, step in loader.steps():
+            rows = zip(batch["identity"].tolist(), batch["noise"].tolist(), batch["input_ids"])
+            for (index, noise, tokens), mask in zip(rows, batch["attention_mask"]):
+                drawn[index] = (noise, tokens[mask.bool()].tolist())
+            assert step.samples == len(batch["identity"])
+        assert sorted(drawn) == list(range(COUNT))
+        passes.append(drawn)
+    loader.close()
+    return passes
+
+
+def test_augmentation_is_the_same_for_any_number_of_workers_and_chunks() -> None:
+    expected = augmented()
+    assert augmented(num_workers=2) == expected
+    assert augmented(num_workers=3, chunk_size=1, shuffle=True) == expected
+    assert augmented(persistent_workers=True, chunk_size=5) == expected
+
+
+def test_augmentation_differs_between_samples_epochs_and_seeds() -> None:
+    first, second = augmented(2)
+    (other,) = augmented(seed=1)
+    assert len({noise for noise, _ in first.values()}) == COUNT
+    for index in range(COUNT):
+        assert len({drawn[index][0] for drawn in (first, second, other)}) == 3
+
+
+def test_the_same_epoch_is_augmented_the_same_again() -> None:
+    loader_epochs = augmented(2, shuffle=True)
+    assert augmented(2, shuffle=True) == loader_epochs
+
+
+def test_a_dataset_that_fetches_in_batches_draws_by_the_sample_too() -> None:
+    subset = Subset(Augmented(), range(COUNT))
+    expected = augmented(dataset=subset, chunk_size=4)
+    assert augmented(dataset=subset, chunk_size=5) == expected
+    assert augmented(dataset=subset, chunk_size=4, num_workers=2) == expected
+
+
+def test_without_workers_the_random_state_is_the_trainers() -> None:
+    with random_state_kept():
+        seed_everything(5)
+        expected = [sample["noise"] for sample in map(Augmented().__getitem__, range(COUNT))]
+        seed_everything(5)
+        (ours,) = augmented(num_workers=0)
+    assert [ours[index][0] for index in range(COUNT)] == pytest.approx(expected)

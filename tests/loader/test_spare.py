@@ -1,0 +1,99 @@
+"""The sample that fills steps: the shortest one seen, or one that another rank has lent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evenstep.errors import SampleError
+from evenstep.loader.spare import Spare, pack_sample
+
+
+def of_length(length: int, name: int = 0) -> dict[str, Any]:
+    return {"input_ids": torch.full((length,), name), "name": name}
+
+
+@given(st.lists(st.lists(st.integers(1, 50), min_size=1, max_size=8), min_size=1, max_size=8))
+def test_it_is_the_first_of_the_shortest_seen(chunks: list[list[int]]) -> None:
+    spare, lengths = Spare(), []
+    for chunk in chunks:
+        names = range(len(lengths), len(lengths) + len(chunk))
+        spare.offer([of_length(n, name) for n, name in zip(chunk, names)], np.array(chunk))
+        lengths += chunk
+    assert spare.sample()["name"] == lengths.index(min(lengths))
+    assert len(spare.sample()["input_ids"]) == min(lengths)
+
+
+def test_changing_what_it_gave_or_was_offered_changes_nothing_of_the_next() -> None:
+    offered = of_length(4, 7)
+    spare = Spare()
+    spare.offer([offered], np.array([4]))
+    offered["input_ids"].zero_()
+    given_out = spare.sample()
+    given_out["input_ids"][:] = -1
+    given_out["name"] = "changed"
+    assert spare.sample()["input_ids"].tolist() == [7] * 4
+    assert spare.sample()["name"] == 7
+
+
+def test_a_rank_without_samples_takes_what_is_lent() -> None:
+    lender, borrower = Spare(), Spare()
+    borrower.borrow(b"")  # nobody had one to lend
+    with pytest.raises(SampleError, match='exhausted="stop"'):
+        borrower.sample()
+    borrower.borrow(pack_sample(of_length(3, 5)))
+    assert borrower.sample()["input_ids"].tolist() == [5, 5, 5]
+    lender.offer([of_length(2, 1)], np.array([2]))
+    lender.borrow(pack_sample(of_length(1, 9)))
+    assert lender.sample()["name"] == 1, "a rank's own sample wins"
+
+
+def test_own_samples_that_come_after_a_borrowed_one_replace_it() -> None:
+    spare = Spare()
+    spare.borrow(pack_sample(of_length(1, 9)))
+    spare.offer([of_length(30, 2)], np.array([30]))
+    assert spare.sample()["name"] == 2
+
+
+@dataclass
+class Pair:
+    tokens: torch.Tensor
+    picture: np.ndarray
+
+
+@pytest.mark.parametrize("lent", [False, True])
+def test_samples_of_any_kind_come_whole(lent: bool) -> None:
+    samples: list[Any] = [
+        Pair(torch.arange(5), np.random.default_rng(0).random((300, 40))),
+        torch.arange(3, dtype=torch.bfloat16),
+        ([1, 2], "two", {"nested": (torch.zeros(0), None)}),
+        list(range(9)),
+    ]
+    for sample in samples:
+        spare = Spare()
+        if lent:
+            spare.borrow(pack_sample(sample))
+        else:
+            spare.offer([sample], np.array([1]))
+        for _ in range(2):
+            assert same(spare.sample(), sample)
+
+
+def same(one: Any, other: Any) -> bool:
+    if isinstance(one, torch.Tensor):
+        return one.dtype == other.dtype and torch.equal(one, other)
+    if isinstance(one, np.ndarray):
+        return np.array_equal(one, other)
+    if isinstance(one, Pair):
+        return same(one.tokens, other.tokens) and same(one.picture, other.picture)
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(same, one, other))
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    return bool(one == other)

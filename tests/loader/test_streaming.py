@@ -1,0 +1,281 @@
+"""Chunks of iterable datasets come in one order, and come again from any place on.
+
+Workers are simulated: each has its own copy of the dataset, and they are asked in turn, as torch's
+DataLoader asks them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import pickle
+import random
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.data import IterableDataset, get_worker_info
+
+import evenstep
+from evenstep.errors import SampleError
+from evenstep.loader import streaming
+from evenstep.loader.chunks import Chunk, Raw
+from evenstep.loader.streaming import ChunkedIterable, Sources, Trail
+
+
+def worker_number() -> int:
+    info = streaming.get_worker_info()
+    return info.id if info is not None else 0
+
+
+class Plain(IterableDataset):
+    """Worker w has the samples (w, 0), (w, 1), ...; it cannot say where it is."""
+
+    def __init__(self, counts: list[int]) -> None:
+        self.counts = counts
+
+    def __iter__(self) -> Iterator[Any]:
+        worker = worker_number()
+        return ((worker, number) for number in range(self.counts[worker]))
+
+
+class StatefulDataset(Plain):
+    """Knows how many samples it has yielded, and begins anew after the last."""
+
+    done = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        worker = worker_number()
+        while self.done < self.counts[worker]:
+            self.done += 1
+            yield worker, self.done - 1
+        self.done = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"done": np.int64(self.done)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.done = state["done"]
+
+
+class StatefulIterator:
+    def __init__(self, worker: int, count: int) -> None:
+        self.worker, self.count, self.done = worker, count, 0
+
+    def __iter__(self) -> StatefulIterator:
+        return self
+
+    def __next__(self) -> Any:
+        if self.done >= self.count:
+            raise StopIteration
+        self.done += 1
+        return self.worker, self.done - 1
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"done": self.done}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.done = state["done"]
+
+
+class ByIterator(Plain):
+    def __iter__(self) -> Iterator[Any]:
+        worker = worker_number()
+        return StatefulIterator(worker, self.counts[worker])
+
+
+KINDS = {"dataset": StatefulDataset, "iterator": ByIterator, "replay": Plain}
+
+
+def raw_chunks(
+    dataset: Any, workers: int, size: int, *, replays: bool, sources: Sources | None = None
+) -> Iterator[Raw]:
+    """As torch's DataLoader gets them from `workers` processes; 0 is the process itself."""
+    if sources is not None:
+        sources = Sources.from_json(sources.to_json())
+    chunked = ChunkedIterable(dataset, size, replays=replays)
+    chunked.begin(sources)
+    copies = [pickle.loads(pickle.dumps(chunked)) for _ in range(workers)] or [chunked]
+    iterators = [iter(copy) for copy in copies]
+    ended: set[int] = set()
+    for worker in itertools.cycle(range(len(copies))):
+        info = SimpleNamespace(id=worker, num_workers=workers) if workers else None
+        with mock.patch.object(streaming, "get_worker_info", return_value=info):
+            raw = next(iterators[worker])
+        assert raw.origin is not None
+        assert raw.origin.worker == worker
+        yield raw
+        if raw.origin.ended:
+            ended.add(worker)
+        if len(ended) == len(copies):
+            return
+
+
+def as_chunk(raw: Raw) -> Chunk:
+    count = len(raw.samples)
+    columns = np.ones((count, 3), np.int64)
+    return Chunk(count, np.arange(count), columns, raw.samples, (), raw.origin)
+
+
+COUNTS = st.lists(st.integers(0, 12), min_size=1, max_size=4)
+"""Samples of each worker."""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(COUNTS, st.booleans(), st.integers(1, 5), st.randoms(use_true_random=False))
+def test_from_every_place_on_the_same_samples_come_again(
+    kind: str, counts: list[int], processes: bool, size: int, draw: random.Random
+) -> None:
+    workers = len(counts) if processes or len(counts) > 1 else 0
+    dataset = KINDS[kind](counts)
+
+    def run(sources: Sources | None) -> tuple[list[Any], list[Sources]]:
+        """All samples, and for every place how to have them again from it on."""
+        trail = Trail(max(workers, 1), sources)
+        samples: list[Any] = []
+        first = needed = sources.place if sources else 0
+        found = []
+        for raw in raw_chunks(dataset, workers, size, replays=kind == "replay", sources=sources):
+            assert trail.add(as_chunk(raw)) == first + len(samples)
+            samples += raw.samples
+            end = first + len(samples)
+            # As a loader asks: for places that never decrease, some time after they came.
+            for place in range(needed, draw.randint(needed, end) + 1):
+                needed = place
+                again = trail.since(place)
+                assert again is not None
+                assert again.place <= place < max(again.place + size, end + 1)
+                found.append(again)
+        return samples, found
+
+    whole, found = run(None)
+    assert sorted(whole) == [(w, n) for w, count in enumerate(counts) for n in range(count)]
+    for _ in range(3):  # resumed, and resumed again
+        sources = draw.choice(found)
+        rest, found = run(sources)
+        assert rest == whole[sources.place :]
+        if not found:
+            break
+
+
+@given(COUNTS, st.integers(1, 5), st.sampled_from(sorted(KINDS)))
+def test_workers_take_turns_and_one_that_has_ended_hands_over_empty_chunks(
+    counts: list[int], size: int, kind: str
+) -> None:
+    chunks = list(
+        raw_chunks(KINDS[kind](counts), len(counts), size, replays=True)
+    )
+    for turn, raw in enumerate(chunks):
+        worker, lap = turn % len(counts), turn // len(counts)
+        mine = [(worker, number) for number in range(counts[worker])]
+        assert raw.samples == mine[lap * size : (lap + 1) * size]
+        assert raw.origin.ended == (len(raw.samples) < size)
+
+
+def test_what_each_chunk_keeps_does_not_grow() -> None:
+    counts = [400, 3]
+    trail = Trail(2)
+    longest = 0
+    for raw in raw_chunks(StatefulDataset(counts), 2, 4, replays=False):
+        begin = trail.add(as_chunk(raw))
+        sources = trail.since(max(begin - 6, 0))
+        assert sources is not None
+        longest = max(longest, len(sources.to_json()))
+    assert longest < 300
+
+
+@given(st.integers(0, 20), st.integers(1, 5))
+def test_a_dataset_that_cannot_say_where_it_is_gives_no_sources_once_it_has_begun(
+    count: int, size: int
+) -> None:
+    trail = Trail(1)
+    assert trail.since(0) == Sources(place=0, turn=0, workers=(None,))
+    for raw in raw_chunks(Plain([count]), 1, size, replays=False):
+        assert raw.origin.state is None
+        begin = trail.add(as_chunk(raw))
+        again = trail.since(begin)
+        # Nothing has been lost while only the first chunk is needed.
+        assert (again is None) == (begin > 0 or not raw.samples)
+
+
+def test_states_are_told_by_whom_they_are() -> None:
+    raws = {kind: next(raw_chunks(KINDS[kind]([5]), 1, 3, replays=True)) for kind in KINDS}
+    states = {kind: json.loads(raw.origin.state) for kind, raw in raws.items()}
+    assert states == {
+        "dataset": {"count": 3, "of": "dataset", "state": {"done": 3}},
+        "iterator": {"count": 3, "of": "iterator", "state": {"done": 3}},
+        "replay": {"count": 3, "state": None},
+    }
+
+
+class Unspeakable(StatefulDataset):
+    def state_dict(self) -> dict[str, Any]:
+        return {"buffer": torch.zeros(3)}
+
+
+def test_a_state_that_is_not_plain_is_refused_by_name() -> None:
+    with pytest.raises(SampleError, match=r"state_dict\(\) of Unspeakable .*holds a Tensor"):
+        list(raw_chunks(Unspeakable([5]), 1, 3, replays=False))
+
+
+class Torn(Plain):
+    def __iter__(self) -> Iterator[Any]:
+        yield from range(7)
+        raise EOFError("torn")
+
+
+def test_an_error_says_after_how_many_samples_also_when_resumed() -> None:
+    said = r"raised EOFError after 7 samples of worker 0: torn; mend"
+    trail = Trail(1)
+    with pytest.raises(SampleError, match=said):
+        for raw in raw_chunks(Torn([]), 1, 3, replays=True):
+            trail.add(as_chunk(raw))
+    sources = trail.since(6)
+    assert sources is not None
+    assert sources.place == 6
+    with pytest.raises(SampleError, match=said):
+        list(raw_chunks(Torn([]), 1, 3, replays=True, sources=sources))
+
+
+def test_persistent_workers_go_on_once_and_then_begin_anew() -> None:
+    chunked = ChunkedIterable(Plain([7]), 3, replays=True)
+    state = json.dumps({"count": 6, "state": None})
+    chunked.begin(Sources(place=6, turn=0, workers=(state,)))
+    passes = [[s for raw in chunked for s in raw.samples] for _ in range(2)]
+    assert passes == [[(0, 6)], [(0, n) for n in range(7)]]
+
+
+def test_the_dataset_shows_through() -> None:
+    chunked = ChunkedIterable(Plain([7]), 3, replays=True)
+    chunked.counts = [2]
+    assert chunked.counts == [2]
+    assert sum(len(raw.samples) for raw in chunked) == 2
+
+
+class Uneven(IterableDataset):
+    """Worker 0 has few samples, worker 1 none, worker 2 many."""
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        info = get_worker_info()
+        worker = info.id if info is not None else 0
+        for number in range((5, 0, 23)[worker]):
+            yield {"input_ids": torch.full((1 + number % 4,), 100 * worker + number)}
+
+
+def test_real_workers_take_the_same_turns() -> None:
+    def order(**options: Any) -> list[int]:
+        loader = evenstep.DataLoader(
+            Uneven(), batch_size=4, num_workers=3, chunk_size=2, buffer_size=8, **options
+        )
+        return [int(row[0]) for batch, _ in loader.steps() for row in batch["input_ids"]]
+
+    by_turns = [[0, 1], [200, 201], [2, 3], [202, 203], [4], [*range(204, 223)]]
+    expected = list(itertools.chain(*by_turns))
+    assert order() == expected
+    assert order(prefetch_factor=5, prefetch=1) == expected
