@@ -4,6 +4,7 @@
 #
 #   make demo                       train on real text on two ranks, fixed batches against evenstep
 #   make test                       everything but the soak runs
+#   make soak                       20 minutes of killed and resumed jobs; EVENSTEP_SOAK_SECONDS=
 #   make demo PYTHON=python3.12     another interpreter, 3.10 or later
 #   make test PYTEST_ARGS="-k cost" a part of the suite
 
@@ -16,19 +17,22 @@ PIP_INSTALL := $(BIN)/python -m pip install -q --disable-pip-version-check -c co
 # A leading underscore marks a module that benchmarks share.
 BENCHMARKS := $(filter-out benchmarks/_%.py,$(sort $(wildcard benchmarks/*.py)))
 
-.PHONY: help demo test lint bench clean
+.PHONY: help demo test soak lint bench clean
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
 help:
 	@sed -n 's/^#   //p' Makefile
-	@echo "targets: demo test lint bench clean"
+	@echo "targets: demo test soak lint bench clean"
 
 demo: $(VENV)/.installed-demo
 	$(BIN)/evenstep demo
 
 test: $(VENV)/.installed-test
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not soak" $(PYTEST_ARGS)
+
+soak: $(VENV)/.installed-test
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m soak -s $(PYTEST_ARGS)
 
 lint: $(VENV)/.installed-lint
 	$(BIN)/ruff check .

@@ -36,6 +36,7 @@ VERSION = 2
 HELLO, PROPOSAL, RECEIPT, _ABORT = b"H", b"P", b"R", b"A"
 
 _HEAD = struct.Struct("<cI")  # kind of message, round
+_HELLO = struct.Struct("<q")  # samples left; then what is compared
 _PROPOSAL = struct.Struct("<??qq")
 _RECEIPT = struct.Struct("<qI")  # samples left, bytes of the receipt; then perhaps a lent sample
 
@@ -74,8 +75,8 @@ def encode_hello(compared: Mapping[str, Any], left: int) -> bytes:
         compared: what must be equal on all ranks, by the name an error gives it.
         left: samples of this rank's epoch; -1 if not known.
     """
-    hello = {"compared": {"protocol": VERSION, **compared}, "left": left}
-    return json.dumps(hello, sort_keys=True).encode()
+    hello = {"protocol": VERSION, **compared}
+    return _HELLO.pack(left) + json.dumps(hello, sort_keys=True).encode()
 
 
 def compare_hellos(bodies: Sequence[memoryview]) -> list[int]:
@@ -84,18 +85,19 @@ def compare_hellos(bodies: Sequence[memoryview]) -> list[int]:
     Raises:
         MismatchError: they are not.
     """
-    hellos = [json.loads(bytes(body)) for body in bodies]
-    compared = [hello["compared"] for hello in hellos]
-    for key in sorted({key for values in compared for key in values}):
-        values = [of_rank.get(key) for of_rank in compared]
-        other = next((r for r, value in enumerate(values) if value != values[0]), None)
-        if other is not None:
-            raise MismatchError(
-                f"ranks differ in {key}: rank 0 has {values[0]!r}, rank {other} has "
-                f"{values[other]!r}; build the loader with equal arguments on every rank, and load "
-                "the states of one checkpoint"
-            )
-    return [hello["left"] for hello in hellos]
+    texts = [bytes(body[_HELLO.size :]) for body in bodies]
+    different = sorted({0, *(rank for rank, text in enumerate(texts) if text != texts[0])})
+    hellos = {rank: json.loads(texts[rank]) for rank in different}
+    for key in sorted({key for hello in hellos.values() for key in hello}):
+        mine = hellos[0].get(key)
+        for rank, hello in hellos.items():
+            if hello.get(key) != mine:
+                raise MismatchError(
+                    f"ranks differ in {key}: rank 0 has {mine!r}, rank {rank} has "
+                    f"{hello.get(key)!r}; build the loader with equal arguments on every rank, and "
+                    "load the states of one checkpoint"
+                )
+    return [int(_HELLO.unpack_from(body)[0]) for body in bodies]
 
 
 def encode_proposal(head: ProposalHead, message: bytes) -> bytes:

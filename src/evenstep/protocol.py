@@ -215,8 +215,9 @@ class RankProtocol:
     @property
     def lends(self) -> int | None:
         """Arrival number of the sample to `lend` before the next message; None if none is due."""
-        if not self._lends or self._lent or self._start is None:
+        if self._phase is not _Phase.SETTLING or not self._lends or self._lent:
             return None
+        assert self._start is not None
         return int(self._start.numbers[self._start.columns[0].argmin()])
 
     # What the driver tells

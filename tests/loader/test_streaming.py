@@ -201,16 +201,16 @@ def test_a_dataset_that_cannot_say_where_it_is_gives_no_sources_once_it_has_begu
         begin = trail.add(as_chunk(raw))
         again = trail.since(begin)
         # Nothing has been lost while only the first chunk is needed.
-        assert (again is None) == (begin > 0 or not raw.samples)
+        assert (again is None) == (begin > 0)
 
 
 def test_states_are_told_by_whom_they_are() -> None:
     raws = {kind: next(raw_chunks(KINDS[kind]([5]), 1, 3, replays=True)) for kind in KINDS}
     states = {kind: json.loads(raw.origin.state) for kind, raw in raws.items()}
     assert states == {
-        "dataset": {"count": 3, "of": "dataset", "state": {"done": 3}},
-        "iterator": {"count": 3, "of": "iterator", "state": {"done": 3}},
-        "replay": {"count": 3, "state": None},
+        "dataset": {"count": 3, "ended": False, "of": "dataset", "state": {"done": 3}},
+        "iterator": {"count": 3, "ended": False, "of": "iterator", "state": {"done": 3}},
+        "replay": {"count": 3, "ended": False, "of": "iterator", "state": None},
     }
 
 
@@ -243,19 +243,45 @@ def test_an_error_says_after_how_many_samples_also_when_resumed() -> None:
         list(raw_chunks(Torn([]), 1, 3, replays=True, sources=sources))
 
 
+def samples_until_the_end(chunked: ChunkedIterable) -> list[Any]:
+    samples = []
+    for raw in chunked:
+        samples += raw.samples
+        if raw.origin.ended:
+            return samples
+    raise AssertionError("a worker must go on with empty chunks")
+
+
 def test_persistent_workers_go_on_once_and_then_begin_anew() -> None:
+    state = next(itertools.islice(raw_chunks(Plain([7]), 1, 3, replays=True), 1, None)).origin.state
     chunked = ChunkedIterable(Plain([7]), 3, replays=True)
-    state = json.dumps({"count": 6, "state": None})
     chunked.begin(Sources(place=6, turn=0, workers=(state,)))
-    passes = [[s for raw in chunked for s in raw.samples] for _ in range(2)]
-    assert passes == [[(0, 6)], [(0, n) for n in range(7)]]
+    assert samples_until_the_end(chunked) == [(0, 6)]
+    assert samples_until_the_end(chunked) == [(0, n) for n in range(7)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_worker_that_has_ended_yields_nothing_more_after_a_resume(kind: str) -> None:
+    *_, last = raw_chunks(KINDS[kind]([6]), 1, 3, replays=True)
+    chunked = ChunkedIterable(KINDS[kind]([6]), 3, replays=True)
+    chunked.begin(Sources(place=6, turn=0, workers=(last.origin.state,)))
+    assert samples_until_the_end(chunked) == []
+
+
+def test_while_a_resumed_worker_waits_for_its_turn_the_turn_is_nobody_elses() -> None:
+    sources = Sources(place=9, turn=2, workers=(None, None, None))
+    trail = Trail(3, sources)
+    for raw in itertools.islice(raw_chunks(Plain([2] * 3), 3, 2, replays=True, sources=sources), 2):
+        assert raw.samples == []
+        assert trail.add(as_chunk(raw)) == 9
+        assert trail.since(9) == sources
 
 
 def test_the_dataset_shows_through() -> None:
     chunked = ChunkedIterable(Plain([7]), 3, replays=True)
     chunked.counts = [2]
     assert chunked.counts == [2]
-    assert sum(len(raw.samples) for raw in chunked) == 2
+    assert len(samples_until_the_end(chunked)) == 2
 
 
 class Uneven(IterableDataset):

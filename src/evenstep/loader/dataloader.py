@@ -384,10 +384,13 @@ class DataLoader:
             assert sampler is not None
             return Sampled(sampler)
 
+        # The feeder's thread holds on to it: a loader in it could never be collected.
+        dataset, shuffle, seed = self.dataset, self.shuffle, self.seed
+
         def order() -> Any:
             if sampler is not None:
                 return sampler_order(sampler, stream.total)
-            return epoch_order(self.dataset, shuffle=self.shuffle, seed=self.seed, epoch=epoch)
+            return epoch_order(dataset, shuffle=shuffle, seed=seed, epoch=epoch)
 
         rank, world_size = self._place()
         return deal(order, stream, rank, world_size, drop_last=self.drop_last)

@@ -52,17 +52,23 @@ class Session:
     """One epoch's use of an exchange."""
 
     def __init__(
-        self, connection: Connection, serial: int, alive: Callable[[], bool] = lambda: True
+        self,
+        connection: Connection,
+        serial: int,
+        alive: Callable[[], bool] = lambda: True,
+        epitaph: Callable[[], str] = lambda: "its batcher process died",
     ) -> None:
         """
         Args:
             connection: pipe to the batcher.
             serial: number of the pass; messages of other passes are thrown away.
             alive: whether the batcher lives. Its children may hold the pipe open after it died.
+            epitaph: what the other ranks are told when it does not.
         """
         self.connection = connection
         self.serial = serial
         self._alive = alive
+        self._epitaph = epitaph
         self._finished = False
         self.failure: PeerError | None = None
         """What went wrong on another rank after the last exchange. Final once `over` is set."""
@@ -96,7 +102,7 @@ class Session:
                 if self.left.is_set():
                     break
                 self._finished = True
-                return abort_message("its batcher process died")
+                return abort_message(self._epitaph())
             if serial == self.serial:
                 self._finished = not message
                 return message

@@ -176,14 +176,12 @@ class Intake:
     def _explain(self, error: Exception) -> Exception:
         """A `SampleError` where the dataset is at fault, and nothing but what it has to say: torch
         passes on a worker's error with the worker's whole traceback for a message."""
-        if isinstance(error, EvenstepError) and not isinstance(error, SampleError):
-            return error
         text = str(error)
         caught = _CAUGHT.match(text)
         name = caught[1] if caught else type(error).__name__
         told = text.rpartition(f"{name}: ")[2].strip() if caught else text
-        if isinstance(error, SampleError):
-            return SampleError(told) if caught else error
+        if isinstance(error, EvenstepError):
+            return type(error)(told) if caught else error
         if caught and not self._spec.iterable:
             # Not the dataset, whose errors are sample errors already: `worker_init_fn`, say.
             return LoaderDiedError(f"a worker could not start: {name}: {told}")

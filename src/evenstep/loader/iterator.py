@@ -61,7 +61,7 @@ class StepIterator(Iterator[tuple[Any, StepInfo]]):
         self._owner = os.getpid()
         self._closing = threading.Lock()
         self._closed = False
-        self._session = Session(batcher.exchange, epoch.serial, batcher.alive)
+        self._session = Session(batcher.exchange, epoch.serial, batcher.alive, batcher.epitaph)
         batcher.begin(epoch)
         exchange.begin(self._session)
 

@@ -108,7 +108,6 @@ class BatcherProcess:
                         return result
                     continue
             except (EOFError, OSError):
-                self._process.join(1.0)
                 raise LoaderDiedError(self.epitaph()) from None
             if not alive:
                 raise LoaderDiedError(self.epitaph())
@@ -119,6 +118,8 @@ class BatcherProcess:
         return bool(self._process.is_alive())
 
     def epitaph(self) -> str:
+        """What there is to say of the process once it is gone."""
+        self._process.join(1.0)
         code = self._process.exitcode
         how = (
             f"was killed by {signal.Signals(-code).name}"

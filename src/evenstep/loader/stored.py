@@ -9,9 +9,6 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from torch.distributed.checkpoint.filesystem import FileSystemReader
-from torch.distributed.checkpoint.state_dict_loader import load
-
 from evenstep.errors import MismatchError
 
 __all__ = ["read_states"]
@@ -28,6 +25,10 @@ def read_states(checkpoint: str | os.PathLike[str], key: str = "loader") -> dict
     Raises:
         MismatchError: the checkpoint has nothing under `key`.
     """
+    # Imported here, for it takes a second.
+    from torch.distributed.checkpoint.filesystem import FileSystemReader
+    from torch.distributed.checkpoint.state_dict_loader import load
+
     reader = FileSystemReader(checkpoint)
     metadata = reader.read_metadata()
     prefix = f"{key}."

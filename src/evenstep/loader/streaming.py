@@ -167,6 +167,8 @@ class Trail:
         assert chunk.origin is not None
         with self._lock:
             begin = self._place
+            if not chunk.size and not chunk.origin.ended:
+                return begin  # of a worker that waits for its turn: see `ChunkedIterable.__iter__`
             self._place += chunk.size
             self._turn = (chunk.origin.worker + 1) % len(self._base)
             self._chunks.append((begin, chunk.origin))

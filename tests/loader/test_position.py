@@ -1,0 +1,210 @@
+"""Where the trainer is: it counts what was received, and survives JSON at any place."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evenstep.batch.step_info import StepInfo
+from evenstep.buffer import RoundStart
+from evenstep.loader.mark import BadSample, Mark, RoundMark
+from evenstep.loader.order import Witness
+from evenstep.loader.position import Position, beginning
+from evenstep.loader.streaming import Sources
+from evenstep.plan.remaining import UNSIZED, Remaining
+from evenstep.plan.stream import Stream
+from evenstep.totals import StepTotals
+
+JSON_TEXT = st.sampled_from([None, '{"count": 3, "state": {"é": [1, null]}}'])
+
+
+def array(numbers: Any) -> np.ndarray:
+    return np.array(list(numbers), np.int64)
+
+
+def info(step: int, indices: tuple[Any, ...] | None, *, filler: bool = False) -> StepInfo:
+    one = np.ones(1, np.int64)
+    totals = StepTotals(
+        samples=one, tokens=one, padded_tokens=one, supervised_tokens=one, cost=one * 1.0
+    )
+    return StepInfo(
+        epoch=2,
+        step=step,
+        rank=0,
+        world_size=1,
+        filler=filler,
+        indices=indices,
+        totals=totals,
+        loss_scale=1.0,
+    )
+
+
+@st.composite
+def streams(draw: st.DrawFn, total: int = UNSIZED) -> Stream:
+    leftover = sorted(draw(st.sets(st.integers(0, 30))))
+    tail = draw(st.integers(leftover[-1] + 1 if leftover else 0, 40))
+    return Stream(total, tail, array(leftover))
+
+
+@st.composite
+def positions(draw: st.DrawFn) -> Position:
+    """Anywhere in a round, in its first or a later window, with any past."""
+    window = sorted(draw(st.sets(st.integers(0, 40), max_size=12)))
+    taken = draw(st.integers(window[-1] + 1 if window else 0, 50))
+    count = len(window)
+    whole = st.integers(0, 2**31 - 1)
+
+    def of_each(values: st.SearchStrategy[int]) -> list[int]:
+        return draw(st.lists(values, min_size=count, max_size=count))
+
+    trained = draw(st.permutations(window))[: draw(st.integers(0, count))]
+    share = draw(st.one_of(st.just(Stream(UNSIZED)), streams()))
+    places = share.positions(array(trained)).tolist()
+    names = draw(st.sampled_from([int, str, lambda place: (place, "x"), np.int64]))
+    skipped = st.builds(BadSample, st.just(2), st.integers() | st.text(), st.text())
+    return Position(
+        epoch=2,
+        stream=draw(st.one_of(st.none(), streams(1000))),
+        share=share,
+        start=RoundStart(
+            round=draw(st.integers(0, 9)),
+            step=draw(st.integers(0, 99)),
+            taken=taken,
+            numbers=array(window),
+            columns=np.array([of_each(whole) for _ in range(3)], np.int64),
+            ages=array(of_each(st.integers(0, 9))),
+        ),
+        received=draw(st.integers(0, 9)),
+        trained=array(trained),
+        witness=Witness.of(places, map(names, places)),
+        sources=draw(
+            st.none()
+            | st.builds(
+                Sources,
+                place=st.integers(0, 50),
+                turn=st.just(0),
+                workers=st.lists(JSON_TEXT, min_size=1).map(tuple),
+            )
+        ),
+        skipped=tuple(draw(st.lists(skipped, max_size=3))),
+    )
+
+
+def through_json(position: Position) -> Position:
+    return Position.from_dict(
+        json.loads(json.dumps(position.to_dict())),
+        epoch=position.epoch,
+        round=position.start.round,
+        step=position.start.step,
+        received=position.received,
+        stream=position.stream,
+    )
+
+
+def plain(value: Any) -> Any:
+    """All of a position, to be compared."""
+    if isinstance(value, np.ndarray):
+        return str(value.dtype), value.shape, value.tolist()
+    if isinstance(value, (Position, RoundStart, Stream, Remaining)):
+        return {name: plain(item) for name, item in vars(value).items()}
+    return value
+
+
+@given(positions())
+def test_json_and_back_is_the_same_position(position: Position) -> None:
+    again = through_json(position)
+    assert plain(again) == plain(position)
+    assert plain(again.progress.unfinished) == plain(position.progress.unfinished)
+    assert plain(again.remaining) == plain(position.remaining)
+
+
+@given(positions())
+def test_what_remains_is_what_was_not_trained_on(position: Position) -> None:
+    remaining, trained = position.remaining, set(position.trained.tolist())
+    window = position.start.numbers.tolist()
+    taken = position.start.taken
+    expected = [n for n in window if n not in trained] + list(range(taken, taken + 60))
+    shown = [*remaining.numbers.tolist(), *range(remaining.number, taken + 60)]
+    assert shown == expected
+    assert [remaining.place_of(n) for n in expected] == (
+        position.share.positions(array(expected)).tolist()
+    )
+
+
+@given(positions())
+def test_new_windows_begin_with_what_remains_and_with_it_only(position: Position) -> None:
+    fresh = position.rewindowed()
+    before, after = position.remaining, fresh.remaining
+    horizon = max(before.place, after.place) + 5
+    assert [*after.places.tolist(), *range(after.place, horizon)] == [
+        *before.places.tolist(),
+        *range(before.place, horizon),
+    ]
+    assert len(fresh.start.numbers) == fresh.start.taken == fresh.received == 0
+    assert (fresh.step, fresh.epoch) == (position.step, position.epoch)
+    assert fresh.start.round == position.start.round + (1 if position.received else 0)
+    # Ranks that go on by places agree with it.
+    assert fresh.place_progress.taken == position.place_progress.taken
+    assert plain(fresh.place_progress.unfinished) == plain(position.place_progress.unfinished)
+    assert plain(through_json(fresh)) == plain(fresh)
+
+
+def round_of(number: int, step: int, window: range, *, bad: int = 0) -> RoundMark:
+    count = len(window)
+    start = RoundStart(
+        round=number,
+        step=step,
+        taken=window.stop,
+        numbers=array(window),
+        columns=np.ones((3, count), np.int64),
+        ages=np.zeros(count, np.int64),
+    )
+    skipped = tuple(BadSample(2, n, "torn") for n in range(bad))
+    return RoundMark(start, array([]), None, skipped)
+
+
+def test_a_position_moves_with_every_step_that_is_received() -> None:
+    position = Position(epoch=2, stream=Stream(20))
+    assert position.untouched
+    assert position.step == 0
+    steps = [
+        (info(0, (50, 52)), Mark(array([0, 2]), round_of(0, 0, range(6), bad=2))),
+        (info(1, (55,)), Mark(array([5]))),
+        (info(2, (), filler=True), Mark(array([]))),
+        (info(3, (51,)), Mark(array([1]), round_of(1, 3, range(6, 8), bad=1))),
+    ]
+    seen = []
+    for step, mark in steps:
+        position.advance(step, mark, iterable=False)
+        assert not position.untouched
+        progress = position.progress
+        seen.append((position.step, position.received, progress.unfinished.tolist()))
+    assert seen == [(1, 1, [1, 3, 4, 5]), (2, 2, [1, 3, 4]), (3, 3, [1, 3, 4]), (4, 1, [6, 7])]
+    assert [bad.index for bad in position.skipped] == [0, 1, 0]
+    assert position.witness == Witness.of([1], [51])
+    assert not position.stateless
+
+
+def test_a_step_without_samples_of_its_own_keeps_the_witness() -> None:
+    position = Position(epoch=2, stream=Stream(20))
+    position.advance(info(0, (7,)), Mark(array([0]), round_of(0, 0, range(3))), iterable=False)
+    position.advance(info(1, (), filler=True), Mark(array([])), iterable=False)
+    assert position.witness == Witness.of([0], [7])
+
+
+def test_an_iterable_dataset_that_gives_no_sources_cannot_be_resumed() -> None:
+    position = Position(epoch=2, stream=None)
+    assert not position.stateless
+    position.advance(info(0, None), Mark(array([0]), round_of(0, 0, range(3))), iterable=True)
+    assert position.stateless
+    assert position.rewindowed().stateless
+
+
+def test_an_epoch_dealt_out_to_other_ranks_before_is_not_untouched() -> None:
+    assert not Position(epoch=0, stream=Stream(20, 5)).untouched
+    assert not Position(epoch=0, stream=None, start=beginning(1, 4)).untouched
+    assert Position(epoch=7, stream=None).untouched

@@ -1,0 +1,419 @@
+"""States of loaders: what they hold survives JSON, ranks' parts fit together, damage is refused."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import evenstep
+from documents import Documents
+from evenstep.buffer import RoundStart
+from evenstep.errors import MismatchError
+from evenstep.loader.position import Position
+from evenstep.loader.state import LoaderState, merge_states, rank_key, to_dict
+from evenstep.plan.stream import Stream
+
+COUNT = 60
+BUFFER = 12
+
+
+def through_json(state: Mapping[str, Any]) -> dict[str, Any]:
+    return json.loads(json.dumps(state))
+
+
+def job_of(world_size: int, **changes: Any) -> dict[str, Any]:
+    return {"world_size": world_size, "policy": "Fixed", "seed": 3, "buffer_size": 8, **changes}
+
+
+class Epoch:
+    """An epoch of some samples, trained on by ranks that are stopped at any place, and go on with
+    others."""
+
+    def __init__(self, total: int, draw: random.Random) -> None:
+        self.draw = draw
+        self.trained: list[int] = []
+        self.positions = [Position(epoch=4, stream=Stream(total))]
+        self.repeats: set[int] = set()
+
+    def states(self, world_size: int) -> list[dict[str, Any]]:
+        return [
+            through_json(to_dict(job_of(world_size), position, rank))
+            for rank, position in enumerate(self.positions)
+        ]
+
+    def go_on(self, world_size: int, window: int) -> None:
+        """Deals out what is left, and trains on some of it: each rank is in one of its windows, and
+        has had any samples of it."""
+        (position,) = self.positions
+        stream = position.stream
+        assert stream is not None
+        # As the loader deals: an epoch that has not begun is made even by repeating samples.
+        shares = [stream.share(rank, world_size, even=stream.whole) for rank in range(world_size)]
+        draw, self.positions = self.draw, []
+        received = draw.randint(1, 5)
+        for rank, share in enumerate(shares):
+            taken = draw.randint(0, len(share))
+            numbers = sorted(draw.sample(range(taken), min(taken, draw.randint(0, window))))
+            trained = draw.sample(numbers, draw.randint(0, len(numbers)))
+            done = sorted({*range(taken)} - {*numbers} | {*trained})
+            entries = np.array(done, np.int64)
+            first_time = entries * world_size + rank < len(stream)
+            self.trained += share[entries[first_time]].tolist()
+            start = RoundStart(
+                round=position.start.round,
+                step=position.start.step,
+                taken=taken,
+                numbers=np.array(numbers, np.int64),
+                columns=np.ones((3, len(numbers)), np.int64),
+                ages=np.zeros(len(numbers), np.int64),
+            )
+            self.positions.append(
+                Position(
+                    epoch=4,
+                    stream=stream,
+                    start=start,
+                    received=received,
+                    trained=np.array(trained, np.int64),
+                )
+            )
+
+    def merge(self, states: list[dict[str, Any]]) -> None:
+        self.draw.shuffle(states)
+        merged = through_json(merge_states(states))
+        others = [LoaderState.read(merged).position(rank, 5) for rank in range(5)]
+        assert len({repr(position) for position in others}) == 1
+        self.positions = others[:1]
+
+    @property
+    def left(self) -> list[int]:
+        stream = self.positions[0].stream
+        assert stream is not None
+        return stream.positions(np.arange(len(stream))).tolist()
+
+
+WORLDS = st.lists(st.integers(1, 8), min_size=1, max_size=4)
+RANDOMS = st.randoms(use_true_random=False)
+
+
+@given(st.integers(0, 80), WORLDS, st.integers(0, 9), RANDOMS)
+def test_any_chain_of_worlds_leaves_what_was_not_trained_on(
+    total: int, worlds: list[int], window: int, draw: random.Random
+) -> None:
+    epoch = Epoch(total, draw)
+    for world_size in worlds:
+        epoch.go_on(world_size, window)
+        epoch.merge(epoch.states(world_size))
+        assert sorted(epoch.trained + epoch.left) == list(range(total))
+        assert epoch.left == sorted(epoch.left)
+
+
+@given(st.integers(0, 80), st.integers(1, 8), st.integers(0, 9), RANDOMS)
+def test_each_ranks_own_part_says_where_it_is(
+    total: int, world_size: int, window: int, draw: random.Random
+) -> None:
+    epoch = Epoch(total, draw)
+    epoch.go_on(world_size, window)
+    for rank, (state, position) in enumerate(zip(epoch.states(world_size), epoch.positions)):
+        read = LoaderState.read(state)
+        again = read.position(rank, world_size)
+        assert to_dict(read.job, again, rank) == state
+        assert again.remaining.numbers.tolist() == position.remaining.numbers.tolist()
+        assert (again.step, again.epoch) == (position.step, 4)
+        for other in {*range(world_size)} - {rank}:
+            with pytest.raises(MismatchError, match=rf"ranks \[{rank}\], and this is rank {other}"):
+                read.position(other, world_size)
+
+
+@given(st.integers(2, 6), st.integers(1, 8), RANDOMS)
+def test_the_parts_of_all_in_one_state_are_as_good_as_merged(
+    world_size: int, other: int, draw: random.Random
+) -> None:
+    epoch = Epoch(50, draw)
+    epoch.go_on(world_size, 6)
+    states = epoch.states(world_size)
+    together = {key: value for state in states for key, value in state.items()}
+    if other != world_size:
+        dealt = LoaderState.read(together).position(0, other)
+        merged = LoaderState.read(merge_states(states)).position(0, other)
+        assert to_dict({}, dealt, 0) == to_dict({}, merged, 0)
+    assert merge_states([together]) == merge_states(states)
+
+
+@given(st.integers(2, 6), RANDOMS)
+def test_missing_ranks_are_named(world_size: int, draw: random.Random) -> None:
+    epoch = Epoch(50, draw)
+    epoch.go_on(world_size, 6)
+    states = epoch.states(world_size)
+    gone = sorted(draw.sample(range(world_size), draw.randint(1, world_size - 1)))
+    rest = [state for rank, state in enumerate(states) if rank not in gone]
+    said = rf"saved by {world_size} ranks, and the parts of ranks \[{', '.join(map(str, gone))}\]"
+    with pytest.raises(MismatchError, match=said):
+        merge_states(rest)
+    together = {key: value for state in rest for key, value in state.items()}
+    with pytest.raises(MismatchError, match=said):
+        LoaderState.read(together).position(0, world_size + 1)
+
+
+def test_a_merged_state_may_be_merged_again() -> None:
+    epoch = Epoch(50, random.Random(0))
+    epoch.go_on(3, 6)
+    merged = merge_states(epoch.states(3))
+    assert merge_states([merged, through_json(merged)]) == merged
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"job": job_of(2, seed=4)}, "states 0 and 1 differ in job seed: 3 and 4"),
+        ({"job": job_of(3)}, "differ in job world_size: 2 and 3"),
+        ({"job": {"world_size": 2}}, "differ in job policy: 'Fixed' and None"),
+        ({"job": job_of(2, policy="x" * 5000)}, "differ in job policy: 'Fixed' and 'xxx"),
+        ({"epoch.number": 5}, "differ in epoch number: 4 and 5"),
+        ({"epoch.step": 9}, "differ in epoch step: 0 and 9"),
+        ({"epoch.received": 99}, "differ in epoch received: .* and 99; .* of one checkpoint"),
+        ({"epoch.stream": None}, "differ in epoch stream"),
+    ],
+)
+def test_what_states_differ_in_is_named(change: dict[str, Any], said: str) -> None:
+    epoch = Epoch(50, random.Random(0))
+    epoch.go_on(2, 6)
+    states = epoch.states(2)
+    for path, value in change.items():
+        *outer, last = path.split(".")
+        place = states[1]
+        for name in outer:
+            place = place[name]
+        place[last] = value
+    with pytest.raises(MismatchError, match=said) as caught:
+        merge_states(states)
+    assert len(str(caught.value)) < 500
+
+
+def test_no_states_are_refused() -> None:
+    with pytest.raises(MismatchError, match="no states to merge"):
+        merge_states([])
+
+
+def test_shares_that_were_not_dealt_out_are_not_dealt_out_anew() -> None:
+    epoch = Epoch(50, random.Random(1))
+    epoch.go_on(2, 6)
+    for position in epoch.positions:
+        position.stream = None
+    with pytest.raises(MismatchError, match=r"order of its own.*shard_sampler=True"):
+        merge_states(epoch.states(2))
+
+
+def test_before_its_first_step_an_epoch_may_be_begun_by_any_ranks() -> None:
+    for stream in (Stream(50), None):
+        states = [
+            through_json(to_dict(job_of(2), Position(epoch=4, stream=stream), rank))
+            for rank in range(2)
+        ]
+        for merged in (merge_states(states), states[0]):
+            position = LoaderState.read(merged).position(0, 3)
+            assert position.untouched
+            assert position.epoch == 4
+
+
+# Through a loader
+
+
+def make_loader(**options: Any) -> evenstep.DataLoader:
+    return evenstep.DataLoader(
+        Documents(COUNT),
+        **{
+            "policy": evenstep.TokenBudget(300, max_wait=3),
+            "shuffle": True,
+            "buffer_size": BUFFER,
+            **options,
+        },
+    )
+
+
+def states_of(loader: evenstep.DataLoader, epochs: int = 1) -> Iterator[dict[str, Any]]:
+    """The state before the first step, after each, and after the end."""
+    yield loader.state_dict()
+    for _ in range(epochs):
+        for _ in loader.steps():
+            yield loader.state_dict()
+        yield loader.state_dict()
+    loader.close()
+
+
+def shape(value: Any) -> Any:
+    """Keys of a state at all depths."""
+    if isinstance(value, Mapping):
+        return {key: shape(item) for key, item in value.items()}
+    return None
+
+
+@pytest.mark.parametrize("policy", [evenstep.FixedBatch(4), evenstep.TokenBudget(300)], ids=str)
+def test_a_state_has_the_same_keys_all_the_time(policy: evenstep.Policy) -> None:
+    shapes = [shape(state) for state in states_of(make_loader(policy=policy), 2)]
+    assert len(shapes) > 10
+    assert all(one == shapes[0] for one in shapes)
+    assert [key for key in shapes[0] if key.startswith("dp_rank_")] == [rank_key(0)]
+
+
+def numbers_in(value: Any) -> int:
+    if isinstance(value, Mapping):
+        return sum(map(numbers_in, value.values()))
+    return sum(map(numbers_in, value)) if isinstance(value, (list, tuple)) else 1
+
+
+@given(st.integers(1, 40))
+def test_a_states_size_is_bounded_by_the_window_and_not_by_the_dataset(buffer_size: int) -> None:
+    fixed = numbers_in(make_loader(buffer_size=buffer_size).state_dict())
+    for state in states_of(make_loader(buffer_size=buffer_size)):
+        part = state[rank_key(0)]
+        # Five numbers and whether it was trained on for each sample of the window; and witnesses.
+        assert len(part["numbers"]) <= buffer_size
+        assert numbers_in(state) <= fixed + 6 * buffer_size + 32
+
+
+def test_what_is_left_of_many_worlds_is_no_more_than_their_windows() -> None:
+    draw = random.Random(3)
+    epoch = Epoch(100_000, draw)
+    for world_size in (8, 2, 5):
+        (position,) = epoch.positions
+        stream = position.stream
+        assert stream is not None
+        # All ranks have come equally far but for a window.
+        epoch.positions = []
+        taken = (len(stream.leftover) + 500) // world_size
+        for _ in range(world_size):
+            numbers = np.arange(taken - 20, taken)
+            start = RoundStart(
+                round=1,
+                step=7,
+                taken=taken,
+                numbers=numbers,
+                columns=np.ones((3, 20), np.int64),
+                ages=np.zeros(20, np.int64),
+            )
+            epoch.positions.append(Position(epoch=4, stream=stream, start=start, received=1))
+        epoch.merge(epoch.states(world_size))
+        leftover = epoch.positions[0].stream.leftover
+        assert len(leftover) <= 20 * world_size
+
+
+@given(st.data())
+def test_every_state_of_a_run_is_read_back_as_it_was(data: st.DataObject) -> None:
+    policy = data.draw(
+        st.builds(evenstep.FixedBatch, st.integers(1, 5))
+        | st.builds(evenstep.TokenBudget, st.integers(256, 600), max_wait=st.integers(0, 3))
+    )
+    buffer_size = data.draw(st.integers(1, 30))
+    states = list(states_of(make_loader(policy=policy, buffer_size=buffer_size)))
+    for state in data.draw(st.lists(st.sampled_from(states), min_size=1, max_size=5)):
+        read = LoaderState.read(through_json(state))
+        assert to_dict(read.job, read.position(0, 1), 0) == state
+
+
+def in_the_middle() -> dict[str, Any]:
+    loader = make_loader()
+    steps = loader.steps()
+    for _ in range(4):
+        next(steps)
+    state = loader.state_dict()
+    loader.close()
+    return through_json(state)
+
+
+MIDDLE = in_the_middle()
+
+
+def paths(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Of every key at any depth."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield (*path, key)
+            yield from paths(item, (*path, key))
+
+
+def load(state: Any) -> None:
+    loader = make_loader()
+    before = loader.state_dict()
+    try:
+        loader.load_state_dict(state)
+    except MismatchError:
+        assert loader.state_dict() == before, "a refused state has changed the loader"
+        raise
+
+
+@pytest.mark.parametrize("path", list(paths(MIDDLE)), ids=".".join)
+def test_a_state_that_lacks_anything_is_refused(path: tuple[str, ...]) -> None:
+    load(MIDDLE)
+    state = copy.deepcopy(MIDDLE)
+    place = state
+    for name in path[:-1]:
+        place = place[name]
+    del place[path[-1]]
+    if path in (("job", "iterable"), ("job", "dataset", "fingerprint")):
+        pytest.skip("None is what it is here")
+    with pytest.raises(MismatchError):
+        load(state)
+
+
+NULLABLE = {"epoch.stream", "dp_rank_0.sources", "job.iterable", "job.dataset.fingerprint"}
+
+
+@pytest.mark.parametrize("path", list(paths(MIDDLE)), ids=".".join)
+@pytest.mark.parametrize("wrong", ["text", None, [[1]], {}], ids=repr)
+def test_a_value_of_the_wrong_kind_is_refused(path: tuple[str, ...], wrong: Any) -> None:
+    if wrong is None and ".".join(path) in (*NULLABLE, "job.order.sampler"):
+        pytest.skip("None is what it may be")
+    state = copy.deepcopy(MIDDLE)
+    place = state
+    for name in path[:-1]:
+        place = place[name]
+    if place[path[-1]] == wrong:
+        pytest.skip("that is what it is")
+    place[path[-1]] = wrong
+    with pytest.raises(MismatchError):
+        load(state)
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        None,
+        [],
+        {},
+        "state",
+        {"epoch": 3, "global_step": 100},
+        {"_num_yielded": 3, "_snapshot": {}},
+        {"version": 2},
+        {"version": "1"},
+        {"version": 1},
+        {"version": 1, "job": {}, "epoch": {}},
+        {"version": 1, "job": None, "epoch": None},
+        {**MIDDLE, "dp_rank_x": MIDDLE["dp_rank_0"]},
+        {key: value for key, value in MIDDLE.items() if key != "dp_rank_0"},
+    ],
+    ids=lambda state: repr(state)[:40],
+)
+def test_a_foreign_state_is_refused(state: Any) -> None:
+    with pytest.raises(MismatchError):
+        load(state)
+    with pytest.raises(MismatchError):
+        merge_states([state])
+
+
+def test_a_state_without_any_part_says_what_is_missing() -> None:
+    state = {key: value for key, value in MIDDLE.items() if key != "dp_rank_0"}
+    with pytest.raises(MismatchError, match=r"ranks \[0\]"):
+        LoaderState.read(state).position(0, 2)
+
+
+def test_a_newer_version_says_which_is_understood() -> None:
+    with pytest.raises(MismatchError, match=r"version 1 was expected.*version=2.*newer"):
+        load({**MIDDLE, "version": 2})
