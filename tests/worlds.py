@@ -19,7 +19,8 @@ from evenstep.buffer import RoundStart
 from evenstep.plan import FixedBatch, Groups, Plan, Policy, Proposal, TokenBudget
 from evenstep.plan.groups import generator
 from evenstep.plan.stream import Progress
-from evenstep.protocol import PlannedStep, RankProtocol
+from evenstep.protocol import RankProtocol
+from evenstep.settled import PlannedStep
 
 NOBODY = np.empty(0, np.int64)
 

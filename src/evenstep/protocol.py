@@ -30,7 +30,6 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -38,16 +37,16 @@ import numpy.typing as npt
 
 import evenstep.messages as wire
 from evenstep.buffer import Buffer, RoundStart
-from evenstep.cost import GroupShapes
 from evenstep.errors import ConfigurationError, InvariantError
+from evenstep.plan.contract import check_plan
 from evenstep.plan.groups import Groups
-from evenstep.plan.policy import Policy, Proposal, Window, check_at_least
-from evenstep.totals import Receipt, RoundTotals, StepTotals
+from evenstep.plan.policy import Plan, Policy, Proposal, Window, check_at_least
+from evenstep.settled import PlannedStep, SettledRound
+from evenstep.totals import Receipt, RoundTotals
 
-__all__ = ["EXHAUSTED_MODES", "PlannedStep", "RankProtocol", "SettledRound"]
+__all__ = ["EXHAUSTED_MODES", "RankProtocol"]
 
 Int64Array = npt.NDArray[np.int64]
-Float64Array = npt.NDArray[np.float64]
 
 EXHAUSTED_MODES = ("pad", "stop")
 
@@ -59,53 +58,6 @@ class _Phase(enum.Enum):
     FILLING = wire.PROPOSAL
     SETTLING = wire.RECEIPT
     FINISHED = b""
-
-
-@dataclass(frozen=True)
-class SettledRound:
-    """What the steps of one round share."""
-
-    start: RoundStart
-    """What this rank began the round with."""
-    groups: Groups
-    """This rank's, of arrival numbers, in emission order; none where its steps are fillers."""
-    totals: RoundTotals
-    mean_supervised: Float64Array
-
-
-@dataclass(slots=True, eq=False)  # not frozen: that triples what it takes to make one
-class PlannedStep:
-    """One step, as far as this rank is concerned: a place in the tables of its round."""
-
-    index: int
-    """Steps of this epoch before this one; the same on all ranks."""
-    round: SettledRound
-
-    @property
-    def place(self) -> int:
-        """Steps of this round before this one."""
-        return self.index - self.round.start.step
-
-    @property
-    def members(self) -> Int64Array:
-        """[samples] arrival numbers of this rank's group; empty for a filler step."""
-        groups = self.round.groups
-        return groups.members if self.filler else groups.group(self.place)
-
-    @property
-    def totals(self) -> StepTotals:
-        """What each rank trains on in this step."""
-        return self.round.totals.step(self.place)
-
-    @property
-    def mean_supervised(self) -> Float64Array:
-        """[ranks] mean supervised tokens of the samples each rank had in its window."""
-        return self.round.mean_supervised
-
-    @property
-    def filler(self) -> bool:
-        """True when this rank has nothing left and only keeps the others company."""
-        return not len(self.round.groups)
 
 
 class RankProtocol:
@@ -353,34 +305,21 @@ class RankProtocol:
         messages = np.zeros((self.world_size, len(self._proposal.message)), np.int64)
         sent = [bytes(message) for head, message in proposals if not head.finished]
         messages[~finished] = np.frombuffer(b"".join(sent), "<i8").reshape(len(sent), -1)
-        plan = self.policy.settle(self._proposal, messages, self.rank)
-        self._take(plan.groups, plan.dropped)
+        self._take(self.policy.settle(self._proposal, messages, self.rank))
 
-    def _take(self, groups: Groups, dropped: Int64Array) -> None:
+    def _take(self, plan: Plan) -> None:
         """Moves a plan's samples out of the buffer, and makes the receipt of them."""
         assert self._start is not None
         lengths, supervised, patches = self._start.columns
-        begin, end = groups.offsets[[0, -1]].tolist()
-        if begin != 0 or end != len(groups.members) or groups.sizes.min(initial=1) < 1:
-            raise InvariantError(
-                f"{self.policy.name} planned a group without samples, or samples without a group"
-            )
-        planned = np.concatenate([groups.members, dropped])
-        if not len(planned):
-            raise InvariantError(f"{self.policy.name} planned nothing in round {self.rounds}")
-        uses = np.bincount(planned[planned >= 0], minlength=len(lengths))
-        if planned.min() < 0 or len(uses) > len(lengths) or uses.max() > 1:
-            raise InvariantError(f"{self.policy.name} planned a sample twice or out of nowhere")
+        groups, dropped = plan.groups, plan.dropped
+        planned = check_plan(self.policy, plan, lengths, patches)
         self._buffer.remove(planned)
         self._planned = Groups(self._start.numbers[groups.members], groups.offsets)
         self._receipt = Receipt.none()
         if len(groups):
-            shapes = groups.shapes(lengths)
-            starts = groups.offsets[:-1]
-            self._check_memory(shapes, np.add.reduceat(patches[groups.members], starts))
             self._receipt = Receipt.of(
-                shapes,
-                np.add.reduceat(supervised[groups.members], starts),
+                groups.shapes(lengths),
+                np.add.reduceat(supervised[groups.members], groups.offsets[:-1]),
                 self.policy.cost,
                 packed=self.policy.packed,
             )
@@ -388,19 +327,6 @@ class RankProtocol:
         self.dropped += len(dropped)
         if self.pending != len(self._buffer):
             raise InvariantError(f"{self.pending} samples pending, {len(self._buffer)} held")
-
-    def _check_memory(self, shapes: GroupShapes, patches: Int64Array) -> None:
-        limit = self.policy.limit
-        if limit is None:
-            return
-        # A single sample cannot be made smaller: whether it is accepted is decided as it arrives.
-        over = (shapes.samples > 1) & ~limit.fits(shapes, patches)
-        if over.any():
-            worst = int(np.argmax(over))
-            raise InvariantError(
-                f"{self.policy.name} planned {shapes.samples[worst]} samples of up to "
-                f"{shapes.longest[worst]} tokens together, over {limit}"
-            )
 
     def _conclude(self, bodies: Sequence[memoryview]) -> list[PlannedStep]:
         assert self._start is not None

@@ -192,7 +192,7 @@ def test_a_sampler_that_yields_fewer_than_before_is_refused() -> None:
 
 
 def test_a_witness_is_small_and_does_not_depend_on_the_order_it_is_made_in() -> None:
-    places = list(range(0, 40))
+    places = list(range(40))
     one = Witness.of(places, [NAMES[p] for p in places])
     other = Witness.of(reversed(places), [NAMES[p] for p in reversed(places)])
     assert one == other

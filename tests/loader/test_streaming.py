@@ -168,9 +168,7 @@ def test_from_every_place_on_the_same_samples_come_again(
 def test_workers_take_turns_and_one_that_has_ended_hands_over_empty_chunks(
     counts: list[int], size: int, kind: str
 ) -> None:
-    chunks = list(
-        raw_chunks(KINDS[kind](counts), len(counts), size, replays=True)
-    )
+    chunks = list(raw_chunks(KINDS[kind](counts), len(counts), size, replays=True))
     for turn, raw in enumerate(chunks):
         worker, lap = turn % len(counts), turn // len(counts)
         mine = [(worker, number) for number in range(counts[worker])]

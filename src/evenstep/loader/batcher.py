@@ -47,7 +47,8 @@ from evenstep.loader.spare import Spare, pack_sample
 from evenstep.loader.spec import EpochSpec, LoaderSpec
 from evenstep.loader.streaming import Trail
 from evenstep.messages import abort_message
-from evenstep.protocol import PlannedStep, RankProtocol
+from evenstep.protocol import RankProtocol
+from evenstep.settled import PlannedStep
 
 __all__ = ["End", "EpochRun", "Ports"]
 

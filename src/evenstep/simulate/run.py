@@ -18,7 +18,8 @@ from evenstep.cost import Cost, GroupShapes
 from evenstep.errors import ConfigurationError, InvariantError
 from evenstep.plan.groups import Groups, generator
 from evenstep.plan.policy import Plan, Policy, Proposal, Window, check_at_least
-from evenstep.protocol import PlannedStep, RankProtocol
+from evenstep.protocol import RankProtocol
+from evenstep.settled import PlannedStep
 from evenstep.simulate.result import SimulationResult
 
 __all__ = ["deal", "simulate"]

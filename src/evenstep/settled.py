@@ -1,0 +1,64 @@
+"""What a round comes to on one rank: a table of steps, and each step as a place in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.buffer import RoundStart
+from evenstep.plan.groups import Groups
+from evenstep.totals import RoundTotals, StepTotals
+
+__all__ = ["PlannedStep", "SettledRound"]
+
+Int64Array = npt.NDArray[np.int64]
+Float64Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class SettledRound:
+    """What the steps of one round share."""
+
+    start: RoundStart
+    """What this rank began the round with."""
+    groups: Groups
+    """This rank's, of arrival numbers, in emission order; none where its steps are fillers."""
+    totals: RoundTotals
+    mean_supervised: Float64Array
+
+
+@dataclass(slots=True, eq=False)  # not frozen: that triples what it takes to make one
+class PlannedStep:
+    """One step, as far as this rank is concerned: a place in the tables of its round."""
+
+    index: int
+    """Steps of this epoch before this one; the same on all ranks."""
+    round: SettledRound
+
+    @property
+    def place(self) -> int:
+        """Steps of this round before this one."""
+        return self.index - self.round.start.step
+
+    @property
+    def members(self) -> Int64Array:
+        """[samples] arrival numbers of this rank's group; empty for a filler step."""
+        groups = self.round.groups
+        return groups.members if self.filler else groups.group(self.place)
+
+    @property
+    def totals(self) -> StepTotals:
+        """What each rank trains on in this step."""
+        return self.round.totals.step(self.place)
+
+    @property
+    def mean_supervised(self) -> Float64Array:
+        """[ranks] mean supervised tokens of the samples each rank had in its window."""
+        return self.round.mean_supervised
+
+    @property
+    def filler(self) -> bool:
+        """True when this rank has nothing left and only keeps the others company."""
+        return not len(self.round.groups)
