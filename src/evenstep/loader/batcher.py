@@ -19,29 +19,24 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
-from evenstep.batch.check import check_supervised
-from evenstep.batch.loss_scale import loss_scale
 from evenstep.batch.step_info import StepInfo
 from evenstep.errors import (
-    CollateError,
     EvenstepError,
     LoaderDiedError,
     MismatchError,
     PeerError,
-    SampleError,
 )
-from evenstep.loader.arena import Packed, Reader
-from evenstep.loader.intake import Arrival, Intake
+from evenstep.loader.collating import make_step
+from evenstep.loader.intake import Intake
 from evenstep.loader.mark import BadSample, Mark, RoundMark
-from evenstep.loader.seeding import rank_seed, sample_seed, seed_everything
+from evenstep.loader.reception import Reception
 from evenstep.loader.shelf import Closed, Shelf
 from evenstep.loader.spare import Spare, pack_sample
 from evenstep.loader.spec import EpochSpec, LoaderSpec
@@ -90,8 +85,7 @@ class EpochRun:
     ) -> None:
         """
         Args:
-            seeds: make what ``collate_fn`` draws at random a function of the step. Not where the
-                random state of this process is the trainer's.
+            seeds: see `make_step`.
         """
         self._spec = spec
         self._epoch = epoch
@@ -110,12 +104,11 @@ class EpochRun:
             options={**spec.compared, "steps received before": epoch.received},
         )
         self._to_skip = epoch.received
-        self._seed = rank_seed(spec.seed, epoch.epoch, spec.rank) if seeds else None
+        self._seeds = seeds
         self._shelf = Shelf(2 * self._protocol.window_size)
         self._spare = Spare()
         self._trail = Trail(max(spec.num_workers, 1), epoch.sources) if spec.iterable else None
-        self._bad: deque[tuple[int, BadSample]] = deque()  # with arrival numbers, increasing
-        self._bad_count = epoch.skipped
+        self._reception = Reception(spec, epoch, self._spare)
         self._steps: queue.SimpleQueue[tuple[PlannedStep, Mark] | None] = queue.SimpleQueue()
         self._finished: queue.SimpleQueue[Future[tuple[StepInfo, Any, Mark]] | None] = (
             queue.SimpleQueue()
@@ -123,11 +116,10 @@ class EpochRun:
         self._closed = threading.Event()
         self._failure: Exception | None = None
         self._planned = False
-        self._fills_steps = spec.world_size > 1 and spec.exhausted == "pad"
 
     def end(self) -> End:
         """How the epoch ended, once `run` has returned."""
-        return End(self._protocol.undelivered, tuple(bad for _, bad in self._bad))
+        return End(self._protocol.undelivered, self._reception.bad_before())
 
     def close(self) -> None:
         """Makes `run` return soon. Any thread may call it."""
@@ -181,11 +173,11 @@ class EpochRun:
     # Intake
 
     def _take_in(self, intake: Intake) -> None:
-        reader = Reader()
         try:
             with contextlib.closing(intake.chunks(self._epoch, self._trail)) as chunks:
                 for arrival in chunks:
-                    self._accept(arrival, reader)
+                    if (received := self._reception.open(arrival)) is not None:
+                        self._shelf.put(received)
         except (Closed, EvenstepError) as error:
             # Not a failure of the epoch yet: what came before may still be planned.
             self._shelf.end(error if isinstance(error, EvenstepError) else None)
@@ -195,51 +187,6 @@ class EpochRun:
             self._shelf.end(failure)
         else:
             self._shelf.end()
-
-    def _accept(self, arrival: Arrival, reader: Reader) -> None:
-        for number, index, reason in arrival.bad:
-            self._skip(number, index, reason)
-        payload = arrival.chunk.payload
-        samples = reader.unpack(payload) if isinstance(payload, Packed) else payload
-        columns, numbers = arrival.chunk.columns, arrival.numbers
-        if samples and self._fills_steps:
-            self._spare.offer(samples, columns[:, 0])
-        if len(arrival.kept) < len(samples):
-            samples = [samples[i] for i in arrival.kept.tolist()]
-            columns = columns[arrival.kept]
-        if samples:
-            indices = arrival.indices or [None] * len(samples)
-            planned = self._check_planned(indices, numbers, columns)
-            self._shelf.put(samples, indices, numbers, columns, planned)
-
-    def _skip(self, number: int, index: Any, reason: str) -> None:
-        self._bad_count += 1
-        name = index if index is not None else number
-        if self._bad_count > self._spec.skip_bad_samples:
-            raise SampleError(
-                f"{reason} (bad sample number {self._bad_count} of epoch {self._epoch.epoch} on "
-                f"rank {self._spec.rank}, over skip_bad_samples={self._spec.skip_bad_samples})"
-            )
-        self._bad.append((number, BadSample(self._epoch.epoch, name, reason)))
-
-    def _check_planned(self, indices: Sequence[Any], numbers: Any, columns: Any) -> int:
-        """How many of the samples belong to the round that is gone on with: planned by what they
-        measured when it began, so that they must measure the same now."""
-        start = self._epoch.start
-        planned = int(np.searchsorted(numbers, start.taken)) if start is not None else 0
-        if start is None or not planned:
-            return 0
-        then = start.columns[:, np.searchsorted(start.numbers, numbers[:planned])].T
-        for index, number, old, new in zip(indices, numbers.tolist(), then, columns):
-            if (old != new).any():
-                name = f"sample {index!r}" if index is not None else f"sample number {number}"
-                raise SampleError(
-                    f"{name} has {_counts(new)} now and had {_counts(old)} when the checkpoint was "
-                    "made, so its batch cannot come again; make what the dataset returns a "
-                    "function of the index, or go on with evenstep.merge_states of all ranks' "
-                    "states, which forms new batches"
-                )
-        return planned
 
     # Planning
 
@@ -270,7 +217,7 @@ class EpochRun:
         else:
             self._planned = True
             # Under exhausted="stop" the source may have more, which nobody will take.
-            self._shelf.end()
+            self._shelf.stop()
         finally:
             self._steps.put(None)
 
@@ -304,10 +251,8 @@ class EpochRun:
         if self._trail is not None:
             needed = int(untrained[0]) if len(untrained) else start.taken
             sources = self._trail.since(self._epoch.remaining.place_of(needed))
-        bad = []
-        while self._bad and self._bad[0][0] < start.taken:
-            bad.append(self._bad.popleft()[1])
-        begins: RoundMark | None = RoundMark(start, trained, sources, tuple(bad))
+        bad = self._reception.bad_before(start.taken)
+        begins: RoundMark | None = RoundMark(start, trained, sources, bad)
         for step in steps[skip:]:
             self._steps.put((step, Mark(step.members, begins)))
             begins = None
@@ -332,45 +277,15 @@ class EpochRun:
             self._ports.end_delivery()
 
     def _finish(self, planned: PlannedStep, mark: Mark) -> tuple[StepInfo, Any, Mark]:
-        spec = self._spec
+        samples: list[Any]
         if planned.filler:
             samples, indices = [self._spare.sample()], ()
         else:
             samples, indices = self._shelf.take(planned.members)
-        if self._seed is not None:
-            seed_everything(sample_seed(self._seed, planned.index))
-        where = f"step {planned.index} of epoch {self._epoch.epoch} on rank {spec.rank}"
-        try:
-            batch = spec.collate_fn(samples)
-        except EvenstepError:
-            raise
-        except Exception as error:
-            raise CollateError(
-                f"collate_fn raised {type(error).__name__} at {where}, samples {list(indices)}: "
-                f"{error}"
-            ) from error
-        totals = planned.totals
-        if spec.loss_scaling == "token" and not planned.filler:
-            check_supervised(batch, int(totals.supervised_tokens[spec.rank]), where)
-        step = StepInfo(
-            epoch=self._epoch.epoch,
-            step=planned.index,
-            rank=spec.rank,
-            world_size=spec.world_size,
-            filler=planned.filler,
-            indices=None if spec.iterable else indices,
-            totals=totals,
-            loss_scale=loss_scale(
-                totals, spec.rank, spec.loss_scaling, mean_supervised=planned.mean_supervised
-            ),
-        )
+        epoch = self._epoch.epoch
+        step, batch = make_step(self._spec, epoch, planned, samples, indices, seeds=self._seeds)
         return step, batch, mark
 
 
 def _abort(error: Exception) -> bytes:
     return abort_message(f"{type(error).__name__}: {error}")
-
-
-def _counts(column: Any) -> str:
-    length, supervised, patches = column.tolist()
-    return f"{length:,} tokens ({supervised:,} supervised, {patches:,} patches)"

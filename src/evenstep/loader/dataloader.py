@@ -24,12 +24,13 @@ from evenstep.loader.arguments import (
     start_method,
 )
 from evenstep.loader.batcher import End
+from evenstep.loader.epochs import Epochs
 from evenstep.loader.exchange import Exchange, GlooExchange, LocalExchange
 from evenstep.loader.feeder import Feeder
-from evenstep.loader.fingerprint import dataset_fingerprint, dataset_size
+from evenstep.loader.fingerprint import dataset_size
 from evenstep.loader.iterator import StepIterator
 from evenstep.loader.mark import BadSample, Mark
-from evenstep.loader.order import Sampled, Share, deal, epoch_order, sampler_order, walk
+from evenstep.loader.order import Share, walk
 from evenstep.loader.position import Position
 from evenstep.loader.process import BatcherProcess
 from evenstep.loader.spec import EpochSpec, LoaderSpec
@@ -37,7 +38,6 @@ from evenstep.loader.state import LoaderState, check_job, to_dict
 from evenstep.loader.thread import BatcherThread
 from evenstep.plan.fixed_batch import FixedBatch
 from evenstep.plan.policy import Policy, check_at_least
-from evenstep.plan.stream import Stream
 
 __all__ = ["DataLoader"]
 
@@ -164,7 +164,6 @@ class DataLoader:
         self.persistent_workers = persistent_workers
         self.skipped: list[BadSample] = []
         """Samples left out so far."""
-        self._shard_sampler = shard_sampler
         self._skip_bad_samples = int(skip_bad_samples)
         self._replay = replay
         self._group: Any = group
@@ -183,7 +182,16 @@ class DataLoader:
         self._timeout = timeout
         self._worker_init_fn = worker_init_fn
         self._start_method = start_method(multiprocessing_context)
-        self._position = self._fresh(0)
+        self._epochs = Epochs(
+            dataset=dataset,
+            iterable=self._iterable,
+            sampler=sampler,
+            shard_sampler=shard_sampler,
+            shuffle=shuffle,
+            seed=self.seed,
+            drop_last=drop_last,
+        )
+        self._position = self._epochs.begin(0)
         self._resumes = False  # the next pass goes on from `_position`
         self._next_epoch = 0
         self._passes = 0
@@ -218,7 +226,7 @@ class DataLoader:
             )
         self._next_epoch = int(epoch)
         if position.untouched and not self._under_way():
-            self._position = self._fresh(self._next_epoch)
+            self._position = self._epochs.begin(self._next_epoch)
 
     def __iter__(self) -> Iterator[Any]:
         """Yields batches. Those that are mappings carry their `StepInfo`: see `pop_step`."""
@@ -230,9 +238,9 @@ class DataLoader:
         self._leave()
         exchange = self._connect()
         if not self._resumes:
-            self._position = self._fresh(self._next_epoch)
+            self._position = self._epochs.begin(self._next_epoch)
         position, self._resumes = self._position, False
-        share = self._share(position)
+        share = self._epochs.share(position, *self._place())
         epoch = self._epoch_spec(position, share)
         self._passes += 1
         self._next_epoch = position.epoch + 1
@@ -289,7 +297,7 @@ class DataLoader:
 
     def _ended(self, end: End) -> None:
         self._note(end.bad)
-        self._position = self._fresh(self._next_epoch)
+        self._position = self._epochs.begin(self._next_epoch)
 
     def _note(self, bad: Iterable[BadSample]) -> None:
         for sample in bad:
@@ -345,55 +353,14 @@ class DataLoader:
         self._next_epoch = position.epoch
 
     def _job(self, world_size: int) -> dict[str, Any]:
-        sampler = self.sampler
-        name = "built-in" if sampler is None else type(sampler).__qualname__
         iterable = {"num_workers": self.num_workers, "chunk_size": self._chunk_size}
         return {
             "world_size": world_size,
             "policy": f"{type(self.policy).__name__}{dict(self.policy.options())}",
-            "seed": self.seed,
-            "dataset": dataset_fingerprint(self.dataset, iterable=self._iterable),
-            "order": {
-                "sampler": None if self._iterable else name,
-                "shard_sampler": self._shard_sampler,
-                "shuffle": self.shuffle,
-                "drop_last": self.drop_last,
-            },
             "buffer_size": self.buffer_size,
             "iterable": iterable if self._iterable else None,
+            **self._epochs.describe(),
         }
-
-    def _fresh(self, epoch: int) -> Position:
-        stream = None
-        if self.sampler is None and not self._iterable:
-            stream = Stream(len(self.dataset))
-        elif self._shard_sampler:
-            stream = Stream(len(self.sampler))  # type: ignore[arg-type]
-        return Position(epoch=epoch, stream=stream)
-
-    def _share(self, position: Position) -> Share | None:
-        """This rank's samples of an epoch; None for an iterable dataset."""
-        if self._iterable:
-            return None
-        epoch, stream, sampler = position.epoch, position.stream, self.sampler
-        if sampler is not None:
-            set_epoch = getattr(sampler, "set_epoch", None)
-            if callable(set_epoch):
-                set_epoch(epoch)
-        if stream is None:
-            assert sampler is not None
-            return Sampled(sampler)
-
-        # The feeder's thread holds on to it: a loader in it could never be collected.
-        dataset, shuffle, seed = self.dataset, self.shuffle, self.seed
-
-        def order() -> Any:
-            if sampler is not None:
-                return sampler_order(sampler, stream.total)
-            return epoch_order(dataset, shuffle=shuffle, seed=seed, epoch=epoch)
-
-        rank, world_size = self._place()
-        return deal(order, stream, rank, world_size, drop_last=self.drop_last)
 
     def _epoch_spec(self, position: Position, share: Share | None) -> EpochSpec:
         size = share.size if share is not None else None
@@ -419,7 +386,8 @@ class DataLoader:
         Raises:
             TypeError: the number depends on lengths that are not known yet; see `estimated_steps`.
         """
-        size = self._share_size()
+        _, world_size = self._place()
+        size = self._epochs.share_size(world_size)
         if isinstance(self.policy, FixedBatch) and size is not None:
             batch = self.policy.batch_size
             return size // batch if self.policy.drop_last else -(-size // batch)
@@ -433,22 +401,11 @@ class DataLoader:
         """Steps of a whole pass, estimated from the mean samples per step so far. None before the
         first step, and where the number of samples is not known. An estimate, to draw progress or a
         learning rate by: the loop ends when the loader does."""
-        size = self._share_size()
+        _, world_size = self._place()
+        size = self._epochs.share_size(world_size)
         if size is None or not self._samples_seen:
             return None
-        _, world_size = self._place()
         return max(1, round(size * world_size * self._steps_seen / self._samples_seen))
-
-    def _share_size(self) -> int | None:
-        if self._iterable:
-            return None
-        if self.sampler is not None and not self._shard_sampler:
-            return Sampled(self.sampler).size
-        stream = self._fresh(0).stream
-        assert stream is not None
-        _, world_size = self._place()
-        total = stream.total
-        return total // world_size if self.drop_last else -(-total // world_size)
 
     # Ending
 

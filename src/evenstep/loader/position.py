@@ -59,7 +59,9 @@ class Position:
     @property
     def untouched(self) -> bool:
         """Whether the epoch has not begun."""
-        return not self.step and self.start.taken == 0 and (not self.stream or self.stream.whole)
+        return (
+            not self.step and self.start.taken == 0 and (self.stream is None or self.stream.whole)
+        )
 
     @property
     def progress(self) -> Progress:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from evenstep.errors import InvariantError
+from evenstep.loader.reception import Received
 
 __all__ = ["Closed", "Shelf"]
 
@@ -31,32 +33,31 @@ class Shelf:
         self._changed = threading.Condition()
         self._samples: dict[int, tuple[Any, Any]] = {}  # arrival number -> (sample, index)
         self._new: deque[tuple[Int64Array, Int64Array]] = deque()
+        self._stopped = False
         self._ended = False
         self._closed = False
         self._failure: Exception | None = None
 
-    def put(
-        self,
-        samples: list[Any],
-        indices: Sequence[Any],
-        numbers: Int64Array,
-        columns: Int64Array,
-        planned: int,
-    ) -> None:
-        """Adds samples, once there is room for them.
-
-        Args:
-            planned: how many of them, from the first on, are planned already: they are taken by
-                number, and their columns by nobody.
-        """
+    def put(self, received: Received) -> None:
+        """Adds samples, once there is room for them. Those that are planned already are only taken
+        by number; nobody asks for their columns."""
+        numbers, planned = received.numbers, received.planned
         with self._changed:
-            self._changed.wait_for(lambda: self._ended or len(self._samples) < self._limit)
-            if self._ended:
+            self._changed.wait_for(
+                lambda: self._ended or self._stopped or len(self._samples) < self._limit
+            )
+            if self._ended or (self._stopped and not planned):
                 raise Closed
-            pairs = zip(samples, indices, strict=True)
+            pairs = zip(received.samples, received.indices, strict=True)
             self._samples.update(zip(numbers.tolist(), pairs, strict=True))
             if len(numbers) > planned:
-                self._new.append((columns[planned:], numbers[planned:]))
+                self._new.append((received.columns[planned:], numbers[planned:]))
+            self._changed.notify_all()
+
+    def stop(self) -> None:
+        """No more columns are wanted: `put` takes what is planned already, and nothing else."""
+        with self._changed:
+            self._stopped = True
             self._changed.notify_all()
 
     def end(self, failure: Exception | None = None) -> None:
@@ -97,8 +98,10 @@ class Shelf:
             return all(number in self._samples for number in numbers)
 
         self._changed.wait_for(lambda: there() or self._ended)
+        if self._closed:
+            raise Closed
         if not there():
-            raise self._failure or Closed
+            raise self._failure or InvariantError(f"samples {numbers} never arrived")
 
     def close(self) -> None:
         with self._changed:

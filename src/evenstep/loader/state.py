@@ -54,8 +54,9 @@ def _epoch_dict(position: Position) -> dict[str, Any]:
         "round": position.start.round,
         "step": position.start.step,
         "received": position.received,
-        "stream": stream
-        and {"total": stream.total, "tail": stream.tail, "leftover": stream.leftover.tolist()},
+        "stream": None  # a stream of which nothing is left is false
+        if stream is None
+        else {"total": stream.total, "tail": stream.tail, "leftover": stream.leftover.tolist()},
     }
 
 

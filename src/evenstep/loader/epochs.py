@@ -1,0 +1,80 @@
+"""The samples of every epoch: which there are, in which order, and who receives which."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from evenstep.loader.fingerprint import dataset_fingerprint
+from evenstep.loader.order import Sampled, Share, deal, epoch_order, sampler_order
+from evenstep.loader.position import Position
+from evenstep.plan.stream import Stream
+
+__all__ = ["Epochs"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Epochs:
+    """What a loader's arguments say of it."""
+
+    dataset: Any
+    iterable: bool
+    sampler: Iterable[Any] | None
+    shard_sampler: bool
+    shuffle: bool
+    seed: int
+    drop_last: bool
+
+    def begin(self, epoch: int) -> Position:
+        """Before the first step of an epoch."""
+        return Position(epoch=epoch, stream=self._stream())
+
+    def _stream(self) -> Stream | None:
+        if self.sampler is None and not self.iterable:
+            return Stream(len(self.dataset))
+        if self.shard_sampler:
+            return Stream(len(self.sampler))  # type: ignore[arg-type]
+        return None
+
+    def share(self, position: Position, rank: int, world_size: int) -> Share | None:
+        """A rank's samples of the epoch; None for an iterable dataset."""
+        if self.iterable:
+            return None
+        stream, sampler = position.stream, self.sampler
+        if sampler is not None:
+            set_epoch = getattr(sampler, "set_epoch", None)
+            if callable(set_epoch):
+                set_epoch(position.epoch)
+        if stream is None:
+            assert sampler is not None
+            return Sampled(sampler)
+
+        def order() -> Any:
+            if sampler is not None:
+                return sampler_order(sampler, stream.total)
+            return epoch_order(
+                self.dataset, shuffle=self.shuffle, seed=self.seed, epoch=position.epoch
+            )
+
+        return deal(order, stream, rank, world_size, drop_last=self.drop_last)
+
+    def share_size(self, world_size: int) -> int | None:
+        """Samples of a rank in a whole epoch; None where it is not known."""
+        if (stream := self._stream()) is None:
+            return Sampled(self.sampler).size if self.sampler is not None else None
+        return stream.total // world_size if self.drop_last else -(-stream.total // world_size)
+
+    def describe(self) -> dict[str, Any]:
+        """What must be the same when an epoch is gone on with."""
+        name = "built-in" if self.sampler is None else type(self.sampler).__qualname__
+        return {
+            "seed": self.seed,
+            "dataset": dataset_fingerprint(self.dataset, iterable=self.iterable),
+            "order": {
+                "sampler": None if self.iterable else name,
+                "shard_sampler": self.shard_sampler,
+                "shuffle": self.shuffle,
+                "drop_last": self.drop_last,
+            },
+        }

@@ -1,0 +1,294 @@
+"""Samples of any kind arrive whole and once; and how many steps a loader makes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import namedtuple
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import IterableDataset
+
+import evenstep
+from documents import Documents
+
+COUNT = 50
+LIMIT = 32
+
+
+def tokens_of(number: int) -> torch.Tensor:
+    return torch.arange(1 + number % 11) + 100 * number
+
+
+def pixels_of(number: int) -> np.ndarray:
+    return np.full((2, number % 5, 3), number, np.float32)
+
+
+@dataclasses.dataclass
+class Record:
+    input_ids: torch.Tensor
+    pixels: np.ndarray
+    name: str
+
+
+class Pair(NamedTuple):
+    tokens: torch.Tensor
+    name: str
+
+
+Fields = namedtuple("Fields", ["input_ids", "name"])
+
+
+class Opaque:
+    """Not a container of any kind."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Opaque) and other.number == self.number
+
+    def __hash__(self) -> int:
+        return hash(self.number)
+
+
+def as_dict(number: int) -> dict[str, Any]:
+    return {"input_ids": tokens_of(number), "nested": {"pixels": pixels_of(number), "none": None}}
+
+
+def as_tuple(number: int) -> tuple[Any, ...]:
+    return tokens_of(number), number, {"name": str(number)}
+
+
+def as_record(number: int) -> Record:
+    return Record(tokens_of(number), pixels_of(number), f"record {number}")
+
+
+def as_pair(number: int) -> Pair:
+    return Pair(tokens_of(number), f"pair {number}")
+
+
+def as_fields(number: int) -> Fields:
+    return Fields(tokens_of(number).tolist(), f"fields {number}")
+
+
+def as_text(number: int) -> str:
+    return "word " * (1 + number % 11) + str(number)
+
+
+def count_words(text: str) -> int:
+    return len(text.split()) - 1
+
+
+def count_opaque(sample: Opaque) -> int:
+    return 1 + sample.number % 11
+
+
+def size_of_picture(sample: Record) -> int:
+    return 1 + sample.pixels.size // 3
+
+
+KINDS: dict[str, tuple[Callable[[int], Any], dict[str, Any]]] = {
+    "dict": (as_dict, {}),
+    "tuple": (as_tuple, {}),
+    "dataclass": (as_record, {}),
+    "dataclass measured otherwise": (as_record, {"length_fn": size_of_picture}),
+    "namedtuple": (as_pair, {}),
+    "namedtuple with input_ids": (as_fields, {}),
+    "tensor": (tokens_of, {}),
+    "array": (lambda number: tokens_of(number).numpy(), {}),
+    "list": (lambda number: tokens_of(number).tolist(), {}),
+    "text": (as_text, {"length_fn": count_words}),
+    "object": (Opaque, {"length_fn": count_opaque}),
+}
+
+
+def untouched(samples: list[Any]) -> list[Any]:
+    return samples
+
+
+def same(one: Any, other: Any) -> bool:
+    """Equal in value and in kind."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, torch.Tensor):
+        return one.dtype == other.dtype and torch.equal(one, other)
+    if isinstance(one, np.ndarray):
+        return one.dtype == other.dtype and np.array_equal(one, other)
+    if isinstance(one, Record):
+        return same(vars(one), vars(other))
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(same, one, other))
+    return bool(one == other)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("kind", KINDS)
+def test_samples_of_any_kind_arrive_whole_and_once(kind: str, workers: int) -> None:
+    make, options = KINDS[kind]
+    dataset = [make(number) for number in range(COUNT)]
+    loader = evenstep.DataLoader(
+        dataset,
+        policy=evenstep.TokenBudget(LIMIT),
+        collate_fn=untouched,
+        shuffle=True,
+        num_workers=workers,
+        buffer_size=16,
+        loss_scaling="sample",
+        **options,
+    )
+    length = options.get("length_fn", evenstep.batch.length_of)
+    seen: list[int] = []
+    for batch, step in loader.steps():
+        assert step.tokens == sum(map(length, batch))
+        for index, sample in zip(step.indices, batch, strict=True):
+            assert same(sample, make(index))
+        seen += step.indices
+    assert sorted(seen) == list(range(COUNT))
+    loader.close()
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("kind", ["dict", "tensor"])
+def test_they_are_padded_by_default_where_they_hold_nothing_but_tokens(
+    kind: str, workers: int
+) -> None:
+    dataset: list[Any] = [tokens_of(number) for number in range(COUNT)]
+    if kind == "dict":
+        dataset = [{"input_ids": tokens} for tokens in dataset]
+    loader = evenstep.DataLoader(
+        dataset, policy=evenstep.TokenBudget(LIMIT), num_workers=workers, buffer_size=16
+    )
+    seen: list[int] = []
+    for batch, step in loader.steps():
+        rows = batch["input_ids"] if kind == "dict" else batch
+        for index, row in zip(step.indices, rows, strict=True):
+            tokens = tokens_of(index)
+            assert row[: len(tokens)].tolist() == tokens.tolist()
+            assert not row[len(tokens) :].any()
+        seen += step.indices
+    assert sorted(seen) == list(range(COUNT))
+
+
+class Records(IterableDataset):
+    def __iter__(self) -> Iterator[Record]:
+        return map(as_record, range(COUNT))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_iterable_dataset_may_yield_them_too(workers: int) -> None:
+    loader = evenstep.DataLoader(
+        Records(), batch_size=4, collate_fn=untouched, num_workers=workers, buffer_size=16
+    )
+    samples = [sample for batch, _ in loader.steps() for sample in batch]
+    assert len(samples) == COUNT
+    assert all(same(sample, as_record(number)) for number, sample in enumerate(samples))
+
+
+# How many steps
+
+
+class Sampler:
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self.count))
+
+
+class SizedSampler(Sampler):
+    def __len__(self) -> int:
+        return self.count
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"batch_size": 1},
+        {"batch_size": 7},
+        {"batch_size": 7, "drop_last": True},
+        {"batch_size": 10, "drop_last": True},
+        {"batch_size": 51},
+        {"batch_size": 51, "drop_last": True},
+        {"policy": evenstep.FixedBatch(9)},
+        {"policy": evenstep.FixedBatch(9, drop_last=True)},
+        {"batch_size": 4, "sampler": SizedSampler(13)},
+        {"batch_size": 4, "sampler": SizedSampler(13), "drop_last": True},
+        {"batch_size": 4, "sampler": SizedSampler(13), "shard_sampler": True},
+        {"batch_size": 4, "sampler": SizedSampler(0)},
+    ],
+    ids=str,
+)
+def test_the_length_of_a_loader_of_fixed_batches_is_the_number_of_its_steps(
+    options: dict[str, Any],
+) -> None:
+    loader = evenstep.DataLoader(Documents(COUNT), buffer_size=16, **options)
+    expected = len(loader)
+    for _ in range(2):
+        assert len(list(loader)) == expected
+        assert len(loader) == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"policy": evenstep.TokenBudget(512)}, "TokenBudget"),
+        ({"batch_size": 4, "sampler": Sampler(13)}, "FixedBatch"),
+    ],
+)
+def test_a_length_that_is_not_known_is_not_made_up(options: dict[str, Any], named: str) -> None:
+    loader = evenstep.DataLoader(Documents(COUNT), **options)
+    with pytest.raises(TypeError, match=f"{named} depends on .*estimated_steps"):
+        len(loader)
+
+
+def test_the_number_of_steps_is_estimated_from_the_steps_so_far() -> None:
+    loader = evenstep.DataLoader(
+        [tokens_of(0)] * COUNT, policy=evenstep.TokenBudget(8), buffer_size=16
+    )
+    assert loader.estimated_steps is None
+    samples = 0
+    for number, (_, step) in enumerate(loader.steps(), 1):
+        samples += step.samples
+        assert loader.estimated_steps == max(1, round(COUNT * number / samples))
+    assert loader.estimated_steps == number
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_after_a_pass_the_estimate_is_its_number_of_steps(count: int) -> None:
+    loader = evenstep.DataLoader(
+        Documents(200), policy=evenstep.TokenBudget(512), shuffle=True, buffer_size=32
+    )
+    passes = [len(list(loader)) for _ in range(count)]
+    assert loader.estimated_steps == round(sum(passes) / count)
+
+
+def test_an_estimate_is_of_a_whole_pass_also_after_a_resume() -> None:
+    def make() -> evenstep.DataLoader:
+        return evenstep.DataLoader(Documents(40), batch_size=4, buffer_size=8)
+
+    first = make()
+    steps = first.steps()
+    for _ in range(6):
+        next(steps)
+    second = make()
+    second.load_state_dict(first.state_dict())
+    first.close()
+    assert second.estimated_steps is None
+    assert len(list(second)) == 4
+    assert second.estimated_steps == 10 == len(second)
+
+
+def test_where_the_number_of_samples_is_not_known_nothing_is_estimated() -> None:
+    for options in ({"sampler": Sampler(13)}, {}):
+        dataset: Any = Documents(COUNT) if options else Records()
+        loader = evenstep.DataLoader(
+            dataset, batch_size=4, collate_fn=untouched, loss_scaling="sample", **options
+        )
+        assert len(list(loader.steps())) in (4, 13)
+        assert loader.estimated_steps is None

@@ -1,0 +1,244 @@
+"""`skip_bad_samples`: what cannot be used is left out by name, up to a limit; all else comes once."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import Dataset, IterableDataset, get_worker_info
+
+import evenstep
+from evenstep.errors import ConfigurationError, SampleError
+from evenstep.loader.mark import BadSample
+
+COUNT = 60
+LIMIT = 16  # tokens
+TORN, LONG, EMPTY = 7, 20, 41
+BAD = {TORN: "no such file", LONG: "17 tokens, over max_tokens=16", EMPTY: "length 0"}
+
+
+def sample_of(number: int) -> dict[str, Any]:
+    length = {LONG: LIMIT + 1, EMPTY: 0}.get(number, 1 + number % 9)
+    return {"input_ids": torch.full((length,), number), "number": number}
+
+
+class Faulty(Dataset):
+    def __len__(self) -> int:
+        return COUNT
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        if index == TORN:
+            raise FileNotFoundError("no such file")
+        return sample_of(index)
+
+
+class FaultyInBatches(Faulty):
+    def __getitems__(self, indices: list[int]) -> list[dict[str, Any]]:
+        return [self[index] for index in indices]
+
+
+class Stream(IterableDataset):
+    """Has too long and empty samples. Worker w of W has every W-th sample."""
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        info = get_worker_info()
+        first, step = (info.id, info.num_workers) if info else (0, 1)
+        return map(sample_of, range(first, COUNT, step))
+
+
+class TornStream(Stream):
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        for sample in super().__iter__():
+            if sample["number"] == TORN:
+                raise EOFError("the shard is torn")
+            yield sample
+
+
+def loader_over(dataset: Any, **options: Any) -> evenstep.DataLoader:
+    return evenstep.DataLoader(
+        dataset,
+        **{
+            "policy": evenstep.TokenBudget(LIMIT),
+            "buffer_size": 12,
+            "skip_bad_samples": 3,
+            **options,
+        },
+    )
+
+
+def numbers_of(loader: evenstep.DataLoader) -> list[int]:
+    """Numbers of the samples of a pass, in order."""
+    seen: list[int] = []
+    for batch, step in loader.steps():
+        seen += batch["number"].tolist()
+        if step.indices is not None:
+            assert list(step.indices) == batch["number"].tolist()
+        assert step.samples == len(batch["number"])
+    return seen
+
+
+GOOD = [number for number in range(COUNT) if number not in BAD]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("dataset", [Faulty(), FaultyInBatches()], ids=["singly", "in batches"])
+def test_bad_samples_are_named_recorded_and_logged_and_all_others_come_once(
+    dataset: Any, workers: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    loader = loader_over(dataset, num_workers=workers, shuffle=True)
+    for epoch in range(2):  # the limit is of one epoch
+        loader.skipped.clear()
+        caplog.clear()
+        with caplog.at_level(logging.WARNING, logger="evenstep"):
+            assert sorted(numbers_of(loader)) == GOOD
+        assert {bad.index for bad in loader.skipped} == BAD.keys()
+        assert len(loader.skipped) == len(BAD)
+        logged = [record.getMessage() for record in caplog.records if record.name == "evenstep"]
+        assert len(logged) == len(BAD)
+        for bad, message in zip(loader.skipped, logged):
+            assert bad.epoch == epoch
+            assert f"sample {bad.index}" in bad.reason
+            assert BAD[bad.index] in bad.reason
+            assert message == f"skipped a sample in epoch {epoch}: {bad.reason}"
+
+
+@pytest.mark.parametrize("index", [TORN, LONG, EMPTY])
+def test_without_leave_the_first_bad_sample_is_an_error(index: int) -> None:
+    loader = loader_over(Faulty(), skip_bad_samples=0, sampler=[0, index])
+    with pytest.raises(SampleError, match=f"sample {index}.*{BAD[index]}"):
+        numbers_of(loader)
+    assert loader.skipped == []
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("dataset", [Faulty(), FaultyInBatches()], ids=["singly", "in batches"])
+def test_one_more_than_allowed_is_an_error_with_its_name_count_and_option(
+    dataset: Any, workers: int
+) -> None:
+    loader = loader_over(dataset, num_workers=workers, skip_bad_samples=2)
+    seen: list[int] = []
+
+    def train() -> None:
+        for batch, _ in loader.steps():
+            seen.extend(batch["number"].tolist())
+
+    said = rf"sample {EMPTY} has length 0.*bad sample number 3 of epoch 0.*skip_bad_samples=2"
+    with pytest.raises(SampleError, match=said):
+        train()
+    assert [bad.index for bad in loader.skipped] == [TORN, LONG]
+    assert seen, "what was planned before is delivered"
+    assert len(set(seen)) == len(seen)
+    assert set(seen) <= set(GOOD) & set(range(EMPTY))
+
+
+def test_only_samples_at_fault_are_skipped_and_not_a_collate_function() -> None:
+    def collate(samples: list[Any]) -> Any:
+        raise ValueError("not the samples' fault")
+
+    with pytest.raises(evenstep.CollateError, match="not the samples' fault"):
+        numbers_of(loader_over(Faulty(), collate_fn=collate))
+
+
+def test_a_length_function_that_fails_for_a_sample_skips_it() -> None:
+    def length(sample: dict[str, Any]) -> int:
+        return 5 // (sample["number"] != 3)
+
+    loader = loader_over(Faulty(), sampler=[0, 1, 2, 3, 4], length_fn=length)
+    assert sorted(numbers_of(loader)) == [0, 1, 2, 4]
+    assert [bad.index for bad in loader.skipped] == [3]
+    assert "ZeroDivisionError" in loader.skipped[0].reason
+
+
+@pytest.mark.parametrize("sampler", [[TORN], [TORN, LONG, EMPTY], [LONG, 1, TORN]], ids=str)
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_epoch_may_be_left_with_little_or_nothing(sampler: list[int], workers: int) -> None:
+    loader = loader_over(Faulty(), sampler=sampler, num_workers=workers)
+    assert numbers_of(loader) == [index for index in sampler if index not in BAD]
+    assert [bad.index for bad in loader.skipped] == [index for index in sampler if index in BAD]
+
+
+def test_bad_samples_far_beyond_the_window_are_not_told_before_they_are_met() -> None:
+    order = [*range(TORN), *GOOD[TORN:], TORN]
+    loader = loader_over(Faulty(), sampler=order, policy=evenstep.FixedBatch(2), buffer_size=2)
+    steps = loader.steps()
+    for _ in range(5):
+        next(steps)
+        assert loader.skipped == []
+    assert sum(step.samples for _, step in steps) == len(GOOD) - 10
+    assert [bad.index for bad in loader.skipped] == [TORN]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_what_was_skipped_counts_on_after_a_resume(workers: int) -> None:
+    whole = loader_over(Faulty(), num_workers=workers)
+    expected = numbers_of(whole)
+    for received in (1, 3, 6, 9):
+        first = loader_over(Faulty(), num_workers=workers)
+        steps = first.steps()
+        seen = [n for _ in range(received) for n in next(steps)[0]["number"].tolist()]
+        state = json.loads(json.dumps(first.state_dict()))
+        first.close()
+        for limit in (3, 2):
+            second = loader_over(Faulty(), num_workers=workers, skip_bad_samples=limit)
+            second.load_state_dict(state)
+            if limit == 2:
+                with pytest.raises(SampleError, match=r"number 3 of epoch 0.*skip_bad_samples=2"):
+                    numbers_of(second)
+                continue
+            assert seen + numbers_of(second) == expected
+            assert [bad.index for bad in first.skipped + second.skipped] == [TORN, LONG, EMPTY]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_of_an_iterable_dataset_the_samples_number_on_its_rank_is_kept(workers: int) -> None:
+    loader = loader_over(Stream(), num_workers=workers, chunk_size=4)
+    seen = numbers_of(loader)
+    assert sorted(seen) == sorted([TORN, *GOOD])
+    # The order in which the samples came: the workers take turns of four.
+    parts = [list(range(first, COUNT, workers)) for first in range(workers)] or [range(COUNT)]
+    arrived = [
+        number
+        for first in range(0, COUNT, 4)
+        for part in parts
+        for number in part[first : first + 4]
+    ]
+    assert [bad.index for bad in loader.skipped] == sorted(map(arrived.index, BAD.keys() - {TORN}))
+    for bad in loader.skipped:
+        assert "of its worker has" in bad.reason
+        assert BAD[arrived[bad.index]] in bad.reason
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_iterable_dataset_over_the_limit_is_an_error(workers: int) -> None:
+    loader = loader_over(Stream(), num_workers=workers, skip_bad_samples=1)
+    with pytest.raises(SampleError, match=r"bad sample number 2 .*skip_bad_samples=1"):
+        numbers_of(loader)
+    assert len(loader.skipped) <= 1
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_iterable_dataset_that_raises_has_ended_so_that_is_an_error_in_any_case(
+    workers: int,
+) -> None:
+    loader = loader_over(TornStream(), num_workers=workers, skip_bad_samples=1000)
+    with pytest.raises(SampleError, match=r"raised EOFError after \d+ samples .*shard is torn"):
+        numbers_of(loader)
+
+
+@pytest.mark.parametrize("limit", [-1, 1.5, True])
+def test_a_limit_that_is_no_number_of_samples_is_refused(limit: Any) -> None:
+    with pytest.raises(ConfigurationError, match="skip_bad_samples"):
+        loader_over(Faulty(), skip_bad_samples=limit)
+
+
+def test_a_bad_sample_is_a_record_of_epoch_index_and_reason() -> None:
+    loader = loader_over(Faulty(), sampler=["nought", 1], length_fn=len, collate_fn=list)
+    loader.set_epoch(5)
+    for _ in loader.steps():
+        pass
+    (bad,) = loader.skipped
+    assert bad == BadSample(5, "nought", bad.reason)
