@@ -36,6 +36,8 @@ class RoundStart:
     """[3, samples] length, supervised tokens, patches of each."""
     ages: Int64Array
     """[samples] rounds in which each was in the window and not planned."""
+    quota: int | None = None
+    """Samples that were sought for the window; None where that is still to be found out."""
 
 
 class Buffer:
@@ -104,6 +106,7 @@ class Buffer:
             numbers=numbers,
             columns=self.columns[:, : self.seen],
             ages=self.ages[: self.seen],
+            quota=size,
         )
 
     def remove(self, positions: Int64Array) -> None:

@@ -130,6 +130,8 @@ class RankProtocol:
         self._phase = _Phase.HELLO
         self._source_ended = False
         self._buffer = Buffer(start)
+        # The round under way is planned again as it was: the ranks knew less when it began.
+        self._first_quota = start.quota if start else None
         self._start: RoundStart | None = None
         self._proposal: Proposal | None = None
         self._planned = Groups.empty()
@@ -243,10 +245,13 @@ class RankProtocol:
     # A round
 
     def _samples_left(self) -> int:
-        """Samples of this rank that are still to be planned."""
+        """Samples of this rank that are still to be planned, as far as its windows tell. What it
+        has received besides does not count: that depends on the time, and this decides steps."""
         if self._share is None:
             return _UNKNOWN
-        return max(self._share - self._buffer.next_number, 0) + len(self._buffer)
+        if self._start is not None and not len(self._start.numbers):
+            return 0  # finished, whatever it was told of its share
+        return max(self._share - self._buffer.taken, 0) + self._buffer.seen
 
     def _quota(self) -> int:
         """Samples in the window of the round that begins.
@@ -255,6 +260,8 @@ class RankProtocol:
         run out. So none has to wait for the others with nothing to train on, and the last window is
         no mere remainder.
         """
+        if self._first_quota is not None:
+            return self._first_quota
         own = self._left[self.rank]
         if own <= 0 or min(self._left) < 0:
             return self.window_size
@@ -334,6 +341,7 @@ class RankProtocol:
         totals = RoundTotals.decode([receipt.totals for receipt in receipts])
         count = len(totals)
         self.rounds += 1
+        self._first_quota = None
         self._phase = _Phase.FILLING
         self._left = [receipt.left for receipt in receipts]
         if not self._has_spare:

@@ -74,6 +74,7 @@ def positions(draw: st.DrawFn) -> Position:
             round=draw(st.integers(0, 9)),
             step=draw(st.integers(0, 99)),
             taken=taken,
+            quota=draw(st.none() | st.integers(0, 99)),
             numbers=array(window),
             columns=np.array([of_each(whole) for _ in range(3)], np.int64),
             ages=array(of_each(st.integers(0, 9))),

@@ -1,4 +1,4 @@
-"""`skip_bad_samples`: what cannot be used is left out by name, up to a limit; all else comes once."""
+"""`skip_bad_samples`: bad samples are left out by name, up to a limit; all others come once."""
 
 from __future__ import annotations
 

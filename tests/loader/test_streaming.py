@@ -232,8 +232,7 @@ def test_an_error_says_after_how_many_samples_also_when_resumed() -> None:
     said = r"raised EOFError after 7 samples of worker 0: torn; mend"
     trail = Trail(1)
     with pytest.raises(SampleError, match=said):
-        for raw in raw_chunks(Torn([]), 1, 3, replays=True):
-            trail.add(as_chunk(raw))
+        [trail.add(as_chunk(raw)) for raw in raw_chunks(Torn([]), 1, 3, replays=True)]
     sources = trail.since(6)
     assert sources is not None
     assert sources.place == 6

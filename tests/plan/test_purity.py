@@ -15,12 +15,6 @@ import evenstep.plan
 PACKAGE = Path(evenstep.plan.__file__).parents[1]
 # What planning and costs know nothing of.
 ABOVE = ("buffer", "messages", "protocol", "settled", "totals")
-    "buffer",
-    "messages",
-    "protocol",
-    "settled",
-    "totals",
-)  # what planning and costs know nothing of
 PURE = [
     *sorted((PACKAGE / "plan").rglob("*.py")),
     *(PACKAGE / f"{name}.py" for name in ("cost", "errors", *ABOVE)),

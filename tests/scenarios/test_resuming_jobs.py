@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from ranks import Job, Rank, run
+from torch.utils.data import IterableDataset
 
 import evenstep
 from documents import Documents
@@ -44,6 +48,25 @@ def train(loader: evenstep.DataLoader, steps: int | None = None) -> list[list[in
 # Exactly
 
 
+class Uneven(IterableDataset):  # type: ignore[type-arg]
+    """A shard of 60 documents on rank 0, and nothing on rank 1."""
+
+    def __init__(self, rank: int) -> None:
+        self.documents, self.position = Documents(0 if rank else 60), 0
+
+    def __iter__(self) -> Iterator[Any]:
+        while self.position < len(self.documents):
+            self.position += 1
+            yield self.documents[self.position - 1]
+        self.position = 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"position": self.position}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.position = state["position"]
+
+
 def check_exact(rank: Rank, kind: str) -> int:
     def make() -> evenstep.DataLoader:
         if kind == "uneven":
@@ -55,13 +78,15 @@ def check_exact(rank: Rank, kind: str) -> int:
             return make_loader(num_workers=1)
         if kind == "stop":
             return make_loader(exhausted="stop")
+        if kind == "iterable":
+            return evenstep.DataLoader(Uneven(rank.rank), policy=POLICY, buffer_size=16)
         return make_loader()
 
     return assert_exact_resume(make, epochs=2, every=1 if kind != "workers" else 12)
 
 
 @pytest.mark.filterwarnings("ignore:epoch .* ended with at least")
-@pytest.mark.parametrize("kind", ["even", "uneven", "empty", "workers", "stop"])
+@pytest.mark.parametrize("kind", ["even", "uneven", "empty", "iterable", "workers", "stop"])
 def test_two_ranks_resume_exactly_after_every_step(kind: str, tmp_path: Path) -> None:
     counts = run(check_exact, 2, kind, folder=tmp_path, within=90)
     assert counts[0] == counts[1] > 3
@@ -99,16 +124,14 @@ def test_a_killed_job_goes_on_with_the_batches_that_would_have_come(
     with Job(train_and_save, 2, tmp_path, False, folder=first) as job:
         job.heard(0, f"step-{killed}")
         for rank in range(2):
-            for pid in psutil_tree(job.pid(rank)):
+            for pid in everything_of(job.pid(rank)):
                 os.kill(pid, signal.SIGKILL)
         job.join(30)
     # A step may have been saved on one rank and not yet on the other: take the last that both have.
     assert run(train_and_save, 2, tmp_path, True, folder=second, within=60) == whole
 
 
-def psutil_tree(pid: int) -> list[int]:
-    import psutil
-
+def everything_of(pid: int) -> list[int]:
     process = psutil.Process(pid)
     return [child.pid for child in process.children(recursive=True)] + [pid]
 
@@ -226,8 +249,6 @@ def load_wrongly(rank: Rank, states: list[dict[str, Any]], which: str) -> str:
     ],
 )
 def test_states_that_do_not_fit_together_are_refused(which: str, said: str, tmp_path: Path) -> None:
-    import re
-
     made = tmp_path / "made"
     made.mkdir()
     world_size = 3 if which == "one of three" else 2

@@ -100,7 +100,7 @@ class EpochRun:
             epoch=epoch.epoch,
             share=epoch.share,
             start=epoch.start,
-            has_spare=len(epoch.remaining.numbers) > 0,
+            has_spare=_has_spare(epoch),
             options={**spec.compared, "steps received before": epoch.received},
         )
         self._to_skip = epoch.received
@@ -289,3 +289,8 @@ class EpochRun:
 
 def _abort(error: Exception) -> bytes:
     return abort_message(f"{type(error).__name__}: {error}")
+
+
+def _has_spare(epoch: EpochSpec) -> bool:
+    """Whether samples of the window that is gone on with are prepared again."""
+    return epoch.start is not None and bool((epoch.remaining.numbers < epoch.start.taken).any())

@@ -155,7 +155,7 @@ class StepIterator(Iterator[tuple[Any, StepInfo]]):
 
     def __del__(self) -> None:
         try:
-            if hasattr(self, "_closing"):
+            if hasattr(self, "_session"):  # else it was never begun
                 self.close()
         except KeyboardInterrupt:
             # Python drops what a finalizer raises, so it is raised anew when this one is through.

@@ -110,6 +110,7 @@ class Position:
         window = self.start.numbers
         return {
             "taken": self.start.taken,
+            "quota": self.start.quota,
             "numbers": window.tolist(),
             "lengths": lengths,
             "supervised": supervised,
@@ -140,6 +141,7 @@ class Position:
                 round=round,
                 step=step,
                 taken=rank["taken"],
+                quota=rank["quota"],
                 numbers=numbers,
                 columns=columns,
                 ages=np.array(rank["ages"], np.int64),
