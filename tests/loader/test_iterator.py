@@ -41,6 +41,9 @@ class Batcher:
     def alive(self) -> bool:
         return True
 
+    def epitaph(self) -> str:
+        return "the batcher died"
+
     def abandon(self) -> None:
         self.calls.append("abandon")
 

@@ -139,3 +139,17 @@ def test_worker_init_fn_finds_and_changes_the_dataset() -> None:
     loader = evenstep.DataLoader(Split(), batch_size=4, num_workers=2, worker_init_fn=initialise)
     seen = [identity for batch, _ in loader.steps() for identity in batch["identity"].tolist()]
     assert sorted(seen) == list(range(COUNT))
+
+
+def test_a_generator_is_a_seed() -> None:
+    def order(**options: Any) -> list[Any]:
+        loader = evenstep.DataLoader(DOCUMENTS, batch_size=5, shuffle=True, **options)
+        return [step.indices for _, step in loader.steps()]
+
+    generator = torch.Generator().manual_seed(8)
+    assert order(generator=generator) == order(seed=8) != order()
+    theirs = TorchDataLoader(DOCUMENTS, shuffle=True, generator=generator)
+    wrapped = evenstep.wrap(theirs, policy=evenstep.FixedBatch(5))
+    assert [step.indices for _, step in wrapped.steps()] == order(seed=8)
+    with pytest.raises(evenstep.ConfigurationError, match="seed=3 contradicts a generator"):
+        order(seed=3, generator=generator)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -121,6 +123,7 @@ def test_the_same_epoch_is_augmented_the_same_again() -> None:
     assert augmented(2, shuffle=True) == loader_epochs
 
 
+@pytest.mark.xfail(strict=True, reason="one seed is set for all samples that are fetched at once")
 def test_a_dataset_that_fetches_in_batches_draws_by_the_sample_too() -> None:
     subset = Subset(Augmented(), range(COUNT))
     expected = augmented(dataset=subset, chunk_size=4)
@@ -135,3 +138,10 @@ def test_without_workers_the_random_state_is_the_trainers() -> None:
         seed_everything(5)
         (ours,) = augmented(num_workers=0)
     assert [ours[index][0] for index in range(COUNT)] == pytest.approx(expected)
+
+
+def test_numpys_generators_are_loaded_before_any_thread_could_load_them() -> None:
+    # A worker that is forked while a thread imports them inherits a lock that nobody opens.
+    said = "import sys, evenstep.loader.process; print('numpy.random' in sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", said], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "True"

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenstep.errors import SampleError
+from evenstep.errors import InvariantError, SampleError
+from evenstep.loader.reception import Received
 from evenstep.loader.shelf import Closed, Shelf
 
 WAIT = 20.0
@@ -21,11 +22,13 @@ WAIT = 20.0
 def put(shelf: Shelf, numbers: list[int], planned: int = 0) -> None:
     """Puts the samples "s3", "s7" of the dataset indices "i3", "i7" for the numbers 3 and 7."""
     shelf.put(
-        [f"s{n}" for n in numbers],
-        [f"i{n}" for n in numbers],
-        np.array(numbers, np.int64),
-        np.array([[n, n, 0] for n in numbers], np.int64),
-        planned,
+        Received(
+            samples=[f"s{n}" for n in numbers],
+            indices=[f"i{n}" for n in numbers],
+            numbers=np.array(numbers, np.int64),
+            columns=np.array([[n, n, 0] for n in numbers], np.int64),
+            planned=planned,
+        )
     )
 
 
@@ -63,7 +66,7 @@ def test_what_was_put_is_taken_by_number_with_its_index_once(
         samples, indices = shelf.take(array(*some))
         assert samples == [f"s{n}" for n in some]
         assert indices == tuple(f"i{n}" for n in some)
-        with pytest.raises(Closed):
+        with pytest.raises(InvariantError):
             shelf.take(array(some[0]))
 
 
@@ -133,12 +136,29 @@ def test_after_the_end_what_is_there_is_still_given_and_nothing_more_is_taken_in
     shelf.end()
     for thread in (blocked, waiting):
         thread.join(WAIT)
-    assert [type(error) for error in refused + missed] == [Closed, Closed]
+    assert [type(error) for error in refused + missed] == [Closed, InvariantError]
+    assert str(missed[0]) == "samples [2] never arrived"
     columns = shelf.next_columns()
     assert columns is not None
     assert columns[1].tolist() == [0, 1]
     assert shelf.next_columns() is None
     assert shelf.take(array(0, 1))[0] == ["s0", "s1"]
+
+
+def test_once_no_columns_are_wanted_only_what_is_planned_is_taken_in() -> None:
+    shelf = Shelf(2)
+    put(shelf, [0, 1], planned=2)
+    blocked, refused = in_thread(lambda: put(shelf, [4]))
+    shelf.stop()
+    blocked.join(WAIT)
+    assert type(refused[0]) is Closed
+    waiting, results = in_thread(lambda: shelf.take(array(3)))
+    put(shelf, [2, 3], planned=2)  # though the shelf is full
+    waiting.join(WAIT)
+    assert results == [(["s3"], ("i3",))]
+    with pytest.raises(Closed):
+        put(shelf, [5])
+    assert shelf.take(array(0, 1, 2))[0] == ["s0", "s1", "s2"]
 
 
 def test_the_first_failure_is_what_planning_and_taking_meet_after_what_came_before() -> None:

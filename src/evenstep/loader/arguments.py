@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch.utils.data import IterableDataset
 
 from evenstep.batch.loss_scale import LOSS_SCALING
@@ -12,7 +13,14 @@ from evenstep.plan.fixed_batch import FixedBatch
 from evenstep.plan.policy import Policy, check_at_least
 from evenstep.protocol import EXHAUSTED_MODES
 
-__all__ = ["check_choices", "check_order", "check_workers", "resolve_policy", "start_method"]
+__all__ = [
+    "check_choices",
+    "check_order",
+    "check_workers",
+    "resolve_policy",
+    "resolve_seed",
+    "start_method",
+]
 
 
 def check_choices(*, loss_scaling: str, exhausted: str, group: Any) -> None:
@@ -82,6 +90,16 @@ def resolve_policy(policy: Policy | None, batch_size: int | None, drop_last: boo
     if not isinstance(policy, Policy):
         raise ConfigurationError(f"policy={policy!r} is no evenstep policy object")
     return policy
+
+
+def resolve_seed(seed: int, generator: torch.Generator | None) -> int:
+    if generator is None:
+        return seed
+    if seed:
+        raise ConfigurationError(
+            f"seed={seed} contradicts a generator, whose initial seed it is; pass one of them"
+        )
+    return int(generator.initial_seed())
 
 
 def start_method(context: Any) -> str | None:

@@ -21,6 +21,7 @@ from evenstep.loader.arguments import (
     check_order,
     check_workers,
     resolve_policy,
+    resolve_seed,
     start_method,
 )
 from evenstep.loader.batcher import End
@@ -61,6 +62,7 @@ class DataLoader:
             process, once per step.
         shuffle, seed: without a `sampler`, the order is that of torch's ``DistributedSampler``:
             a function of (seed, epoch), padded to a multiple of the ranks.
+        generator: its initial seed is the seed, in place of `seed`. Nothing is drawn from it.
         sampler: yields this rank's own indices. It runs in this process. To resume, its order must
             be a function of (seed, epoch).
         shard_sampler: `sampler` yields the same indices, those of the whole job, on every rank, and
@@ -104,6 +106,7 @@ class DataLoader:
         collate_fn: Callable[[list[Any]], Any] | None = None,
         shuffle: bool = False,
         seed: int = 0,
+        generator: torch.Generator | None = None,
         sampler: Iterable[Any] | None = None,
         shard_sampler: bool = False,
         drop_last: bool = False,
@@ -128,6 +131,7 @@ class DataLoader:
         group: dist.ProcessGroup | str | None = None,
     ) -> None:
         policy = resolve_policy(policy, batch_size, drop_last)
+        seed = resolve_seed(seed, generator)
         check_at_least(0, seed=seed, skip_bad_samples=skip_bad_samples)
         check_at_least(
             1,

@@ -12,6 +12,7 @@ import zlib
 from typing import Any
 
 import numpy as np
+import numpy.random  # now, since a worker forked while a thread loads it waits for ever
 import torch
 
 __all__ = ["epoch_seed", "rank_seed", "sample_seed", "seed_everything"]

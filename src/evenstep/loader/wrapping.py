@@ -25,7 +25,7 @@ __all__ = ["wrap"]
 def wrap(loader: TorchDataLoader[Any], *, policy: Policy, **options: Any) -> DataLoader:
     """A loader over the same dataset, in the same order, with batches formed by `policy`.
 
-    Taken over are the dataset, sampler, collate function, workers, pinning, timeout, start method
+    Taken over are the dataset, sampler, collate function, seed, workers, pinning, timeout, start method
     and persistence. Where the torch loader has its stock sampler, evenstep shards by rank itself;
     any other sampler is trusted to yield this rank's share. Its batch size is given up: that is
     what `policy` decides. The torch loader itself is not touched.
@@ -48,6 +48,8 @@ def wrap(loader: TorchDataLoader[Any], *, policy: Policy, **options: Any) -> Dat
         "pin_memory": loader.pin_memory,
         "worker_init_fn": loader.worker_init_fn,
     }
+    if loader.generator is not None and "seed" not in options:
+        taken["generator"] = loader.generator
     if loader.num_workers and options.get("num_workers", 1):
         taken["timeout"] = loader.timeout
         taken["prefetch_factor"] = loader.prefetch_factor
