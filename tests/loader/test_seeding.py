@@ -123,8 +123,7 @@ def test_the_same_epoch_is_augmented_the_same_again() -> None:
     assert augmented(2, shuffle=True) == loader_epochs
 
 
-@pytest.mark.xfail(strict=True, reason="one seed is set for all samples that are fetched at once")
-def test_a_dataset_that_fetches_in_batches_draws_by_the_sample_too() -> None:
+def test_samples_of_a_subset_draw_by_the_sample_too() -> None:
     subset = Subset(Augmented(), range(COUNT))
     expected = augmented(dataset=subset, chunk_size=4)
     assert augmented(dataset=subset, chunk_size=5) == expected

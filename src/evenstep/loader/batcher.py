@@ -135,6 +135,7 @@ class EpochRun:
                 before it has been delivered, so that all ranks get equally many.
             Closed: `close` was called.
         """
+        self._guard(lambda: intake.begin(self._epoch))
         threads = [
             threading.Thread(
                 target=self._guard, args=(work,), name=f"evenstep{work.__name__}", daemon=True
@@ -143,7 +144,8 @@ class EpochRun:
         ]
         for thread in threads:
             thread.start()
-        self._guard(lambda: self._take_in(intake))
+        if self._failure is None:
+            self._guard(lambda: self._take_in(intake))
         for thread in threads:
             thread.join()
         if self._closed.is_set():

@@ -6,13 +6,13 @@ dataset is wrapped so that an error names the sample, and otherwise shows throug
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from torch.utils.data import Dataset, get_worker_info
+from torch.utils.data import Dataset, Subset, get_worker_info
 
 from evenstep.batch.measure import Measure
 from evenstep.errors import SampleError
@@ -113,7 +113,7 @@ class IndexedDataset(Transparent, Dataset):  # type: ignore[type-arg]
     def _prepare(self, request: Request) -> Iterator[Any]:
         # In the trainer's process, random state is the trainer's.
         seeds = get_worker_info() is not None
-        fetch = getattr(self._dataset, "__getitems__", None)
+        fetch = _batched_fetch(self._dataset)
         if fetch is not None and request.indices:
             if seeds:
                 seed_everything(sample_seed(request.epoch_seed, request.indices[0]))
@@ -151,6 +151,15 @@ class IndexedDataset(Transparent, Dataset):  # type: ignore[type-arg]
 
     def __getitem__(self, request: Request) -> Raw:
         return self.__getitems__([request])
+
+
+def _batched_fetch(dataset: Any) -> Callable[[list[Any]], Sequence[Any]] | None:
+    """The dataset's own way to fetch several samples at once. torch's ``Subset`` has one in any
+    case; what counts is whether the dataset in it has."""
+    inner = dataset
+    while isinstance(inner, Subset):
+        inner = inner.dataset
+    return getattr(dataset, "__getitems__", None) if hasattr(inner, "__getitems__") else None
 
 
 def _failed(what: str, error: Exception) -> SampleError:

@@ -392,7 +392,9 @@ class DataLoader:
         """
         _, world_size = self._place()
         size = self._epochs.share_size(world_size)
-        if isinstance(self.policy, FixedBatch) and size is not None:
+        if isinstance(self.policy, FixedBatch):
+            if size is None:
+                raise TypeError("the number of samples is not known, so neither is that of steps")
             batch = self.policy.batch_size
             return size // batch if self.policy.drop_last else -(-size // batch)
         raise TypeError(

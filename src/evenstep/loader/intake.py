@@ -85,13 +85,14 @@ class IndexFeed:
 
 
 class Intake:
-    """Owns the inner loader. `chunks` may be run once per epoch."""
+    """Owns the inner loader. For each epoch call `begin`, then run `chunks`."""
 
     def __init__(self, spec: LoaderSpec, feed: Connection | None) -> None:
         self._spec = spec
         self._generator = torch.Generator()
         self._feed: IndexFeed | None = None
         self._chunked: ChunkedIterable | None = None
+        self._iterator: Iterator[Chunk] = iter(())
         workers = spec.num_workers
         skips = spec.skip_bad_samples > 0
         options: dict[str, Any] = {
@@ -116,6 +117,22 @@ class Intake:
             dataset = IndexedDataset(spec.dataset, skips=skips)
             self._loader = DataLoader(dataset, batch_sampler=self._feed, **options)
 
+    def begin(self, epoch: EpochSpec) -> None:
+        """Starts the workers. Forks, where that is how processes are started: so before there are
+        threads, one of which may hold a lock that a worker would wait for.
+
+        Raises: as `chunks`.
+        """
+        seed = rank_seed(self._spec.seed, epoch.epoch, self._spec.rank)
+        self._generator.manual_seed(seed)
+        if self._feed is not None:
+            self._feed.serial = epoch.serial
+            self._feed.epoch_seed = epoch_seed(self._spec.seed, epoch.epoch)
+        if self._chunked is not None:
+            self._chunked.begin(epoch.sources)
+        with self._explaining():
+            self._iterator = iter(self._loader)
+
     def chunks(self, epoch: EpochSpec, trail: Trail | None) -> Generator[Arrival, None, None]:
         """All chunks of this rank's share of an epoch, in order.
 
@@ -126,26 +143,27 @@ class Intake:
             SampleError: a sample cannot be used.
             Exception: whatever the inner loader raises when a worker dies or hangs.
         """
-        seed = rank_seed(self._spec.seed, epoch.epoch, self._spec.rank)
-        self._generator.manual_seed(seed)
+        iterator, self._iterator = self._iterator, iter(())  # the workers end with the pass
+        with self._explaining():
+            if self._feed is not None:
+                yield from self._fed(iterator, self._feed)
+            else:
+                assert trail is not None
+                yield from self._streamed(iterator, epoch, trail)
+
+    @contextlib.contextmanager
+    def _explaining(self) -> Iterator[None]:
         try:
             with _hearing_of_deaths() if self._spec.num_workers else contextlib.nullcontext():
-                if self._chunked is not None:
-                    assert trail is not None
-                    yield from self._streamed(self._chunked, epoch, trail)
-                else:
-                    assert self._feed is not None
-                    yield from self._fed(self._feed, epoch)
+                yield
         except Exception as error:
             explained = self._explain(error)
             if explained is error:
                 raise
             raise explained from error
 
-    def _fed(self, feed: IndexFeed, epoch: EpochSpec) -> Iterator[Arrival]:
-        feed.serial = epoch.serial
-        feed.epoch_seed = epoch_seed(self._spec.seed, epoch.epoch)
-        for chunk in self._loader:
+    def _fed(self, chunks: Iterator[Chunk], feed: IndexFeed) -> Iterator[Arrival]:
+        for chunk in chunks:
             numbers, indices = feed.asked.popleft()
             yield Arrival(
                 chunk,
@@ -156,11 +174,10 @@ class Intake:
             )
 
     def _streamed(
-        self, chunked: ChunkedIterable, epoch: EpochSpec, trail: Trail
+        self, chunks: Iterator[Chunk], epoch: EpochSpec, trail: Trail
     ) -> Iterator[Arrival]:
-        chunked.begin(epoch.sources)
         ended: set[int] = set()
-        for chunk in self._loader:
+        for chunk in chunks:
             begin = trail.add(chunk)
             positions, numbers = epoch.remaining.select(begin, chunk.size)
             wanted = dict(zip(positions.tolist(), numbers.tolist()))
@@ -168,6 +185,7 @@ class Intake:
             names = [wanted[place] for place in chunk.places[kept].tolist()]
             bad = tuple((wanted[p], None, why) for p, why in chunk.bad if p in wanted)
             yield Arrival(chunk, kept, np.array(names, np.int64), None, bad)
+            assert chunk.origin is not None
             if chunk.origin.ended:
                 ended.add(chunk.origin.worker)
             if len(ended) == max(self._spec.num_workers, 1):

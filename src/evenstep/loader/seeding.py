@@ -2,7 +2,8 @@
 
 What a dataset draws while it prepares a sample in a worker depends on the sample's index, and not
 on which worker prepares it or what it has prepared before. So random augmentation is the same for
-any number of workers, and after a resume.
+any number of workers, and after a resume. (A dataset that fetches several samples at once, by
+``__getitems__``, is seeded once for all of them, so there it depends on the chunk.)
 """
 
 from __future__ import annotations

@@ -86,11 +86,18 @@ class LoaderState:
             )
         try:
             epoch, job = state["epoch"], state["job"]
-            stream = epoch["stream"] and Stream(
-                epoch["stream"]["total"],
-                epoch["stream"]["tail"],
-                np.array(epoch["stream"]["leftover"], np.int64),
-            )
+            _check_kinds(epoch, _EPOCH_KINDS)
+            _check_kinds(job, _JOB_KINDS)
+            for key, part in state.items():
+                if key.startswith("dp_rank_"):
+                    _check_kinds(part, _RANK_KINDS)
+            stream = None
+            if epoch["stream"] is not None:
+                stream = Stream(
+                    epoch["stream"]["total"],
+                    epoch["stream"]["tail"],
+                    np.array(epoch["stream"]["leftover"], np.int64),
+                )
             where = {
                 "epoch": epoch["number"],
                 "round": epoch["round"],
@@ -112,6 +119,11 @@ class LoaderState:
         if job["world_size"] is None:
             start = beginning(epoch["round"], epoch["step"])
             merged = Position(epoch=epoch["number"], stream=stream, start=start)
+        elif not ranks:
+            raise MismatchError(
+                "the state has the part of no rank; give every rank the state that it saved, or "
+                "the parts of all: evenstep.merge_states(states)"
+            )
         return cls(job=job, epoch=epoch, ranks=ranks, merged=merged)
 
     def position(self, rank: int, world_size: int) -> Position:
@@ -207,6 +219,46 @@ def check_job(saved: Mapping[str, Any], now: Mapping[str, Any]) -> None:
                 f"loader has {_short(now[key])}; build it as before, or begin a new epoch without "
                 "loading the state"
             )
+
+
+_STREAM_KINDS = {"total": int, "tail": int, "leftover": [int]}
+_EPOCH_KINDS = {
+    "number": int,
+    "round": int,
+    "step": int,
+    "received": int,
+    "stream": (_STREAM_KINDS, None),
+}
+_JOB_KINDS = {
+    "world_size": (int, None),
+    "buffer_size": int,
+    "iterable": ({"num_workers": int, "chunk_size": int}, None),
+}
+_RANK_KINDS = {
+    **{key: [int] for key in ("numbers", "lengths", "supervised", "patches", "ages", "trained")},
+    "taken": int,
+    "quota": (int, None),
+    "share": {"tail": int, "leftover": [int]},
+    "witness": {"places": [int], "digest": int},
+    "sources": (str, None),
+    "skipped": list,
+}
+
+
+def _check_kinds(value: Any, kind: Any, path: str = "") -> None:
+    """Raises `TypeError` where a value is not of the kind: a type, fields by name, a list of one
+    kind, or one of several kinds."""
+    if isinstance(kind, dict) and isinstance(value, Mapping):
+        for name, inner in kind.items():
+            _check_kinds(value[name], inner, f"{path}.{name}")
+    elif isinstance(kind, list) and isinstance(value, list):
+        for item in value:
+            _check_kinds(item, kind[0], path)
+    elif isinstance(kind, tuple):
+        if value is not None:
+            _check_kinds(value, kind[0], path)
+    elif not isinstance(kind, type) or not isinstance(value, kind):
+        raise TypeError(f"{path.lstrip('.')} is {_short(value)}")
 
 
 def _short(value: Any) -> str:

@@ -25,10 +25,10 @@ __all__ = ["wrap"]
 def wrap(loader: TorchDataLoader[Any], *, policy: Policy, **options: Any) -> DataLoader:
     """A loader over the same dataset, in the same order, with batches formed by `policy`.
 
-    Taken over are the dataset, sampler, collate function, seed, workers, pinning, timeout, start method
-    and persistence. Where the torch loader has its stock sampler, evenstep shards by rank itself;
-    any other sampler is trusted to yield this rank's share. Its batch size is given up: that is
-    what `policy` decides. The torch loader itself is not touched.
+    Taken over are the dataset, sampler, collate function, seed, workers, pinning, timeout, start
+    method and persistence. Where the torch loader has its stock sampler, evenstep shards by rank
+    itself; any other sampler is trusted to yield this rank's share. Its batch size is given up:
+    that is what `policy` decides. The torch loader itself is not touched.
 
     Args:
         loader: a plain `torch.utils.data.DataLoader`, not one that a framework has rebuilt.
