@@ -67,12 +67,14 @@ class Buffer:
         """Takes samples that follow all earlier ones, and gives their arrival numbers."""
         if numbers is None:
             numbers = np.arange(self.next_number, self.next_number + len(columns))
+        elif len(numbers) and (
+            numbers[0] < self.next_number or (len(numbers) > 1 and np.diff(numbers).min() < 1)
+        ):
+            raise InvariantError(
+                f"arrival numbers {numbers[0]} to {numbers[-1]} do not follow "
+                f"{self.next_number - 1}"
+            )
         if len(numbers):
-            if numbers[0] < self.next_number or (np.diff(numbers) < 1).any():
-                raise InvariantError(
-                    f"arrival numbers {numbers[0]} to {numbers[-1]} do not follow "
-                    f"{self.next_number - 1}"
-                )
             self._arrived.append((columns, numbers))
             self._count += len(numbers)
             self.next_number = int(numbers[-1]) + 1

@@ -38,7 +38,7 @@ import numpy.typing as npt
 import evenstep.messages as wire
 from evenstep.buffer import Buffer, RoundStart
 from evenstep.errors import ConfigurationError, InvariantError
-from evenstep.plan.contract import check_plan
+from evenstep.plan.contract import check_memory, check_positions
 from evenstep.plan.groups import Groups
 from evenstep.plan.policy import Plan, Policy, Proposal, Window, check_at_least
 from evenstep.settled import PlannedStep, SettledRound
@@ -319,14 +319,15 @@ class RankProtocol:
         assert self._start is not None
         lengths, supervised, patches = self._start.columns
         groups, dropped = plan.groups, plan.dropped
-        planned = check_plan(self.policy, plan, lengths, patches)
-        self._buffer.remove(planned)
+        self._buffer.remove(check_positions(self.policy, plan, len(lengths)))
         self._planned = Groups(self._start.numbers[groups.members], groups.offsets)
         self._receipt = Receipt.none()
         if len(groups):
+            shapes, begins = groups.shapes(lengths), groups.offsets[:-1]
+            check_memory(self.policy, shapes, np.add.reduceat(patches[groups.members], begins))
             self._receipt = Receipt.of(
-                groups.shapes(lengths),
-                np.add.reduceat(supervised[groups.members], groups.offsets[:-1]),
+                shapes,
+                np.add.reduceat(supervised[groups.members], begins),
                 self.policy.cost,
                 packed=self.policy.packed,
             )

@@ -5,25 +5,26 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from evenstep.cost import GroupShapes
 from evenstep.errors import InvariantError
 from evenstep.plan.policy import Plan, Policy
 
-__all__ = ["check_plan"]
+__all__ = ["check_memory", "check_positions"]
 
 Int64Array = npt.NDArray[np.int64]
 
 
-def check_plan(policy: Policy, plan: Plan, lengths: Int64Array, patches: Int64Array) -> Int64Array:
+def check_positions(policy: Policy, plan: Plan, count: int) -> Int64Array:
     """
     Args:
-        lengths, patches: [samples] of the window.
+        count: samples in the window.
 
     Returns:
         The window positions that leave the window, each once.
 
     Raises:
         InvariantError: the plan names a position twice, or one that is not in the window, has an
-            empty group, plans nothing, or breaks the policy's memory limit.
+            empty group, or plans nothing.
     """
     groups = plan.groups
     begin, end = groups.offsets[[0, -1]].tolist()
@@ -31,21 +32,31 @@ def check_plan(policy: Policy, plan: Plan, lengths: Int64Array, patches: Int64Ar
         raise InvariantError(
             f"{policy.name} planned a group without samples, or samples without a group"
         )
-    planned = np.concatenate([groups.members, plan.dropped])
+    planned = groups.members
+    if len(plan.dropped):
+        planned = np.concatenate([planned, plan.dropped])
     if not len(planned):
         raise InvariantError(f"{policy.name} planned nothing in a round")
-    uses = np.bincount(planned[planned >= 0], minlength=len(lengths))
-    if planned.min() < 0 or len(uses) > len(lengths) or uses.max() > 1:
+    if planned.min() < 0 or planned.max() >= count or np.bincount(planned).max() > 1:
         raise InvariantError(f"{policy.name} planned a sample twice or out of nowhere")
-    if policy.limit is not None and len(groups):
-        shapes = groups.shapes(lengths)
-        of_groups = np.add.reduceat(patches[groups.members], groups.offsets[:-1])
-        # A single sample cannot be made smaller: whether it is accepted is decided as it arrives.
-        over = (shapes.samples > 1) & ~policy.limit.fits(shapes, of_groups)
-        if over.any():
-            worst = int(np.argmax(over))
-            raise InvariantError(
-                f"{policy.name} planned {shapes.samples[worst]} samples of up to "
-                f"{shapes.longest[worst]} tokens together, over {policy.limit}"
-            )
     return planned
+
+
+def check_memory(policy: Policy, shapes: GroupShapes, patches: Int64Array) -> None:
+    """
+    Args:
+        shapes, patches: [groups].
+
+    Raises:
+        InvariantError: a group breaks the policy's memory limit.
+    """
+    if policy.limit is None:
+        return
+    # A single sample cannot be made smaller: whether it is accepted is decided as it arrives.
+    over = (shapes.samples > 1) & ~policy.limit.fits(shapes, patches)
+    if over.any():
+        worst = int(np.argmax(over))
+        raise InvariantError(
+            f"{policy.name} planned {shapes.samples[worst]} samples of up to "
+            f"{shapes.longest[worst]} tokens together, over {policy.limit}"
+        )
