@@ -96,6 +96,25 @@ def kill_something(job: Job, world_size: int, draw: random.Random) -> str:
     return what
 
 
+def takes_effect(job: Job, world_size: int, root: Path) -> bool:
+    """False if the job goes on: what was killed was about to end, with its epoch."""
+
+    def saved() -> int:
+        return sum(1 for _ in root.glob("*/complete"))
+
+    before, deadline = saved(), time.monotonic() + 20
+    while time.monotonic() < deadline:
+        if not all(psutil.pid_exists(job.pid(rank)) for rank in range(world_size)) or any(
+            psutil.Process(job.pid(rank)).status() == psutil.STATUS_ZOMBIE
+            for rank in range(world_size)
+        ):
+            return True
+        if saved() >= before + 3:
+            return False
+        time.sleep(0.05)
+    return True  # neither: `join` says where it hangs
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(SECONDS + 300)
 def test_no_sample_is_lost_or_repeated_whatever_is_killed(tmp_path: Path) -> None:
@@ -124,8 +143,12 @@ def test_no_sample_is_lost_or_repeated_whatever_is_killed(tmp_path: Path) -> Non
         folder.mkdir()
         with Job(train, world_size, root, before, exactly, options, folder=folder) as job:
             time.sleep(draw.uniform(1.5, 8))
-            killed[kill_something(job, world_size, draw)] += 1
             begin = time.monotonic()
+            killed[kill_something(job, world_size, draw)] += 1
+            while not takes_effect(job, world_size, root):
+                killed["process that had nothing more to do"] += 1
+                begin = time.monotonic()
+                kill_something(job, world_size, draw)
             outcomes = job.join(20)
             slowest = max(slowest, time.monotonic() - begin)
         for outcome in outcomes:

@@ -7,6 +7,7 @@ every rank needs the parts of all.
 from __future__ import annotations
 
 import os
+import warnings
 from typing import Any
 
 from evenstep.errors import MismatchError
@@ -41,7 +42,10 @@ def read_states(checkpoint: str | os.PathLike[str], key: str = "loader") -> dict
             f"the checkpoint {os.fspath(checkpoint)} has nothing under {key!r}, but {some}; give "
             "the key under which the loader was saved"
         )
-    load(found, storage_reader=reader, no_dist=True)
+    with warnings.catch_warnings():
+        # Each rank reads for itself, whatever the others do: that is not worth a warning.
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+        load(found, storage_reader=reader, no_dist=True)
     state: dict[str, Any] = {}
     for name, value in found.items():
         place = state

@@ -1,0 +1,73 @@
+"""A job that can be stopped at any step, and gone on with on any number of ranks.
+
+    torchrun --nproc-per-node 2 examples/resume.py --folder /tmp/job --stop-after 12
+    torchrun --nproc-per-node 2 examples/resume.py --folder /tmp/job --stop-after 12
+    torchrun --nproc-per-node 1 examples/resume.py --folder /tmp/job
+
+Kill it in any way you like in between. On as many ranks as before come exactly the batches that
+would have come; on another number every remaining sample of the epoch comes once.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from ddp import Documents, NextToken
+from torch import optim
+from torch.nn.parallel import DistributedDataParallel
+
+import evenstep
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    arguments.add_argument("--folder", type=Path, required=True, help="where checkpoints go")
+    arguments.add_argument("--stop-after", type=int, help="steps to make before leaving")
+    options = arguments.parse_args()
+    dist.init_process_group("gloo")
+    model = DistributedDataParallel(NextToken())
+    optimizer = optim.SGD(model.parameters(), lr=0.1)
+    loader = evenstep.DataLoader(
+        Documents(2000),
+        policy=evenstep.TokenBudget(max_tokens=8192),
+        shuffle=True,
+        seed=0,
+        num_workers=1,
+        buffer_size=256,
+    )
+    complete = sorted(options.folder.glob("*/.metadata"))  # written last
+    if complete:
+        checkpoint = complete[-1].parent
+        dcp.load({"model": model.module}, checkpoint_id=checkpoint)
+        # Every rank reads the parts of all ranks, so their number may differ.
+        loader.load_state_dict(evenstep.read_states(checkpoint, "loader"))
+    made = 0
+    for epoch in range(loader.epoch, 2):
+        loader.set_epoch(epoch)
+        for batch in loader:
+            step = evenstep.pop_step(batch)
+            loss = model(batch["input_ids"], batch["labels"]) * step.loss_scale
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            made += 1
+            if step.step % 5 == 4 or made == options.stop_after:
+                name = f"epoch-{step.epoch}-step-{step.step:05d}"
+                dcp.save(
+                    {"model": model.module, "loader": loader}, checkpoint_id=options.folder / name
+                )
+                if step.rank == 0:
+                    print(f"{name} on {step.world_size} ranks, loss {loss.item():.3f}, saved")
+            if made == options.stop_after:
+                loader.close()
+                dist.destroy_process_group()
+                return
+    loader.close()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
