@@ -7,6 +7,7 @@ a real one, and must come again.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -90,8 +91,10 @@ def kill_something(job: Job, world_size: int, draw: random.Random) -> str:
         for other in range(world_size):
             root = psutil.Process(job.pid(other))
             for one in [*root.children(recursive=True), root]:
-                one.kill()
-    else:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    one.kill()
+        return what
+    with contextlib.suppress(psutil.NoSuchProcess):  # it has just ended
         victim.send_signal(draw.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGTERM]))
     return what
 
