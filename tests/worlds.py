@@ -16,7 +16,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from evenstep.buffer import RoundStart
-from evenstep.plan import FixedBatch, Groups, Plan, Policy, Proposal, TokenBudget
+from evenstep.plan import Even, FixedBatch, Groups, Plan, Policy, Proposal, TokenBudget
 from evenstep.plan.groups import generator
 from evenstep.plan.stream import Progress
 from evenstep.protocol import RankProtocol
@@ -53,6 +53,7 @@ KEEPING = st.one_of(
         max_wait=st.integers(0, 3),
         emission_order=st.sampled_from(["aligned", "flip-balanced"]),
     ),
+    st.builds(Even, st.integers(30, 200), max_wait=st.integers(0, 3)),
     st.builds(Arbitrary, st.integers(0, 5)),
 )
 """Policies that drop no sample."""

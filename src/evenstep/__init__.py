@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from evenstep.loader import merge_states as merge_states
     from evenstep.loader import read_states as read_states
     from evenstep.loader import wrap as wrap
+    from evenstep.plan import Even as Even
     from evenstep.plan import FixedBatch as FixedBatch
     from evenstep.plan import Policy as Policy
     from evenstep.plan import TokenBudget as TokenBudget
@@ -54,7 +55,7 @@ _HOMES = {
         "SampleError",
     ),
     "evenstep.loader": ("DataLoader", "merge_states", "read_states", "wrap"),
-    "evenstep.plan": ("FixedBatch", "Policy", "TokenBudget"),
+    "evenstep.plan": ("Even", "FixedBatch", "Policy", "TokenBudget"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

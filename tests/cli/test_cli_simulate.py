@@ -163,7 +163,7 @@ def test_cost_changes_what_imbalance_is_measured_in(capsys: Capture) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("even-more",), "unknown policy 'even-more'; known are token-budget, fixed-batch"),
+        (("even-more",), "unknown policy 'even-more'; known are even, token-budget, fixed-batch"),
         (("--lengths", "wikipedia"), "'wikipedia'"),
         (("--lengths", "gone.npy"), "no file gone.npy"),
         (("--world-size", "0"), "world_size=0 must be at least 1"),

@@ -31,6 +31,7 @@ POLICIES = {
     "drop last": evenstep.FixedBatch(4, drop_last=True),
     "budget": evenstep.TokenBudget(512),
     "few steps a round": evenstep.TokenBudget(300, max_steps_per_round=2),
+    "even": evenstep.Even(512),
     "flipped": evenstep.TokenBudget(300, emission_order="flip-rank-round"),
 }
 

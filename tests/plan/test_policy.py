@@ -14,9 +14,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from plan_world import Turn, play
 
-from evenstep.cost import Cost, GroupShapes, PaddedTokenCost, TokenCost
+from evenstep.cost import (
+    Cost,
+    FittedCost,
+    GroupShapes,
+    PaddedTokenCost,
+    TokenCost,
+    TransformerCost,
+)
 from evenstep.errors import SampleError
-from evenstep.plan import FixedBatch, Policy, TokenBudget
+from evenstep.plan import Even, FixedBatch, Policy, TokenBudget
 from evenstep.plan.token_budget import EMISSION_ORDERS
 
 TOKEN_BUDGETS = st.builds(
@@ -29,7 +36,21 @@ TOKEN_BUDGETS = st.builds(
     emission_order=st.sampled_from(EMISSION_ORDERS),
 )
 FIXED_BATCHES = st.builds(FixedBatch, st.integers(1, 8), drop_last=st.booleans())
-POLICIES = st.one_of(TOKEN_BUDGETS, FIXED_BATCHES)
+EVENS = st.builds(
+    Even,
+    st.integers(1, 600),
+    max_patches=st.none() | st.integers(1, 30),
+    max_wait=st.integers(0, 5),
+    cost=st.sampled_from(
+        [
+            PaddedTokenCost(),
+            TokenCost(),
+            TransformerCost(layers=2, hidden_size=8, heads=2, ffn_size=16),
+            FittedCost(per_group=3.0, per_token=0.1, per_pair=0.0),
+        ]
+    ),
+)
+POLICIES = st.one_of(TOKEN_BUDGETS, FIXED_BATCHES, EVENS)
 
 
 @dataclass(frozen=True)
@@ -108,7 +129,7 @@ def test_groups_never_break_the_memory_limit(policy: Policy, world: World) -> No
             if isinstance(policy, FixedBatch):
                 assert (shapes.samples <= policy.batch_size).all()
                 continue
-            assert isinstance(policy, TokenBudget)
+            assert isinstance(policy, (TokenBudget, Even))
             several = shapes.samples > 1
             assert (shapes.padded[several] <= policy.max_tokens).all()
             if policy.max_patches is not None and turn.steps:

@@ -9,7 +9,7 @@ from typing import Any
 
 from evenstep.cost import Cost, PaddedTokenCost, TokenCost, TransformerCost
 from evenstep.errors import ConfigurationError
-from evenstep.plan import FixedBatch, Policy, TokenBudget
+from evenstep.plan import Even, FixedBatch, Policy, TokenBudget
 
 __all__ = ["POLICIES", "PolicyOptions", "parse_cost", "parse_policy"]
 
@@ -24,6 +24,7 @@ class PolicyOptions:
 
 
 POLICIES: Mapping[str, Callable[[PolicyOptions], Policy]] = {
+    "even": lambda o: Even(o.max_tokens, cost=o.cost),
     "token-budget": lambda o: TokenBudget(o.max_tokens, cost=o.cost),
     "fixed-batch": lambda o: FixedBatch(o.batch_size, cost=o.cost),
 }

@@ -85,7 +85,7 @@ def resolve_policy(policy: Policy | None, batch_size: int | None, drop_last: boo
         return FixedBatch(batch_size, drop_last=drop_last)
     if policy is None:
         raise ConfigurationError(
-            "no policy: pass policy=evenstep.TokenBudget(max_tokens=...) or batch_size=..."
+            "no policy: pass policy=evenstep.Even(max_tokens=...) or batch_size=..."
         )
     if not isinstance(policy, Policy):
         raise ConfigurationError(f"policy={policy!r} is no evenstep policy object")
