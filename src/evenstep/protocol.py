@@ -263,13 +263,14 @@ class RankProtocol:
         if self._first_quota is not None:
             return self._first_quota
         own = self._left[self.rank]
-        if own <= 0 or min(self._left) < 0:
+        if own <= 0 or not self._all_known():
             return self.window_size
         rounds = -(-max(self._left) // self.window_size)
         return -(-own // rounds)
 
     def _propose(self) -> bytes:
-        self._start = start = self._buffer.look(self._quota(), round=self.rounds, step=self.steps)
+        quota = self._quota()
+        self._start = start = self._buffer.look(quota, round=self.rounds, step=self.steps)
         lengths, supervised, patches = start.columns
         if not len(lengths):
             self._proposal = None
@@ -279,7 +280,7 @@ class RankProtocol:
             lengths=lengths,
             ages=start.ages,
             patches=patches if self.policy.counts_patches else None,
-            exhausted=len(self._buffer) == len(lengths) and self._no_more(),
+            exhausted=len(lengths) < quota or (self._all_known() and not self._after(start)),
             seed=self.seed,
             epoch=self.epoch,
             round=self.rounds,
@@ -288,9 +289,14 @@ class RankProtocol:
         head = wire.ProposalHead(False, False, len(window), int(supervised.sum()))
         return wire.encode_proposal(head, self._proposal.message.astype("<i8").tobytes())
 
-    def _no_more(self) -> bool:
-        """Whether all samples of this rank have been received."""
-        return self._source_ended or self._share == self._buffer.next_number
+    def _all_known(self) -> bool:
+        """Whether all ranks know how much they have left."""
+        return min(self._left) >= 0
+
+    def _after(self, start: RoundStart) -> int:
+        """Samples of this rank's share that come after a window. Told by numbers alone: that the
+        source has ended is known sooner or later, as it happens."""
+        return max((self._share or 0) - start.taken, 0)
 
     def _settle(self, bodies: Sequence[memoryview]) -> None:
         proposals = [wire.decode_proposal(body) for body in bodies]

@@ -29,15 +29,14 @@ from documents import Documents
 
 SECONDS = float(os.environ.get("EVENSTEP_SOAK_SECONDS", "1200"))
 SEED = int(os.environ.get("EVENSTEP_SOAK_SEED", "0"))
+POLICY = [evenstep.Even(600), evenstep.TokenBudget(600)][SEED % 2]
 COUNT = 960  # a multiple of every number of ranks, so that no epoch repeats a sample
 WORLDS = (1, 2, 4)
 
 
 def train(rank: Rank, root: Path, before: int, exactly: bool, options: dict[str, Any]) -> None:
     """Goes on from checkpoint `before`, until it is killed."""
-    loader = evenstep.DataLoader(
-        Documents(COUNT), policy=evenstep.TokenBudget(600), shuffle=True, seed=1, **options
-    )
+    loader = evenstep.DataLoader(Documents(COUNT), policy=POLICY, shuffle=True, seed=1, **options)
     if before >= 0:
         states = [part["state"] for part in parts_of(root / str(before))]
         loader.load_state_dict(states[rank.rank] if exactly else evenstep.merge_states(states))
