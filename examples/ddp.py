@@ -55,7 +55,7 @@ def main() -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     loader = evenstep.DataLoader(
         Documents(2000),
-        policy=evenstep.TokenBudget(max_tokens=8192),
+        policy=evenstep.Even(max_tokens=8192),
         shuffle=True,
         seed=0,
         num_workers=1,

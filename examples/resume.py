@@ -32,7 +32,7 @@ def main() -> None:
     optimizer = optim.SGD(model.parameters(), lr=0.1)
     loader = evenstep.DataLoader(
         Documents(2000),
-        policy=evenstep.TokenBudget(max_tokens=8192),
+        policy=evenstep.Even(max_tokens=8192),
         shuffle=True,
         seed=0,
         num_workers=1,

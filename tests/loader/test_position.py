@@ -103,6 +103,7 @@ def through_json(position: Position) -> Position:
         step=position.start.step,
         received=position.received,
         stream=position.stream,
+        order=position.order,
     )
 
 
@@ -180,7 +181,7 @@ def test_a_position_moves_with_every_step_that_is_received() -> None:
     ]
     seen = []
     for step, mark in steps:
-        position.advance(step, mark, iterable=False)
+        position = position.after(step, mark, iterable=False)
         assert not position.untouched
         progress = position.progress
         seen.append((position.step, position.received, progress.unfinished.tolist()))
@@ -192,15 +193,17 @@ def test_a_position_moves_with_every_step_that_is_received() -> None:
 
 def test_a_step_without_samples_of_its_own_keeps_the_witness() -> None:
     position = Position(epoch=2, stream=Stream(20))
-    position.advance(info(0, (7,)), Mark(array([0]), round_of(0, 0, range(3))), iterable=False)
-    position.advance(info(1, (), filler=True), Mark(array([])), iterable=False)
+    mark = Mark(array([0]), round_of(0, 0, range(3)))
+    position = position.after(info(0, (7,)), mark, iterable=False)
+    position = position.after(info(1, (), filler=True), Mark(array([])), iterable=False)
     assert position.witness == Witness.of([0], [7])
 
 
 def test_an_iterable_dataset_that_gives_no_sources_cannot_be_resumed() -> None:
     position = Position(epoch=2, stream=None)
     assert not position.stateless
-    position.advance(info(0, None), Mark(array([0]), round_of(0, 0, range(3))), iterable=True)
+    mark = Mark(array([0]), round_of(0, 0, range(3)))
+    position = position.after(info(0, None), mark, iterable=True)
     assert position.stateless
     assert position.rewindowed().stateless
 

@@ -494,3 +494,87 @@ def test_a_weighted_sampler_for_the_whole_job_is_dealt_out() -> None:
 
     assert_exact_resume(make)
     assert Counter(i for b in identities(make()) for i in b) == Counter(sampler())
+
+
+# Findings that nobody thought of at first
+
+
+class Cursor(Stateful_):
+    """Goes on where it was left, as datasets do that keep their place in themselves."""
+
+
+@pytest.mark.parametrize("exhausted", ["pad", "stop"])
+def test_a_pass_that_was_left_does_not_shorten_the_next(exhausted) -> None:
+    loader = evenstep.DataLoader(
+        Cursor(40), policy=evenstep.TokenBudget(300), buffer_size=8, exhausted=exhausted
+    )
+    whole = sorted(identity for batch in identities(loader) for identity in batch)
+    assert whole == list(range(40))
+    next(loader.steps())
+    assert sorted(i for batch in identities(loader) for i in batch) == whole
+    state = loader.state_dict()
+    next(loader.steps())
+    loader.load_state_dict(state)
+    assert sorted(i for batch in identities(loader) for i in batch) == whole
+
+
+def test_a_shared_sampler_that_draws_anew_is_found_out_after_merging_too() -> None:
+    def make() -> evenstep.DataLoader:
+        sampler = RandomSampler(range(200))
+        return evenstep.DataLoader(
+            Documents(200), batch_size=4, sampler=sampler, shard_sampler=True, buffer_size=16
+        )
+
+    loader = make()
+    steps = loader.steps()
+    for _ in range(5):
+        next(steps)
+    merged = evenstep.merge_states([loader.state_dict()])
+    steps.close()
+    resumed = make()
+    resumed.load_state_dict(merged)
+    with pytest.raises(MismatchError, match="another order than when the checkpoint was made"):
+        next(resumed.steps())
+
+
+def test_a_dataset_that_grew_between_epochs_is_whole_in_the_next() -> None:
+    documents = Documents(60)
+    loader = evenstep.DataLoader(documents, batch_size=4)
+    list(loader.steps())
+    documents.lengths = Documents(70).lengths
+    state = json.loads(json.dumps(loader.state_dict()))
+    resumed = evenstep.DataLoader(documents, batch_size=4)
+    resumed.load_state_dict(state)
+    assert sorted(i for batch in identities(resumed) for i in batch) == list(range(70))
+
+
+def test_numbers_of_numpy_are_as_good_as_pythons() -> None:
+    loader = evenstep.DataLoader(
+        Documents(60), batch_size=np.int64(4), buffer_size=np.int64(16), chunk_size=np.int64(3)
+    )
+    next(loader.steps())
+    resumed = evenstep.DataLoader(Documents(60), batch_size=4, buffer_size=16)
+    resumed.load_state_dict(json.loads(json.dumps(loader.state_dict())))
+    assert len(identities(resumed)) == 14
+
+
+class NumberKeys(Stateful_):
+    def state_dict(self) -> dict[Any, Any]:
+        return {0: self.position}
+
+
+def test_a_dataset_state_with_keys_that_are_no_text_is_refused() -> None:
+    loader = evenstep.DataLoader(
+        NumberKeys(50), policy=evenstep.TokenBudget(400), num_workers=1, buffer_size=8
+    )
+    with pytest.raises(SampleError, match="it holds the key 0, which is not text"):
+        list(loader.steps())
+
+
+def test_set_epoch_after_a_break_begins_the_state_of_that_epoch() -> None:
+    loader = make_loader()
+    steps = loader.steps()
+    next(steps)
+    steps.close()
+    loader.set_epoch(5)
+    assert loader.state_dict()["epoch"]["number"] == 5

@@ -6,6 +6,7 @@ import copy
 import json
 import random
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -206,8 +207,7 @@ def test_no_states_are_refused() -> None:
 def test_shares_that_were_not_dealt_out_are_not_dealt_out_anew() -> None:
     epoch = Epoch(50, random.Random(1))
     epoch.go_on(2, 6)
-    for position in epoch.positions:
-        position.stream = None
+    epoch.positions = [replace(position, stream=None) for position in epoch.positions]
     with pytest.raises(MismatchError, match=r"order of its own.*shard_sampler=True"):
         merge_states(epoch.states(2))
 

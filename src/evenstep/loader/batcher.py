@@ -101,7 +101,11 @@ class EpochRun:
             share=epoch.share,
             start=epoch.start,
             has_spare=_has_spare(epoch),
-            options={**spec.compared, "steps received before": epoch.received},
+            options={
+                **spec.compared,
+                "steps received before": epoch.received,
+                "what is left of the epoch": epoch.left,
+            },
         )
         self._to_skip = epoch.received
         self._seeds = seeds

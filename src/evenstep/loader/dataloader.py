@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from multiprocessing.util import Finalize
 from typing import Any
 
@@ -36,6 +38,7 @@ from evenstep.loader.position import Position
 from evenstep.loader.process import BatcherProcess
 from evenstep.loader.spec import EpochSpec, LoaderSpec
 from evenstep.loader.state import LoaderState, check_job, to_dict
+from evenstep.loader.streaming import has_state
 from evenstep.loader.thread import BatcherThread
 from evenstep.plan.fixed_batch import FixedBatch
 from evenstep.plan.policy import Policy, check_at_least
@@ -43,6 +46,8 @@ from evenstep.plan.policy import Policy, check_at_least
 __all__ = ["DataLoader"]
 
 logger = logging.getLogger("evenstep")
+
+_UNKNOWN = object()
 
 _open: weakref.WeakSet[DataLoader] = weakref.WeakSet()
 _closes_at_exit_of = -1  # the process that has `_close_all` registered
@@ -180,7 +185,8 @@ class DataLoader:
         )
         window = policy.window_size(buffer_size)
         # Large chunks save messages; several to a window let every worker have one in the making.
-        self._chunk_size = chunk_size or max(1, min(16, window // max(2 * num_workers, 1)))
+        several = max(1, min(16, window // max(2 * num_workers, 1)))
+        self._chunk_size = int(chunk_size or several)
         self._given_chunk_size = chunk_size is not None
         self._prefetch_factor = prefetch_factor
         self._timeout = timeout
@@ -204,6 +210,10 @@ class DataLoader:
         self._batcher: BatcherProcess | None = None
         self._feeder: Feeder | None = None
         self._current: weakref.ref[StepIterator] | None = None
+        self._dealt: tuple[int, int] | None = None
+        """(rank, world size) that `_position` is of; None for any."""
+        self._fresh: Any = _UNKNOWN  # state of an iterable dataset before the first pass
+        self._astray = False  # it may stand anywhere: the last pass was resumed, or left
         self._owner = os.getpid()
 
     # Iterating
@@ -229,7 +239,8 @@ class DataLoader:
                 "loader.epoch"
             )
         self._next_epoch = int(epoch)
-        if position.untouched and not self._under_way():
+        # After a pass that was left the next one is a new epoch, and so is the state.
+        if (position.untouched or not self._resumes) and not self._under_way():
             self._position = self._epochs.begin(self._next_epoch)
 
     def __iter__(self) -> Iterator[Any]:
@@ -241,18 +252,24 @@ class DataLoader:
         pass after `load_state_dict` goes on with the epoch of the state."""
         self._leave()
         exchange = self._connect()
-        if not self._resumes:
+        if not self._resumes or self._position.untouched:
             self._position = self._epochs.begin(self._next_epoch)
-        position, self._resumes = self._position, False
-        share = self._epochs.share(position, *self._place())
+        position, place = self._position, self._place()
+        if self._dealt not in (None, place) and self._resumes and not position.untouched:
+            raise MismatchError(
+                f"the state was loaded by what was then rank {self._dealt[0]} of {self._dealt[1]}, "
+                f"and this is rank {place[0]} of {place[1]} now; call load_state_dict after "
+                "torch.distributed.init_process_group"
+            )
+        share = self._epochs.share(position, *place)
         epoch = self._epoch_spec(position, share)
         self._passes += 1
-        self._next_epoch = position.epoch + 1
         keep = self.persistent_workers and self.num_workers > 0
-        if position.sources is not None and self._batcher is not None:
+        astray = self._find_beginning()
+        self._astray = True  # until this pass, if it is a whole one, has ended
+        if self._batcher is not None and (position.sources is not None or astray):
             # Workers are told where to begin when they start.
-            self._batcher.close()
-            self._batcher = None
+            self._close_batcher()
         batcher = self._start(exchange, keep)
         feeder = None
         if share is not None:
@@ -271,7 +288,26 @@ class DataLoader:
             ended=self._ended,
         )
         self._current = weakref.ref(iterator)
+        # Not before: what could not be begun is begun again by the next call.
+        self._resumes, self._dealt = False, place
+        self._next_epoch = position.epoch + 1
         return iterator
+
+    def _find_beginning(self) -> bool:
+        """Whether an iterable dataset that keeps its own place has lost it: then the one in this
+        process is brought back to where it was before the first pass."""
+        if not (self._iterable and has_state(self.dataset)):
+            return False
+        if not self.num_workers and self._fresh is _UNKNOWN:
+            self._fresh = copy.deepcopy(self.dataset.state_dict())
+        elif not self.num_workers and self._astray:
+            self.dataset.load_state_dict(copy.deepcopy(self._fresh))
+        return self._astray
+
+    def _close_batcher(self) -> None:
+        if self._batcher is not None:
+            self._batcher.close()
+            self._batcher = None
 
     def _under_way(self) -> bool:
         running = self._current() if self._current is not None else None
@@ -293,7 +329,7 @@ class DataLoader:
         return batcher
 
     def _received(self, step: StepInfo, mark: Mark) -> None:
-        self._position.advance(step, mark, iterable=self._iterable)
+        self._position = self._position.after(step, mark, iterable=self._iterable)
         self._samples_seen += step.global_samples
         self._steps_seen += 1
         if mark.begins is not None:
@@ -301,6 +337,8 @@ class DataLoader:
 
     def _ended(self, end: End) -> None:
         self._note(end.bad)
+        # Where one rank's end is that of all, this rank's dataset may be anywhere.
+        self._astray = self._position.resumed or self.exhausted == "stop"
         self._position = self._epochs.begin(self._next_epoch)
 
     def _note(self, bad: Iterable[BadSample]) -> None:
@@ -318,14 +356,18 @@ class DataLoader:
             ConfigurationError: an iterable dataset that has no ``state_dict`` and may not be
                 replayed is in the middle of an epoch.
         """
-        rank, world_size = self._place()
-        if self._position.stateless:
+        # Of a loader that has iterated: its process group may be gone by now.
+        rank, world_size = self._dealt or self._place()
+        position = self._position
+        if position.untouched and not self._under_way():
+            position = self._epochs.begin(position.epoch)  # its size may be another by now
+        if position.stateless:
             raise ConfigurationError(
                 f"the dataset {type(self.dataset).__name__} has no state_dict() and "
                 "load_state_dict(), so it cannot be resumed in the middle of an epoch; give it or "
                 "its iterator both, or pass replay=True to have it read again from its beginning"
             )
-        return to_dict(self._job(world_size), self._position, rank)
+        return to_dict(self._job(world_size, self._chunk_size), position, rank)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on where a state was saved: the next pass makes the steps that would have come.
@@ -343,9 +385,10 @@ class DataLoader:
         loaded = LoaderState.read(state)
         position = loaded.position(rank, world_size)
         saved = loaded.job.get("iterable")
+        chunk_size = self._chunk_size
         if saved is not None and not self._given_chunk_size:
-            self._chunk_size = saved["chunk_size"]  # it decides the order in which samples come
-        job = self._job(world_size)
+            chunk_size = saved["chunk_size"]  # it decides the order in which samples come
+        job = self._job(world_size, chunk_size)
         if position.untouched:
             job.pop("iterable")
         check_job(loaded.job, job)
@@ -353,11 +396,16 @@ class DataLoader:
         if window_size(loaded.job["buffer_size"]) != window_size(self.buffer_size):
             position = position.rewindowed()
         self._leave()
+        if chunk_size != self._chunk_size:
+            self._chunk_size = chunk_size
+            self._close_batcher()  # which was started with the other
+        position = replace(position, resumed=position.sources is not None)
         self._position, self._resumes = position, True
         self._next_epoch = position.epoch
+        self._dealt = None if loaded.merged is not None else (rank, world_size)
 
-    def _job(self, world_size: int) -> dict[str, Any]:
-        iterable = {"num_workers": self.num_workers, "chunk_size": self._chunk_size}
+    def _job(self, world_size: int, chunk_size: int) -> dict[str, Any]:
+        iterable = {"num_workers": self.num_workers, "chunk_size": chunk_size}
         return {
             "world_size": world_size,
             "policy": f"{type(self.policy).__name__}{dict(self.policy.options())}",
@@ -379,6 +427,7 @@ class DataLoader:
             remaining=position.remaining,
             sources=position.sources,
             skipped=len(position.skipped),
+            left=position.stream.digest if position.stream is not None else None,
         )
 
     # How many steps
@@ -420,9 +469,7 @@ class DataLoader:
         if self._owner != os.getpid():
             return  # a copy in a forked child
         self._leave()
-        if self._batcher is not None:
-            self._batcher.close()
-            self._batcher = None
+        self._close_batcher()
         if self._exchange is not None:
             self._exchange.close()
             self._exchange = None

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from evenstep.errors import MismatchError
 from evenstep.loader.fingerprint import dataset_fingerprint
 from evenstep.loader.order import Sampled, Share, deal, epoch_order, sampler_order
 from evenstep.loader.position import Position
@@ -28,7 +29,13 @@ class Epochs:
 
     def begin(self, epoch: int) -> Position:
         """Before the first step of an epoch."""
+        self._tell_sampler(epoch)  # before it is asked how long it is
         return Position(epoch=epoch, stream=self._stream())
+
+    def _tell_sampler(self, epoch: int) -> None:
+        set_epoch = getattr(self.sampler, "set_epoch", None)
+        if callable(set_epoch):
+            set_epoch(epoch)
 
     def _stream(self) -> Stream | None:
         if self.sampler is None and not self.iterable:
@@ -42,20 +49,26 @@ class Epochs:
         if self.iterable:
             return None
         stream, sampler = position.stream, self.sampler
-        if sampler is not None:
-            set_epoch = getattr(sampler, "set_epoch", None)
-            if callable(set_epoch):
-                set_epoch(position.epoch)
+        self._tell_sampler(position.epoch)
         if stream is None:
             assert sampler is not None
             return Sampled(sampler)
 
         def order() -> Any:
-            if sampler is not None:
-                return sampler_order(sampler, stream.total)
-            return epoch_order(
-                self.dataset, shuffle=self.shuffle, seed=self.seed, epoch=position.epoch
-            )
+            indices: Any
+            if sampler is None:
+                indices = epoch_order(
+                    self.dataset, shuffle=self.shuffle, seed=self.seed, epoch=position.epoch
+                )
+                if len(indices) != stream.total:
+                    raise MismatchError(
+                        f"the dataset has {len(indices)} samples now, and had {stream.total} when "
+                        f"epoch {position.epoch} began; its size may change between epochs only"
+                    )
+            else:
+                indices = sampler_order(sampler, stream.total)
+            position.order.check(indices[list(position.order.places)].tolist())
+            return indices
 
         return deal(order, stream, rank, world_size, drop_last=self.drop_last)
 

@@ -8,7 +8,7 @@ yields one rank's share, of which nothing more is known than that it comes again
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -137,8 +137,33 @@ class Witness:
     @classmethod
     def of(cls, places: Iterable[int], indices: Iterable[Any]) -> Witness:
         pairs = sorted(zip(places, indices), key=lambda pair: pair[0])[:_WITNESSES]
-        names = repr([index for _, index in pairs])
-        return cls(places=tuple(p for p, _ in pairs), digest=zlib.crc32(names.encode()))
+        return cls(places=tuple(p for p, _ in pairs), digest=_digest([i for _, i in pairs]))
+
+    @classmethod
+    def from_dict(cls, saved: Mapping[str, Any]) -> Witness:
+        return cls(places=tuple(saved["places"]), digest=saved["digest"])
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"places": list(self.places), "digest": self.digest}
+
+    def check(self, indices: list[Any]) -> None:
+        """
+        Args:
+            indices: of the dataset, what `places` are now.
+
+        Raises:
+            MismatchError: they are others than they were.
+        """
+        if self.places and _digest(indices) != self.digest:
+            raise MismatchError(
+                "the sampler yields another order than when the checkpoint was made, so samples "
+                "would be lost or repeated; its order must be a function of (seed, epoch), as with "
+                "set_epoch() or a generator that is seeded anew before every epoch"
+            )
+
+
+def _digest(indices: list[Any]) -> int:
+    return zlib.crc32(repr(indices).encode())
 
 
 def walk(share: Share, remaining: Remaining, witness: Witness) -> Iterator[tuple[int, Any]]:
@@ -154,12 +179,6 @@ def walk(share: Share, remaining: Remaining, witness: Witness) -> Iterator[tuple
             f"the checkpoint was made at place {places[-1]} of this rank's share, but the sampler "
             f"yields fewer than {remaining.place} indices now; use the sampler of the checkpoint"
         )
-    now = Witness.of(witness.places, [found[place] for place in witness.places])
-    if now != witness and witness.places:
-        raise MismatchError(
-            "the sampler yields another order than when the checkpoint was made, so samples would "
-            "be lost or repeated; its order must be a function of (seed, epoch), as with "
-            "set_epoch() or a generator that is seeded anew before every epoch"
-        )
+    witness.check([found[place] for place in witness.places])
     yield from zip(remaining.numbers.tolist(), [found[p] for p in remaining.places.tolist()])
     yield from enumerate(rest, remaining.number)

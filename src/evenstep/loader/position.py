@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,7 @@ def beginning(round: int = 0, step: int = 0) -> RoundStart:
     )
 
 
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Position:
     """The round that the trainer is in, how many of its steps it has had, and how this rank's
     arrival numbers came about."""
@@ -45,11 +45,15 @@ class Position:
     trained: Int64Array = field(default_factory=lambda: np.empty(0, np.int64))
     """Arrival numbers that those steps trained on."""
     witness: Witness = field(default_factory=Witness)
+    order: Witness = field(default_factory=Witness)
+    """The same of other ranks, before the epoch was dealt out anew: by its positions."""
     sources: Sources | None = None
     """How the workers of an iterable dataset make the window again."""
     stateless: bool = False
     """The iterable dataset cannot say how to."""
     skipped: tuple[BadSample, ...] = ()
+    resumed: bool = False
+    """Its pass was begun from a state, so the dataset was told where to begin."""
 
     @property
     def step(self) -> int:
@@ -79,17 +83,28 @@ class Position:
         left = self.share.after([self.progress])
         return Progress(left.tail, left.leftover)
 
-    def advance(self, step: StepInfo, mark: Mark, *, iterable: bool) -> None:
-        """The trainer has received a step."""
+    def after(self, step: StepInfo, mark: Mark, *, iterable: bool) -> Position:
+        """Where the trainer is when it has received a step. A new position, so that a state that is
+        saved meanwhile, in a signal handler say, is of before the step or of after it."""
+        changes: dict[str, Any] = {}
+        trained, begin = self.trained, self.start.step
         if (begins := mark.begins) is not None:
-            self.start, self.trained = begins.start, begins.trained
-            self.sources, self.stateless = begins.sources, iterable and begins.sources is None
-            self.skipped += begins.bad
-        self.received = step.step - self.start.step + 1
-        self.trained = np.concatenate([self.trained, mark.members])
+            trained, begin = begins.trained, begins.start.step
+            changes = {
+                "start": begins.start,
+                "sources": begins.sources,
+                "stateless": iterable and begins.sources is None,
+                "skipped": self.skipped + begins.bad,
+            }
         if step.indices:
             places = self.share.positions(mark.members).tolist()
-            self.witness = Witness.of(places, step.indices)
+            changes["witness"] = Witness.of(places, step.indices)
+        return replace(
+            self,
+            received=step.step - begin + 1,
+            trained=np.concatenate([trained, mark.members]),
+            **changes,
+        )
 
     def rewindowed(self) -> Position:
         """The same place in the epoch, from which windows are formed anew."""
@@ -99,6 +114,7 @@ class Position:
             share=self.share.after([self.progress]),
             start=beginning(self.start.round + bool(self.received), self.step),
             witness=self.witness,
+            order=self.order,
             sources=self.sources,
             stateless=self.stateless,
             skipped=self.skipped,
@@ -118,14 +134,22 @@ class Position:
             "ages": self.start.ages.tolist(),
             "trained": np.searchsorted(window, self.trained).tolist(),
             "share": {"tail": self.share.tail, "leftover": self.share.leftover.tolist()},
-            "witness": {"places": list(self.witness.places), "digest": self.witness.digest},
+            "witness": self.witness.to_dict(),
             "sources": self.sources.to_json() if self.sources else None,
             "skipped": [[_plain(bad.index), bad.reason] for bad in self.skipped],
         }
 
     @classmethod
     def from_dict(
-        cls, rank: dict[str, Any], *, epoch: int, round: int, step: int, received: int, stream: Any
+        cls,
+        rank: dict[str, Any],
+        *,
+        epoch: int,
+        round: int,
+        step: int,
+        received: int,
+        stream: Any,
+        order: Witness,
     ) -> Position:
         """Inverse of `to_dict`."""
         numbers = np.array(rank["numbers"], np.int64)
@@ -148,9 +172,8 @@ class Position:
             ),
             received=received,
             trained=numbers[np.array(rank["trained"], np.int64)],
-            witness=Witness(
-                places=tuple(rank["witness"]["places"]), digest=rank["witness"]["digest"]
-            ),
+            witness=Witness.from_dict(rank["witness"]),
+            order=order,
             sources=Sources.from_json(sources) if sources is not None else None,
             skipped=tuple(BadSample(epoch, index, why) for index, why in rank["skipped"]),
         )

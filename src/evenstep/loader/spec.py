@@ -62,5 +62,7 @@ class EpochSpec:
     """What the rank has still to receive."""
     sources: Sources | None = None
     """Where the workers of an iterable dataset go on; None for its beginning."""
+    left: int | None = None
+    """`Stream.digest` of what the ranks deal out among them."""
     skipped: int = 0
     """Bad samples of this epoch that were skipped before."""

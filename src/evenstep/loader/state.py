@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from evenstep.errors import MismatchError
+from evenstep.loader.order import Witness
 from evenstep.loader.position import Position, beginning
 from evenstep.plan.stream import Stream
 
@@ -54,6 +55,7 @@ def _epoch_dict(position: Position) -> dict[str, Any]:
         "round": position.start.round,
         "step": position.start.step,
         "received": position.received,
+        "order": position.order.to_dict(),
         "stream": None  # a stream of which nothing is left is false
         if stream is None
         else {"total": stream.total, "tail": stream.tail, "leftover": stream.leftover.tolist()},
@@ -104,6 +106,7 @@ class LoaderState:
                 "step": epoch["step"],
                 "received": epoch["received"],
                 "stream": stream,
+                "order": Witness.from_dict(epoch["order"]),
             }
             ranks = {
                 int(key.removeprefix("dp_rank_")): Position.from_dict(part, **where)
@@ -118,7 +121,9 @@ class LoaderState:
         merged = None
         if job["world_size"] is None:
             start = beginning(epoch["round"], epoch["step"])
-            merged = Position(epoch=epoch["number"], stream=stream, start=start)
+            merged = Position(
+                epoch=epoch["number"], stream=stream, start=start, order=where["order"]
+            )
         elif not ranks:
             raise MismatchError(
                 "the state has the part of no rank; give every rank the state that it saved, or "
@@ -165,8 +170,22 @@ class LoaderState:
             )
         parts = [self.ranks[rank].place_progress for rank in range(world_size)]
         return Position(
-            epoch=some.epoch, stream=some.stream.after(parts), start=beginning(round, step)
+            epoch=some.epoch,
+            stream=some.stream.after(parts),
+            start=beginning(round, step),
+            order=self._order(some.stream, some.order),
         )
+
+    def _order(self, stream: Stream, before: Witness) -> Witness:
+        """Some rank's witness, by positions of the epoch."""
+        for rank, position in sorted(self.ranks.items()):
+            if position.witness.places:
+                entries = np.array(position.witness.places, np.int64) * len(self.ranks) + rank
+                if stream.whole:  # beyond the end are the repeats that make shares even
+                    entries %= len(stream)
+                places = stream.positions(entries).tolist()
+                return Witness(places=tuple(places), digest=position.witness.digest)
+        return before
 
 
 def merge_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -227,6 +246,7 @@ _EPOCH_KINDS = {
     "round": int,
     "step": int,
     "received": int,
+    "order": {"places": [int], "digest": int},
     "stream": (_STREAM_KINDS, None),
 }
 _JOB_KINDS = {

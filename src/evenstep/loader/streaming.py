@@ -22,7 +22,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from evenstep.errors import SampleError
 from evenstep.loader.chunks import Chunk, Origin, Raw, Transparent
 
-__all__ = ["ChunkedIterable", "Sources", "Trail"]
+__all__ = ["ChunkedIterable", "Sources", "Trail", "has_state"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +115,7 @@ class ChunkedIterable(Transparent, IterableDataset):  # type: ignore[type-arg]
         if state is None:
             for _ in itertools.islice(iterator, count):
                 pass
-        owner = next((o for o in (iterator, dataset) if _has_state(o)), None)
+        owner = next((o for o in (iterator, dataset) if has_state(o)), None)
         return count, iterator, owner
 
     def _state(self, count: int, owner: Any, ended: bool) -> str | None:
@@ -128,6 +128,7 @@ class ChunkedIterable(Transparent, IterableDataset):  # type: ignore[type-arg]
             "state": owner.state_dict() if owner is not None else None,
         }
         try:
+            _check_names(state)
             return json.dumps(state, default=_plain)
         except TypeError as error:
             raise SampleError(
@@ -136,10 +137,23 @@ class ChunkedIterable(Transparent, IterableDataset):  # type: ignore[type-arg]
             ) from error
 
 
-def _has_state(owner: Any) -> bool:
+def has_state(owner: Any) -> bool:
+    """Whether an iterable dataset or its iterator can say where it is, and go there."""
     return callable(getattr(owner, "state_dict", None)) and callable(
         getattr(owner, "load_state_dict", None)
     )
+
+
+def _check_names(value: Any) -> None:
+    """JSON makes text of a key that is a number, so it would not be found again."""
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            if not isinstance(name, str):
+                raise TypeError(f"it holds the key {name!r}, which is not text")
+            _check_names(inner)
+    elif isinstance(value, (list, tuple)):
+        for inner in value:
+            _check_names(inner)
 
 
 def _plain(value: Any) -> Any:

@@ -48,7 +48,7 @@ class FixedBatch(Policy):
 
     def window_size(self, buffer_size: int) -> int:
         # A round costs two exchanges, so it plans several batches; and a whole number of them.
-        return self.batch_size * max(1, min(16, buffer_size // self.batch_size))
+        return int(self.batch_size * max(1, min(16, buffer_size // self.batch_size)))
 
     def propose(self, window: Window) -> Proposal:
         count = len(window)
