@@ -24,7 +24,7 @@ from evenstep.errors import MismatchError
 from evenstep.testing import assert_exact_resume
 
 COUNT = 150
-POLICY = evenstep.TokenBudget(300)
+POLICY = evenstep.Even(300)
 
 
 def make_loader(**options: Any) -> evenstep.DataLoader:
