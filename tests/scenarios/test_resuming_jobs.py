@@ -244,8 +244,8 @@ def load_wrongly(rank: Rank, states: list[dict[str, Any]], which: str) -> str:
     [
         ("other ranks", "the state has the parts of ranks"),
         ("one of three", r"saved by 3 ranks, and the parts of ranks .* are missing.*read_states"),
-        ("different steps", "ranks differ in ste"),
-        ("only one loads", "ranks differ in ste"),
+        ("different steps", r"ranks differ in (round|step)"),
+        ("only one loads", r"ranks differ in (round|step)"),
     ],
 )
 def test_states_that_do_not_fit_together_are_refused(which: str, said: str, tmp_path: Path) -> None:
