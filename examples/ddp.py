@@ -48,12 +48,8 @@ class NextToken(torch.nn.Module):
         return F.cross_entropy(logits.flatten(0, 1), labels[:, 1:].flatten(), ignore_index=-100)
 
 
-def main() -> None:
-    dist.init_process_group("gloo")
-    torch.manual_seed(0)
-    model = DistributedDataParallel(NextToken())
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    loader = evenstep.DataLoader(
+def make_loader() -> evenstep.DataLoader:
+    return evenstep.DataLoader(
         Documents(2000),
         policy=evenstep.Even(max_tokens=8192),
         shuffle=True,
@@ -61,6 +57,14 @@ def main() -> None:
         num_workers=1,
         buffer_size=256,
     )
+
+
+def main() -> None:
+    dist.init_process_group("gloo")
+    torch.manual_seed(0)
+    model = DistributedDataParallel(NextToken())
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    loader = make_loader()
     for epoch in range(2):
         loader.set_epoch(epoch)
         for batch in loader:

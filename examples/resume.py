@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from ddp import Documents, NextToken
+from ddp import NextToken, make_loader
 from torch import optim
 from torch.nn.parallel import DistributedDataParallel
 
@@ -30,14 +30,7 @@ def main() -> None:
     dist.init_process_group("gloo")
     model = DistributedDataParallel(NextToken())
     optimizer = optim.SGD(model.parameters(), lr=0.1)
-    loader = evenstep.DataLoader(
-        Documents(2000),
-        policy=evenstep.Even(max_tokens=8192),
-        shuffle=True,
-        seed=0,
-        num_workers=1,
-        buffer_size=256,
-    )
+    loader = make_loader()
     complete = sorted(options.folder.glob("*/.metadata"))  # written last
     if complete:
         checkpoint = complete[-1].parent

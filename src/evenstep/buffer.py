@@ -1,10 +1,10 @@
 """What one rank has received and not yet emitted, in order of arrival.
 
-Every sample of a rank's epoch has an arrival number, counted from 0: its place in the rank's share.
-Numbers increase along the buffer; some may be missing, where a bad sample was skipped or where a
-resumed epoch has trained on it before. The window is the front of the buffer, and holds every
-sample that has been in a window before: so whatever has a number from `RoundStart.taken` on is new,
-and needs not be remembered to go on from a round's start.
+Every sample that a rank may receive has an arrival number, counted from 0. Numbers increase along
+the buffer; some may be missing, where a bad sample was skipped or where a resumed epoch has trained
+on it before. The window is the front of the buffer, and holds every sample that has been in a
+window before: so whatever has a number from `RoundStart.taken` on is new, and needs not be
+remembered to go on from a round's start.
 """
 
 from __future__ import annotations
@@ -39,22 +39,24 @@ class RoundStart:
     quota: int | None = None
     """Samples that were sought for the window; None where that is still to be found out."""
 
+    @classmethod
+    def empty(cls, round: int = 0, step: int = 0) -> RoundStart:
+        """A round that begins with an empty window and arrival number 0."""
+        none = np.empty(0, np.int64)
+        # A row of columns is contiguous: planners sort along it.
+        columns = np.empty((3, 0), np.int64)
+        return cls(round=round, step=step, taken=0, numbers=none, columns=columns, ages=none)
+
 
 class Buffer:
     """See the module docstring."""
 
     def __init__(self, start: RoundStart | None = None) -> None:
+        start = start or RoundStart.empty()
         self._arrived: list[tuple[Int64Array, Int64Array]] = []  # not yet in the arrays below
-        if start is None:
-            # A row is contiguous: planners sort along it.
-            self.columns = np.empty((3, 0), np.int64)
-            self.numbers = np.empty(0, np.int64)
-            self.ages = np.empty(0, np.int64)
-            self.next_number = 0
-        else:
-            self.columns, self.numbers, self.ages = start.columns, start.numbers, start.ages
-            self.next_number = start.taken
-        self.taken = start.taken if start else 0
+        self.columns, self.numbers, self.ages = start.columns, start.numbers, start.ages
+        self.next_number = start.taken
+        self.taken = start.taken
         """Numbers below this one have been in a window, though they may be planned by now."""
         self.seen = len(self.numbers)
         """Samples at the front that have been in a window."""

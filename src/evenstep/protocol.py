@@ -117,7 +117,7 @@ class RankProtocol:
         self.steps = start.step if start else 0
         self._compared = {
             "world size": world_size,
-            "policy": f"{type(policy).__name__}{dict(policy.options())}",
+            "policy": policy.fingerprint,
             "buffer_size": buffer_size,
             "exhausted": exhausted,
             "seed": seed,

@@ -13,7 +13,7 @@ from evenstep.batch.step_info import StepInfo
 from evenstep.buffer import RoundStart
 from evenstep.loader.mark import BadSample, Mark, RoundMark
 from evenstep.loader.order import Witness
-from evenstep.loader.position import Position, beginning
+from evenstep.loader.position import Position
 from evenstep.loader.streaming import Sources
 from evenstep.plan.remaining import UNSIZED, Remaining
 from evenstep.plan.stream import Stream
@@ -210,5 +210,5 @@ def test_an_iterable_dataset_that_gives_no_sources_cannot_be_resumed() -> None:
 
 def test_an_epoch_dealt_out_to_other_ranks_before_is_not_untouched() -> None:
     assert not Position(epoch=0, stream=Stream(20, 5)).untouched
-    assert not Position(epoch=0, stream=None, start=beginning(1, 4)).untouched
+    assert not Position(epoch=0, stream=None, start=RoundStart.empty(1, 4)).untouched
     assert Position(epoch=7, stream=None).untouched

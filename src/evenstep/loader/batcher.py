@@ -100,7 +100,8 @@ class EpochRun:
             epoch=epoch.epoch,
             share=epoch.share,
             start=epoch.start,
-            has_spare=_has_spare(epoch),
+            # Samples of the window that is gone on with are prepared again.
+            has_spare=bool((epoch.remaining.numbers < epoch.start.taken).any()),
             options={
                 **spec.compared,
                 "steps received before": epoch.received,
@@ -229,7 +230,7 @@ class EpochRun:
 
     def _lendable(self, number: int) -> bytes:
         start, remaining = self._epoch.start, self._epoch.remaining.numbers
-        if start is not None and number < start.taken and number not in remaining:
+        if number < start.taken and number not in remaining:
             # It was trained on before: the shortest of the round that was not takes its place.
             left = np.flatnonzero(np.isin(start.numbers, remaining))
             if not len(left):
@@ -295,8 +296,3 @@ class EpochRun:
 
 def _abort(error: Exception) -> bytes:
     return abort_message(f"{type(error).__name__}: {error}")
-
-
-def _has_spare(epoch: EpochSpec) -> bool:
-    """Whether samples of the window that is gone on with are prepared again."""
-    return epoch.start is not None and bool((epoch.remaining.numbers < epoch.start.taken).any())

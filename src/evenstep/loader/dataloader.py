@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from multiprocessing.util import Finalize
 from typing import Any
 
 import torch
@@ -26,6 +24,7 @@ from evenstep.loader.arguments import (
     resolve_seed,
     start_method,
 )
+from evenstep.loader.at_exit import close_at_exit, closed
 from evenstep.loader.batcher import End
 from evenstep.loader.epochs import Epochs
 from evenstep.loader.exchange import Exchange, GlooExchange, LocalExchange
@@ -34,6 +33,7 @@ from evenstep.loader.fingerprint import dataset_size
 from evenstep.loader.iterator import StepIterator
 from evenstep.loader.mark import BadSample, Mark
 from evenstep.loader.order import Share, walk
+from evenstep.loader.own_place import OwnPlace
 from evenstep.loader.position import Position
 from evenstep.loader.process import BatcherProcess
 from evenstep.loader.spec import EpochSpec, LoaderSpec
@@ -46,11 +46,6 @@ from evenstep.plan.policy import Policy, check_at_least
 __all__ = ["DataLoader"]
 
 logger = logging.getLogger("evenstep")
-
-_UNKNOWN = object()
-
-_open: weakref.WeakSet[DataLoader] = weakref.WeakSet()
-_closes_at_exit_of = -1  # the process that has `_close_all` registered
 
 
 class DataLoader:
@@ -212,8 +207,8 @@ class DataLoader:
         self._current: weakref.ref[StepIterator] | None = None
         self._dealt: tuple[int, int] | None = None
         """(rank, world size) that `_position` is of; None for any."""
-        self._fresh: Any = _UNKNOWN  # state of an iterable dataset before the first pass
-        self._astray = False  # it may stand anywhere: the last pass was resumed, or left
+        keeps_place = self._iterable and has_state(dataset)
+        self._own_place = OwnPlace(dataset) if keeps_place else None
         self._owner = os.getpid()
 
     # Iterating
@@ -265,8 +260,7 @@ class DataLoader:
         epoch = self._epoch_spec(position, share)
         self._passes += 1
         keep = self.persistent_workers and self.num_workers > 0
-        astray = self._find_beginning()
-        self._astray = True  # until this pass, if it is a whole one, has ended
+        astray = self._own_place is not None and self._own_place.begin(here=not self.num_workers)
         if self._batcher is not None and (position.sources is not None or astray):
             # Workers are told where to begin when they start.
             self._close_batcher()
@@ -292,17 +286,6 @@ class DataLoader:
         self._resumes, self._dealt = False, place
         self._next_epoch = position.epoch + 1
         return iterator
-
-    def _find_beginning(self) -> bool:
-        """Whether an iterable dataset that keeps its own place has lost it: then the one in this
-        process is brought back to where it was before the first pass."""
-        if not (self._iterable and has_state(self.dataset)):
-            return False
-        if not self.num_workers and self._fresh is _UNKNOWN:
-            self._fresh = copy.deepcopy(self.dataset.state_dict())
-        elif not self.num_workers and self._astray:
-            self.dataset.load_state_dict(copy.deepcopy(self._fresh))
-        return self._astray
 
     def _close_batcher(self) -> None:
         if self._batcher is not None:
@@ -338,7 +321,8 @@ class DataLoader:
     def _ended(self, end: End) -> None:
         self._note(end.bad)
         # Where one rank's end is that of all, this rank's dataset may be anywhere.
-        self._astray = self._position.resumed or self.exhausted == "stop"
+        if self._own_place is not None and self.exhausted != "stop" and not self._position.resumed:
+            self._own_place.end()
         self._position = self._epochs.begin(self._next_epoch)
 
     def _note(self, bad: Iterable[BadSample]) -> None:
@@ -408,7 +392,7 @@ class DataLoader:
         iterable = {"num_workers": self.num_workers, "chunk_size": chunk_size}
         return {
             "world_size": world_size,
-            "policy": f"{type(self.policy).__name__}{dict(self.policy.options())}",
+            "policy": self.policy.fingerprint,
             "buffer_size": self.buffer_size,
             "iterable": iterable if self._iterable else None,
             **self._epochs.describe(),
@@ -473,7 +457,7 @@ class DataLoader:
         if self._exchange is not None:
             self._exchange.close()
             self._exchange = None
-        _open.discard(self)
+        closed(self)
 
     def __del__(self) -> None:
         if hasattr(self, "_owner"):
@@ -495,8 +479,7 @@ class DataLoader:
     def _connect(self) -> Exchange:
         if self._exchange is None:
             self._exchange = LocalExchange() if self._alone() else GlooExchange(self._group)
-            _open.add(self)
-            _close_at_exit()
+            close_at_exit(self)
         if self._exchange.failure is not None:
             raise self._exchange.failure
         return self._exchange
@@ -550,17 +533,3 @@ class _Batches(Iterator[Any]):
 
     def close(self) -> None:
         self._steps.close()
-
-
-def _close_at_exit() -> None:
-    """Has all loaders closed before multiprocessing waits for its children to end, which it does in
-    the main process and in ranks that are themselves its children."""
-    global _closes_at_exit_of
-    if _closes_at_exit_of != os.getpid():
-        _closes_at_exit_of = os.getpid()
-        Finalize(None, _close_all, exitpriority=100)
-
-
-def _close_all() -> None:
-    for loader in list(_open):
-        loader.close()

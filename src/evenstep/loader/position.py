@@ -16,17 +16,9 @@ from evenstep.loader.streaming import Sources
 from evenstep.plan.remaining import UNSIZED, Remaining
 from evenstep.plan.stream import Progress, Stream
 
-__all__ = ["Position", "beginning"]
+__all__ = ["Position"]
 
 Int64Array = npt.NDArray[np.int64]
-
-
-def beginning(round: int = 0, step: int = 0) -> RoundStart:
-    """A round that begins with an empty window."""
-    none = np.empty(0, np.int64)
-    return RoundStart(
-        round=round, step=step, taken=0, numbers=none, columns=np.empty((3, 0), np.int64), ages=none
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +31,7 @@ class Position:
     """What the epoch's ranks dealt out among them; None where the order is not one for the job."""
     share: Stream = field(default_factory=lambda: Stream(UNSIZED))
     """The places of this rank's share that arrival numbers count."""
-    start: RoundStart = field(default_factory=beginning)
+    start: RoundStart = field(default_factory=RoundStart.empty)
     received: int = 0
     """Steps of the round that the trainer has had."""
     trained: Int64Array = field(default_factory=lambda: np.empty(0, np.int64))
@@ -112,7 +104,7 @@ class Position:
             epoch=self.epoch,
             stream=self.stream,
             share=self.share.after([self.progress]),
-            start=beginning(self.start.round + bool(self.received), self.step),
+            start=RoundStart.empty(self.start.round + bool(self.received), self.step),
             witness=self.witness,
             order=self.order,
             sources=self.sources,

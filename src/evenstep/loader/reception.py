@@ -77,7 +77,7 @@ class Reception:
         return tuple(bad)
 
     def _skip(self, number: int, index: Any, reason: str) -> None:
-        if self._epoch.start is not None and number < self._epoch.start.taken:
+        if number < self._epoch.start.taken:
             raise SampleError(f"{reason}; it could be had when the checkpoint was made")
         self._bad_count += 1
         name = index if index is not None else number
@@ -94,9 +94,7 @@ class Reception:
         """The round was planned by what its samples measured when it began, so that they must
         measure the same now."""
         start = self._epoch.start
-        planned = int(np.searchsorted(numbers, start.taken)) if start is not None else 0
-        if start is None or not planned:
-            return 0
+        planned = int(np.searchsorted(numbers, start.taken))
         then = start.columns[:, np.searchsorted(start.numbers, numbers[:planned])].T
         for index, number, old, new in zip(indices, numbers.tolist(), then, columns):
             if (old != new).any():

@@ -54,8 +54,8 @@ class EpochSpec:
     epoch: int
     share: int | None = None
     """Samples of this rank, those before `start` included; None where it is not known."""
-    start: RoundStart | None = None
-    """The round to begin with; the epoch's first when None."""
+    start: RoundStart = field(default_factory=RoundStart.empty)
+    """The round to begin with."""
     received: int = 0
     """Steps of that round that the trainer has had before."""
     remaining: Remaining = field(default_factory=Remaining.everything)

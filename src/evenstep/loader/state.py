@@ -21,9 +21,10 @@ from typing import Any
 
 import numpy as np
 
+from evenstep.buffer import RoundStart
 from evenstep.errors import MismatchError
 from evenstep.loader.order import Witness
-from evenstep.loader.position import Position, beginning
+from evenstep.loader.position import Position
 from evenstep.plan.stream import Stream
 
 __all__ = ["VERSION", "LoaderState", "check_job", "merge_states", "rank_key", "to_dict"]
@@ -120,7 +121,7 @@ class LoaderState:
             ) from error
         merged = None
         if job["world_size"] is None:
-            start = beginning(epoch["round"], epoch["step"])
+            start = RoundStart.empty(epoch["round"], epoch["step"])
             merged = Position(
                 epoch=epoch["number"], stream=stream, start=start, order=where["order"]
             )
@@ -172,7 +173,7 @@ class LoaderState:
         return Position(
             epoch=some.epoch,
             stream=some.stream.after(parts),
-            start=beginning(round, step),
+            start=RoundStart.empty(round, step),
             order=self._order(some.stream, some.order),
         )
 

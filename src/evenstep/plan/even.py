@@ -29,7 +29,7 @@ from evenstep.cost import Cost, MemoryLimit, PaddedTokenCost
 from evenstep.plan.alignment import align, alignment_target
 from evenstep.plan.grouping import token_budget_groups
 from evenstep.plan.groups import Groups, generator
-from evenstep.plan.matching import Matcher
+from evenstep.plan.matching import Matcher, oldest_of
 from evenstep.plan.policy import (
     Int64Array,
     Plan,
@@ -88,8 +88,7 @@ class Even(Policy):
         )
         costs = self.cost(groups.shapes(window.lengths), packed=False)
         steps = -(-len(groups) // 2)
-        oldest = np.minimum.reduceat(groups.members, groups.offsets[:-1])
-        chosen = np.sort(costs[np.argsort(oldest, kind="stable")[:steps]])
+        chosen = np.sort(costs[np.argsort(oldest_of(groups), kind="stable")[:steps]])
         ranks = (2 * np.arange(_QUANTILES) + 1) * steps // (2 * _QUANTILES)
         numbers = [steps, len(groups), len(window), int(window.exhausted)]
         reals = np.concatenate([[costs.sum()], chosen[ranks]])

@@ -20,7 +20,7 @@ from evenstep.cost import Cost, GroupShapes
 from evenstep.plan.groups import Groups
 from evenstep.plan.policy import Window
 
-__all__ = ["Matcher", "oldest_first"]
+__all__ = ["Matcher", "oldest_of"]
 
 Int64Array = npt.NDArray[np.int64]
 Float64Array = npt.NDArray[np.float64]
@@ -30,10 +30,9 @@ _REACH = 24
 _UNFIT = 10.0  # more than any score of a run that fits
 
 
-def oldest_first(groups: Groups) -> Int64Array:
-    """[groups] the oldest sample of each group, as window positions, oldest first."""
-    oldest = np.minimum.reduceat(groups.members, groups.offsets[:-1])
-    oldest.sort()
+def oldest_of(groups: Groups) -> Int64Array:
+    """[groups] window position of the oldest sample of each group; at least one group."""
+    oldest: Int64Array = np.minimum.reduceat(groups.members, groups.offsets[:-1])
     return oldest
 
 
@@ -59,7 +58,7 @@ class Matcher:
         order = groups.members
         lengths = window.lengths[order]
         patches = None if window.patches is None else window.patches[order]
-        anchors = oldest_first(groups)[: len(targets)]
+        anchors = np.sort(oldest_of(groups))[: len(targets)]
         if len(anchors) < len(targets):  # more steps than groups: some are of single samples
             others = np.setdiff1d(np.arange(len(window)), anchors)
             anchors = np.concatenate([anchors, others[: len(targets) - len(anchors)]])

@@ -128,11 +128,16 @@ class Policy(abc.ABC):
         return words.lstrip("-")
 
     def options(self) -> Mapping[str, Any]:
-        """The policy's fields as text and numbers: ranks compare them before the first round."""
+        """The policy's fields as text and numbers."""
         return {
             f.name: _plain(getattr(self, f.name))
             for f in dataclasses.fields(self)  # type: ignore[arg-type]
         }
+
+    @property
+    def fingerprint(self) -> str:
+        """Equal for equal policies: what ranks, and a checkpoint and its loader, compare."""
+        return f"{type(self).__name__}{dict(self.options())}"
 
     def explain_too_long(self, sample: str, length: int) -> SampleError:
         """The error for a sample longer than `max_length`."""

@@ -53,11 +53,6 @@ class Remaining:
         none = np.empty(0, np.int64)
         return cls(numbers=none, places=none, number=0, place=0)
 
-    @property
-    def first(self) -> int:
-        """The first place that remains."""
-        return int(self.places[0]) if len(self.places) else self.place
-
     def place_of(self, number: int) -> int:
         """The place of an arrival number that remains."""
         if number >= self.number:
