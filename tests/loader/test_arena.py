@@ -8,6 +8,7 @@ import gc
 import multiprocessing
 import os
 import resource
+import sys
 from collections.abc import Iterator
 
 import numpy as np
@@ -57,6 +58,27 @@ def test_any_view_of_any_part_keeps_its_slab():
     del kept
     gc.collect()
     assert writer.pack(sample(1000)).slab not in busy
+
+
+def test_a_slab_that_outlives_its_reader_is_given_back():
+    writer, reader = Writer(), Reader()
+    kept = reader.unpack(writer.pack(sample(1000, 7)))["x"]
+    del reader
+    gc.collect()
+    others = {writer.pack(sample(1000)).slab for _ in range(3)}
+    assert kept[0] == 7
+    del kept
+    assert writer.pack(sample(1000)).slab not in others
+
+
+def test_memory_is_given_back_without_python_code_that_a_signal_could_interrupt():
+    writer, reader = Writer(), Reader()
+    batches = [reader.unpack(writer.pack(sample(1000))), memoryview(writer.lend(1000))]
+    ran = []
+    sys.setprofile(lambda frame, event, function: ran.append((event, frame.f_code.co_name)))
+    batches.clear()
+    sys.setprofile(None)
+    assert [name for event, name in ran if event == "call"] == []
 
 
 def test_memory_stays_that_of_the_most_objects_alive_at_once():

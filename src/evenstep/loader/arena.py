@@ -11,13 +11,18 @@ Slabs have no name in the file system. However the processes end, the kernel tak
 and a small /dev/shm, as containers have, is no limit. A slab's memory is reserved when it is made,
 so that running out of memory is an error there and not the death of whoever fills it. Where
 anonymous memory is not to be had (other systems than Linux), buffers travel inside the message.
+
+A Ctrl-C raises in whatever Python code runs at that moment, and what a finalizer raises is lost. So
+nothing that happens each step has one: memory is given back without a line of Python.
 """
 
 from __future__ import annotations
 
 import errno
 import functools
+import io
 import mmap
+import operator
 import os
 import threading
 import weakref
@@ -50,11 +55,11 @@ class SlabFile:
 
     def __init__(self, path: str, *, opened: bool = False) -> None:
         self._path = path
-        self._fd = self._open() if opened else -1
+        self._file = self._open() if opened else None
 
-    def _open(self) -> int:
+    def _open(self) -> io.FileIO:
         try:
-            return os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
+            return io.FileIO(self._path, "r+")
         except FileNotFoundError as error:
             raise ProcessLookupError(f"a worker process died: {self._path} is gone") from error
         except OSError as error:
@@ -64,19 +69,34 @@ class SlabFile:
         return functools.partial(SlabFile, opened=True), (self._path,)
 
     def map(self) -> Bytes:
-        fd = self._fd if self._fd >= 0 else self._open()
-        self._fd = -1
-        size = os.fstat(fd).st_size
-        try:
-            return _map(fd, size)
-        except (OSError, RuntimeError) as error:
-            raise _explain(error, f"to map a slab of {size:,} bytes") from error
-        finally:
-            os.close(fd)
+        with self._file or self._open() as file:
+            size = os.fstat(file.fileno()).st_size
+            try:
+                return _map(file.fileno(), size)
+            except (OSError, RuntimeError) as error:
+                raise _explain(error, f"to map a slab of {size:,} bytes") from error
 
-    def __del__(self) -> None:
-        if getattr(self, "_fd", -1) >= 0:
-            os.close(self._fd)
+    def close(self) -> None:
+        """It will not be mapped."""
+        if self._file is not None:
+            self._file.close()
+
+
+class _Lease(weakref.ref[Bytes]):
+    """Gives a slab back when a view of it is gone. Must itself live until then."""
+
+    __slots__ = ("free",)
+
+    def __new__(cls, view: Bytes, memory: Bytes, use: int) -> _Lease:
+        # The callback is called with the lease: it calls ``lease.free(use, _FREE)``.
+        return super().__new__(cls, view, operator.methodcaller("free", use, _FREE))
+
+    def __init__(self, view: Bytes, memory: Bytes, use: int) -> None:
+        self.free = memory.__setitem__
+
+
+_orphans: list[_Lease] = []
+"""Leases that have outlived their reader."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +128,7 @@ class Writer:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._slabs: dict[int, tuple[Bytes, int]] = {}  # number -> (memory, file descriptor)
+        self._lent: dict[int, _Lease] = {}  # the latest of each slab
         self._retired: list[int] = []
         self._next = 0
 
@@ -121,7 +142,7 @@ class Writer:
             number = self._acquire(_ALIGN + int(_GROWTH * size), _LENT)
             memory, _ = self._slabs[number]
         lease = memory[:]
-        weakref.finalize(lease, memory.__setitem__, _LENT, _FREE).atexit = False
+        self._lent[number] = _Lease(lease, memory, _LENT)
         return memoryview(lease)[_ALIGN : _ALIGN + size]  # type: ignore[arg-type]
 
     def pack(self, obj: Any) -> Packed:
@@ -184,6 +205,7 @@ class Writer:
         return number
 
     def _retire(self, number: int) -> None:
+        self._lent.pop(number, None)
         os.close(self._slabs.pop(number)[1])
         self._retired.append(number)
 
@@ -202,20 +224,28 @@ class Reader:
 
     def __init__(self) -> None:
         self._slabs: dict[tuple[int, int], Bytes] = {}
+        self._read: dict[tuple[int, int], _Lease] = {}  # the latest of each slab
+        _orphans[:] = [lease for lease in _orphans if lease() is not None]
+
+    def __del__(self) -> None:
+        _orphans.extend(self._read.values())
 
     def unpack(self, packed: Packed) -> Any:
         for number in packed.retired:
             self._slabs.pop((packed.writer, number), None)
+            self._read.pop((packed.writer, number), None)
         if packed.slab < 0:
             return codec.loads(packed.pickle, packed.inline)
         key = (packed.writer, packed.slab)
         memory = self._slabs.get(key)
+        assert packed.file is not None
         if memory is None:
-            assert packed.file is not None
             memory = self._slabs[key] = packed.file.map()
+        else:
+            packed.file.close()
         # Every buffer of the object looks through this one view, so its end is theirs.
         lease = memory[:]
-        weakref.finalize(lease, memory.__setitem__, _READ, _FREE).atexit = False
+        self._read[key] = _Lease(lease, memory, _READ)
         view = memoryview(lease)  # type: ignore[arg-type]
         return codec.loads(packed.pickle, [view[start:end] for start, end in packed.spans])
 

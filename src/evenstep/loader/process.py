@@ -119,8 +119,10 @@ class BatcherProcess:
 
     def epitaph(self) -> str:
         """What there is to say of the process once it is gone."""
-        self._process.join(1.0)
-        code = self._process.exitcode
+        deadline = time.monotonic() + 1.0
+        # Another thread may have collected the exit code this moment, and not have noted it yet.
+        while (code := self._process.exitcode) is None and time.monotonic() < deadline:
+            self._process.join(0.05)
         how = (
             f"was killed by {signal.Signals(-code).name}"
             if code is not None and code < 0
