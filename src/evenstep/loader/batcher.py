@@ -42,6 +42,7 @@ from evenstep.loader.spare import Spare, pack_sample
 from evenstep.loader.spec import EpochSpec, LoaderSpec
 from evenstep.loader.streaming import Trail
 from evenstep.messages import abort_message
+from evenstep.plan.planned import Planned
 from evenstep.protocol import RankProtocol
 from evenstep.settled import PlannedStep
 
@@ -90,8 +91,11 @@ class EpochRun:
         self._spec = spec
         self._epoch = epoch
         self._ports = ports
+        policy = spec.policy
+        if epoch.expected is not None:
+            policy = Planned(policy, epoch.expected.ends)
         self._protocol = RankProtocol(
-            policy=spec.policy,
+            policy=policy,
             rank=spec.rank,
             world_size=spec.world_size,
             buffer_size=spec.buffer_size,

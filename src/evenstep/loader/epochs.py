@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from evenstep.errors import MismatchError
+from evenstep.loader.beforehand import PlannedShare
 from evenstep.loader.fingerprint import dataset_fingerprint
 from evenstep.loader.order import Sampled, Share, deal, epoch_order, sampler_order
 from evenstep.loader.position import Position
+from evenstep.plan.policy import Policy
 from evenstep.plan.stream import Stream
 
 __all__ = ["Epochs"]
@@ -20,6 +22,7 @@ class Epochs:
     """What a loader's arguments say of it."""
 
     dataset: Any
+    policy: Policy
     iterable: bool
     sampler: Iterable[Any] | None
     shard_sampler: bool
@@ -38,6 +41,8 @@ class Epochs:
             set_epoch(epoch)
 
     def _stream(self) -> Stream | None:
+        if self.policy.lengths is not None:
+            return None
         if self.sampler is None and not self.iterable:
             return Stream(len(self.dataset))
         if self.shard_sampler:
@@ -48,6 +53,8 @@ class Epochs:
         """A rank's samples of the epoch; None for an iterable dataset."""
         if self.iterable:
             return None
+        if self.policy.lengths is not None:
+            return self._planned(position.epoch, rank, world_size)
         stream, sampler = position.stream, self.sampler
         self._tell_sampler(position.epoch)
         if stream is None:
@@ -71,6 +78,17 @@ class Epochs:
             return indices
 
         return deal(order, stream, rank, world_size, drop_last=self.drop_last)
+
+    def _planned(self, epoch: int, rank: int, world_size: int) -> PlannedShare:
+        lengths = self.policy.lengths
+        assert lengths is not None
+        if len(self.dataset) != len(lengths):
+            raise MismatchError(
+                f"the dataset has {len(self.dataset):,} samples now, and the epoch is planned by "
+                f"the lengths of {len(lengths):,}"
+            )
+        dealt = self.policy.deal(lengths.values, world_size, seed=self.seed, epoch=epoch)
+        return PlannedShare(dealt[rank], lengths.values)
 
     def share_size(self, world_size: int) -> int | None:
         """Samples of a rank in a whole epoch; None where it is not known."""

@@ -66,6 +66,8 @@ class Reception:
         if not samples:
             return None
         indices = arrival.indices or [None] * len(samples)
+        if self._epoch.expected is not None:
+            self._epoch.expected.check(arrival.numbers, columns[:, 0], indices)
         planned = self._check_planned(indices, arrival.numbers, columns)
         return Received(samples, indices, arrival.numbers, columns, planned)
 

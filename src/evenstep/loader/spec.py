@@ -8,6 +8,7 @@ from typing import Any
 
 from evenstep.batch.measure import Measure
 from evenstep.buffer import RoundStart
+from evenstep.loader.beforehand import Expected
 from evenstep.loader.streaming import Sources
 from evenstep.plan.policy import Policy
 from evenstep.plan.remaining import Remaining
@@ -64,5 +65,7 @@ class EpochSpec:
     """Where the workers of an iterable dataset go on; None for its beginning."""
     left: int | None = None
     """`Stream.digest` of what the ranks deal out among them."""
+    expected: Expected | None = None
+    """What the epoch was planned by, where that was done beforehand."""
     skipped: int = 0
     """Bad samples of this epoch that were skipped before."""

@@ -159,9 +159,10 @@ class LoaderState:
         if some.stream is None:
             raise MismatchError(
                 f"the state was saved by {world_size} ranks in the middle of epoch {some.epoch}, "
-                "in which each had an order of its own, so its rest cannot be dealt out to "
-                "another number of ranks; go on with as many, or let evenstep shard: "
-                "shuffle= or shard_sampler=True"
+                "in which each had an order of its own, or a policy had planned the epoch for that "
+                "many, so its rest cannot be dealt out to another number of ranks; go on with as "
+                "many, or let evenstep shard, under an online policy: shuffle= or "
+                "shard_sampler=True"
             )
         if missing := sorted(set(range(world_size)) - self.ranks.keys()):
             raise MismatchError(
