@@ -113,6 +113,7 @@ class RankProtocol:
         self.seed = seed
         self.epoch = epoch
         self.window_size = policy.window_size(buffer_size)
+        self._buffer_size = buffer_size
         self.rounds = start.round if start else 0
         self.steps = start.step if start else 0
         self._compared = {
@@ -262,10 +263,11 @@ class RankProtocol:
         """
         if self._first_quota is not None:
             return self._first_quota
+        size = self.policy.window_size_at(self._buffer_size, self.rounds)
         own = self._left[self.rank]
         if own <= 0 or not self._all_known():
-            return self.window_size
-        rounds = -(-max(self._left) // self.window_size)
+            return size
+        rounds = -(-max(self._left) // size)
         return -(-own // rounds)
 
     def _propose(self) -> bytes:
@@ -280,6 +282,7 @@ class RankProtocol:
             lengths=lengths,
             ages=start.ages,
             patches=patches if self.policy.counts_patches else None,
+            numbers=start.numbers,
             exhausted=len(lengths) < quota or (self._all_known() and not self._after(start)),
             seed=self.seed,
             epoch=self.epoch,

@@ -58,13 +58,13 @@ def play(
         seed: of the epoch's orders.
         epoch: number of the epoch.
     """
-    size = policy.window_size(buffer_size)
     lengths = [np.array(source, np.int64) for source in sources]
     counts = [np.array(p, np.int64) for p in patches] if patches else lengths
     held = [np.empty(0, np.int64) for _ in sources]
     ages = [np.empty(0, np.int64) for _ in sources]
     read = [0] * len(sources)
     for number in range(sum(map(len, sources)) + 1):
+        size = policy.window_size_at(buffer_size, number)
         proposals: dict[int, Proposal] = {}
         for rank, source in enumerate(lengths):
             new = np.arange(read[rank], min(len(source), read[rank] + size - len(held[rank])))

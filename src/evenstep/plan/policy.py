@@ -26,6 +26,7 @@ import numpy.typing as npt
 from evenstep.cost import Cost, MemoryLimit, PaddedTokenCost
 from evenstep.errors import ConfigurationError, SampleError
 from evenstep.plan.groups import Groups
+from evenstep.plan.lengths import Lengths
 
 __all__ = ["Plan", "Policy", "Proposal", "Window", "check_at_least", "check_given"]
 
@@ -42,6 +43,8 @@ class Window:
     """[samples] rounds in which the sample was in the window and not planned."""
     patches: Int64Array | None = None
     """[samples] vision patches, where they are counted."""
+    numbers: Int64Array | None = None
+    """[samples] increasing arrival numbers, where the epoch was planned beforehand."""
     exhausted: bool = False
     """True when the rank's source has ended: nothing will be added to this window."""
     seed: int = 0
@@ -82,6 +85,9 @@ class Policy(abc.ABC):
     packed: bool = False
     """Whether groups are collated without padding."""
 
+    lengths: Lengths | None = None
+    """Of the whole data set, where the epoch is planned beforehand: see `deal`."""
+
     @property
     def max_length(self) -> int | None:
         """Longest sample accepted, in tokens; None for no limit."""
@@ -106,6 +112,24 @@ class Policy(abc.ABC):
     def window_size(self, buffer_size: int) -> int:
         """Samples a rank gathers before a round, given what the user allows it to buffer."""
         return buffer_size
+
+    def window_size_at(self, buffer_size: int, round: int) -> int:
+        """The same for one round, of which the first is 0: at most `window_size`, and never less
+        than in the round before."""
+        return self.window_size(buffer_size)
+
+    def deal(self, lengths: Int64Array, world_size: int, *, seed: int, epoch: int) -> list[Groups]:
+        """Plans a whole epoch beforehand. Policies that have `lengths` do this instead of `propose`
+        and `settle`.
+
+        Args:
+            lengths: [samples] int64, each positive.
+
+        Returns:
+            For each rank its groups of positions in `lengths`, in the order in which they are
+            trained on; equally many on every rank.
+        """
+        raise NotImplementedError(f"{self.name} plans online")
 
     @abc.abstractmethod
     def propose(self, window: Window) -> Proposal:
