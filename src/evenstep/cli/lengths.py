@@ -1,0 +1,101 @@
+"""``evenstep lengths``: the lengths of a whole data set, counted once and kept in a file."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from evenstep.cli.objects import load_object
+from evenstep.cli.output import note, print_json, print_table, progress_bar
+from evenstep.errors import ConfigurationError
+
+__all__ = ["register"]
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command to `app`."""
+    app.command("lengths")(command)
+
+
+def command(
+    dataset: Annotated[
+        str,
+        typer.Argument(
+            metavar="DATASET",
+            help="FILE.py:NAME or package.module:NAME, where NAME is a map-style dataset or a "
+            "function without arguments that makes one.",
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="The Parquet file to write.")],
+    num_workers: Annotated[int, typer.Option(help="Processes that prepare samples.")] = 0,
+    transform: Annotated[
+        str,
+        typer.Option(
+            help="Names what decides lengths besides the dataset: tokenizer, template, cut-off. "
+            "Who reads the file must give the same."
+        ),
+    ] = "",
+    length_fn: Annotated[
+        str | None,
+        typer.Option(
+            help="FILE.py:NAME or package.module:NAME of a function from a sample to its tokens.",
+            show_default="the number of input_ids",
+        ),
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Do not count: say whether --out is still good.")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Count the tokens of every sample, for policies that plan an epoch beforehand.
+
+    Goes once through the dataset, its transforms included. Online policies, such as even, need no
+    such file.
+
+    \b
+    Examples:
+      evenstep lengths train.py:make_dataset --out lengths.parquet --num-workers 8
+      evenstep lengths train.py:make_dataset --out lengths.parquet --check
+      evenstep simulate even --lengths lengths.parquet:length --world-size 8
+    """
+    from evenstep.lengths import count_lengths, read_lengths, write_lengths
+
+    measured = _made(load_object(dataset))
+    function = None if length_fn is None else load_object(length_fn)
+    begin = time.perf_counter()
+    if check:
+        lengths = read_lengths(out, measured, transform=transform, length_fn=function)
+    else:
+        with progress_bar("counting") as progress:
+            lengths = count_lengths(
+                measured, num_workers=num_workers, length_fn=function, progress=progress
+            )
+        write_lengths(out, lengths, measured, transform=transform, length_fn=function)
+    seconds = time.perf_counter() - begin
+    values = lengths.values
+    figures = {
+        "samples": len(lengths),
+        "tokens": int(values.sum()),
+        "mean": float(values.mean()),
+        "shortest": int(values.min()),
+        "longest": int(values.max()),
+        "seconds": seconds,
+    }
+    if json:
+        print_json({"file": str(out), "checked": check, **figures})
+        return
+    print_table(str(out), {name: f"{value:,.6g}" for name, value in figures.items()})
+    note("the file is still good" if check else f"evenstep.read_lengths({str(out)!r}, dataset)")
+
+
+def _made(named: Any) -> Any:
+    if hasattr(named, "__getitem__") and hasattr(named, "__len__"):
+        return named
+    if callable(named):
+        return named()
+    raise ConfigurationError(
+        f"DATASET is {named!r}, which is neither a map-style dataset nor a function that makes one"
+    )

@@ -1,0 +1,44 @@
+"""Objects of the user's own code, named on the command line."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
+
+from evenstep.errors import ConfigurationError
+
+__all__ = ["load_object"]
+
+
+def load_object(name: str) -> Any:
+    """What ``FILE.py:NAME`` or ``package.module:NAME`` stands for. Its module is imported, under
+    the name that worker processes can import it by, and can import what lies beside it.
+
+    Raises:
+        ConfigurationError: there is no such file, module or name.
+    """
+    home, _, attribute = name.rpartition(":")
+    if not home or not attribute:
+        raise ConfigurationError(f"{name!r} must be FILE.py:NAME or package.module:NAME")
+    if home.endswith(".py"):
+        path = Path(home).resolve()
+        if not path.is_file():
+            raise ConfigurationError(f"there is no file {home}")
+        folder, home = str(path.parent), path.stem
+    else:
+        folder = str(Path.cwd())
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    try:
+        value: Any = importlib.import_module(home)
+    except ModuleNotFoundError as error:
+        if error.name != home.partition(".")[0] and error.name != home:
+            raise  # something that the user's module needs
+        raise ConfigurationError(f"there is no module {home!r} to import") from error
+    for part in attribute.split("."):
+        if not hasattr(value, part):
+            raise ConfigurationError(f"{home} has no {attribute!r}")
+        value = getattr(value, part)
+    return value
