@@ -7,7 +7,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evenstep.batch import Measure, PackCollator, PadCollator, check_supervised
+from evenstep.batch import (
+    Measure,
+    PackCollator,
+    PadCollator,
+    check_packed,
+    check_supervised,
+)
 from evenstep.errors import CollateError
 
 VOCABULARY = 9
@@ -122,3 +128,16 @@ def test_scalar_labels_count_one_each():
 )
 def test_batches_without_a_tensor_of_labels_pass(batch):
     check_supervised(batch, 5, "x")
+
+
+@pytest.mark.parametrize(
+    ("shape", "fits"), [((2, 50), True), ((1, 101), True), ((101,), True), ((2, 51), False)]
+)
+def test_a_batch_that_pads_what_was_planned_to_be_packed_is_refused(shape, fits):
+    batch = {"input_ids": torch.zeros(shape, dtype=torch.int64)}
+    check_packed([batch], 100, "step 3")  # not a mapping: nothing is known of it
+    if fits:
+        check_packed(batch, 100, "step 3")
+        return
+    with pytest.raises(CollateError, match="step 3: the batch has 2 rows of 51 tokens, over max_"):
+        check_packed(batch, 100, "step 3")

@@ -6,9 +6,10 @@ from torch.utils.data import IterableDataset
 
 import evenstep
 from documents import Documents
-from evenstep.errors import ConfigurationError
+from evenstep.errors import CollateError, ConfigurationError
 
 BUDGET = evenstep.TokenBudget(256)
+PACKED = evenstep.Even(500, packed=True)
 
 
 class Endless(IterableDataset):
@@ -43,6 +44,7 @@ class Unsized:
         ({"policy": BUDGET, "persistent_workers": True}, "persistent_workers=True needs"),
         ({"policy": BUDGET, "group": "world"}, "group='world'"),
         ({"policy": BUDGET, "shuffle": True, "sampler": range(3)}, "contradicts"),
+        ({"policy": PACKED, "collate_fn": evenstep.PadCollator()}, "PadCollator would pad them"),
     ],
 )
 def test_every_wrong_argument_is_refused_at_construction(arguments, said):
@@ -62,6 +64,19 @@ def test_every_wrong_argument_is_refused_at_construction(arguments, said):
 def test_every_unfit_dataset_is_refused_at_construction(dataset, arguments, said):
     with pytest.raises(ConfigurationError, match=said):
         evenstep.DataLoader(dataset, policy=BUDGET, **arguments)
+
+
+def test_a_packed_policy_packs_and_refuses_what_pads():
+    loader = evenstep.DataLoader(Documents(40), policy=PACKED)
+    for batch, step in loader.steps():
+        assert batch["input_ids"].numel() == step.tokens == step.padded_tokens <= 500
+    padding = evenstep.DataLoader(
+        Documents(40), policy=PACKED, collate_fn=lambda samples: evenstep.PadCollator()(samples)
+    )
+    with pytest.raises(
+        CollateError, match=r"step \d+ of epoch 0 on rank 0: .* collate function pads"
+    ):
+        list(padding)
 
 
 @pytest.mark.parametrize(

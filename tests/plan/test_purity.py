@@ -79,7 +79,7 @@ def test_no_pure_file_opens_prints_or_draws_unseeded_numbers(path: Path) -> None
             assert node.attr in seeded, f"np.random.{node.attr} draws from hidden state"
 
 
-HEAVY = ("torch", "ray", "scipy", "rich", "typer", "pyarrow", "matplotlib", "transformers")
+HEAVY = ("torch", "ray", "scipy", "numba", "rich", "typer", "pyarrow", "matplotlib", "transformers")
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """From samples to batches: measuring, collating, and what each step says about itself."""
 
-from evenstep.batch.check import check_supervised
+from evenstep.batch.check import check_packed, check_supervised
 from evenstep.batch.loss_scale import LOSS_SCALING, loss_scale
 from evenstep.batch.measure import Measure, length_of, patches_of, supervised_of
 from evenstep.batch.pack import PackCollator
@@ -16,6 +16,7 @@ __all__ = [
     "StepInfo",
     "StepTotals",
     "attach_step",
+    "check_packed",
     "check_supervised",
     "length_of",
     "loss_scale",

@@ -1,6 +1,8 @@
-"""Does the collated batch train on as many tokens as its samples were measured to?
+"""Is the collated batch what was planned?
 
-If not, `loss_scale` is wrong, and so is every gradient; nothing else would show it.
+If it trains on another number of tokens than its samples were measured to, `loss_scale` is wrong,
+and so is every gradient. If it pads what was planned to be packed, memory may run out at some later
+step. Nothing else would show either.
 """
 
 from __future__ import annotations
@@ -13,7 +15,28 @@ import torch
 from evenstep.batch.labels import IGNORE_INDEX, labels_of
 from evenstep.errors import CollateError
 
-__all__ = ["check_supervised"]
+__all__ = ["check_packed", "check_supervised"]
+
+
+def check_packed(batch: Any, max_tokens: int, where: str) -> None:
+    """
+    Args:
+        batch: what the collate function returned of a group that was planned to be packed.
+        max_tokens: real tokens that the group may have.
+        where: what to call the batch in the error.
+
+    Raises:
+        CollateError: ``input_ids`` has several rows, and more elements than that.
+    """
+    tokens = batch.get("input_ids") if isinstance(batch, Mapping) else None
+    if not isinstance(tokens, torch.Tensor) or tokens.ndim < 2 or len(tokens) == 1:
+        return
+    if tokens.numel() > max_tokens:
+        raise CollateError(
+            f"{where}: the batch has {len(tokens)} rows of {tokens[0].numel():,} tokens, over "
+            f"max_tokens={max_tokens:,}, because the policy counts real tokens and the collate "
+            "function pads; use evenstep.PackCollator, or packed=False"
+        )
 
 
 def check_supervised(batch: Any, expected: int, where: str) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.utils.data import IterableDataset
 
 from evenstep.batch.loss_scale import LOSS_SCALING
+from evenstep.batch.pack import PackCollator
+from evenstep.batch.pad import PadCollator
 from evenstep.errors import ConfigurationError
 from evenstep.plan.fixed_batch import FixedBatch
 from evenstep.plan.policy import Policy, check_at_least
@@ -17,6 +20,7 @@ __all__ = [
     "check_choices",
     "check_order",
     "check_workers",
+    "resolve_collate",
     "resolve_policy",
     "resolve_seed",
     "start_method",
@@ -90,6 +94,17 @@ def resolve_policy(policy: Policy | None, batch_size: int | None, drop_last: boo
     if not isinstance(policy, Policy):
         raise ConfigurationError(f"policy={policy!r} is no evenstep policy object")
     return policy
+
+
+def resolve_collate(policy: Policy, collate_fn: Callable[[list[Any]], Any] | None) -> Any:
+    if collate_fn is None:
+        return PackCollator() if policy.packed else PadCollator()
+    if policy.packed and isinstance(collate_fn, PadCollator):
+        raise ConfigurationError(
+            f"{type(policy).__name__} forms groups that fit in memory without padding, and "
+            "PadCollator would pad them; use evenstep.PackCollator, or packed=False"
+        )
+    return collate_fn
 
 
 def resolve_seed(seed: int, generator: torch.Generator | None) -> int:

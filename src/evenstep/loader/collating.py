@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from evenstep.batch.check import check_supervised
+from evenstep.batch.check import check_packed, check_supervised
 from evenstep.batch.loss_scale import loss_scale
 from evenstep.batch.step_info import StepInfo
 from evenstep.errors import CollateError, EvenstepError
@@ -46,6 +46,9 @@ def make_step(
     totals = planned.totals
     if spec.loss_scaling == "token" and not planned.filler:
         check_supervised(batch, int(totals.supervised_tokens[spec.rank]), where)
+    limit = spec.policy.limit
+    if spec.policy.packed and limit is not None:
+        check_packed(batch, limit.max_tokens, where)
     step = StepInfo(
         epoch=epoch,
         step=planned.index,

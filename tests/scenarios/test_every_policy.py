@@ -1,0 +1,128 @@
+"""What a loader promises holds under every policy, on real ranks."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+from faults import FORK, all_training, assert_died, end_of, train
+from ranks import Job, Rank, run
+
+import evenstep
+from documents import Documents
+from evenstep.testing import assert_exact_resume
+
+DOCUMENTS = Documents(90, prompts=True)
+LENGTHS = DOCUMENTS.lengths
+ONLINE = {
+    "even": evenstep.Even(300),
+    "even, packed": evenstep.Even(300, packed=True),
+    "token budget": evenstep.TokenBudget(300),
+    "fixed batch": evenstep.FixedBatch(4),
+    "pool sort": evenstep.PoolSort(4),
+    "pool sort, warming up": evenstep.PoolSort(3, initial_pool_size=3, warmup_rounds=3),
+    "sequence packing": evenstep.SequencePacking(300),
+}
+PLANNED = {
+    "sorted": evenstep.Sorted(4, lengths=LENGTHS),
+    "length grouped": evenstep.LengthGrouped(4, lengths=LENGTHS),
+    "max tokens": evenstep.MaxTokens(300, lengths=LENGTHS),
+    "bucketed": evenstep.BucketedMaxTokens(300, lengths=LENGTHS, bucket_size=30),
+    "packed as a whole": evenstep.SequencePacking(300, lengths=LENGTHS),
+}
+
+
+def make(policy: evenstep.Policy, **options: Any) -> evenstep.DataLoader:
+    return evenstep.DataLoader(
+        DOCUMENTS,
+        policy=policy,
+        collate_fn=evenstep.PackCollator() if policy.packed else evenstep.PadCollator(),
+        shuffle=policy.lengths is None,
+        seed=4,
+        buffer_size=18,
+        **options,
+    )
+
+
+def seen(loader: evenstep.DataLoader, steps: int | None = None) -> list[tuple[Any, ...]]:
+    iterator = loader.steps()
+    count = range(steps) if steps is not None else iter(int, 1)
+    return [step.indices for _, (_, step) in zip(count, iterator)]
+
+
+def go_through(rank: Rank) -> dict[str, Any]:
+    """Whole epochs, and exact resumes, under every policy."""
+    made: dict[str, Any] = {}
+    for name, policy in {**ONLINE, **PLANNED}.items():
+        loader = make(policy)
+        made[name] = seen(loader), assert_exact_resume(lambda p=policy: make(p), every=3)
+    return made
+
+
+@pytest.mark.timeout(150)
+def test_two_ranks_see_all_samples_in_equal_steps_and_resume_exactly(tmp_path: Path) -> None:
+    ranks = run(go_through, 2, folder=tmp_path, within=120)
+    for name in {**ONLINE, **PLANNED}:
+        (first, resumes), (second, others) = (made[name] for made in ranks)
+        assert resumes == others > 2, name
+        assert len(first) == len(second), name
+        counts = Counter(i for indices in first + second for i in indices)
+        assert set(counts) == set(range(90)), name
+        if name in ONLINE:
+            assert set(counts.values()) == {1}, name
+        else:  # wrap-around repeats at most one batch
+            repeated = [i for i, count in counts.items() if count > 1]
+            assert len(repeated) <= max(map(len, first + second)), name
+
+
+def go_on_alone(rank: Rank) -> dict[str, Any]:
+    """Some steps on all ranks, and the rest of the epoch on one."""
+    made: dict[str, Any] = {}
+    for name, policy in ONLINE.items():
+        loader = make(policy)
+        before = seen(loader, 4)
+        states: list[Any] = [None] * rank.world_size
+        dist.all_gather_object(states, loader.state_dict())
+        loader.close()
+        rest = []
+        if rank.rank == 0:
+            alone = make(policy, group="local")
+            alone.load_state_dict(evenstep.merge_states(states))
+            rest = seen(alone)
+            alone.close()
+        made[name] = before + rest
+    return made
+
+
+@pytest.mark.timeout(100)
+def test_one_rank_goes_on_for_three_and_sees_what_they_have_not(tmp_path: Path) -> None:
+    ranks = run(go_on_alone, 3, folder=tmp_path, within=80)
+    for name in ONLINE:
+        counts = Counter(i for made in ranks for indices in made[name] for i in indices)
+        assert counts == Counter(range(90)), name
+
+
+@pytest.mark.parametrize("kind", ["planned", "packed", "pool"])
+@pytest.mark.timeout(60)
+def test_a_killed_batcher_is_named_under_every_kind_of_policy(tmp_path: Path, kind: str) -> None:
+    dataset = Documents(20_000)
+    policy = {
+        "planned": evenstep.BucketedMaxTokens(1024, lengths=dataset.lengths),
+        "packed": evenstep.Even(1024, packed=True),
+        "pool": evenstep.PoolSort(8),
+    }[kind]
+    options = {**FORK, "policy": policy}
+    if policy.packed:
+        options["collate_fn"] = evenstep.PackCollator()
+    with Job(train, 2, options, dataset, folder=tmp_path) as job:
+        everybody = all_training(job, 2)
+        batcher = everybody[1].batcher
+        os.kill(batcher[0], signal.SIGKILL)
+        other, own = end_of(job, everybody)
+    assert_died(own, "LoaderDiedError", "rank 1", "batcher", f"{batcher[0]}", "SIGKILL")
+    assert_died(other, "PeerError", "rank 1 failed: the batcher process", f"{batcher[0]}")
