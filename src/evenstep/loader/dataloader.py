@@ -13,19 +13,20 @@ import torch
 import torch.distributed as dist
 
 from evenstep.batch.measure import Measure
-from evenstep.batch.pad import PadCollator
 from evenstep.batch.step_info import StepInfo, attach_step
 from evenstep.errors import ConfigurationError, MismatchError
 from evenstep.loader.arguments import (
     check_choices,
     check_order,
     check_workers,
+    resolve_collate,
     resolve_policy,
     resolve_seed,
     start_method,
 )
 from evenstep.loader.at_exit import close_at_exit, closed
 from evenstep.loader.batcher import End
+from evenstep.loader.beforehand import PlannedShare, check_planned
 from evenstep.loader.epochs import Epochs
 from evenstep.loader.exchange import Exchange, GlooExchange, LocalExchange
 from evenstep.loader.feeder import Feeder
@@ -38,6 +39,7 @@ from evenstep.loader.position import Position
 from evenstep.loader.process import BatcherProcess
 from evenstep.loader.spec import EpochSpec, LoaderSpec
 from evenstep.loader.state import LoaderState, check_job, to_dict
+from evenstep.loader.step_log import StepLog
 from evenstep.loader.streaming import has_state
 from evenstep.loader.thread import BatcherThread
 from evenstep.plan.fixed_batch import FixedBatch
@@ -58,8 +60,8 @@ class DataLoader:
             rank's (and worker's) share only, as with torch.
         policy: how groups are formed; all ranks must pass an equal one.
         batch_size: short for ``policy=FixedBatch(batch_size)``; not together with `policy`.
-        collate_fn: list of samples -> batch; `PadCollator()` when None. It runs in the batcher
-            process, once per step.
+        collate_fn: list of samples -> batch. None is `PadCollator()`, or `PackCollator()` where the
+            policy forms packed groups. It runs in the batcher process, once per step.
         shuffle, seed: without a `sampler`, the order is that of torch's ``DistributedSampler``:
             a function of (seed, epoch), padded to a multiple of the ranks.
         generator: its initial seed is the seed, in place of `seed`. Nothing is drawn from it.
@@ -152,9 +154,17 @@ class DataLoader:
         self._iterable = check_order(
             dataset, shuffle=shuffle, sampler=sampler, shard_sampler=shard_sampler, replay=replay
         )
+        check_planned(
+            policy,
+            dataset,
+            iterable=self._iterable,
+            sampler=sampler,
+            shuffle=shuffle,
+            drop_last=drop_last,
+        )
         self.dataset = dataset
         self.policy = policy
-        self.collate_fn = PadCollator() if collate_fn is None else collate_fn
+        self.collate_fn = resolve_collate(policy, collate_fn)
         self.shuffle = shuffle
         self.seed = int(seed)
         self.sampler = sampler
@@ -189,6 +199,7 @@ class DataLoader:
         self._start_method = start_method(multiprocessing_context)
         self._epochs = Epochs(
             dataset=dataset,
+            policy=policy,
             iterable=self._iterable,
             sampler=sampler,
             shard_sampler=shard_sampler,
@@ -209,6 +220,7 @@ class DataLoader:
         """(rank, world size) that `_position` is of; None for any."""
         keeps_place = self._iterable and has_state(dataset)
         self._own_place = OwnPlace(dataset) if keeps_place else None
+        self._step_log = StepLog.wanted(policy.fingerprint)
         self._owner = os.getpid()
 
     # Iterating
@@ -312,6 +324,8 @@ class DataLoader:
         return batcher
 
     def _received(self, step: StepInfo, mark: Mark) -> None:
+        if self._step_log is not None:
+            self._step_log.write(step)
         self._position = self._position.after(step, mark, iterable=self._iterable)
         self._samples_seen += step.global_samples
         self._steps_seen += 1
@@ -412,18 +426,23 @@ class DataLoader:
             sources=position.sources,
             skipped=len(position.skipped),
             left=position.stream.digest if position.stream is not None else None,
+            expected=share.expected(position.share) if isinstance(share, PlannedShare) else None,
         )
 
     # How many steps
 
     def __len__(self) -> int:
-        """Steps of a whole pass, where the policy has that known beforehand: `FixedBatch` over a
-        sized dataset or sampler.
+        """Steps of a whole pass, where they are known beforehand: with `FixedBatch` over a sized
+        dataset or sampler, and with policies that plan beforehand.
 
         Raises:
             TypeError: the number depends on lengths that are not known yet; see `estimated_steps`.
         """
-        _, world_size = self._place()
+        rank, world_size = self._place()
+        if self.policy.lengths is not None:
+            share = self._epochs.share(self._epochs.begin(self._next_epoch), rank, world_size)
+            assert isinstance(share, PlannedShare)
+            return len(share.groups)
         size = self._epochs.share_size(world_size)
         if isinstance(self.policy, FixedBatch):
             if size is None:
@@ -440,6 +459,8 @@ class DataLoader:
         """Steps of a whole pass, estimated from the mean samples per step so far. None before the
         first step, and where the number of samples is not known. An estimate, to draw progress or a
         learning rate by: the loop ends when the loader does."""
+        if self.policy.lengths is not None:
+            return len(self)
         _, world_size = self._place()
         size = self._epochs.share_size(world_size)
         if size is None or not self._samples_seen:

@@ -1,0 +1,185 @@
+"""``evenstep tune``: which max_tokens to train with, from short runs of the training itself."""
+
+from __future__ import annotations
+
+import json as json_module
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from evenstep.cli.output import note, print_json, progress_bar
+from evenstep.errors import ConfigurationError
+
+__all__ = ["register"]
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command to `app`."""
+    app.command("tune")(command)
+
+
+def command(
+    training: Annotated[
+        list[str],
+        typer.Argument(metavar="-- COMMAND...", help="The training; {max_tokens} is the value."),
+    ],
+    grid: Annotated[
+        str | None, typer.Option(help="Values of max_tokens, separated by commas.")
+    ] = None,
+    from_mean: Annotated[
+        float | None,
+        typer.Option(help="Mean length of a sample: begin the grid at twice that. With --up-to."),
+    ] = None,
+    up_to: Annotated[int | None, typer.Option(help="Last value of the grid.")] = None,
+    seconds: Annotated[float, typer.Option(help="Measured per value, after the warm-up.")] = 60.0,
+    steps: Annotated[
+        int | None, typer.Option(help="Measured steps per value, instead of --seconds.")
+    ] = None,
+    warmup: Annotated[int, typer.Option(help="Steps before the measured ones.")] = 20,
+    band: Annotated[
+        float, typer.Option(help="Within this fraction of the fastest is near-fastest.")
+    ] = 0.02,
+    exhaustive: Annotated[
+        bool, typer.Option("--exhaustive", help="Go on upward after running out of memory.")
+    ] = False,
+    startup: Annotated[
+        float, typer.Option(help="Seconds until its first step after which a run counts as hung.")
+    ] = 1800.0,
+    patience: Annotated[
+        float, typer.Option(help="Seconds without a further step that count as hung.")
+    ] = 300.0,
+    grace: Annotated[
+        float, typer.Option(help="Seconds between asking a run to end and killing it.")
+    ] = 10.0,
+    logs: Annotated[
+        Path | None, typer.Option(help="Folder that keeps what each run printed.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="File for the JSON object.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Run a training for a short while per value of max_tokens, and choose one.
+
+    The command is your own, unchanged but for max_tokens, which comes as {max_tokens} in its
+    arguments and in the environment variable EVENSTEP_MAX_TOKENS. It must iterate an
+    evenstep.DataLoader, which tells when each step begins. Each value trains for --warmup steps and
+    then for --seconds; a run that fails or runs out of memory is survived. Everything that a run
+    has started is ended with it, and when this command is interrupted or killed.
+
+    Chosen is the smallest value within --band of the highest samples per second.
+
+    What this does not tell: whether the value survives a whole epoch, whose largest batches may
+    not come in a short run (the next value to take then is printed), and whether the model learns
+    as well, since larger batches make fewer updates. Losses play no part.
+
+    \b
+    Examples:
+      evenstep tune --grid 4096,8192,16384 -- torchrun --nproc-per-node 8 train.py \\
+          --max-tokens {max_tokens}
+      evenstep tune --from-mean 900 --up-to 32768 --json -- python train.py
+    """
+    from evenstep.tune.candidate import Candidate, NothingSurvivedError
+    from evenstep.tune.command import MAX_TOKENS, PLACEHOLDER, tune_command
+    from evenstep.tune.grid import check_grid
+    from evenstep.tune.result import candidates_table
+    from evenstep.tune.window import Window
+
+    values = check_grid(_grid(grid, from_mean, up_to))
+    window = Window(seconds=seconds, steps=steps, warmup=warmup)
+    if not any(PLACEHOLDER in word for word in training):
+        note(f"no {PLACEHOLDER} in the command: it must read {MAX_TOKENS} from its environment")
+
+    def told(candidate: Candidate) -> None:
+        text = f"{candidate.max_tokens:,}: {candidate.outcome}"
+        if candidate.measurement is not None:
+            text += f", {candidate.measurement.throughput:,.4g} samples/s"
+        note(text + (f" ({candidate.detail})" if candidate.detail else ""))
+
+    def write(result: dict[str, Any]) -> None:
+        if out is not None:
+            out.parent.mkdir(parents=True, exist_ok=True)
+            out.write_text(json_module.dumps(result, indent=2, allow_nan=False) + "\n")
+
+    note(f"values: {', '.join(f'{value:,}' for value in values)}")
+    try:
+        with _ended_in_order(), progress_bar("measuring") as bar:
+            result = tune_command(
+                training,
+                values,
+                window=window,
+                band=band,
+                exhaustive=exhaustive,
+                startup=startup,
+                patience=patience,
+                grace=grace,
+                logs=logs,
+                progress=None if bar is None else lambda value, done, total: bar(done, total),
+                on_candidate=told,
+            )
+    except NothingSurvivedError as error:
+        for candidate in error.candidates:
+            if candidate.output:
+                note(f"\n--- {candidate.max_tokens:,}, the end of its output:\n{candidate.output}")
+        note("\n" + candidates_table(error.candidates))
+        write(
+            {
+                "max_tokens": None,
+                "command": training,
+                "candidates": [candidate.as_dict() for candidate in error.candidates],
+            }
+        )
+        raise
+    found = {**result.as_dict(), "command": training}
+    write(found)
+    if json:
+        print_json(found)
+    else:
+        print(result.table())
+    note(
+        f"not told by this: whether {result.max_tokens:,} survives a whole epoch, and how well the "
+        "model learns with it"
+    )
+
+
+def _grid(grid: str | None, from_mean: float | None, up_to: int | None) -> list[int]:
+    from evenstep.tune.grid import grid_upward
+
+    if grid is not None:
+        if from_mean is not None or up_to is not None:
+            raise ConfigurationError("--grid is the whole grid; leave out --from-mean and --up-to")
+        words = [word.strip() for word in grid.split(",") if word.strip()]
+        wrong = [word for word in words if not word.isdecimal()]
+        if wrong:
+            raise ConfigurationError(
+                f"--grid has {wrong[0]!r}; it must be positive integers separated by commas"
+            )
+        return [int(word) for word in words]
+    if from_mean is None or up_to is None:
+        raise ConfigurationError("give the values: --grid 4096,8192, or --from-mean and --up-to")
+    return grid_upward(from_mean, up_to)
+
+
+@contextmanager
+def _ended_in_order() -> Iterator[None]:
+    """SIGTERM and SIGHUP end this process as Ctrl-C does: after what it runs has been ended."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def leave(number: int, frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    numbers = (signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.getsignal(number) for number in numbers}
+    for number in numbers:
+        if before[number] is not signal.SIG_IGN:  # as nohup has it
+            signal.signal(number, leave)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            signal.signal(number, before[number])

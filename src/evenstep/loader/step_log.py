@@ -1,0 +1,82 @@
+"""What reaches the trainer and when, written down where `evenstep tune` asks for it.
+
+`evenstep tune` runs the user's own script and has to time its steps without changing it. So the
+loader tells: where the environment variable `FOLDER` names a folder, each loader's rank 0 appends
+one line of JSON to a file of its own in it for each step that it hands over. Without the variable
+nothing is opened and a step costs one comparison.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import socket
+import time
+from pathlib import Path
+
+import torch
+
+from evenstep.batch.step_info import StepInfo
+from evenstep.errors import ConfigurationError
+
+__all__ = ["FOLDER", "StepLog"]
+
+FOLDER = "EVENSTEP_TUNE"
+
+_numbers = itertools.count()
+
+
+class StepLog:
+    """Lines of one loader: its policy, then one for each step."""
+
+    def __init__(self, folder: Path, policy: str) -> None:
+        """
+        Args:
+            folder: exists.
+            policy: the policy's fingerprint.
+        """
+        self._folder = folder
+        self._policy = policy
+        self._number = next(_numbers)
+        self._path: Path | None = None
+
+    @classmethod
+    def wanted(cls, policy: str) -> StepLog | None:
+        """The log that the environment asks for; None where it asks for none.
+
+        Raises:
+            ConfigurationError: the folder is not there.
+        """
+        folder = os.environ.get(FOLDER)
+        if not folder:
+            return None
+        if not os.path.isdir(folder):
+            raise ConfigurationError(
+                f"{FOLDER}={folder} is no folder on {socket.gethostname()}; unset the variable, "
+                "or, where `evenstep tune` starts processes on other machines, set TMPDIR to a "
+                "folder that all share"
+            )
+        return cls(Path(folder), policy)
+
+    def write(self, step: StepInfo) -> None:
+        """Notes that `step` is handed over now. Steps of other ranks are not written, nor are those
+        taken with gradients switched off, which evaluate."""
+        if step.rank != 0 or not torch.is_grad_enabled():
+            return
+        line: dict[str, object] = {
+            "time": time.monotonic(),
+            "epoch": step.epoch,
+            "samples": step.global_samples,
+            "tokens": step.global_tokens,
+            "padded_tokens": step.global_padded_tokens,
+        }
+        text = json.dumps(line) + "\n"
+        if self._path is None:
+            name = f"{socket.gethostname()}-{os.getpid()}-{self._number}.steps"
+            self._path = self._folder / name
+            head = {"policy": self._policy, "world_size": step.world_size}
+            text = json.dumps(head) + "\n" + text
+        # Opened each time: then there is nothing to close, and nothing that forks share.
+        with open(self._path, "ab", buffering=0) as file:
+            file.write(text.encode())

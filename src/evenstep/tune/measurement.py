@@ -1,0 +1,105 @@
+"""What the steps of one window say: throughput, and how far it can be trusted.
+
+Throughput is a ratio of two sums, samples over seconds. Its standard error is taken from contiguous
+slices of the window and not from single steps, whose times are correlated: an allocator that
+struggles, a neighbour on the machine or a run of long samples lasts for many of them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from evenstep.errors import ConfigurationError
+
+__all__ = ["Measurement", "StepTime", "measure"]
+
+_SLICES = 10
+_FEWEST_SLICES = 4  # with fewer, the spread between them says next to nothing
+
+
+@dataclass(frozen=True, slots=True)
+class StepTime:
+    """One trained step of all ranks."""
+
+    seconds: float
+    samples: int
+    tokens: int
+    padded_tokens: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measurement:
+    """Of all ranks together."""
+
+    throughput: float
+    """Emitted samples per second."""
+    standard_error: float | None
+    """Of the throughput, in its unit, from the spread over time slices of the window; None where
+    there are too few steps to tell."""
+    tokens_per_second: float
+    """Real tokens."""
+    padding: float
+    steps: int
+    samples: int
+    tokens: int
+    seconds: float
+    step_seconds: float
+    """Mean."""
+    step_variation: float
+    """Standard deviation of the step times over their mean."""
+
+    @property
+    def relative_error(self) -> float | None:
+        """The standard error as a fraction of the throughput."""
+        return None if self.standard_error is None else self.standard_error / self.throughput
+
+    @classmethod
+    def fields(cls) -> dict[str, None]:
+        """All fields, without values."""
+        return dict.fromkeys(field.name for field in dataclasses.fields(cls))
+
+
+def measure(steps: Sequence[StepTime]) -> Measurement:
+    """
+    Args:
+        steps: at least one, in the order in which they were trained.
+
+    Raises:
+        ConfigurationError: there is no step, or they took no time.
+    """
+    seconds = np.array([step.seconds for step in steps], np.float64)
+    samples = np.array([step.samples for step in steps], np.float64)
+    total = float(seconds.sum())
+    if not total > 0:
+        raise ConfigurationError(f"{len(steps)} steps in {total} seconds give no throughput")
+    tokens = sum(step.tokens for step in steps)
+    padded = sum(step.padded_tokens for step in steps)
+    mean = float(seconds.mean())
+    return Measurement(
+        throughput=float(samples.sum()) / total,
+        standard_error=_standard_error(samples, seconds),
+        tokens_per_second=tokens / total,
+        padding=1.0 - tokens / padded if padded else 0.0,
+        steps=len(steps),
+        samples=int(samples.sum()),
+        tokens=tokens,
+        seconds=total,
+        step_seconds=mean,
+        step_variation=float(seconds.std()) / mean,
+    )
+
+
+def _standard_error(samples: np.ndarray, seconds: np.ndarray) -> float | None:
+    """Of sum(samples) / sum(seconds), to first order, from slices of equally many steps."""
+    slices = min(_SLICES, len(samples) // 2)
+    if slices < _FEWEST_SLICES:
+        return None
+    rate = samples.sum() / seconds.sum()
+    left = samples - rate * seconds  # sums to zero
+    residuals = np.array([part.sum() for part in np.array_split(left, slices)])
+    variance = slices / (slices - 1) * float((residuals**2).sum())
+    return float(np.sqrt(variance) / seconds.sum())
