@@ -18,6 +18,8 @@ from hypothesis import strategies as st
 from evenstep.buffer import RoundStart
 from evenstep.plan import Even, FixedBatch, Groups, Plan, Policy, Proposal, TokenBudget
 from evenstep.plan.groups import generator
+from evenstep.plan.pool_sort import SHUFFLES, PoolSort
+from evenstep.plan.sequence_packing import SequencePacking
 from evenstep.plan.stream import Progress
 from evenstep.protocol import RankProtocol
 from evenstep.settled import PlannedStep
@@ -53,7 +55,15 @@ KEEPING = st.one_of(
         max_wait=st.integers(0, 3),
         emission_order=st.sampled_from(["aligned", "flip-balanced"]),
     ),
-    st.builds(Even, st.integers(30, 200), max_wait=st.integers(0, 3)),
+    st.builds(Even, st.integers(30, 200), max_wait=st.integers(0, 3), packed=st.booleans()),
+    st.builds(
+        PoolSort,
+        st.integers(1, 5),
+        shuffle=st.sampled_from(SHUFFLES),
+        initial_pool_size=st.integers(1, 10),
+        warmup_rounds=st.integers(1, 4),
+    ),
+    st.builds(SequencePacking, st.integers(30, 200), max_wait=st.integers(0, 3)),
     st.builds(Arbitrary, st.integers(0, 5)),
 )
 """Policies that drop no sample."""
@@ -139,7 +149,8 @@ class Checkpoint:
 class World:
     """One run of an epoch, or of what is left of one."""
 
-    policy: Policy
+    policy: Policy | list[Policy]
+    """The same on all ranks, or one for each."""
     shards: Sequence[Sequence[int]]
     """Lengths of each rank's samples, by arrival number."""
     buffer_size: int
@@ -188,7 +199,7 @@ class World:
         ]
         self.machines = [
             RankProtocol(
-                policy=self.policy,
+                policy=self.policy[rank] if isinstance(self.policy, list) else self.policy,
                 rank=rank,
                 world_size=len(self.shards),
                 buffer_size=self.buffer_size,

@@ -27,14 +27,25 @@ if TYPE_CHECKING:
     from evenstep.errors import MismatchError as MismatchError
     from evenstep.errors import PeerError as PeerError
     from evenstep.errors import SampleError as SampleError
+    from evenstep.lengths import count_lengths as count_lengths
+    from evenstep.lengths import read_lengths as read_lengths
+    from evenstep.lengths import write_lengths as write_lengths
     from evenstep.loader import DataLoader as DataLoader
     from evenstep.loader import merge_states as merge_states
     from evenstep.loader import read_states as read_states
     from evenstep.loader import wrap as wrap
+    from evenstep.plan import BucketedMaxTokens as BucketedMaxTokens
     from evenstep.plan import Even as Even
     from evenstep.plan import FixedBatch as FixedBatch
+    from evenstep.plan import LengthGrouped as LengthGrouped
+    from evenstep.plan import Lengths as Lengths
+    from evenstep.plan import MaxTokens as MaxTokens
     from evenstep.plan import Policy as Policy
+    from evenstep.plan import PoolSort as PoolSort
+    from evenstep.plan import SequencePacking as SequencePacking
+    from evenstep.plan import Sorted as Sorted
     from evenstep.plan import TokenBudget as TokenBudget
+    from evenstep.sources import PoolSortDataset as PoolSortDataset
 
 _HOMES = {
     "evenstep.batch": ("PackCollator", "PadCollator", "StepInfo", "pop_step"),
@@ -54,8 +65,22 @@ _HOMES = {
         "PeerError",
         "SampleError",
     ),
+    "evenstep.lengths": ("count_lengths", "read_lengths", "write_lengths"),
     "evenstep.loader": ("DataLoader", "merge_states", "read_states", "wrap"),
-    "evenstep.plan": ("Even", "FixedBatch", "Policy", "TokenBudget"),
+    "evenstep.plan": (
+        "BucketedMaxTokens",
+        "Even",
+        "FixedBatch",
+        "LengthGrouped",
+        "Lengths",
+        "MaxTokens",
+        "Policy",
+        "PoolSort",
+        "SequencePacking",
+        "Sorted",
+        "TokenBudget",
+    ),
+    "evenstep.sources": ("PoolSortDataset",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -32,6 +32,7 @@ POLICIES = {
     "budget": evenstep.TokenBudget(512),
     "few steps a round": evenstep.TokenBudget(300, max_steps_per_round=2),
     "even": evenstep.Even(512),
+    "even, packed": evenstep.Even(512, packed=True),
     "flipped": evenstep.TokenBudget(300, emission_order="flip-rank-round"),
 }
 

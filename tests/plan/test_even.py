@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from plan_world import play
 
-from evenstep.cost import PaddedTokenCost, TransformerCost
+from evenstep.cost import Cost, PaddedTokenCost, TransformerCost
 from evenstep.errors import ConfigurationError
 from evenstep.plan import Even, Policy, TokenBudget, Window
 from evenstep.plan.matching import Matcher
@@ -19,6 +19,10 @@ from evenstep.simulate import SimulationResult, deal, sample_lengths, simulate
 
 MAX_TOKENS = 12_288
 MODEL = TransformerCost(layers=4, hidden_size=512, heads=8, ffn_size=2048)
+LARGE_MODEL = TransformerCost(
+    layers=32, hidden_size=4096, heads=32, ffn_size=14336, kv_heads=8, vocab_size=128_256
+)
+NAMES = ["ultrachat", "llava", "sharegpt4o", "mm-mix"]
 
 
 def run(policy: Policy, name: str, *, ranks: int = 8, samples: int = 3000) -> SimulationResult:
@@ -27,7 +31,7 @@ def run(policy: Policy, name: str, *, ranks: int = 8, samples: int = 3000) -> Si
     return simulate(policy, [lengths[s] for s in shards], identities=shards, buffer_size=512)
 
 
-@pytest.mark.parametrize("name", ["ultrachat", "llava", "sharegpt4o", "mm-mix"])
+@pytest.mark.parametrize("name", NAMES)
 def test_ranks_wait_less_than_under_a_token_budget_and_pad_no_more(name: str) -> None:
     even, budget = (run(policy(MAX_TOKENS), name) for policy in (Even, TokenBudget))
     assert even.missing == even.duplicates == 0
@@ -35,6 +39,38 @@ def test_ranks_wait_less_than_under_a_token_budget_and_pad_no_more(name: str) ->
     assert even.padding < 1.1 * budget.padding
     assert even.efficiency > budget.efficiency
     assert even.samples_per_step > 0.95 * budget.samples_per_step
+
+
+@pytest.mark.parametrize("name", [*NAMES, "pretrain-128k"])
+def test_packed_groups_fill_the_budget_and_cost_the_same_until_sources_end(name: str) -> None:
+    budget = 131_072 if name == "pretrain-128k" else MAX_TOKENS
+    lengths = np.minimum(sample_lengths(name, 8000, seed=4), budget)
+    sources = [lengths[rank::4].tolist() for rank in range(4)]
+    cost = PaddedTokenCost() if name == "pretrain-128k" else LARGE_MODEL
+    tokens: list[np.ndarray] = []
+    costs: list[np.ndarray] = []
+    for turns in play(Even(budget, packed=True, cost=cost), sources, buffer_size=1024):
+        if all(turn.window.exhausted for turn in turns.values()):
+            break
+        shapes = [turn.plan.groups.shapes(turn.window.lengths) for turn in turns.values()]
+        tokens += [shape.tokens for shape in shapes]
+        costs.append(np.stack([cost(shape, packed=True) for shape in shapes], axis=1))
+    assert np.concatenate(tokens).mean() > 0.99 * budget
+    by_step = np.concatenate(costs)
+    assert by_step.max(axis=1).sum() / by_step.mean(axis=1).sum() < 1.01
+
+
+@pytest.mark.parametrize("name", ["llava", "sharegpt4o"])
+@pytest.mark.parametrize("cost", [PaddedTokenCost(), LARGE_MODEL])
+def test_packed_ranks_wait_hardly_more_than_their_shares_make_them(name: str, cost: Cost) -> None:
+    # The rank with the largest share sets the pace; no order of its samples can change that.
+    result = run(Even(MAX_TOKENS, packed=True, cost=cost), name, ranks=4, samples=2000)
+    assert result.missing == result.duplicates == result.filler_steps == 0
+    assert result.padding == 0.0
+    shares = result.costs.sum(axis=0)
+    assert result.imbalance < 1.005 * shares.max() / shares.mean()
+    full = result.tokens_per_step * result.steps / (4 * MAX_TOKENS)
+    assert result.steps <= 1.02 * full * shares.max() / shares.mean() + 1
 
 
 def test_equal_shares_run_out_together() -> None:
@@ -66,11 +102,13 @@ def test_the_imbalance_hardly_grows_with_the_number_of_ranks() -> None:
     assert of_most(32) - 1 < 2 * (of_most(4) - 1)
 
 
-def test_the_order_of_steps_tells_nothing_of_length() -> None:
+@pytest.mark.parametrize("packed", [False, True])
+def test_the_order_of_steps_tells_nothing_of_length(packed: bool) -> None:
+    policy = Even(MAX_TOKENS, packed=packed, cost=LARGE_MODEL if packed else PaddedTokenCost())
     lengths = sample_lengths("ultrachat", 16_000, seed=5)
     shards = [lengths[0::2], lengths[1::2]]
     means: list[float] = []
-    for turns in play(Even(MAX_TOKENS), [s.tolist() for s in shards], buffer_size=512):
+    for turns in play(policy, [s.tolist() for s in shards], buffer_size=512):
         for group in turns[0].emitted:
             means.append(float(shards[0][group].mean()))
     ranks = np.argsort(np.argsort(means))
@@ -96,33 +134,41 @@ def ages_when_emitted(policy: Policy, sources: list[list[int]], buffer_size: int
     st.integers(1, 40),
     st.integers(0, 4),
     st.sampled_from([0.3, 1.0, 2.0]),
+    st.booleans(),
 )
 def test_no_sample_waits_longer_than_promised(
-    seed: int, ranks: int, buffer_size: int, max_wait: int, spread: float
+    seed: int, ranks: int, buffer_size: int, max_wait: int, spread: float, packed: bool
 ) -> None:
     draw = np.random.default_rng(seed)
     sources = [
         np.exp(draw.normal(3, spread, draw.integers(0, 150))).astype(int).clip(1, 400).tolist()
         for _ in range(ranks)
     ]
-    waited = ages_when_emitted(Even(400, max_wait=max_wait), sources, buffer_size)
+    cost = MODEL if packed else PaddedTokenCost()
+    policy = Even(400, max_wait=max_wait, packed=packed, cost=cost)
+    waited = ages_when_emitted(policy, sources, buffer_size)
     assert max(waited, default=0) <= max_wait + buffer_size
 
 
 @pytest.mark.parametrize("name", ["ultrachat", "sharegpt4o"])
-def test_in_practice_samples_wait_hardly_longer_than_max_wait(name: str) -> None:
+@pytest.mark.parametrize("packed", [False, True])
+def test_in_practice_samples_wait_hardly_longer_than_max_wait(name: str, packed: bool) -> None:
     lengths = np.minimum(sample_lengths(name, 12_000, seed=1), MAX_TOKENS)
     sources = [lengths[rank::4].tolist() for rank in range(4)]
-    waited = ages_when_emitted(Even(MAX_TOKENS, max_wait=3), sources, 512)
+    policy = Even(
+        MAX_TOKENS, max_wait=3, packed=packed, cost=LARGE_MODEL if packed else PaddedTokenCost()
+    )
+    waited = ages_when_emitted(policy, sources, 512)
     assert max(waited) <= 3 + 3
 
 
-def test_a_message_does_not_grow_with_the_buffer() -> None:
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_message_does_not_grow_with_the_buffer(packed: bool) -> None:
     sizes = set()
     for count in (1, 10, 1000, 5000):
         lengths = sample_lengths("ultrachat", count, seed=0)
         window = Window(lengths=lengths, ages=np.zeros_like(lengths))
-        sizes.add(len(Even(MAX_TOKENS).propose(window).message))
+        sizes.add(len(Even(MAX_TOKENS, packed=packed).propose(window).message))
     assert sizes == {21}
 
 

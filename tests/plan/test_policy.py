@@ -24,6 +24,8 @@ from evenstep.cost import (
 )
 from evenstep.errors import SampleError
 from evenstep.plan import Even, FixedBatch, Policy, TokenBudget
+from evenstep.plan.pool_sort import SHUFFLES, PoolSort
+from evenstep.plan.sequence_packing import SequencePacking
 from evenstep.plan.token_budget import EMISSION_ORDERS
 
 TOKEN_BUDGETS = st.builds(
@@ -49,8 +51,23 @@ EVENS = st.builds(
             FittedCost(per_group=3.0, per_token=0.1, per_pair=0.0),
         ]
     ),
+    packed=st.booleans(),
 )
-POLICIES = st.one_of(TOKEN_BUDGETS, FIXED_BATCHES, EVENS)
+POOL_SORTS = st.builds(
+    PoolSort,
+    st.integers(1, 8),
+    pool_size=st.none() | st.integers(10, 40),
+    ascending=st.booleans(),
+    shuffle=st.sampled_from(SHUFFLES),
+) | st.builds(
+    PoolSort,
+    st.integers(1, 8),
+    shuffle=st.sampled_from(SHUFFLES),
+    initial_pool_size=st.integers(1, 10),
+    warmup_rounds=st.integers(1, 4),
+)
+SEQUENCE_PACKINGS = st.builds(SequencePacking, st.integers(1, 600), max_wait=st.integers(0, 5))
+POLICIES = st.one_of(TOKEN_BUDGETS, FIXED_BATCHES, EVENS, POOL_SORTS, SEQUENCE_PACKINGS)
 
 
 @dataclass(frozen=True)
@@ -63,10 +80,14 @@ class World:
     epoch: int
 
     def rounds(self, policy: Policy) -> list[dict[int, Turn]]:
+        sources = self.sources
+        if isinstance(policy, SequencePacking):
+            # It cannot place a sample longer than the budget, and is never given one.
+            sources = [[min(n, policy.max_tokens) for n in source] for source in sources]
         return list(
             play(
                 policy,
-                self.sources,
+                sources,
                 buffer_size=self.buffer_size,
                 patches=self.patches,
                 late_end=self.late_end,
@@ -126,12 +147,16 @@ def test_groups_never_break_the_memory_limit(policy: Policy, world: World) -> No
     for turns in world.rounds(policy):
         for turn in turns.values():
             shapes = turn.plan.groups.shapes(turn.window.lengths)
-            if isinstance(policy, FixedBatch):
+            if isinstance(policy, (FixedBatch, PoolSort)):
                 assert (shapes.samples <= policy.batch_size).all()
+                continue
+            if isinstance(policy, SequencePacking):
+                assert (shapes.tokens <= policy.max_tokens).all()
                 continue
             assert isinstance(policy, (TokenBudget, Even))
             several = shapes.samples > 1
-            assert (shapes.padded[several] <= policy.max_tokens).all()
+            tokens = shapes.tokens if policy.packed else shapes.padded
+            assert (tokens[several] <= policy.max_tokens).all()
             if policy.max_patches is not None and turn.steps:
                 members = turn.plan.groups.members
                 patches = np.add.reduceat(

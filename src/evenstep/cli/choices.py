@@ -9,7 +9,19 @@ from typing import Any
 
 from evenstep.cost import Cost, PaddedTokenCost, TokenCost, TransformerCost
 from evenstep.errors import ConfigurationError
-from evenstep.plan import Even, FixedBatch, Policy, TokenBudget
+from evenstep.plan import (
+    BucketedMaxTokens,
+    Even,
+    FixedBatch,
+    LengthGrouped,
+    Lengths,
+    MaxTokens,
+    Policy,
+    PoolSort,
+    SequencePacking,
+    Sorted,
+    TokenBudget,
+)
 
 __all__ = ["POLICIES", "PolicyOptions", "parse_cost", "parse_policy"]
 
@@ -21,12 +33,23 @@ class PolicyOptions:
     max_tokens: int
     batch_size: int
     cost: Cost
+    lengths: Lengths
+    """Of the whole data set, for policies that need them beforehand."""
 
 
 POLICIES: Mapping[str, Callable[[PolicyOptions], Policy]] = {
     "even": lambda o: Even(o.max_tokens, cost=o.cost),
+    "even-packed": lambda o: Even(o.max_tokens, packed=True, cost=o.cost),
     "token-budget": lambda o: TokenBudget(o.max_tokens, cost=o.cost),
+    "pool-sort": lambda o: PoolSort(o.batch_size, cost=o.cost),
     "fixed-batch": lambda o: FixedBatch(o.batch_size, cost=o.cost),
+    "sequence-packing": lambda o: SequencePacking(o.max_tokens, cost=o.cost),
+    "sorted": lambda o: Sorted(o.batch_size, lengths=o.lengths, cost=o.cost),
+    "length-grouped": lambda o: LengthGrouped(o.batch_size, lengths=o.lengths, cost=o.cost),
+    "max-tokens": lambda o: MaxTokens(o.max_tokens, lengths=o.lengths, cost=o.cost),
+    "bucketed-max-tokens": lambda o: BucketedMaxTokens(
+        o.max_tokens, lengths=o.lengths, cost=o.cost
+    ),
 }
 
 

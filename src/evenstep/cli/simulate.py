@@ -8,6 +8,7 @@ import typer
 
 from evenstep.cli.choices import POLICIES, PolicyOptions, parse_cost, parse_policy
 from evenstep.cli.output import note, print_json, print_table, progress_bar
+from evenstep.plan.lengths import Lengths
 from evenstep.plan.policy import check_at_least
 from evenstep.simulate import DISTRIBUTIONS, SimulationResult, deal, load_lengths, simulate
 
@@ -46,7 +47,9 @@ def command(
             show_default=f"what suits the distribution; of a file, {_MAX_TOKENS:,} or its longest",
         ),
     ] = None,
-    batch_size: Annotated[int, typer.Option(help="Samples per rank and step of fixed-batch.")] = 8,
+    batch_size: Annotated[
+        int, typer.Option(help="Samples per rank and step, of policies that fix them.")
+    ] = 8,
     buffer_size: Annotated[int, typer.Option(help="Samples a rank may hold in its window.")] = 1024,
     exhausted: Annotated[
         str, typer.Option(help="What happens when a rank has nothing left: pad or stop.")
@@ -81,7 +84,12 @@ def command(
         max_tokens = known.max_tokens if known else max(_MAX_TOKENS, int(drawn.max()))
     chosen = parse_policy(
         policy,
-        PolicyOptions(max_tokens=max_tokens, batch_size=batch_size, cost=parse_cost(cost)),
+        PolicyOptions(
+            max_tokens=max_tokens,
+            batch_size=batch_size,
+            cost=parse_cost(cost),
+            lengths=Lengths(drawn),
+        ),
     )
     shards = deal(len(drawn), world_size, seed)
     with progress_bar(f"{policy} on {world_size} ranks") as progress:

@@ -6,7 +6,28 @@ Nothing in here imports torch or ray, reads a clock or does I/O; equal arguments
 from evenstep.plan.even import Even
 from evenstep.plan.fixed_batch import FixedBatch
 from evenstep.plan.groups import Groups
+from evenstep.plan.lengths import Lengths
+from evenstep.plan.max_tokens import BucketedMaxTokens, MaxTokens
+from evenstep.plan.ordering import LengthGrouped, Sorted
 from evenstep.plan.policy import Plan, Policy, Proposal, Window
+from evenstep.plan.pool_sort import PoolSort
+from evenstep.plan.sequence_packing import SequencePacking
 from evenstep.plan.token_budget import TokenBudget
 
-__all__ = ["Even", "FixedBatch", "Groups", "Plan", "Policy", "Proposal", "TokenBudget", "Window"]
+__all__ = [
+    "BucketedMaxTokens",
+    "Even",
+    "FixedBatch",
+    "Groups",
+    "LengthGrouped",
+    "Lengths",
+    "MaxTokens",
+    "Plan",
+    "Policy",
+    "PoolSort",
+    "Proposal",
+    "SequencePacking",
+    "Sorted",
+    "TokenBudget",
+    "Window",
+]

@@ -15,11 +15,19 @@ round:
 Half the window stays, so that there is always a choice. At the end of the epoch there is none: then
 a rank that has less left scales its targets down, so that all run out together.
 
+Packed groups go the same way, with other means. Any samples may lie in one group, so full groups
+can cost nearly the same, but for those with the longest samples. The quantiles are of the most even
+costs that full groups of the window can have; `filling` makes groups that hold `max_tokens` and
+cost their target; and what is left at the end is packed at once, in as many groups as the rank with
+most of it needs: see `sharing`. Ranks that hold fewer tokens then fill their groups less, as with
+any policy that leaves samples on their rank.
+
 No sample starves: see `Even.max_wait`.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -27,6 +35,7 @@ import numpy.typing as npt
 
 from evenstep.cost import Cost, MemoryLimit, PaddedTokenCost
 from evenstep.plan.alignment import align, alignment_target
+from evenstep.plan.filling import Filler, Weights, even_costs
 from evenstep.plan.grouping import token_budget_groups
 from evenstep.plan.groups import Groups, generator
 from evenstep.plan.matching import Matcher, oldest_of
@@ -39,6 +48,7 @@ from evenstep.plan.policy import (
     check_at_least,
     check_given,
 )
+from evenstep.plan.sharing import first_fit, next_fit, share_out
 
 __all__ = ["Even"]
 
@@ -52,10 +62,11 @@ _STEPS, _GROUPS, _SAMPLES, _EXHAUSTED, _TOTAL = range(5)
 
 @dataclass(frozen=True)
 class Even(Policy):
-    """Groups of equal cost on all ranks, under a budget of padded tokens."""
+    """Groups of equal cost on all ranks, under a token budget."""
 
     max_tokens: int
-    """No group has more tokens after padding (samples x longest). A longer sample is refused."""
+    """No group has more tokens as laid out in memory: after padding (samples x longest), or real
+    tokens where `packed`. A longer sample is refused."""
     max_patches: int | None = field(default=None, kw_only=True)
     """Vision patches per group; a single sample above it stays alone."""
     max_wait: int = field(default=5, kw_only=True)
@@ -64,6 +75,9 @@ class Even(Policy):
     the window goes in each round, the oldest first, in practice within ``max_wait + 3``."""
     cost: Cost = field(default=PaddedTokenCost(), kw_only=True)
     """What is made equal. The memory limit holds besides it."""
+    packed: bool = field(default=False, kw_only=True)
+    """Groups are collated without padding, as `PackCollator` does: any samples go together, fill
+    `max_tokens`, and cost what ``cost(shapes, packed=True)`` says."""
 
     def __post_init__(self) -> None:
         check_given(max_tokens=self.max_tokens, max_wait=self.max_wait)
@@ -76,46 +90,93 @@ class Even(Policy):
 
     @property
     def limit(self) -> MemoryLimit:
-        return MemoryLimit(max_tokens=self.max_tokens, max_patches=self.max_patches)
+        return MemoryLimit(
+            max_tokens=self.max_tokens, max_patches=self.max_patches, packed=self.packed
+        )
 
     @property
     def counts_patches(self) -> bool:
         return self.max_patches is not None
 
     def propose(self, window: Window) -> Proposal:
+        return self._propose_packed(window) if self.packed else self._propose_padded(window)
+
+    def settle(self, proposal: Proposal, messages: Int64Array, rank: int) -> Plan:
+        if self.packed:
+            groups = self._settle_packed(proposal, messages)
+        else:
+            groups = self._settle_padded(proposal, messages, rank)
+        window = proposal.window
+        draw = generator(window.seed, window.epoch, window.round, _SHUFFLE)
+        return Plan(groups.take(draw.permutation(len(groups))))
+
+    def _propose_padded(self, window: Window) -> Proposal:
         groups = token_budget_groups(
             window.lengths, self.max_tokens, patches=window.patches, max_patches=self.max_patches
         )
         costs = self.cost(groups.shapes(window.lengths), packed=False)
         steps = -(-len(groups) // 2)
         chosen = np.sort(costs[np.argsort(oldest_of(groups), kind="stable")[:steps]])
-        ranks = (2 * np.arange(_QUANTILES) + 1) * steps // (2 * _QUANTILES)
         numbers = [steps, len(groups), len(window), int(window.exhausted)]
-        reals = np.concatenate([[costs.sum()], chosen[ranks]])
-        message = np.concatenate([np.array(numbers, np.int64), reals.view(np.int64)])
-        return Proposal(message, groups, window)
+        return Proposal(_message(numbers, costs.sum(), chosen), groups, window)
 
-    def settle(self, proposal: Proposal, messages: Int64Array, rank: int) -> Plan:
-        window = proposal.window
+    def _settle_padded(self, proposal: Proposal, messages: Int64Array, rank: int) -> Groups:
         active = messages[messages[:, _GROUPS] > 0]
         ending = bool(active[:, _EXHAUSTED].all())
         if ending and active[:, _GROUPS].max() <= _LAST:
-            groups = self._all(proposal.groups, messages)
-        else:
-            steps = int(min(active[:, _STEPS].min(), active[:, _SAMPLES].min()))
-            targets = _targets(active, steps)
-            if ending:
-                totals = _reals(active)[:, 0]
-                targets *= min(1.0, float(_reals(messages[rank : rank + 1])[0, 0] / totals.max()))
-            matcher = Matcher(
-                cost=self.cost,
+            return self._all(proposal.groups, messages)
+        targets = _targets(active)
+        if ending:
+            totals = _reals(active)[:, 0]
+            targets *= min(1.0, float(_reals(messages[rank : rank + 1])[0, 0] / totals.max()))
+        matcher = Matcher(
+            cost=self.cost,
+            max_tokens=self.max_tokens,
+            max_patches=self.max_patches,
+            max_wait=self.max_wait,
+        )
+        return matcher.match(proposal.groups, proposal.window, targets)
+
+    def _propose_packed(self, window: Window) -> Proposal:
+        cut = first_fit if window.exhausted else next_fit
+        groups = cut(window, self.max_tokens, self.max_patches)
+        full = self._full_groups(window)
+        weights = Weights.of(window.lengths, self.cost)
+        count = min(math.ceil(full), len(window))
+        costs = even_costs(weights, float(window.lengths.sum()) / full, count)
+        numbers = [max(1, int(full / 2)), len(groups), len(window), int(window.exhausted)]
+        return Proposal(_message(numbers, weights.added.sum(), costs), groups, window)
+
+    def _full_groups(self, window: Window) -> float:
+        """Groups that the samples of a window make if all are as full as a limit allows."""
+        full = float(window.lengths.sum()) / self.max_tokens
+        if window.patches is not None and self.max_patches is not None:
+            full = max(full, float(window.patches.sum()) / self.max_patches)
+        return full
+
+    def _settle_packed(self, proposal: Proposal, messages: Int64Array) -> Groups:
+        window = proposal.window
+        active = messages[messages[:, _GROUPS] > 0]
+        weights = Weights.of(window.lengths, self.cost)
+        if active[:, _EXHAUSTED].all():
+            steps = min(int(active[:, _GROUPS].max()), int(active[:, _SAMPLES].min()))
+            return share_out(
+                window,
+                weights.added,
+                proposal.groups,
+                steps,
                 max_tokens=self.max_tokens,
                 max_patches=self.max_patches,
-                max_wait=self.max_wait,
             )
-            groups = matcher.match(proposal.groups, window, targets)
-        draw = generator(window.seed, window.epoch, window.round, _SHUFFLE)
-        return Plan(groups.take(draw.permutation(len(groups))))
+        filler = Filler(
+            # Where patches are the tighter limit, no group should use up more than its tokens.
+            tokens=min(
+                math.ceil(float(window.lengths.sum()) / self._full_groups(window)), self.max_tokens
+            ),
+            max_patches=self.max_patches,
+            max_wait=self.max_wait,
+        )
+        return filler.fill(window, weights, _targets(active))
 
     def _all(self, groups: Groups, messages: Int64Array) -> Groups:
         """All that is left, in as many steps as the rank with most groups needs."""
@@ -124,14 +185,27 @@ class Even(Policy):
         return align(groups, count)[0]
 
 
+def _message(numbers: list[int], total: float, costs: npt.NDArray[np.float64]) -> Int64Array:
+    """
+    Args:
+        numbers: columns up to `_TOTAL`.
+        total: cost of all that the rank has.
+        costs: [groups] sorted; their quantiles are sent.
+    """
+    ranks = (2 * np.arange(_QUANTILES) + 1) * len(costs) // (2 * _QUANTILES)
+    reals = np.concatenate([[total], costs[ranks]])
+    return np.concatenate([np.array(numbers, np.int64), reals.view(np.int64)])
+
+
 def _reals(messages: Int64Array) -> npt.NDArray[np.float64]:
     """[ranks, 1 + quantiles] total cost and quantiles, which travel as the bits of an integer."""
     reals: npt.NDArray[np.float64] = np.ascontiguousarray(messages[:, _TOTAL:]).view(np.float64)
     return reals
 
 
-def _targets(messages: Int64Array, steps: int) -> npt.NDArray[np.float64]:
+def _targets(messages: Int64Array) -> npt.NDArray[np.float64]:
     """[steps] evenly spaced quantiles of all ranks' costs, largest first."""
+    steps = int(min(messages[:, _STEPS].min(), messages[:, _SAMPLES].min()))
     pool = np.sort(_reals(messages)[:, 1:], axis=None)[::-1]
     targets: npt.NDArray[np.float64] = pool[
         (2 * np.arange(steps) + 1) * len(pool) // (2 * steps)

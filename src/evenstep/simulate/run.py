@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.cost import Cost, GroupShapes
+from evenstep.cost import Cost, GroupShapes, MemoryLimit
 from evenstep.errors import ConfigurationError, InvariantError
 from evenstep.plan.groups import Groups, generator
+from evenstep.plan.planned import Planned
 from evenstep.plan.policy import Plan, Policy, Proposal, Window, check_at_least
 from evenstep.protocol import RankProtocol
 from evenstep.settled import PlannedStep
@@ -58,7 +59,8 @@ def simulate(
     Args:
         policy: what is to be measured.
         lengths_per_rank: for each rank, [samples] int64 lengths in order of arrival. Ranks may have
-            unequally many, or none.
+            unequally many, or none. A policy that plans beforehand deals out its own `lengths`
+            instead, to as many ranks.
         buffer_size: samples a rank may hold in its window.
         exhausted: "pad" or "stop"; see `RankProtocol`.
         seed: of the epoch.
@@ -71,6 +73,15 @@ def simulate(
         SampleError: a sample is longer than the policy accepts.
     """
     shards = [np.asarray(lengths, np.int64) for lengths in lengths_per_rank]
+    plan_seconds = 0.0
+    own_policies: list[Policy] = [policy] * len(shards)
+    if policy.lengths is not None:
+        begin = time.perf_counter()
+        dealt = policy.deal(policy.lengths.values, len(shards), seed=seed, epoch=0)
+        plan_seconds = (time.perf_counter() - begin) * len(shards)  # every rank would do it
+        own_policies = [Planned(policy, groups.offsets[1:]) for groups in dealt]
+        identities = [groups.members for groups in dealt]
+        shards = [policy.lengths.values[members] for members in identities]
     sizes = [len(shard) for shard in shards]
     if not sum(sizes):
         raise ConfigurationError(f"{len(shards)} ranks and no samples; give at least one sample")
@@ -81,11 +92,11 @@ def simulate(
         raise ConfigurationError(
             f"{[len(shard) for shard in identities]} identities for {sizes} lengths per rank"
         )
-    clocked = _Clocked(policy)
+    clocked = [_Clocked(own) for own in own_policies]
     ranks = [
         _Rank(
             RankProtocol(
-                policy=clocked,
+                policy=clocked[rank],
                 rank=rank,
                 world_size=len(shards),
                 buffer_size=buffer_size,
@@ -108,7 +119,8 @@ def simulate(
             rank.incoming(messages)
         if progress is not None:
             progress(sum(rank.protocol.emitted for rank in ranks), total)
-    return _measure(policy, cost or policy.cost, ranks, identities, sum(sent[1:]), clocked.seconds)
+    plan_seconds += sum(one.seconds for one in clocked)
+    return _measure(policy, cost or policy.cost, ranks, identities, sum(sent[1:]), plan_seconds)
 
 
 def _check_lengths(policy: Policy, shards: Sequence[Int64Array]) -> None:
@@ -136,6 +148,10 @@ class _Clocked(Policy):
         return self.policy.max_length
 
     @property
+    def limit(self) -> MemoryLimit | None:
+        return self.policy.limit
+
+    @property
     def counts_patches(self) -> bool:
         return self.policy.counts_patches
 
@@ -152,6 +168,9 @@ class _Clocked(Policy):
 
     def window_size(self, buffer_size: int) -> int:
         return self.policy.window_size(buffer_size)
+
+    def window_size_at(self, buffer_size: int, round: int) -> int:
+        return self.policy.window_size_at(buffer_size, round)
 
     def propose(self, window: Window) -> Proposal:
         begin = time.perf_counter()
