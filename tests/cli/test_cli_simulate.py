@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("typer")
 
 from evenstep.cli import main
-from evenstep.cli.choices import parse_cost
+from evenstep.cli.choices import POLICIES, parse_cost
 from evenstep.cost import PaddedTokenCost, TokenCost, TransformerCost
 from evenstep.errors import ConfigurationError
 from evenstep.version import __version__
@@ -160,10 +160,20 @@ def test_cost_changes_what_imbalance_is_measured_in(capsys: Capture) -> None:
     assert tokens < padded < quadratic
 
 
+@pytest.mark.parametrize("policy", POLICIES)
+def test_every_policy_runs_and_loses_nothing(capsys: Capture, policy: str) -> None:
+    arguments = ["--lengths", "llava", "--world-size", "3", "--samples", "300"]
+    figures = simulate(capsys, policy, *arguments, "--max-tokens", "4096")
+    assert (figures["missing"], figures["samples"]) == (0, 900)
+    assert 1 <= figures["imbalance"] < 2
+    packed = policy in ("even-packed", "sequence-packing")
+    assert (figures["padding"] == 0) == packed
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("even-more",), "unknown policy 'even-more'; known are even, token-budget, fixed-batch"),
+        (("even-more",), "unknown policy 'even-more'; known are even, even-packed,"),
         (("--lengths", "wikipedia"), "'wikipedia'"),
         (("--lengths", "gone.npy"), "no file gone.npy"),
         (("--world-size", "0"), "world_size=0 must be at least 1"),
