@@ -12,7 +12,12 @@ that receiving them costs.
                                      list of steps
                            package:  grouping_data(loss_scaling=True, loss_scaling_approx=False)
 
-evenstep's loader always does the whole round. A measurement is the mean of calls in a row that
+evenstep's loader always does the whole round. Two tables compare `TokenBudget`, which makes the
+same groups as the package. A third one has the planning of every policy, without loss scaling, per
+sample planned: a round may leave samples in the window, and a policy that is told all lengths
+beforehand plans an epoch of all ranks at once, here of one window each.
+
+A measurement is the mean of calls in a row that
 take about 20 ms, or of one that takes longer. Measurements of both sides alternate. Times are CPU
 time of the thread, so that other processes disturb little; garbage collection is off.
 """
@@ -28,14 +33,17 @@ from typing import Any
 
 import numpy as np
 import torch
+from _policies import PlanningCase, build
 from _report import PEER, Spread, parser, print_json, progress, require_peer
 
+from evenstep.cli.choices import POLICIES
 from evenstep.plan import Groups, Policy, TokenBudget, Window
 from evenstep.protocol import RankProtocol
 from evenstep.report import text_table
-from evenstep.simulate import sample_lengths
+from evenstep.simulate import DISTRIBUTIONS, sample_lengths
 
 MAX_TOKENS = 12_288
+POLICY_BUFFER = 1024  # the one at which every policy is measured
 BLOCK = 0.02  # seconds of calls, one after the other, that make one measurement
 CHUNK = 16  # samples that arrive at a time in evenstep's loader; in the package's, one
 Sample = dict[str, torch.Tensor]
@@ -174,13 +182,23 @@ class Case:
     buffer: int
     evenstep: EvenstepCase
     peer: PeerCase
+    policies: dict[str, PlanningCase]
 
     @classmethod
     def make(cls, world_size: int, buffer: int, seed: int) -> Case:
         drawn = sample_lengths("ultrachat", world_size * buffer, seed)
         lengths = drawn.reshape(world_size, buffer)
         evenstep = EvenstepCase(lengths, seed)
-        return cls(world_size, buffer, evenstep, PeerCase(lengths, evenstep.groups, evenstep.steps))
+        peer = PeerCase(lengths, evenstep.groups, evenstep.steps)
+        longest = DISTRIBUTIONS["ultrachat"].longest
+        policies = {
+            name: PlanningCase(
+                build(name, max_tokens=MAX_TOKENS, longest=longest, lengths=drawn), lengths, seed
+            )
+            for name in POLICIES
+            if buffer == POLICY_BUFFER
+        }
+        return cls(world_size, buffer, evenstep, peer, policies)
 
     def subjects(self) -> dict[str, Callable[[], float]]:
         return {
@@ -189,6 +207,7 @@ class Case:
             "evenstep_exact_read": lambda: self.evenstep.round(read=True)[0],
             "odb": lambda: self.peer.run(loss_scaling=False),
             "odb_exact": lambda: self.peer.run(loss_scaling=True),
+            **{f"policy:{name}": case.run for name, case in self.policies.items()},
         }
 
     def result(self, seconds: dict[str, list[float]]) -> dict[str, Any]:
@@ -198,9 +217,16 @@ class Case:
             self.peer.run(loss_scaling=loss_scaling)
             peer_bytes.append(self.peer.sent)
         proposal, receipt = len(self.evenstep.proposals[0]), len(self.evenstep.receipts[0])
+        peer_us = 1e3 * spreads["odb"].median / self.buffer
+        policies = {}
+        for name, case in self.policies.items():
+            planned = [1e6 * s / case.planned for s in seconds[f"policy:{name}"]]
+            spread = Spread.of(planned)
+            policies[name] = {"us_per_sample": spread.as_dict(), "ratio": peer_us / spread.median}
         return {
             "world_size": self.world_size,
             "buffer": self.buffer,
+            "policies": policies,
             "steps": self.evenstep.steps,
             "ms": {name: spread.as_dict() for name, spread in spreads.items()},
             "ratio": spreads["odb"].median / spreads["evenstep"].median,
@@ -253,6 +279,22 @@ def table(rows: list[dict[str, Any]], *, exact: bool) -> str:
     return text_table(header, lines, title=f"One round on one rank, {title}: median (p10-p90)")
 
 
+def policy_table(rows: list[dict[str, Any]]) -> str:
+    """Planning time per sample, and how many times as long the package takes."""
+    rows, lines = [row for row in rows if row["policies"]], []
+    for name in POLICIES:
+        line = [name]
+        for row in rows:
+            figures = row["policies"][name]
+            us = figures["us_per_sample"]["median"]
+            line.append(f"{us:.2f} ({figures['ratio']:.1f}x)")
+        lines.append(line)
+    header = ["policy", *(f"W={row['world_size']}" for row in rows)]
+    title = f"Planning of every policy, buffer {POLICY_BUFFER:,}: µs per sample planned "
+    title += "(as many times faster than ODB)"
+    return text_table(header, lines, title=title)
+
+
 def growth(rows: list[dict[str, Any]]) -> dict[str, float]:
     """Cost per sample at the largest buffer, over that at 1,024 or the smallest above it."""
     result = {}
@@ -289,6 +331,8 @@ def main() -> None:
     print()
     print(table(rows, exact=True))
     print()
+    if POLICY_BUFFER in options.buffers:
+        print(policy_table(rows), end="\n\n")
     for row in rows:
         read = row["ms"]["evenstep_exact_read"]["median"]
         print(

@@ -207,3 +207,26 @@ def test_a_group_costs_no_more_than_its_target_or_is_a_single_sample(
 def test_wrong_options_are_refused_by_name(options: dict[str, Any], named: str) -> None:
     with pytest.raises(ConfigurationError, match=named):
         Even(**options)
+
+
+def test_groups_come_to_their_target_though_long_samples_need_a_larger_limit() -> None:
+    lengths = np.random.default_rng(0).integers(50, 150, 4000)
+    lengths[::500] = 20_000
+    shards = deal(4000, 4, 0)
+    found = {
+        target: simulate(
+            Even(20_000, target_tokens=target), [lengths[s] for s in shards], buffer_size=256
+        )
+        for target in (None, 2_000)
+    }
+    assert found[2_000].missing == 0
+    assert found[2_000].padding < found[None].padding / 2
+    assert found[2_000].steps > 2 * found[None].steps
+
+
+@pytest.mark.parametrize(
+    "options", [{"target_tokens": 0}, {"target_tokens": 101}, {"target_tokens": 9, "packed": True}]
+)
+def test_a_target_that_cannot_be_is_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match=f"target_tokens={options['target_tokens']} must"):
+        Even(100, **options)

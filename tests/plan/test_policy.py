@@ -52,6 +52,11 @@ EVENS = st.builds(
         ]
     ),
     packed=st.booleans(),
+) | st.builds(
+    lambda target, more, max_wait: Even(target + more, target_tokens=target, max_wait=max_wait),
+    st.integers(1, 100),
+    st.integers(0, 500),
+    st.integers(0, 5),
 )
 POOL_SORTS = st.builds(
     PoolSort,

@@ -35,10 +35,11 @@ class PolicyOptions:
     cost: Cost
     lengths: Lengths
     """Of the whole data set, for policies that need them beforehand."""
+    target_tokens: int | None = None
 
 
 POLICIES: Mapping[str, Callable[[PolicyOptions], Policy]] = {
-    "even": lambda o: Even(o.max_tokens, cost=o.cost),
+    "even": lambda o: Even(o.max_tokens, target_tokens=o.target_tokens, cost=o.cost),
     "even-packed": lambda o: Even(o.max_tokens, packed=True, cost=o.cost),
     "token-budget": lambda o: TokenBudget(o.max_tokens, cost=o.cost),
     "pool-sort": lambda o: PoolSort(o.batch_size, cost=o.cost),

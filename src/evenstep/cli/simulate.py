@@ -47,6 +47,13 @@ def command(
             show_default=f"what suits the distribution; of a file, {_MAX_TOKENS:,} or its longest",
         ),
     ] = None,
+    target_tokens: Annotated[
+        int | None,
+        typer.Option(
+            help="What groups of even should come to, if that is less than --max-tokens.",
+            show_default="--max-tokens",
+        ),
+    ] = None,
     batch_size: Annotated[
         int, typer.Option(help="Samples per rank and step, of policies that fix them.")
     ] = 8,
@@ -89,6 +96,7 @@ def command(
             batch_size=batch_size,
             cost=parse_cost(cost),
             lengths=Lengths(drawn),
+            target_tokens=target_tokens,
         ),
     )
     shards = deal(len(drawn), world_size, seed)

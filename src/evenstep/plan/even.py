@@ -34,6 +34,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.cost import Cost, MemoryLimit, PaddedTokenCost
+from evenstep.errors import ConfigurationError
 from evenstep.plan.alignment import align, alignment_target
 from evenstep.plan.filling import Filler, Weights, even_costs
 from evenstep.plan.grouping import token_budget_groups
@@ -67,6 +68,10 @@ class Even(Policy):
     max_tokens: int
     """No group has more tokens as laid out in memory: after padding (samples x longest), or real
     tokens where `packed`. A longer sample is refused."""
+    target_tokens: int | None = field(default=None, kw_only=True)
+    """What padded groups should come to; None is `max_tokens`. Set it where a few samples are so
+    long that room for them is room for hundreds of the others: a window would hold few groups of
+    those, and pad them. A longer sample is a step of its own, which the other ranks match."""
     max_patches: int | None = field(default=None, kw_only=True)
     """Vision patches per group; a single sample above it stays alone."""
     max_wait: int = field(default=5, kw_only=True)
@@ -83,6 +88,12 @@ class Even(Policy):
         check_given(max_tokens=self.max_tokens, max_wait=self.max_wait)
         check_at_least(1, max_tokens=self.max_tokens, max_patches=self.max_patches)
         check_at_least(0, max_wait=self.max_wait)
+        check_at_least(1, target_tokens=self.target_tokens)
+        if self.target_tokens is not None and (self.packed or self.target_tokens > self.max_tokens):
+            raise ConfigurationError(
+                f"target_tokens={self.target_tokens} must be at most max_tokens="
+                f"{self.max_tokens}, and is for padded groups; packed ones fill max_tokens"
+            )
 
     @property
     def max_length(self) -> int | None:
@@ -112,7 +123,10 @@ class Even(Policy):
 
     def _propose_padded(self, window: Window) -> Proposal:
         groups = token_budget_groups(
-            window.lengths, self.max_tokens, patches=window.patches, max_patches=self.max_patches
+            window.lengths,
+            self.target_tokens or self.max_tokens,
+            patches=window.patches,
+            max_patches=self.max_patches,
         )
         costs = self.cost(groups.shapes(window.lengths), packed=False)
         steps = -(-len(groups) // 2)

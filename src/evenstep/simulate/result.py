@@ -57,9 +57,9 @@ class SimulationResult:
     """Largest number of steps a sample waited: the index of the step that emitted it, less the
     steps already planned when it entered its rank's window."""
     plan_us_per_sample: float
-    """Microseconds one rank spends in the policy (propose and settle), per sample it emits."""
+    """Microseconds of processor time one rank spends in the policy, per sample it emits."""
     round_us_per_sample: float
-    """Microseconds one rank spends in a whole round except collating and waiting, per sample."""
+    """The same of a whole round, collating and waiting left out."""
     message_bytes_per_round: float
     """Bytes that one rank sends in one round, on average; the hello of an epoch left out."""
     costs: Float64Array = field(repr=False, compare=False)

@@ -76,9 +76,9 @@ def simulate(
     plan_seconds = 0.0
     own_policies: list[Policy] = [policy] * len(shards)
     if policy.lengths is not None:
-        begin = time.perf_counter()
+        begin = time.thread_time()
         dealt = policy.deal(policy.lengths.values, len(shards), seed=seed, epoch=0)
-        plan_seconds = (time.perf_counter() - begin) * len(shards)  # every rank would do it
+        plan_seconds = (time.thread_time() - begin) * len(shards)  # every rank would do it
         own_policies = [Planned(policy, groups.offsets[1:]) for groups in dealt]
         identities = [groups.members for groups in dealt]
         shards = [policy.lengths.values[members] for members in identities]
@@ -173,15 +173,15 @@ class _Clocked(Policy):
         return self.policy.window_size_at(buffer_size, round)
 
     def propose(self, window: Window) -> Proposal:
-        begin = time.perf_counter()
+        begin = time.thread_time()
         proposal = self.policy.propose(window)
-        self.seconds += time.perf_counter() - begin
+        self.seconds += time.thread_time() - begin
         return proposal
 
     def settle(self, proposal: Proposal, messages: Int64Array, rank: int) -> Plan:
-        begin = time.perf_counter()
+        begin = time.thread_time()
         plan = self.policy.settle(proposal, messages, rank)
-        self.seconds += time.perf_counter() - begin
+        self.seconds += time.thread_time() - begin
         return plan
 
 
@@ -208,15 +208,15 @@ class _Rank:
             protocol.receive(np.stack([new, new, np.zeros_like(new)], axis=1))
 
     def outgoing(self) -> bytes:
-        begin = time.perf_counter()
+        begin = time.thread_time()
         message = self.protocol.outgoing()
-        self.seconds += time.perf_counter() - begin
+        self.seconds += time.thread_time() - begin
         return message
 
     def incoming(self, messages: Sequence[bytes]) -> None:
-        begin = time.perf_counter()
+        begin = time.thread_time()
         steps = self.protocol.incoming(messages)
-        self.seconds += time.perf_counter() - begin
+        self.seconds += time.thread_time() - begin
         self.steps += steps
 
     @property

@@ -1,0 +1,116 @@
+"""Real text as token arrays: what the training benchmark trains and evaluates on.
+
+Documents longer than the limit are cut there, as training scripts do. Everything is tokenized
+beforehand, because the processors that would do it meanwhile are the ones that train here; what
+that took is kept, for it is what a sampler that wants lengths costs its user.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch.utils.data import Dataset
+
+from evenstep.demo.corpus import read_parquet, read_standard_library
+from evenstep.demo.workload import END, describe_lengths, load_tokenizer, train_tokenizer
+
+_DEFINITION = re.compile(r"\n(?=(?:def |class |async def |@))")
+_SHORTEST = 8  # tokens; blank lines between definitions and the like are no documents
+
+
+@dataclass(frozen=True)
+class Tokens(Dataset[dict[str, torch.Tensor]]):
+    """Map-style dataset over one flat array, cheap to send to another process."""
+
+    flat: npt.NDArray[np.int32]
+    offsets: npt.NDArray[np.int64]
+    """[samples + 1]"""
+
+    @classmethod
+    def of(cls, samples: list[list[int]]) -> Tokens:
+        sizes = [0, *map(len, samples)]
+        return cls(np.concatenate([np.array(s, np.int32) for s in samples]), np.cumsum(sizes))
+
+    @property
+    def lengths(self) -> npt.NDArray[np.int64]:
+        return np.diff(self.offsets)
+
+    def first(self, count: int) -> Tokens:
+        return Tokens(self.flat[: self.offsets[count]], self.offsets[: count + 1])
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        tokens = self.flat[self.offsets[index] : self.offsets[index + 1]].astype(np.int64)
+        return {"input_ids": torch.from_numpy(tokens), "labels": torch.from_numpy(tokens.copy())}
+
+
+@dataclass(frozen=True)
+class Text:
+    """Training and held-out samples, in random order, and where they are from."""
+
+    name: str
+    training: Tokens
+    held_out: Tokens
+    cut: int
+    """Of the training samples, those that were longer than the limit."""
+    tokenizing_seconds: float
+    """Per training sample, of one process."""
+
+    def describe(self) -> str:
+        facts = describe_lengths(self.training.lengths)
+        return (
+            f"{self.name}: {len(self.training):,} samples of {facts['mean']:,.0f} tokens (median "
+            f"{facts['median']:,.0f}, longest {facts['max']:,.0f}, coefficient of variation "
+            f"{facts['cv']:.2f}), {self.cut:,} of them cut; {len(self.held_out):,} held out"
+        )
+
+
+def load(
+    data: Path | None, *, samples: int, held_out: int, max_length: int, vocab_size: int, seed: int
+) -> Text:
+    """The first `samples` documents in random order, and as many others as are held out.
+
+    Args:
+        data: a Parquet file with a column `text`. None takes the functions and classes of the
+            standard library's source files.
+    """
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    if data is None:
+        corpus = read_standard_library(seed)
+        name = "functions and classes of the standard library"
+        texts = [part for file in corpus.documents for part in _DEFINITION.split(file)]
+    else:
+        # Rows of a file lie near their like, so what is read first is no sample of all of it.
+        corpus = read_parquet(data, "text", seed)
+        name, texts = data.name, corpus.documents
+    texts = [texts[i] for i in np.random.default_rng(seed).permutation(len(texts))]
+    # The tokenizer never sees what is held out, which comes first.
+    tokenizer = train_tokenizer(texts[2 * held_out :], vocab_size)
+    encoder = load_tokenizer(tokenizer)
+    found: list[list[int]] = []
+    cut: list[bool] = []
+    begin = time.perf_counter()
+    for text in texts:
+        tokens = [*encoder.encode(text).ids, END]
+        if len(tokens) >= _SHORTEST:
+            found.append(tokens[:max_length])
+            cut.append(len(tokens) > max_length)
+        if len(found) == held_out + samples:
+            break
+    seconds = (time.perf_counter() - begin) / max(1, len(found))
+    return Text(
+        name=name,
+        training=Tokens.of(found[held_out:]),
+        held_out=Tokens.of(found[:held_out]),
+        cut=sum(cut[held_out:]),
+        tokenizing_seconds=seconds,
+    )

@@ -1,0 +1,33 @@
+"""What a user would gain on their data, and which settings to take, told before any training.
+
+```
+sketch      the data, or some thousand samples of it    out: lengths
+summary     lengths                                     out: mean, percentiles, CV, f_s
+recommend   summary, ranks                              out: max_tokens, buffer_size, batch_size
+predict     lengths, settings                           out: every policy's figures, with ranges
+```
+
+All that is said of speed is a prediction under a stated cost model, made by running the policies
+themselves over the lengths: see `evenstep.simulate`.
+"""
+
+from evenstep.advise.advice import Advice, advise
+from evenstep.advise.draw import draw_sketch
+from evenstep.advise.predict import Prediction, Setting
+from evenstep.advise.range import Range
+from evenstep.advise.recommend import Recommendation
+from evenstep.advise.sketch import Sketch
+from evenstep.advise.summary import Summary, summarize
+
+__all__ = [
+    "Advice",
+    "Prediction",
+    "Range",
+    "Recommendation",
+    "Setting",
+    "Sketch",
+    "Summary",
+    "advise",
+    "draw_sketch",
+    "summarize",
+]

@@ -1,0 +1,161 @@
+"""``evenstep advise``: what the policies would gain on a data set, and which settings to take."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from evenstep.advise import advise, draw_sketch
+from evenstep.advise.draw import SKETCH
+from evenstep.advise.predict import Build
+from evenstep.cli.choices import POLICIES, PolicyOptions, parse_cost, parse_policy
+from evenstep.cli.output import note, print_json, progress_bar
+from evenstep.errors import ConfigurationError
+from evenstep.plan.lengths import Lengths
+from evenstep.report.advice_page import advice_page
+from evenstep.report.advice_text import advice_text
+from evenstep.simulate import DISTRIBUTIONS
+
+__all__ = ["register"]
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command to `app`."""
+    app.command("advise")(command)
+
+
+def command(
+    data: Annotated[
+        str,
+        typer.Argument(
+            metavar="DATA",
+            help="FILE.npy of lengths, FILE.parquet[:COLUMN], FILE.jsonl[:COLUMN], a Hugging Face "
+            f"data set's folder or hub name, or one of {', '.join(DISTRIBUTIONS)}.",
+        ),
+    ],
+    column: Annotated[
+        str | None,
+        typer.Option(
+            help="Column with lengths (integers), token ids (lists) or text.",
+            show_default="input_ids, or text if there is a --tokenizer, or the only one",
+        ),
+    ] = None,
+    tokenizer: Annotated[
+        str | None,
+        typer.Option(help="For text: a tokenizer.json, a folder, or a name on the hub."),
+    ] = None,
+    world_size: Annotated[int, typer.Option(help="Data-parallel ranks.")] = 8,
+    max_tokens: Annotated[
+        int | None,
+        typer.Option(
+            help="Token budget of a group.",
+            show_default="4 x the mean length, no less than the longest sample",
+        ),
+    ] = None,
+    max_length: Annotated[
+        int | None,
+        typer.Option(help="Count longer samples as this long: your dataset truncates them."),
+    ] = None,
+    buffer_size: Annotated[
+        int | None,
+        typer.Option(
+            help="Samples a rank may hold in its window.", show_default="64 groups, at least 1024"
+        ),
+    ] = None,
+    batch_size: Annotated[
+        int | None,
+        typer.Option(
+            help="Of fixed batches: yours, to compare with.",
+            show_default="what fits --max-tokens however long samples are",
+        ),
+    ] = None,
+    packed: Annotated[
+        bool, typer.Option("--packed", help="The model takes padding-free (varlen) batches.")
+    ] = False,
+    cost: Annotated[
+        str,
+        typer.Option(
+            help="Cost model of the predictions: padded-tokens, tokens or "
+            "transformer:layers=32,hidden_size=4096,heads=32,ffn_size=14336."
+        ),
+    ] = "padded-tokens",
+    sketch: Annotated[
+        int | None, typer.Option(help="Samples to draw.", show_default=f"{SKETCH:,}")
+    ] = None,
+    all_samples: Annotated[bool, typer.Option("--all", help="Take all samples.")] = False,
+    split: Annotated[str, typer.Option(help="Of a Hugging Face data set.")] = "train",
+    subset: Annotated[
+        str | None, typer.Option(help="Configuration of a data set on the Hugging Face hub.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Decides which samples are drawn.")] = 0,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    html: Annotated[
+        Path | None, typer.Option(help="Also write a page with plots, in one file.")
+    ] = None,
+) -> None:
+    """Tell what each policy would gain on a data set, and recommend settings.
+
+    Draws some thousand samples, and runs the policies over their lengths, without a GPU. Speed-ups
+    are predictions under the cost model; the output says what they leave out. Fractions in the JSON
+    object are fractions, not percent.
+
+    \b
+    Examples:
+      evenstep advise lengths.npy --world-size 64
+      evenstep advise chat.parquet --column text --tokenizer tokenizer.json --html advice.html
+      evenstep advise ultrachat --max-tokens 12288 --json
+    """
+    if all_samples and sketch is not None:
+        raise ConfigurationError(f"--all and --sketch {sketch} exclude each other; give one")
+    if html is not None and not html.parent.is_dir():
+        raise ConfigurationError(f"there is no folder {html.parent} to write {html.name} to")
+    cost_model = parse_cost(cost)
+    size = None if all_samples else SKETCH if sketch is None else sketch
+    with progress_bar("measuring samples") as progress:
+        drawn = draw_sketch(
+            data,
+            column=column,
+            tokenizer=tokenizer,
+            size=size,
+            seed=seed,
+            split=split,
+            subset=subset,
+            progress=progress,
+        )
+    if max_length is not None:
+        drawn = drawn.cut_to(max_length)
+    with progress_bar("predicting") as progress:
+        advice = advise(
+            drawn,
+            {name: _builder(name) for name in POLICIES},
+            world_size=world_size,
+            cost=cost_model,
+            max_tokens=max_tokens,
+            buffer_size=buffer_size,
+            batch_size=batch_size,
+            packed=packed,
+            seed=seed,
+            progress=progress,
+        )
+    if html is not None:
+        html.write_text(advice_page(advice), encoding="utf-8")
+        note(f"page: {html}")
+    if json:
+        print_json(advice.as_dict())
+    else:
+        print(advice_text(advice))
+
+
+def _builder(name: str) -> Build:
+    return lambda setting: parse_policy(
+        name,
+        PolicyOptions(
+            max_tokens=setting.max_tokens,
+            batch_size=setting.batch_size,
+            cost=setting.cost,
+            lengths=Lengths(setting.lengths),
+            target_tokens=setting.target_tokens,
+        ),
+    )

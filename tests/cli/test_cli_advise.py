@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("typer")
+
+from evenstep.cli import main
+from evenstep.cli.choices import POLICIES
+from evenstep.simulate import sample_lengths
+
+Capture = pytest.CaptureFixture[str]
+
+FIGURES = ("padding", "imbalance", "efficiency", "samples_per_step", "tokens_per_step", "speedup")
+SMALL = ("--world-size", "2", "--buffer-size", "64", "--seed", "1")
+
+
+def run(capsys: Capture, *arguments: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as stop:
+        main(("advise", *arguments))
+    captured = capsys.readouterr()
+    assert isinstance(stop.value.code, int)
+    return stop.value.code, captured.out, captured.err
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> str:
+    np.save(tmp_path / "lengths.npy", sample_lengths("mm-mix", 300, 1))
+    return str(tmp_path / "lengths.npy")
+
+
+def test_json_is_one_object_with_every_policy(capsys: Capture, data: str) -> None:
+    code, out, err = run(capsys, data, "--sketch", "120", *SMALL, "--json")
+    assert (code, err) == (0, "")
+    found: dict[str, Any] = json.loads(out)
+    assert (found["samples"], found["sketch"], found["sketch_is_all"]) == (300, 120, False)
+    assert list(found["predictions"]) == list(POLICIES)
+    for name, one in found["predictions"].items():
+        assert one["problem"] is None, name
+        for figure in FIGURES:
+            assert one[figure]["low"] <= one[figure]["value"] <= one[figure]["high"]
+    assert found["predictions"]["fixed-batch"]["speedup"]["value"] == 1.0
+    recommended = found["recommended"]
+    assert recommended["policy"] == "even"
+    assert recommended["max_tokens"] >= found["longest_known"] == np.load(data).max()
+    assert f"Even(max_tokens={recommended['max_tokens']})" in recommended["code"]
+    assert found["predictions_leave_out"]
+    assert 0 <= found["lengths"]["short"]["value"] <= 1
+
+
+def test_all_samples_give_figures_without_ranges_equal_to_those_of_simulate(
+    capsys: Capture, data: str
+) -> None:
+    code, out, _ = run(capsys, data, "--all", "--max-tokens", "8192", *SMALL, "--json")
+    assert code == 0
+    found = json.loads(out)
+    assert found["sketch_is_all"]
+    target = found["recommended"]["target_tokens"]
+    assert target < 8192  # 64 samples are few for that many tokens
+    for name in ("even", "token-budget", "max-tokens"):
+        with pytest.raises(SystemExit):
+            main(
+                [
+                    *("simulate", name, "--lengths", data, "--world-size", "2", "--seed", "1"),
+                    *("--max-tokens", "8192", "--target-tokens", str(target)),
+                    *("--buffer-size", "64", "--json"),
+                ]
+            )
+        simulated = json.loads(capsys.readouterr().out)
+        for figure in FIGURES[:-1]:
+            one = found["predictions"][name][figure]
+            assert one["low"] == one["value"] == one["high"] == simulated[figure], (name, figure)
+
+
+def test_packed_batches_are_recommended_only_if_the_model_takes_them(
+    capsys: Capture, data: str
+) -> None:
+    code, out, _ = run(capsys, data, "--all", "--packed", *SMALL, "--json")
+    assert code == 0
+    recommended = json.loads(out)["recommended"]
+    assert recommended["policy"] == "even-packed"
+    assert "packed=True" in recommended["code"]
+    assert "PackCollator" in recommended["code"]
+
+
+def test_text_is_for_people_and_the_page_is_written(
+    capsys: Capture, data: str, tmp_path: Path
+) -> None:
+    page = tmp_path / "advice.html"
+    code, out, err = run(capsys, data, "--all", "--max-length", "1500", *SMALL, "--html", str(page))
+    assert code == 0
+    assert str(page) in err
+    assert "Recommended: even" in out
+    assert "Predictions, not measurements" in out
+    assert "are longer than 1,500 tokens and count as that long" in " ".join(out.split())
+    content = page.read_text(encoding="utf-8")
+    assert content.startswith("<!doctype html>")
+    assert all(name in content for name in POLICIES)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("gone.npy",), "no file gone.npy"),
+        (("mm-mix", "--all"), "without end"),
+        (("mm-mix", "--all", "--sketch", "9"), "exclude each other"),
+        (("mm-mix", "--sketch", "0"), "size=0"),
+        (("mm-mix", "--seed", "-1"), "seed=-1"),
+        (("mm-mix", "--cost", "money"), "unknown cost"),
+        (("mm-mix", "--max-tokens", "100"), "raise --max-tokens"),
+        (("mm-mix", "--html", "no/such/folder/page.html"), "no folder no/such/folder"),
+        (("mm-mix", "--world-size", "0"), "world_size=0"),
+    ],
+)
+def test_bad_arguments_are_one_clear_line(
+    capsys: Capture, arguments: tuple[str, ...], message: str
+) -> None:
+    code, out, err = run(capsys, *arguments)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert len(err.splitlines()) == 1
