@@ -53,7 +53,9 @@ def test_all_ranks_learn_the_same_of_every_step(policy, shards, buffer_size):
             lengths = [shards[rank][number] for number in step.members.tolist()]
             assert step.totals.samples[rank] == len(lengths)
             assert step.totals.tokens[rank] == sum(lengths)
-            padded = sum(lengths) if policy.packed else len(lengths) * max(lengths, default=0)
+            groups = [[shards[rank][n] for n in m.tolist()] for m in step.micro_batches]
+            assert len(groups) <= policy.micro_batches
+            padded = sum(sum(g) if policy.packed else len(g) * max(g) for g in groups)
             assert step.totals.padded_tokens[rank] == padded
             assert step.totals.supervised_tokens[rank] == sum(n // 2 for n in lengths)
             assert step.filler == (not lengths)

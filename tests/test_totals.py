@@ -12,11 +12,14 @@ from evenstep.totals import Receipt, RoundTotals
 COSTS = (PaddedTokenCost(), TransformerCost(layers=2, hidden_size=64, heads=4, ffn_size=128))
 
 
-def make_receipt(groups: list[list[int]], supervised: list[int], cost=COSTS[0], packed=False):
+def make_receipt(
+    groups: list[list[int]], supervised: list[int], cost=COSTS[0], packed=False, steps=None
+):
     lengths = [length for group in groups for length in group]
     offsets = np.cumsum([0] + [len(group) for group in groups])
     shapes = GroupShapes.measure(lengths, offsets)
-    return Receipt.of(shapes, np.array(supervised, np.int64), cost, packed=packed)
+    bounds = np.arange(len(groups) + 1) if steps is None else np.array(steps)
+    return Receipt.of(shapes, np.array(supervised, np.int64), cost, packed=packed, steps=bounds)
 
 
 @st.composite
@@ -71,3 +74,15 @@ def test_unequally_many_steps_are_refused():
     sent = [make_receipt([[5]] * count, [5] * count).encode() for count in (2, 3)]
     with pytest.raises(InvariantError, match=r"\[2, 3\] steps"):
         RoundTotals.decode(sent)
+
+
+def test_micro_batches_of_a_step_are_added_up() -> None:
+    cost = TransformerCost(layers=2, hidden_size=64, heads=4, ffn_size=128)
+    groups, supervised = [[5, 3], [7], [2, 2, 2]], [4, 7, 1]
+    whole = make_receipt(groups, supervised, cost, steps=[0, 2, 3])
+    parts = make_receipt(groups, supervised, cost)
+    assert whole.samples.tolist() == [3, 3]
+    assert whole.tokens.tolist() == [15, 6]
+    assert whole.padded_tokens.tolist() == [17, 6]
+    assert whole.supervised_tokens.tolist() == [11, 1]
+    assert whole.cost[0] == pytest.approx(parts.cost[:2].sum())

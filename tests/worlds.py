@@ -32,6 +32,7 @@ class Arbitrary(Policy):
     """Plans any groups that the contract of policies allows, and returns the rest."""
 
     salt: int = 0
+    micro_batches: int = 1
 
     def propose(self, window):
         draw = generator(self.salt, window.round, len(window))
@@ -43,7 +44,9 @@ class Arbitrary(Policy):
     def settle(self, proposal, messages, rank):
         counts = messages[:, 0]
         steps = int(counts[counts > 0].min())
-        return Plan(proposal.groups.take(np.arange(steps)))
+        count = min(len(proposal.groups), steps * self.micro_batches)
+        offsets = np.arange(steps + 1) * count // steps
+        return Plan(proposal.groups.take(np.arange(count)), steps=offsets)
 
 
 KEEPING = st.one_of(
@@ -64,7 +67,7 @@ KEEPING = st.one_of(
         warmup_rounds=st.integers(1, 4),
     ),
     st.builds(SequencePacking, st.integers(30, 200), max_wait=st.integers(0, 3)),
-    st.builds(Arbitrary, st.integers(0, 5)),
+    st.builds(Arbitrary, st.integers(0, 5), st.integers(1, 3)),
 )
 """Policies that drop no sample."""
 
@@ -276,7 +279,9 @@ class World:
         made = []
         for rank, step in enumerate(last):
             start, received, groups = step.round.start, step.place + 1, step.round.groups
-            trained = groups.members[: 0 if step.filler else groups.offsets[received]]
+            trained = groups.members[
+                : 0 if step.filler else groups.offsets[step.round.steps[received]]
+            ]
             early = self.early[rank]
             one = Checkpoint(
                 start=start,

@@ -135,7 +135,7 @@ class RankProtocol:
         self._first_quota = start.quota if start else None
         self._start: RoundStart | None = None
         self._proposal: Proposal | None = None
-        self._planned = Groups.empty()
+        self._planned, self._planned_steps = Groups.empty(), np.zeros(1, np.int64)
         self._receipt = Receipt.none()
         self._mean_supervised = np.zeros(world_size)
         self._left = [_UNKNOWN] * world_size
@@ -316,7 +316,8 @@ class RankProtocol:
         asked = any(head.lacks_spare for head in heads)
         self._lends, self._lent = asked and int(np.argmin(finished)) == self.rank, b""
         if self._proposal is None:
-            self._planned, self._receipt = Groups.empty(), Receipt.none()
+            self._planned, self._planned_steps = Groups.empty(), np.zeros(1, np.int64)
+            self._receipt = Receipt.none()
             return
         messages = np.zeros((self.world_size, len(self._proposal.message)), np.int64)
         sent = [bytes(message) for head, message in proposals if not head.finished]
@@ -330,6 +331,7 @@ class RankProtocol:
         groups, dropped = plan.groups, plan.dropped
         self._buffer.remove(check_positions(self.policy, plan, len(lengths)))
         self._planned = Groups(self._start.numbers[groups.members], groups.offsets)
+        self._planned_steps = plan.step_offsets
         self._receipt = Receipt.none()
         if len(groups):
             shapes, begins = groups.shapes(lengths), groups.offsets[:-1]
@@ -339,6 +341,7 @@ class RankProtocol:
                 np.add.reduceat(supervised[groups.members], begins),
                 self.policy.cost,
                 packed=self.policy.packed,
+                steps=plan.step_offsets,
             )
         self.emitted += len(groups.members)
         self.dropped += len(dropped)
@@ -362,7 +365,9 @@ class RankProtocol:
             self.emitted -= len(self._planned.members)
             self._stop()
             return []
-        settled = SettledRound(self._start, self._planned, totals, self._mean_supervised)
+        settled = SettledRound(
+            self._start, self._planned, self._planned_steps, totals, self._mean_supervised
+        )
         first, self.steps = self.steps, self.steps + count
         return [PlannedStep(index, settled) for index in range(first, self.steps)]
 

@@ -25,6 +25,8 @@ class SettledRound:
     """What this rank began the round with."""
     groups: Groups
     """This rank's, of arrival numbers, in emission order; none where its steps are fillers."""
+    steps: Int64Array
+    """[steps + 1] offsets of each step's groups."""
     totals: RoundTotals
     mean_supervised: Float64Array
 
@@ -44,9 +46,26 @@ class PlannedStep:
 
     @property
     def members(self) -> Int64Array:
-        """[samples] arrival numbers of this rank's group; empty for a filler step."""
+        """[samples] arrival numbers of this rank's samples; empty for a filler step."""
         groups = self.round.groups
-        return groups.members if self.filler else groups.group(self.place)
+        if self.filler:
+            return groups.members
+        begin, end = groups.offsets[self.round.steps[self.place : self.place + 2]]
+        return groups.members[begin:end]
+
+    @property
+    def micro_batches(self) -> list[Int64Array]:
+        """Arrival numbers of each micro-batch of this rank; none for a filler step."""
+        if self.filler:
+            return []
+        begin, end = self.round.steps[self.place : self.place + 2].tolist()
+        return [self.round.groups.group(group) for group in range(begin, end)]
+
+    def columns_of(self, numbers: Int64Array) -> Int64Array:
+        """[3, samples] lengths, supervised tokens and patches of some of this rank's samples."""
+        start = self.round.start
+        found: Int64Array = start.columns[:, np.searchsorted(start.numbers, numbers)]
+        return found
 
     @property
     def totals(self) -> StepTotals:

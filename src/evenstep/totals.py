@@ -69,16 +69,29 @@ class Receipt:
 
     @classmethod
     def of(
-        cls, shapes: GroupShapes, supervised: Int64Array, cost: Cost, *, packed: bool
+        cls,
+        shapes: GroupShapes,
+        supervised: Int64Array,
+        cost: Cost,
+        *,
+        packed: bool,
+        steps: Int64Array,
     ) -> Receipt:
-        """Receipt of groups in emission order; `supervised` is [steps] supervised tokens."""
+        """Receipt of groups in emission order.
+
+        Args:
+            supervised: [groups] supervised tokens.
+            steps: [steps + 1] offsets of each step's groups.
+        """
+        begins = steps[:-1]
+        costs = np.add.reduceat(cost(shapes, packed=packed), begins)
         return cls(
-            samples=shapes.samples,
-            tokens=shapes.tokens,
-            padded_tokens=shapes.tokens if packed else shapes.padded,
-            supervised_tokens=supervised,
+            samples=np.add.reduceat(shapes.samples, begins),
+            tokens=np.add.reduceat(shapes.tokens, begins),
+            padded_tokens=np.add.reduceat(shapes.tokens if packed else shapes.padded, begins),
+            supervised_tokens=np.add.reduceat(supervised, begins),
             # float32 travels, so float32 is what every rank, this one included, must see.
-            cost=cost(shapes, packed=packed).astype(np.float32).astype(np.float64),
+            cost=costs.astype(np.float32).astype(np.float64),
         )
 
     @classmethod

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evenstep.batch import LOSS_SCALING, StepTotals, loss_scale
+from evenstep.batch.loss_scale import micro_batch_scales
 from evenstep.errors import ConfigurationError
 
 
@@ -91,3 +92,18 @@ def test_unknown_modes_and_missing_means_are_refused():
         loss_scale(step, 0, "tokens")
     with pytest.raises(ConfigurationError, match="mean_supervised="):
         loss_scale(step, 0, "approximate")
+
+
+@pytest.mark.parametrize(
+    ("mode", "expected"),
+    [
+        ("token", (0.4, 1.2)),
+        ("sample", (1.2, 0.4)),
+        ("approximate", (1.2, 0.4)),
+        ("none", (1.6, 1.6)),
+    ],
+)
+def test_micro_batches_share_the_scale_of_their_rank_by_what_they_count(mode, expected) -> None:
+    scales = micro_batch_scales(1.6, mode, samples=[3, 1], supervised=[10, 30])
+    assert scales == pytest.approx(expected)
+    assert micro_batch_scales(0.0, "token", [2, 1], [0, 0]) == (0.0, 0.0)

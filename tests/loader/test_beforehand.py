@@ -123,7 +123,7 @@ def test_a_dataset_that_has_changed_size_since_is_refused_when_the_epoch_begins(
     documents = Documents(60)
     loader = make(POLICIES["max tokens"], documents)
     documents.lengths = documents.lengths[:-1]
-    with pytest.raises(MismatchError, match="has 59 samples now, .* lengths of 60"):
+    with pytest.raises(MismatchError, match=r"has 59 samples now, .* lengths of 60"):
         loader.steps()
 
 

@@ -9,11 +9,16 @@ This holds if the loss is the mean over exactly the rank's supervised tokens t_r
 with ``reduction="mean"`` gives it. It does not hold for a sum, for a mean over samples, or where a
 trainer already divides by the number of tokens of all ranks: then use "none".
 
+Where a rank's step is several micro-batches, whose losses are added up before the optimizer steps,
+each is one such mean: micro-batch m is multiplied by W * t_rm / T.
+
 A rank with t_r = 0 has scale 0. PyTorch's mean over no tokens is NaN, but its gradient is zero, so
 only the printed loss is affected.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +26,7 @@ import numpy.typing as npt
 from evenstep.errors import ConfigurationError
 from evenstep.totals import StepTotals
 
-__all__ = ["LOSS_SCALING", "loss_scale"]
+__all__ = ["LOSS_SCALING", "loss_scale", "micro_batch_scales"]
 
 LOSS_SCALING = ("token", "sample", "approximate", "none")
 """The modes of `loss_scale`."""
@@ -69,3 +74,20 @@ def loss_scale(
         raise ConfigurationError(f"loss scaling {mode!r} must be one of {LOSS_SCALING}")
     total = weights.sum()
     return float(len(weights) * weights[rank] / total) if total else 0.0
+
+
+def micro_batch_scales(
+    scale: float, mode: str, samples: Sequence[int], supervised: Sequence[int]
+) -> tuple[float, ...]:
+    """The factors for the losses of a rank's micro-batches.
+
+    Args:
+        scale: `loss_scale` of the rank, which is their sum, but for "none".
+        mode: as for `loss_scale`.
+        samples, supervised: of each micro-batch.
+    """
+    if mode == "none":
+        return (scale,) * len(samples)
+    weights = supervised if mode == "token" else samples
+    total = sum(weights)
+    return tuple(scale * weight / total if total else 0.0 for weight in weights)

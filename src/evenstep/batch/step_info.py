@@ -37,6 +37,9 @@ class StepInfo:
     totals: StepTotals
     loss_scale: float
     """Multiply the loss with it before the backward pass; see `evenstep.batch.loss_scale`."""
+    loss_scales: tuple[float, ...] = ()
+    """The same for the loss of each micro-batch, where the batch is a list of them; 0 for one that
+    only keeps the other ranks company. Empty where a step is one batch."""
 
     @property
     def samples(self) -> int:
@@ -101,6 +104,7 @@ class StepInfo:
             "filler": self.filler,
             "indices": None if self.indices is None else [_plain(i) for i in self.indices],
             "loss_scale": self.loss_scale,
+            "loss_scales": list(self.loss_scales),
             "imbalance": self.imbalance,
             "padding": self.padding,
         }
@@ -123,11 +127,14 @@ class StepInfo:
 
 
 def attach_step(batch: Any, step: StepInfo) -> bool:
-    """Puts `step` into a mutable mapping; False, and nothing done, for any other batch.
+    """Puts `step` into a mutable mapping, or into the first one of a list of micro-batches; False,
+    and nothing done, for any other batch.
 
     Raises:
         ConfigurationError: the batch has something else under `STEP_KEY`.
     """
+    if step.loss_scales and isinstance(batch, list):
+        batch = batch[0]
     if not isinstance(batch, MutableMapping):
         return False
     if STEP_KEY in batch:
@@ -140,11 +147,14 @@ def attach_step(batch: Any, step: StepInfo) -> bool:
 
 
 def pop_step(batch: Any) -> StepInfo:
-    """Removes the StepInfo from a batch of evenstep's loader and returns it.
+    """Removes the StepInfo from a batch, or list of micro-batches, of evenstep's loader and returns
+    it.
 
     Raises:
         ConfigurationError: the batch is no mapping, or has no StepInfo.
     """
+    if isinstance(batch, list) and batch and isinstance(batch[0], MutableMapping):
+        batch = batch[0]
     if not isinstance(batch, MutableMapping):
         kind = "an immutable" if isinstance(batch, Mapping) else "no mapping but a"
         raise ConfigurationError(

@@ -288,13 +288,21 @@ class EpochRun:
             self._ports.end_delivery()
 
     def _finish(self, planned: PlannedStep, mark: Mark) -> tuple[StepInfo, Any, Mark]:
-        samples: list[Any]
-        if planned.filler:
-            samples, indices = [self._spare.sample()], ()
-        else:
-            samples, indices = self._shelf.take(planned.members)
-        epoch = self._epoch.epoch
-        step, batch = make_step(self._spec, epoch, planned, samples, indices, seeds=self._seeds)
+        groups: list[list[Any]] = []
+        indices: tuple[Any, ...] = ()
+        for numbers in planned.micro_batches:
+            samples, own = self._shelf.take(numbers)
+            groups.append(samples)
+            indices += own
+        step, batch = make_step(
+            self._spec,
+            self._epoch.epoch,
+            planned,
+            groups,
+            indices,
+            spare=self._spare.sample,
+            seeds=self._seeds,
+        )
         return step, batch, mark
 
 

@@ -24,13 +24,22 @@ def check_positions(policy: Policy, plan: Plan, count: int) -> Int64Array:
 
     Raises:
         InvariantError: the plan names a position twice, or one that is not in the window, has an
-            empty group, or plans nothing.
+            empty group or step or one of too many micro-batches, or plans nothing.
     """
     groups = plan.groups
     begin, end = groups.offsets[[0, -1]].tolist()
     if begin != 0 or end != len(groups.members) or groups.sizes.min(initial=1) < 1:
         raise InvariantError(
             f"{policy.name} planned a group without samples, or samples without a group"
+        )
+    steps = plan.step_offsets
+    sizes = np.diff(steps)
+    if steps[0] != 0 or steps[-1] != len(groups) or sizes.min(initial=1) < 1:
+        raise InvariantError(f"{policy.name} planned a step without groups, or groups of no step")
+    if sizes.max(initial=1) > policy.micro_batches:
+        raise InvariantError(
+            f"{policy.name} planned a step of {sizes.max()} groups, with micro_batches="
+            f"{policy.micro_batches}"
         )
     planned = groups.members
     if len(plan.dropped):

@@ -6,7 +6,7 @@ A policy is a frozen dataclass of options and two pure functions. Each round, ev
 number of steps, so that nothing further needs to be agreed.
 
 Who runs a policy may rely on this: a plan names every window position at most once; a rank that
-proposed at least one sample gets exactly as many groups as every other such rank; groups never
+proposed at least one sample gets exactly as many steps as every other such rank; groups never
 break the policy's memory limit; and at least one sample is planned in every round in which any
 rank proposed one.
 """
@@ -71,9 +71,19 @@ class Plan:
     """One rank's side of a round after the exchange."""
 
     groups: Groups
-    """One group of window positions per step, in the order in which they are trained on."""
+    """Groups of window positions, in the order in which they are trained on."""
     dropped: Int64Array = field(default_factory=lambda: np.empty(0, np.int64))
     """Window positions that will never be emitted. Only `FixedBatch(drop_last=True)` does this."""
+    steps: Int64Array | None = None
+    """[steps + 1] step s is the groups from ``steps[s]`` to ``steps[s + 1]``, its micro-batches, of
+    which there is at least one. None where every group is a step."""
+
+    @property
+    def step_offsets(self) -> Int64Array:
+        """`steps`, or those of one group each."""
+        if self.steps is None:
+            return np.arange(len(self.groups) + 1, dtype=np.int64)
+        return self.steps
 
 
 class Policy(abc.ABC):
@@ -84,6 +94,10 @@ class Policy(abc.ABC):
 
     packed: bool = False
     """Whether groups are collated without padding."""
+
+    micro_batches: int = 1
+    """Groups of a step that a rank trains on one after the other, before one optimizer step. Where
+    it is more than 1, a batch is a list of so many collated groups."""
 
     lengths: Lengths | None = None
     """Of the whole data set, where the epoch is planned beforehand: see `deal`."""

@@ -224,11 +224,13 @@ class _Rank:
         """Samples left in the window or in the source when the epoch stopped."""
         return self.protocol.undelivered + len(self.lengths) - self.protocol.received
 
-    def groups(self) -> Groups:
-        """Groups of arrival numbers, step after step, filler steps left out."""
-        members = [step.members for step in self.steps if not step.filler]
+    def groups(self) -> tuple[Groups, Int64Array]:
+        """Groups of arrival numbers, step after step, and the step that each belongs to."""
+        pairs = [(group, step.index) for step in self.steps for group in step.micro_batches]
+        members = [group for group, _ in pairs]
         offsets = np.cumsum([0, *map(len, members)])
-        return Groups(np.concatenate([np.empty(0, np.int64), *members]), offsets)
+        groups = Groups(np.concatenate([np.empty(0, np.int64), *members]), offsets)
+        return groups, np.array([index for _, index in pairs], np.int64)
 
 
 def _all_finished(ranks: Sequence[_Rank]) -> bool:
@@ -252,12 +254,11 @@ def _measure(
     delay = 0
     emitted: list[Int64Array] = []
     for column, (rank, names) in enumerate(zip(ranks, identities)):
-        groups = rank.groups()
+        groups, made = rank.groups()
         if not len(groups):
             continue
-        made = np.array([step.index for step in rank.steps if not step.filler])
         shapes = groups.shapes(rank.lengths)
-        costs[made, column] = cost(shapes, packed=policy.packed)
+        np.add.at(costs[:, column], made, cost(shapes, packed=policy.packed))
         alone = GroupShapes.measure(
             rank.lengths[groups.members], np.arange(len(groups.members) + 1)
         )

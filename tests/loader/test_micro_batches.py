@@ -1,0 +1,88 @@
+"""A step of several micro-batches: a list of batches, one StepInfo, scales that add up."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from worlds import Arbitrary
+
+import evenstep
+from documents import Documents
+from evenstep.errors import InvariantError
+from evenstep.plan import Groups, Plan
+from evenstep.testing import assert_exact_resume
+
+POLICY = Arbitrary(2, micro_batches=3)
+
+
+def make(policy=POLICY, **options) -> evenstep.DataLoader:
+    return evenstep.DataLoader(
+        Documents(50, prompts=True), policy=policy, shuffle=True, buffer_size=12, **options
+    )
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_batch_is_a_list_that_holds_the_samples_of_its_step(num_workers) -> None:
+    seen = Counter()
+    for batches, step in make(num_workers=num_workers).steps():
+        assert len(batches) == len(step.loss_scales) == 3
+        real = [batch for batch, scale in zip(batches, step.loss_scales) if scale]
+        identities = [i for batch in real for i in batch["identity"].tolist()]
+        assert identities == list(step.indices)
+        assert step.padded_tokens == sum(batch["input_ids"].numel() for batch in real)
+        supervised = [int((batch["labels"][:, 1:] != -100).sum()) for batch in real]
+        expected = np.array(supervised) / step.global_supervised_tokens
+        assert np.array(step.loss_scales[: len(real)]) == pytest.approx(expected)
+        assert sum(step.loss_scales) == pytest.approx(step.loss_scale)
+        assert not any(step.loss_scales[len(real) :])
+        seen.update(identities)
+    assert seen == Counter(range(50))
+
+
+def test_they_resume_exactly_after_every_step() -> None:
+    assert assert_exact_resume(make, epochs=2) > 10
+
+
+def test_the_step_is_popped_from_the_list() -> None:
+    for batches in make():
+        step = evenstep.pop_step(batches)
+        assert isinstance(step, evenstep.StepInfo)
+        assert all(isinstance(value, torch.Tensor) for batch in batches for value in batch.values())
+
+
+class Overfull(Arbitrary):
+    def settle(self, proposal, messages, rank):
+        count = len(proposal.window)
+        groups = Groups(np.arange(count), np.arange(count + 1))
+        return Plan(groups, steps=np.array(self.bounds(count)))
+
+
+class TooMany(Overfull):
+    def bounds(self, count):
+        return [0, count]
+
+
+class Unfinished(Overfull):
+    def bounds(self, count):
+        return [0, 1]
+
+
+class Empty(Overfull):
+    def bounds(self, count):
+        return [0, 0, 2, count]
+
+
+@pytest.mark.parametrize(
+    ("policy", "says"),
+    [
+        (TooMany(micro_batches=3), r"a step of \d+ groups, with micro_batches=3"),
+        (Unfinished(micro_batches=3), "groups of no step"),
+        (Empty(micro_batches=3), "a step without groups"),
+    ],
+)
+def test_a_policy_that_breaks_its_word_is_stopped(policy, says) -> None:
+    with pytest.raises(InvariantError, match=says):
+        list(make(policy))
