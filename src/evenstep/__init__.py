@@ -14,7 +14,12 @@ if TYPE_CHECKING:
     from evenstep.batch import PackCollator as PackCollator
     from evenstep.batch import PadCollator as PadCollator
     from evenstep.batch import StepInfo as StepInfo
+    from evenstep.batch import attention_mask as attention_mask
+    from evenstep.batch import block_mask as block_mask
     from evenstep.batch import pop_step as pop_step
+    from evenstep.batch import to_hugging_face as to_hugging_face
+    from evenstep.batch import to_megatron as to_megatron
+    from evenstep.batch import to_torchtitan as to_torchtitan
     from evenstep.cost import FittedCost as FittedCost
     from evenstep.cost import MemoryLimit as MemoryLimit
     from evenstep.cost import PaddedTokenCost as PaddedTokenCost
@@ -48,7 +53,17 @@ if TYPE_CHECKING:
     from evenstep.sources import PoolSortDataset as PoolSortDataset
 
 _HOMES = {
-    "evenstep.batch": ("PackCollator", "PadCollator", "StepInfo", "pop_step"),
+    "evenstep.batch": (
+        "PackCollator",
+        "PadCollator",
+        "StepInfo",
+        "attention_mask",
+        "block_mask",
+        "pop_step",
+        "to_hugging_face",
+        "to_megatron",
+        "to_torchtitan",
+    ),
     "evenstep.cost": (
         "FittedCost",
         "MemoryLimit",

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pickle
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -78,6 +79,80 @@ def test_packed_labels_hold_exactly_the_measured_supervised_tokens(docs, make, l
     batch = PackCollator()(samples)
     assert int((batch["labels"] != -100).sum()) == measured[:, 1].sum()
     check_supervised(batch, int(measured[:, 1].sum()), "here")
+
+
+@settings(deadline=None, max_examples=80)
+@given(documents, st.booleans(), st.sampled_from([1, 4, 6]), st.sampled_from([None, 12]))
+def test_padding_stands_behind_its_document_and_changes_nothing_else(docs, labelled, each, whole):
+    samples = samples_of(docs, list, labelled)
+    bare = PackCollator(loss_mask=True)(samples)
+    batch = PackCollator(
+        pad_documents_to_multiple_of=each,
+        pad_to_multiple_of=whole,
+        pad_token_id=77,
+        loss_mask=True,
+    )(samples)
+    total = batch["input_ids"].shape[1]
+    starts, real = batch["cu_seqlens_padded"].tolist(), batch["cu_seqlens"].tolist()
+    assert batch["cu_seqlens_padded"].dtype == torch.int32
+    assert total == starts[-1]
+    assert all(bound % each == 0 for bound in starts)
+    assert total % (whole or each) == 0
+    assert total < sum(-(-len(doc) // each) * each for doc in docs) + (whole or 1)
+    assert real[: len(docs) + 1] == bare["cu_seqlens"].tolist()
+    # What fills up the row is a document without real tokens.
+    assert real[len(docs) + 1 :] == [real[-1]] * (len(starts) - 1 - len(docs))
+    assert len(starts) - 1 - len(docs) in (0, 1)
+    assert batch["max_seqlen"] == max(end - start for start, end in pairwise(starts))
+    padding = torch.ones(total, dtype=torch.bool)
+    for i, (start, end) in enumerate(pairwise(starts)):
+        assert batch["document_ids"][0, start:end].tolist() == [i] * (end - start)
+        assert batch["position_ids"][0, start:end].tolist() == list(range(end - start))
+        padding[start : start + real[i + 1] - real[i]] = False
+    for name in ("input_ids", "labels", "loss_mask"):
+        assert torch.equal(batch[name][:, ~padding], bare[name])
+        assert batch[name].dtype == bare[name].dtype
+    assert (batch["input_ids"][0, padding] == 77).all()
+    assert (batch["labels"][0, padding] == -100).all()
+    assert torch.equal(batch["loss_mask"] == 1, batch["labels"] != -100)
+    supervised = int((bare["labels"] != -100).sum())
+    check_supervised(batch, supervised, "here")
+
+
+def test_the_huggingface_form_counts_padding_to_its_document():
+    batch = PackCollator(form="huggingface", pad_documents_to_multiple_of=4, pad_to_multiple_of=16)(
+        [[1] * 3, [2] * 5]
+    )
+    assert batch["cu_seq_lens_q"].tolist() == batch["cu_seq_lens_k"].tolist() == [0, 4, 12, 16]
+    assert batch["max_length_q"] == batch["max_length_k"] == 8
+    assert batch["seq_idx"].tolist() == [[0] * 4 + [1] * 8 + [2] * 4]
+    assert "cu_seqlens_padded" not in batch
+
+
+def test_fields_as_long_as_the_tokens_are_padded_with_them():
+    samples = [
+        {
+            "input_ids": [1] * n,
+            "token_type_ids": np.full(n, n, np.int8),
+            "features": torch.full((n, 2), float(n)),
+            "position_ids": [5 + i for i in range(n)],
+            "score": n,
+        }
+        for n in (3, 2)
+    ]
+    batch = PackCollator(pad_documents_to_multiple_of=4)(samples)
+    assert batch["token_type_ids"].tolist() == [[3, 3, 3, 0, 2, 2, 0, 0]]
+    assert batch["token_type_ids"].dtype == torch.int8
+    assert batch["features"][0, :, 1].tolist() == [3, 3, 3, 0, 2, 2, 0, 0]
+    # Padding counts as it would without positions of the samples' own.
+    assert batch["position_ids"].tolist() == [[5, 6, 7, 3, 5, 6, 2, 3]]
+    assert batch["score"].tolist() == [3, 2]
+
+
+def test_a_row_that_needs_no_padding_has_both_boundaries_all_the_same():
+    batch = PackCollator(pad_to_multiple_of=4)([[1, 2, 3], [4]])
+    assert batch["cu_seqlens"].tolist() == batch["cu_seqlens_padded"].tolist() == [0, 3, 4]
+    assert "cu_seqlens_padded" not in PackCollator()([[1, 2, 3], [4]])
 
 
 def test_labels_shifted_by_the_dataset_are_all_kept_when_told():
@@ -189,6 +264,13 @@ def test_wrong_options_are_refused_at_construction():
         PackCollator(form="hf")
     with pytest.raises(ConfigurationError, match="per_sample_fields='size'"):
         PackCollator(per_sample_fields="size")
+    for wrong in (0, -1, 2.0, True):
+        with pytest.raises(ConfigurationError, match=f"pad_to_multiple_of={wrong} must be a whole"):
+            PackCollator(pad_to_multiple_of=wrong)
+    with pytest.raises(ConfigurationError, match=r"=6 must be a multiple of .*=4"):
+        PackCollator(pad_to_multiple_of=6, pad_documents_to_multiple_of=4)
+    with pytest.raises(CollateError, match="loss_mask=True needs one label per token"):
+        PackCollator(loss_mask=True)([{"input_ids": [1, 2], "label": 1}])
 
 
 def test_the_collator_survives_pickling():

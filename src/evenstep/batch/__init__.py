@@ -1,6 +1,13 @@
 """From samples to batches: measuring, collating, and what each step says about itself."""
 
 from evenstep.batch.check import check_packed, check_supervised
+from evenstep.batch.forms import (
+    attention_mask,
+    block_mask,
+    to_hugging_face,
+    to_megatron,
+    to_torchtitan,
+)
 from evenstep.batch.loss_scale import LOSS_SCALING, loss_scale
 from evenstep.batch.measure import Measure, length_of, patches_of, supervised_of
 from evenstep.batch.pack import PackCollator
@@ -16,6 +23,8 @@ __all__ = [
     "StepInfo",
     "StepTotals",
     "attach_step",
+    "attention_mask",
+    "block_mask",
     "check_packed",
     "check_supervised",
     "length_of",
@@ -23,4 +32,7 @@ __all__ = [
     "patches_of",
     "pop_step",
     "supervised_of",
+    "to_hugging_face",
+    "to_megatron",
+    "to_torchtitan",
 ]

@@ -1,8 +1,9 @@
-"""`PackCollator`: a group of samples as one row [1, tokens] without padding.
+"""`PackCollator`: a group of samples as one row [1, tokens], without padding unless asked for it.
 
 Documents lie one after the other in the order of the group. What keeps them apart is `cu_seqlens`
 (for variable-length attention kernels), `position_ids` that restart, and `document_ids` (for
 block-diagonal masks); and no label asks for a token to be predicted from another document.
+`evenstep.batch.forms` makes of such a row what each training framework takes.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from evenstep.batch.columns import (
     tensors_of,
 )
 from evenstep.batch.labels import IGNORE_INDEX, LABEL_FIELDS
+from evenstep.batch.layout import Layout
 from evenstep.batch.measure import VISION_GRIDS
 from evenstep.errors import CollateError, ConfigurationError
 
@@ -36,7 +38,7 @@ _FORMS = {
 
 @dataclass(frozen=True, kw_only=True)
 class PackCollator:
-    """Collates a group of n mappings (or bare token sequences) of T tokens in all, no padding.
+    """Collates a group of n mappings (or bare token sequences) of T tokens in all.
 
     Always present: ``input_ids``, ``labels`` and ``position_ids``, int64 [1, T]. A sample's own
     ``position_ids`` are kept; otherwise they count from 0 in every document. Where samples have no
@@ -52,6 +54,14 @@ class PackCollator:
     of equal shape are stacked to [n, ...]; vision fields that come with a grid are joined; the
     rest becomes a list. An ``attention_mask`` of ones is left out, because attention functions
     that see one take the whole row for a single document.
+
+    Padding, where an option below asks for it, has labels of -100, stands behind the real tokens
+    of its document and counts to it; what fills up the row is a document n of its own. T and
+    ``max_seqlen`` count it, a policy's ``max_tokens`` does not. Its positions count on; other
+    fields as long as the tokens get 0. Then ``cu_seqlens`` has real lengths only, as
+    Transformer Engine takes them, and ``cu_seqlens_padded``, of the same shape, says where
+    documents begin in the row: a kernel that knows no padding takes the latter. The form
+    "huggingface" always has the latter, under its own names.
     """
 
     form: str = "flash"
@@ -63,6 +73,16 @@ class PackCollator:
     per_sample_fields: tuple[str, ...] = tuple(VISION_GRIDS.values())
     """Fields never taken to be as long as the tokens, though their first dimension may happen to
     equal the length of every sample of a group."""
+    pad_documents_to_multiple_of: int | None = None
+    """Pad every document to a multiple of this many tokens: twice the context-parallel ranks, for
+    context parallelism that gives each rank two chunks of every document."""
+    pad_to_multiple_of: int | None = None
+    """Pad the row to a multiple of this many tokens: what 8-bit matrix products ask for; or, set
+    to the most tokens that a row can have, rows of one shape."""
+    pad_token_id: int = 0
+    """Pads ``input_ids``."""
+    loss_mask: bool = False
+    """Add ``loss_mask`` float32 [1, T]: 1 where the label at the same place is not -100, else 0."""
 
     def __post_init__(self) -> None:
         if self.form not in _FORMS:
@@ -70,6 +90,20 @@ class PackCollator:
         if isinstance(self.per_sample_fields, str):
             raise ConfigurationError(
                 f"per_sample_fields={self.per_sample_fields!r} must be a tuple of names, not text"
+            )
+        for name in ("pad_documents_to_multiple_of", "pad_to_multiple_of"):
+            multiple = getattr(self, name)
+            if multiple is not None and (type(multiple) is not int or multiple < 1):
+                raise ConfigurationError(
+                    f"{name}={multiple!r} must be a whole number of tokens from 1, or None for no "
+                    "padding"
+                )
+        document, row = self.pad_documents_to_multiple_of, self.pad_to_multiple_of
+        if document and row and row % document:
+            raise ConfigurationError(
+                f"pad_to_multiple_of={row} must be a multiple of "
+                f"pad_documents_to_multiple_of={document}, or the padding that fills up the row "
+                "would not be cut like a document"
             )
 
     def __call__(self, samples: Sequence[Any]) -> dict[str, Any]:
@@ -89,15 +123,18 @@ class PackCollator:
         tensors = {name: tensors_of(name, values) for name, values in columns.fields.items()}
         tokens = _token_rows(tensors.pop(TOKENS))
         lengths = [row.shape[0] for row in tokens]
-        starts = torch.zeros(len(lengths) + 1, dtype=torch.int64)
-        torch.cumsum(torch.tensor(lengths), 0, out=starts[1:])
-        joined = torch.cat(tokens).to(torch.int64)
-        batch: dict[str, Any] = {
-            TOKENS: joined[None],
-            "labels": self._labels(_label_rows(columns, tensors), joined, lengths, starts),
-        }
+        layout = Layout.of(
+            lengths,
+            document_multiple=self.pad_documents_to_multiple_of or 1,
+            row_multiple=self.pad_to_multiple_of or 1,
+        )
+        joined = layout.place(torch.cat(tokens).to(torch.int64), self.pad_token_id)
+        labels = self._labels(_label_rows(columns, tensors), tokens, layout)
+        batch: dict[str, Any] = {TOKENS: joined[None], "labels": labels}
+        if self.loss_mask:
+            batch["loss_mask"] = _loss_mask(labels)
         _check_unpadded(tensors.pop("attention_mask", None))
-        batch.update(self._boundaries(lengths, starts))
+        batch.update(self._boundaries(layout))
         for name, rows in tensors.items():
             if name in batch and name != "position_ids":
                 raise CollateError(
@@ -111,52 +148,46 @@ class PackCollator:
             if vision is not None:
                 batch[name] = vision
             elif name not in self.per_sample_fields and _sizes(rows) == lengths:
-                batch[name] = _joined(name, rows)
+                fill = layout.positions() if name == "position_ids" and rows[0].ndim == 1 else 0
+                batch[name] = layout.place(_joined(name, rows), fill)[None]
             else:
                 equal = all(row.shape == rows[0].shape for row in rows)
                 batch[name] = torch.stack(rows) if equal else rows
         return batch
 
     def _labels(
-        self,
-        labels: list[torch.Tensor] | None,
-        tokens: torch.Tensor,
-        lengths: list[int],
-        starts: torch.Tensor,
+        self, labels: list[torch.Tensor] | None, tokens: list[torch.Tensor], layout: Layout
     ) -> torch.Tensor:
+        mask_first = self.mask_first_label or labels is None
         if labels is None:
-            flat = tokens.clone()
+            labels = tokens
         elif all(row.ndim == 0 for row in labels):
             return torch.stack(labels)  # one label per document
-        else:
-            for i, (row, length) in enumerate(zip(labels, lengths)):
-                if not row.ndim or row.shape[0] != length:
-                    raise CollateError(
-                        f"sample {i} of the group has {length} tokens and labels of shape "
-                        f"{tuple(row.shape)}; packing needs one label per token, or one per sample"
-                    )
-            flat = torch.cat(labels)
-            if not flat.dtype.is_floating_point:
-                flat = flat.to(torch.int64)  # the type that cross entropy takes
-        if self.mask_first_label or labels is None:
-            flat[starts[:-1]] = IGNORE_INDEX
+        for i, (row, length) in enumerate(zip(labels, layout.lengths)):
+            if not row.ndim or row.shape[0] != length:
+                raise CollateError(
+                    f"sample {i} of the group has {length} tokens and labels of shape "
+                    f"{tuple(row.shape)}; packing needs one label per token, or one per sample"
+                )
+        flat = torch.cat(labels)
+        if not flat.dtype.is_floating_point:
+            flat = flat.to(torch.int64)  # the type that cross entropy takes
+        flat = layout.place(flat, IGNORE_INDEX)
+        if mask_first:
+            flat[layout.starts] = IGNORE_INDEX
         return flat[None]
 
-    def _boundaries(self, lengths: list[int], starts: torch.Tensor) -> dict[str, Any]:
-        sizes = torch.tensor(lengths)
-        total = sum(lengths)
-        first = torch.repeat_interleave(starts[:-1], sizes, output_size=total)
-        documents = torch.repeat_interleave(
-            torch.arange(len(lengths), dtype=torch.int32), sizes, output_size=total
-        )
-        cu_seqlens = starts.to(torch.int32)
-        positions = (torch.arange(total) - first)[None]
-        if self.form == "flash":
-            values: tuple[Any, ...] = (cu_seqlens, max(lengths), documents[None])
+    def _boundaries(self, layout: Layout) -> dict[str, Any]:
+        bounds, longest = layout.cu_seqlens(padded=True), layout.longest
+        documents = layout.documents()[None]
+        batch: dict[str, Any] = {"position_ids": layout.positions()[None]}
+        if self.form == "huggingface":
+            values: tuple[Any, ...] = (bounds, bounds, longest, longest, documents)
         else:
-            longest = max(lengths)
-            values = (cu_seqlens, cu_seqlens, longest, longest, documents[None])
-        return {"position_ids": positions, **dict(zip(_FORMS[self.form], values))}
+            values = (layout.cu_seqlens(padded=False), longest, documents)
+            if self.pad_documents_to_multiple_of or self.pad_to_multiple_of:
+                batch["cu_seqlens_padded"] = bounds
+        return batch | dict(zip(_FORMS[self.form], values))
 
 
 def _token_rows(rows: list[torch.Tensor] | None) -> list[torch.Tensor]:
@@ -197,6 +228,15 @@ def _check_unpadded(masks: list[torch.Tensor] | None) -> None:
             )
 
 
+def _loss_mask(labels: torch.Tensor) -> torch.Tensor:
+    if labels.ndim != 2:
+        raise CollateError(
+            f"loss_mask=True needs one label per token, and these samples have one each "
+            f"(labels of shape {tuple(labels.shape)}); leave loss_mask out"
+        )
+    return (labels != IGNORE_INDEX).to(torch.float32)
+
+
 def _sizes(rows: list[torch.Tensor]) -> list[int | None]:
     return [row.shape[0] if row.ndim else None for row in rows]
 
@@ -207,4 +247,4 @@ def _joined(name: str, rows: list[torch.Tensor]) -> torch.Tensor:
             f"field {name!r} cannot be packed: shapes {shapes_text(rows)} differ in more than "
             "their first dimension; make them equal in the dataset, or pass collate_fn="
         )
-    return torch.cat(rows)[None]
+    return torch.cat(rows)

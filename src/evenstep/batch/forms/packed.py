@@ -1,0 +1,121 @@
+"""What the forms read of a packed batch, checked once.
+
+Labels come aligned with the tokens, the first of each document -100. For consumers that do not
+shift labels inside, the row of labels is moved left by one: so the last token of a document gets
+the -100 of the next document's first, and nothing is predicted across a boundary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from evenstep.batch.labels import IGNORE_INDEX
+from evenstep.errors import CollateError
+
+__all__ = ["Packed", "read_packed"]
+
+_FIELDS = ("input_ids", "labels", "position_ids", "cu_seqlens", "max_seqlen", "document_ids")
+_OPTIONAL = ("cu_seqlens_padded", "loss_mask")
+
+
+@dataclass(frozen=True)
+class Packed:
+    """The fields of a batch of `PackCollator()`: a row of T tokens in n documents."""
+
+    input_ids: torch.Tensor
+    """int64 [1, T]."""
+    labels: torch.Tensor
+    """[1, T]."""
+    position_ids: torch.Tensor
+    """int64 [1, T], or [1, T, ...] where samples have their own."""
+    cu_seqlens: torch.Tensor
+    """int32 [n + 1], of real tokens."""
+    cu_seqlens_padded: torch.Tensor | None
+    """int32 [n + 1]; None where padding was not asked for."""
+    max_seqlen: int
+    document_ids: torch.Tensor
+    """int32 [1, T]."""
+    loss_mask: torch.Tensor | None
+    """float [1, T], of the label at the same place."""
+    rest: dict[str, Any]
+    """All other fields."""
+
+    @property
+    def bounds(self) -> torch.Tensor:
+        """int32 [n + 1]: where documents begin in the row, and T."""
+        return self.cu_seqlens if self.cu_seqlens_padded is None else self.cu_seqlens_padded
+
+    def check_aligned(self, remedy: str) -> None:
+        """
+        Raises:
+            CollateError: a document's first label is not -100, as in a batch of labels that the
+                dataset has shifted.
+        """
+        first = self.labels[0, self.bounds[:-1].long()]
+        if bool((first != IGNORE_INDEX).any()):
+            raise CollateError(
+                f"the first labels of documents are {first[:4].tolist()}, not all -100, so these "
+                "labels are shifted already (PackCollator was told mask_first_label=False); "
+                f"{remedy}"
+            )
+
+    def check_loss_mask(self, consumer: str) -> None:
+        """For consumers that know labels only.
+
+        Raises:
+            CollateError: a loss mask that is not 1 where labels are kept and 0 elsewhere.
+        """
+        kept = (self.labels != IGNORE_INDEX).to(torch.float32)
+        if self.loss_mask is not None and bool((self.loss_mask.to(torch.float32) != kept).any()):
+            raise CollateError(
+                f"loss_mask differs from where labels are not -100, and {consumer} weights tokens "
+                "by its labels only; set labels to -100 in the dataset instead"
+            )
+
+    def next_labels(self, labels_shifted: bool) -> tuple[torch.Tensor, torch.Tensor]:
+        """Labels [1, T] of the token after each, and float32 [1, T] their loss mask.
+
+        Raises:
+            CollateError: labels are said to be aligned with the tokens and are not.
+        """
+        labels, weights = self.labels, self.loss_mask
+        if not labels_shifted:
+            self.check_aligned("pass labels_shifted=True")
+            labels = _moved_left(labels, IGNORE_INDEX)
+            weights = None if weights is None else _moved_left(weights, 0)
+        mask = (labels != IGNORE_INDEX).to(torch.float32)
+        return labels, mask if weights is None else mask * weights.to(torch.float32)
+
+
+def _moved_left(values: torch.Tensor, fill: int) -> torch.Tensor:
+    """Each value [1, T] one place to the left, and `fill` last."""
+    return torch.cat([values[:, 1:], torch.full_like(values[:, :1], fill)], dim=1)
+
+
+def read_packed(batch: Any) -> Packed:
+    """
+    Raises:
+        CollateError: not a batch of ``PackCollator()``, or one with a label per document.
+    """
+    missing = [name for name in _FIELDS if not isinstance(batch, Mapping) or name not in batch]
+    if missing:
+        raise CollateError(
+            f"the batch has no {', '.join(missing)}; collate it with PackCollator(), whose form is "
+            "'flash'"
+        )
+    tokens, labels = batch["input_ids"], batch["labels"]
+    if labels.shape != tokens.shape:
+        raise CollateError(
+            f"labels of shape {tuple(labels.shape)} do not go with tokens of shape "
+            f"{tuple(tokens.shape)}; this form needs one label per token"
+        )
+    rest = {name: batch[name] for name in batch if name not in (*_FIELDS, *_OPTIONAL)}
+    return Packed(
+        **{name: batch[name] for name in _FIELDS},
+        **{name: batch.get(name) for name in _OPTIONAL},
+        rest=rest,
+    )

@@ -1,0 +1,177 @@
+"""No token of a packed row sees another document: on a real model, logits and gradients are those
+of every document alone, whatever form the row takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from tiny_causal import (
+    VOCABULARY,
+    Attention,
+    TinyCausal,
+    by_mask,
+    by_pieces,
+    causal,
+    documents,
+    gradient,
+    one_at_a_time,
+    shifted,
+)
+from torch.nn.attention.flex_attention import flex_attention
+from torch.nn.functional import cross_entropy
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
+from torch.testing import assert_close
+
+from evenstep.batch import PackCollator
+from evenstep.batch.forms import (
+    attention_mask,
+    block_mask,
+    to_hugging_face,
+    to_megatron,
+    to_torchtitan,
+)
+
+LENGTHS = [1, 7, 1, 1, 12, 3, 8, 1]
+PADDINGS = {
+    "bare": {},
+    "documents": {"pad_documents_to_multiple_of": 4},
+    "row": {"pad_to_multiple_of": 16},
+    "both": {"pad_documents_to_multiple_of": 4, "pad_to_multiple_of": 16},
+}
+Made = tuple[Attention, torch.Tensor, torch.Tensor, torch.Tensor]
+"""An attention, and tokens, positions and shifted labels, all of them [1, T]."""
+
+
+def with_bool_mask(batch: dict[str, Any]) -> Made:
+    attend = by_mask(attention_mask(batch))
+    return attend, batch["input_ids"], batch["position_ids"], shifted(batch["labels"])
+
+
+def with_float_mask(batch: dict[str, Any]) -> Made:
+    attend = by_mask(attention_mask(batch, dtype=torch.float64))
+    return attend, batch["input_ids"], batch["position_ids"], shifted(batch["labels"])
+
+
+def with_boundaries(batch: dict[str, Any]) -> Made:
+    form = to_hugging_face(batch)
+    bounds = form["cu_seq_lens_q"]
+    attend = by_pieces(bounds[:-1].tolist(), bounds.diff().tolist())
+    return attend, form["input_ids"], form["position_ids"], shifted(form["labels"])
+
+
+def with_torchtitan(batch: dict[str, Any]) -> Made:
+    """Documents begin where positions are 0."""
+    inputs, labels = to_torchtitan(batch)
+    document = (inputs["positions"] == 0).cumsum(0)
+    attend = by_mask((document[:, None] == document).tril())
+    return attend, inputs["input"][None], inputs["positions"][None], labels[None]
+
+
+def with_megatron(batch: dict[str, Any], attend_padding: bool = True) -> Made:
+    fields, packed = to_megatron(batch, attend_padding=attend_padding)
+    packed = packed if isinstance(packed, dict) else vars(packed)
+    places = packed["cu_seqlens_q_padded"]
+    lengths = packed["cu_seqlens_q"]
+    attend = by_pieces((lengths if places is None else places).tolist(), lengths.diff().tolist())
+    assert torch.equal(fields["loss_mask"] == 1, fields["labels"] != -100)
+    return attend, fields["tokens"], fields["position_ids"], fields["labels"]
+
+
+def with_megatron_gaps(batch: dict[str, Any]) -> Made:
+    return with_megatron(batch, attend_padding=False)
+
+
+FORMS = [
+    with_bool_mask,
+    with_float_mask,
+    with_boundaries,
+    with_torchtitan,
+    with_megatron,
+    with_megatron_gaps,
+]
+
+
+def real_places(batch: dict[str, Any]) -> torch.Tensor:
+    """Where the real tokens of the row are."""
+    starts = batch.get("cu_seqlens_padded", batch["cu_seqlens"])[:-1]
+    lengths = batch["cu_seqlens"].diff()
+    return torch.cat([torch.arange(n) + at for at, n in zip(starts.tolist(), lengths.tolist())])
+
+
+@pytest.mark.parametrize("padding", PADDINGS)
+@pytest.mark.parametrize("form", FORMS)
+def test_logits_and_gradients_are_those_of_every_document_alone(
+    form: Callable[[dict[str, Any]], Made], padding: str
+) -> None:
+    model, samples = TinyCausal(), documents(LENGTHS)
+    logits, loss, truth = one_at_a_time(model, samples)
+    batch = PackCollator(pad_token_id=VOCABULARY - 1, **PADDINGS[padding])(samples)
+    attend, tokens, positions, labels = form(batch)
+    out = model(tokens, positions, attend)
+    assert_close(out[0, real_places(batch)], logits)
+    packed_loss = cross_entropy(out[0], labels[0], reduction="sum")
+    assert_close(packed_loss, loss)
+    packed_loss.backward()
+    assert_close(gradient(model), truth)
+
+
+def test_a_mask_that_forgets_documents_would_be_noticed() -> None:
+    model, samples = TinyCausal(), documents(LENGTHS)
+    logits, _, truth = one_at_a_time(model, samples)
+    batch = PackCollator()(samples)
+    out = model(batch["input_ids"], batch["position_ids"], causal)
+    assert (out[0] - logits).abs().max() > 0.01
+    cross_entropy(out[0], shifted(batch["labels"])[0], reduction="sum").backward()
+    assert (gradient(model) - truth).norm() > 0.01 * truth.norm()
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+def test_flex_attention_gives_the_logits_and_slopes_of_every_document_alone() -> None:
+    """PyTorch has no backward pass of FlexAttention on a CPU, so the gradient is compared with
+    the slope of the loss along random directions, by central differences in float64."""
+    model, samples = TinyCausal(), documents(LENGTHS)
+    logits, loss, truth = one_at_a_time(model, samples)
+    batch = PackCollator(pad_documents_to_multiple_of=4, pad_to_multiple_of=16)(samples)
+    mask = block_mask(batch, block_size=16)
+
+    def flex(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return flex_attention(q, k, v, block_mask=mask)
+
+    start = parameters_to_vector(model.parameters()).detach()
+
+    @torch.no_grad()
+    def run(moved: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        vector_to_parameters(start + moved, model.parameters())
+        out = model(batch["input_ids"], batch["position_ids"], flex)[0]
+        return out, cross_entropy(out, shifted(batch["labels"])[0], reduction="sum")
+
+    out, packed_loss = run(torch.zeros_like(start))
+    assert_close(out[real_places(batch)], logits)
+    assert_close(packed_loss, loss)
+    for seed in range(3):
+        made = torch.Generator().manual_seed(seed)
+        step = 1e-5 * torch.randn(start.shape, generator=made, dtype=start.dtype)
+        assert_close((run(step)[1] - run(-step)[1]) / 2, truth @ step, rtol=1e-5, atol=1e-10)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="FlexAttention trains on a GPU only")
+def test_flex_attention_gives_the_gradients_of_every_document_alone() -> None:
+    samples = documents([1, 130, 257, 1, 64])
+    batch = PackCollator(pad_to_multiple_of=64)(samples)
+    batch = {k: v.cuda() if isinstance(v, torch.Tensor) else v for k, v in batch.items()}
+    shape = (1, 2, batch["input_ids"].shape[1], 32)
+    inputs = [torch.randn(shape, device="cuda") for _ in range(3)]
+    mask, compiled = block_mask(batch), torch.compile(flex_attention)
+    gradients = []
+    for attend in (
+        lambda q, k, v: compiled(q, k, v, block_mask=mask),
+        by_mask(attention_mask(batch)),
+    ):
+        leaves = [part.clone().requires_grad_() for part in inputs]
+        attend(*leaves).square().sum().backward()
+        gradients.append([leaf.grad for leaf in leaves])
+    for ours, theirs in zip(*gradients):
+        assert_close(ours, theirs, rtol=1e-2, atol=1e-2)
