@@ -14,6 +14,7 @@ from evenstep.errors import ConfigurationError
 from evenstep.plan import Even, FixedBatch, Policy, TokenBudget
 from evenstep.simulate import deal, sample_lengths, simulate
 
+COST = PaddedTokenCost()
 BUILDERS: Mapping[str, Build] = {
     "even": lambda s: Even(s.max_tokens, cost=s.cost),
     "token-budget": lambda s: TokenBudget(s.max_tokens, cost=s.cost),
@@ -26,7 +27,7 @@ def run(
     builders: Mapping[str, Build] = BUILDERS,
     *,
     max_tokens: int = 8192,
-    cost: Cost = PaddedTokenCost(),
+    cost: Cost = COST,
     seed: int = 5,
     progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, Prediction]:

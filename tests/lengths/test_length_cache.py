@@ -73,9 +73,9 @@ class Broken(Documents):
 
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_a_sample_that_cannot_be_had_is_an_error_that_names_it(num_workers: int) -> None:
-    with pytest.raises(SampleError, match="^sample 41: the dataset raised OSError: unreadable"):
+    with pytest.raises(SampleError, match=r"^sample 41: the dataset raised OSError: unreadable"):
         count_lengths(Broken(60), num_workers=num_workers)
-    with pytest.raises(SampleError, match="^sample 0: .*pass length_fn="):
+    with pytest.raises(SampleError, match=r"^sample 0: .*pass length_fn="):
         count_lengths(["text"], num_workers=num_workers)
 
 

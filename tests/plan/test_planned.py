@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from worlds import World, arrivals
 
 from evenstep.errors import ConfigurationError, InvariantError
 from evenstep.plan import FixedBatch, Lengths, Window
 from evenstep.plan.planned import Planned
+from worlds import World, arrivals
 
 RANDOMS = st.randoms(use_true_random=False)
 

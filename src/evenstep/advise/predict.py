@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.advise.recommend import Setup
 from evenstep.advise.range import Range, around, spread
+from evenstep.advise.recommend import Setup
 from evenstep.advise.sketch import Sketch
 from evenstep.cost import Cost
 from evenstep.errors import ConfigurationError, EvenstepError
