@@ -7,13 +7,13 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
-from worlds import Arbitrary
 
 import evenstep
 from documents import Documents
 from evenstep.errors import InvariantError
 from evenstep.plan import Groups, Plan
 from evenstep.testing import assert_exact_resume
+from worlds import Arbitrary
 
 POLICY = Arbitrary(2, micro_batches=3)
 

@@ -1,0 +1,119 @@
+"""Weighted items as `partition` takes them: checked, whole numbers, and what stays together as one.
+
+Invariant: weights are finite and not negative, tokens positive, both of one length; and the sum of
+the whole weights stays below 2**62, so that sums of them are exact.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.errors import ConfigurationError
+from evenstep.plan.policy import check_at_least
+
+__all__ = ["Items", "Weights", "sums"]
+
+Int64Array = npt.NDArray[np.int64]
+Weights = npt.NDArray[np.int64] | npt.NDArray[np.float64]
+
+_LARGEST_CAP = (1 << 31) - 1
+_LARGEST_SUM = 1 << 62
+_STEPS = 50  # the sum of scaled weights is at most 2 to the power of this
+
+
+@dataclass(frozen=True)
+class Items:
+    """Checked items, those that stay together as one."""
+
+    weights: Weights
+    whole: Int64Array
+    """The weights, scaled where they are of type float."""
+    tokens: Int64Array | None
+    unit_of: Int64Array | None
+    """[items given] which of these each is in; None where each is one."""
+
+    @classmethod
+    def read(cls, weights: Any, tokens: Any, together: Any) -> Items:
+        read = _numbers("weights", weights, None)
+        if len(read) and not (np.isfinite(read).all() and read.min() >= 0):
+            bad = int(np.flatnonzero(~(np.isfinite(read) & (read >= 0)))[0])
+            raise ConfigurationError(f"weights[{bad}]={read[bad]} must be finite and not negative")
+        with np.errstate(over="ignore"):
+            total = float(read.sum(dtype=np.float64))
+        if total >= (_LARGEST_SUM if read.dtype == np.int64 else np.inf):
+            limit = "2**62, or give them as float64" if read.dtype == np.int64 else "1.8e308"
+            raise ConfigurationError(
+                f"weights sum to {total:.3g}; divide them by a common factor to stay below {limit}"
+            )
+        sizes = None if tokens is None else _numbers("tokens", tokens, len(read), whole=True)
+        if sizes is not None and len(sizes) and sizes.min() < 1:
+            bad = int(sizes.argmin())
+            raise ConfigurationError(f"tokens[{bad}]={sizes[bad]} must be at least 1")
+        unit_of = None
+        if together is not None:
+            ids = _numbers("together", together, len(read), whole=True)
+            _, first, unit_of = np.unique(ids, return_index=True, return_inverse=True)
+            # Ties go by position, so an id counts from its first item on.
+            rank = np.empty(len(first), np.int64)
+            rank[first.argsort()] = np.arange(len(first))
+            unit_of = rank[unit_of]
+            read = sums(read, unit_of, len(first))
+            sizes = None if sizes is None else sums(sizes, unit_of, len(first))
+        return cls(read, _whole(read), sizes, unit_of)
+
+    def check(self, cap: int | None) -> None:
+        """Raises `ConfigurationError` where the cap is wrong or an item exceeds it."""
+        if cap is None:
+            return
+        check_at_least(1, cap=cap)
+        if cap > _LARGEST_CAP:
+            raise ConfigurationError(f"cap={cap:,} must be at most {_LARGEST_CAP:,} tokens")
+        if self.tokens is None:
+            raise ConfigurationError(f"cap={cap:,} needs the tokens of each item")
+        if len(self.tokens) and self.tokens.max() > cap:
+            largest = int(self.tokens.argmax())
+            name = f"item {largest} has"
+            if self.unit_of is not None:
+                alike = np.flatnonzero(self.unit_of == largest)
+                name = f"{len(alike)} items kept together, the first of them item {alike[0]}, have"
+            raise ConfigurationError(
+                f"{name} {self.tokens[largest]:,} tokens, over cap={cap:,}; truncate or split in "
+                "the dataset, or raise cap"
+            )
+
+
+def sums(values: Weights, bin_of: Int64Array, bins: int) -> Any:
+    """[bins] sum of the values in each bin, of their type."""
+    result = np.zeros(bins, values.dtype)
+    np.add.at(result, bin_of, values)
+    return result
+
+
+def _numbers(name: str, values: Any, count: int | None, *, whole: bool = False) -> Any:
+    array = np.asarray(values)
+    if whole and not array.size:
+        array = array.astype(np.int64)  # an empty list has type float64
+    kinds = "iu" if whole else "iuf"
+    if array.ndim != 1 or array.dtype.kind not in kinds:
+        what = "integers" if whole else "numbers"
+        raise ConfigurationError(
+            f"{name} of shape {array.shape} and type {array.dtype} must be [items] {what}"
+        )
+    if count is not None and len(array) != count:
+        raise ConfigurationError(f"{name} has {len(array)} entries for {count} items")
+    return array.astype(np.float64 if array.dtype.kind == "f" else np.int64, copy=False)
+
+
+def _whole(weights: Weights) -> Int64Array:
+    if weights.dtype == np.int64:
+        return weights  # type: ignore[return-value]
+    total = float(weights.sum())
+    if not total:
+        return np.zeros(len(weights), np.int64)
+    # By a power of two, which rounds nothing but what is below one.
+    power = _STEPS - int(np.frexp(total)[1])
+    return np.rint(np.ldexp(weights, power)).astype(np.int64)
