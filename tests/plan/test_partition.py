@@ -17,7 +17,7 @@ from evenstep.plan.least_loaded import compiled, heaviest_first, place
 from evenstep.plan.partition import METHODS, Partition, bins_needed, lower_bound, partition
 
 needs_numba = pytest.mark.skipif(compiled() is None, reason="numba is not installed")
-few = settings(max_examples=40)
+few = settings(max_examples=30)
 ANY = 2**31 - 1
 
 

@@ -62,8 +62,8 @@ def improve(
         limits: what stays kept.
 
     Returns:
-        [items] the bin of each afterwards. The number of pairs of bins that are compared is
-        bounded: by 64 and two for each bin, and 256.
+        [items] the bin of each afterwards. At most 64 + 2 x bins, and no more than 256, pairs of
+        bins are compared, but for the last round, which is finished.
     """
     loads = np.zeros(bins, np.int64)
     np.add.at(loads, bin_of, weights)

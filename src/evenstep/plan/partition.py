@@ -109,9 +109,9 @@ def partition(
         cap: most tokens in a bin, below 2**31; needs `tokens`.
         method: "lpt", the heaviest item first, each to the lightest bin: without limits at most
             4/3 - 1/(3 bins) times the optimum, and close to it with many items; "karmarkar-karp",
-            which merges partitions, closer still, some ten times slower; "zigzag", items from the
-            heaviest on to bins 0, 1, ..., k-1, k-1, ..., 1, 0, 0, .... Of equal items, and equally
-            loaded bins, the first goes first.
+            which merges partitions, closer still, ten to fifty times slower; "zigzag", items from
+            the heaviest on to bins 0, 1, ..., k-1, k-1, ..., 1, 0, 0, .... Of equal items, and of
+            equally loaded bins, the first goes first.
         equal_counts: every bin gets as many items as any other, or one less.
         together: [items] int64 ids: items of one id go to the same bin, and are one item to
             everything else here, `equal_counts` too.
