@@ -113,13 +113,17 @@ class Buffer:
             quota=size,
         )
 
-    def remove(self, positions: Int64Array) -> None:
-        """Takes samples out of the window, by their positions in it, each named once; the others in
-        it are one round older."""
+    def remove(self, positions: Int64Array, waited: Int64Array | None = None) -> None:
+        """Takes samples out of the window, by their positions in it, each named once.
+
+        Args:
+            waited: positions of those that are a round older now; None for all that stay.
+        """
         keep = np.ones(len(self.numbers), bool)
         keep[positions] = False
+        older = np.zeros(len(self.numbers), np.int64)
+        older[slice(self.seen) if waited is None else waited] = 1
         self.columns, self.numbers = self.columns[:, keep], self.numbers[keep]
-        self.ages = self.ages[keep]
+        self.ages = (self.ages + older)[keep]
         self.seen -= len(positions)
-        self.ages[: self.seen] += 1
         self._count -= len(positions)

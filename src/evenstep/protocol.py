@@ -329,7 +329,7 @@ class RankProtocol:
         assert self._start is not None
         lengths, supervised, patches = self._start.columns
         groups, dropped = plan.groups, plan.dropped
-        self._buffer.remove(check_positions(self.policy, plan, len(lengths)))
+        self._buffer.remove(check_positions(self.policy, plan, len(lengths)), plan.waited)
         self._planned = Groups(self._start.numbers[groups.members], groups.offsets)
         self._planned_steps = plan.step_offsets
         self._receipt = Receipt.none()

@@ -26,7 +26,8 @@ class Turn:
     @property
     def emitted(self) -> list[list[int]]:
         """Groups of arrival numbers."""
-        return [self.arrivals[self.plan.groups.group(g)].tolist() for g in range(self.steps)]
+        groups = self.plan.groups
+        return [self.arrivals[groups.group(g)].tolist() for g in range(len(groups))]
 
     @property
     def dropped(self) -> list[int]:
@@ -34,7 +35,7 @@ class Turn:
 
     @property
     def steps(self) -> int:
-        return len(self.plan.groups)
+        return len(self.plan.step_offsets) - 1
 
 
 def play(
@@ -98,6 +99,8 @@ def play(
             stays = np.ones(len(held[rank]), bool)
             stays[plan.groups.members] = False
             stays[plan.dropped] = False
-            held[rank], ages[rank] = held[rank][stays], ages[rank][stays] + 1
+            older = np.zeros(len(stays), np.int64)
+            older[slice(None) if plan.waited is None else plan.waited] = 1
+            held[rank], ages[rank] = held[rank][stays], (ages[rank] + older)[stays]
         yield turns
     raise AssertionError("more rounds than samples: some round planned nothing")

@@ -25,8 +25,10 @@ from evenstep.cost import (
 from evenstep.errors import SampleError
 from evenstep.plan import Even, FixedBatch, Policy, TokenBudget
 from evenstep.plan.pool_sort import SHUFFLES, PoolSort
+from evenstep.plan.schedule import PipelineSchedule
 from evenstep.plan.sequence_packing import SequencePacking
 from evenstep.plan.token_budget import EMISSION_ORDERS
+from evenstep.plan.workload_packing import WorkloadPacking
 
 TOKEN_BUDGETS = st.builds(
     TokenBudget,
@@ -72,7 +74,18 @@ POOL_SORTS = st.builds(
     warmup_rounds=st.integers(1, 4),
 )
 SEQUENCE_PACKINGS = st.builds(SequencePacking, st.integers(1, 600), max_wait=st.integers(0, 5))
-POLICIES = st.one_of(TOKEN_BUDGETS, FIXED_BATCHES, EVENS, POOL_SORTS, SEQUENCE_PACKINGS)
+WORKLOAD_PACKINGS = st.builds(
+    WorkloadPacking,
+    st.integers(1, 300),
+    micro_batches=st.integers(1, 4),
+    max_tokens=st.integers(330, 600),
+    thresholds=st.sampled_from([(), (30,), (20, 100)]),
+    max_delay=st.none() | st.integers(0, 5),
+    schedule=st.none() | st.just(PipelineSchedule(stages=2)),
+)
+POLICIES = st.one_of(
+    TOKEN_BUDGETS, FIXED_BATCHES, EVENS, POOL_SORTS, SEQUENCE_PACKINGS, WORKLOAD_PACKINGS
+)
 
 
 @dataclass(frozen=True)
@@ -86,7 +99,7 @@ class World:
 
     def rounds(self, policy: Policy) -> list[dict[int, Turn]]:
         sources = self.sources
-        if isinstance(policy, SequencePacking):
+        if isinstance(policy, (SequencePacking, WorkloadPacking)):
             # It cannot place a sample longer than the budget, and is never given one.
             sources = [[min(n, policy.max_tokens) for n in source] for source in sources]
         return list(
@@ -155,7 +168,7 @@ def test_groups_never_break_the_memory_limit(policy: Policy, world: World) -> No
             if isinstance(policy, (FixedBatch, PoolSort)):
                 assert (shapes.samples <= policy.batch_size).all()
                 continue
-            if isinstance(policy, SequencePacking):
+            if isinstance(policy, (SequencePacking, WorkloadPacking)):
                 assert (shapes.tokens <= policy.max_tokens).all()
                 continue
             assert isinstance(policy, (TokenBudget, Even))

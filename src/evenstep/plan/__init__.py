@@ -9,10 +9,14 @@ from evenstep.plan.groups import Groups
 from evenstep.plan.lengths import Lengths
 from evenstep.plan.max_tokens import BucketedMaxTokens, MaxTokens
 from evenstep.plan.ordering import LengthGrouped, Sorted
+from evenstep.plan.outliers import auto_thresholds
 from evenstep.plan.policy import Plan, Policy, Proposal, Window
 from evenstep.plan.pool_sort import PoolSort
+from evenstep.plan.schedule import PipelineSchedule
 from evenstep.plan.sequence_packing import SequencePacking
 from evenstep.plan.token_budget import TokenBudget
+from evenstep.plan.workload import Workload
+from evenstep.plan.workload_packing import WorkloadPacking
 
 __all__ = [
     "BucketedMaxTokens",
@@ -22,6 +26,7 @@ __all__ = [
     "LengthGrouped",
     "Lengths",
     "MaxTokens",
+    "PipelineSchedule",
     "Plan",
     "Policy",
     "PoolSort",
@@ -30,4 +35,7 @@ __all__ = [
     "Sorted",
     "TokenBudget",
     "Window",
+    "Workload",
+    "WorkloadPacking",
+    "auto_thresholds",
 ]

@@ -11,20 +11,17 @@ that was skipped is missing from its group; a group of which all are missing doe
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 
-from evenstep.cost import MemoryLimit
 from evenstep.errors import InvariantError
 from evenstep.plan.groups import Groups
 from evenstep.plan.policy import Int64Array, Plan, Policy, Proposal, Window
+from evenstep.plan.wrapped import Wrapped
 
 __all__ = ["Planned"]
 
 
-class Planned(Policy):
+class Planned(Wrapped):
     """What `policy` dealt to one rank."""
 
     def __init__(self, policy: Policy, ends: Int64Array) -> None:
@@ -32,36 +29,12 @@ class Planned(Policy):
         Args:
             ends: [groups] increasing; place in the rank's share at which each group ends.
         """
-        self.policy = policy
+        super().__init__(policy)
         self.ends = ends
-        self.cost = policy.cost
-        self.packed = policy.packed
-
-    @property
-    def name(self) -> str:
-        return self.policy.name
-
-    @property
-    def max_length(self) -> int | None:
-        return self.policy.max_length
-
-    @property
-    def limit(self) -> MemoryLimit | None:
-        return self.policy.limit
 
     @property
     def looks_ahead(self) -> bool:
         return False
-
-    def options(self) -> Mapping[str, Any]:
-        return self.policy.options()
-
-    @property
-    def fingerprint(self) -> str:
-        return self.policy.fingerprint
-
-    def window_size(self, buffer_size: int) -> int:
-        return self.policy.window_size(buffer_size)
 
     def propose(self, window: Window) -> Proposal:
         numbers = window.numbers

@@ -40,7 +40,7 @@ class Window:
     lengths: Int64Array
     """[samples] tokens of each sample, positive."""
     ages: Int64Array
-    """[samples] rounds in which the sample was in the window and not planned."""
+    """[samples] rounds in which the sample was in the window and not planned; see `Plan.waited`."""
     patches: Int64Array | None = None
     """[samples] vision patches, where they are counted."""
     numbers: Int64Array | None = None
@@ -77,6 +77,9 @@ class Plan:
     steps: Int64Array | None = None
     """[steps + 1] step s is the groups from ``steps[s]`` to ``steps[s + 1]``, its micro-batches, of
     which there is at least one. None where every group is a step."""
+    waited: Int64Array | None = None
+    """Window positions that are a round older now; those that are planned may be among them. None
+    for all. A policy whose window holds more than one round's arrivals says which have arrived."""
 
     @property
     def step_offsets(self) -> Int64Array:

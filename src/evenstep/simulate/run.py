@@ -8,17 +8,17 @@ shards, policy, buffer and seed would make.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.cost import Cost, GroupShapes, MemoryLimit
+from evenstep.cost import Cost, GroupShapes
 from evenstep.errors import ConfigurationError, InvariantError
 from evenstep.plan.groups import Groups, generator
 from evenstep.plan.planned import Planned
 from evenstep.plan.policy import Plan, Policy, Proposal, Window, check_at_least
+from evenstep.plan.wrapped import Wrapped
 from evenstep.protocol import RankProtocol
 from evenstep.settled import PlannedStep
 from evenstep.simulate.result import SimulationResult
@@ -134,43 +134,12 @@ def _check_lengths(policy: Policy, shards: Sequence[Int64Array]) -> None:
             raise policy.explain_too_long(name, int(shard[position]))
 
 
-class _Clocked(Policy):
+class _Clocked(Wrapped):
     """The same policy, with the time spent in it."""
 
     def __init__(self, policy: Policy) -> None:
-        self.policy = policy
-        self.cost = policy.cost
-        self.packed = policy.packed
+        super().__init__(policy)
         self.seconds = 0.0
-
-    @property
-    def max_length(self) -> int | None:
-        return self.policy.max_length
-
-    @property
-    def limit(self) -> MemoryLimit | None:
-        return self.policy.limit
-
-    @property
-    def counts_patches(self) -> bool:
-        return self.policy.counts_patches
-
-    @property
-    def name(self) -> str:
-        return self.policy.name
-
-    @property
-    def looks_ahead(self) -> bool:
-        return self.policy.looks_ahead
-
-    def options(self) -> Mapping[str, Any]:
-        return self.policy.options()
-
-    def window_size(self, buffer_size: int) -> int:
-        return self.policy.window_size(buffer_size)
-
-    def window_size_at(self, buffer_size: int, round: int) -> int:
-        return self.policy.window_size_at(buffer_size, round)
 
     def propose(self, window: Window) -> Proposal:
         begin = time.thread_time()

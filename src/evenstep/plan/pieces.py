@@ -1,0 +1,84 @@
+"""Documents cut into pieces, and what is done with documents that are too long.
+
+A piece is tokens ``[begin, end)`` of a document; to the model it is a document of its own, which
+attends to nothing outside it. Invariant: pieces of one document do not overlap and come in order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.errors import ConfigurationError, SampleError
+from evenstep.plan.policy import check_at_least
+
+__all__ = ["OVER_LONG", "Pieces", "cut_long"]
+
+Int64Array = npt.NDArray[np.int64]
+
+OVER_LONG = ("error", "split", "truncate")
+"""What can be done with a document that is too long."""
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """All three are [pieces] int64."""
+
+    documents: Int64Array
+    """Position of the document that the piece is from."""
+    begins: Int64Array
+    ends: Int64Array
+
+    @classmethod
+    def whole(cls, lengths: Int64Array) -> Pieces:
+        """Every document in one piece."""
+        return cls(np.arange(len(lengths), dtype=np.int64), np.zeros_like(lengths), lengths)
+
+    def __len__(self) -> int:
+        return len(self.documents)
+
+    @property
+    def lengths(self) -> Int64Array:
+        """[pieces] tokens of each."""
+        return self.ends - self.begins
+
+    def take(self, which: Int64Array) -> Pieces:
+        return Pieces(self.documents[which], self.begins[which], self.ends[which])
+
+
+def cut_long(lengths: Int64Array, limit: int, over_long: str) -> Pieces:
+    """Pieces of at most `limit` tokens, in order of arrival.
+
+    Args:
+        lengths: [documents] int64, each positive.
+        limit: tokens of the longest piece that is wanted.
+        over_long: what becomes of a longer document. "error" refuses it. "split" makes as few
+            pieces of it as it takes, as equal as can be: no tail of a few tokens that attend to
+            next to nothing. "truncate" keeps its first `limit` tokens.
+
+    Raises:
+        SampleError: a document is longer, under "error".
+        ConfigurationError: `over_long` is none of the three.
+    """
+    check_at_least(1, limit=limit)
+    if over_long not in OVER_LONG:
+        raise ConfigurationError(f"over_long={over_long!r} must be one of {', '.join(OVER_LONG)}")
+    long = lengths > limit
+    if not long.any():
+        return Pieces.whole(lengths)
+    if over_long == "error":
+        first = int(long.argmax())
+        raise SampleError(
+            f"document {first} has {lengths[first]:,} tokens, over the limit of {limit:,}; choose "
+            'over_long="split" or "truncate", or raise the limit'
+        )
+    if over_long == "truncate":
+        whole = Pieces.whole(lengths)
+        return Pieces(whole.documents, whole.begins, np.minimum(lengths, limit))
+    parts = -(-lengths // limit)
+    documents = np.arange(len(lengths), dtype=np.int64).repeat(parts)
+    part = np.arange(len(documents)) - (parts.cumsum() - parts).repeat(parts)
+    length, count = lengths[documents], parts[documents]
+    return Pieces(documents, part * length // count, (part + 1) * length // count)
