@@ -21,6 +21,7 @@ from evenstep.plan.groups import generator
 from evenstep.plan.pool_sort import SHUFFLES, PoolSort
 from evenstep.plan.sequence_packing import SequencePacking
 from evenstep.plan.stream import Progress
+from evenstep.plan.workload_packing import WorkloadPacking
 from evenstep.protocol import RankProtocol
 from evenstep.settled import PlannedStep
 
@@ -68,6 +69,14 @@ KEEPING = st.one_of(
     ),
     st.builds(SequencePacking, st.integers(30, 200), max_wait=st.integers(0, 3)),
     st.builds(Arbitrary, st.integers(0, 5), st.integers(1, 3)),
+    st.builds(
+        WorkloadPacking,
+        st.integers(2, 30),
+        micro_batches=st.integers(1, 3),
+        max_tokens=st.integers(33, 60),
+        thresholds=st.sampled_from([(), (10,), (8, 20)]),
+        max_delay=st.none() | st.integers(0, 4),
+    ),
 )
 """Policies that drop no sample."""
 

@@ -45,11 +45,15 @@ if TYPE_CHECKING:
     from evenstep.plan import LengthGrouped as LengthGrouped
     from evenstep.plan import Lengths as Lengths
     from evenstep.plan import MaxTokens as MaxTokens
+    from evenstep.plan import PipelineSchedule as PipelineSchedule
     from evenstep.plan import Policy as Policy
     from evenstep.plan import PoolSort as PoolSort
     from evenstep.plan import SequencePacking as SequencePacking
     from evenstep.plan import Sorted as Sorted
     from evenstep.plan import TokenBudget as TokenBudget
+    from evenstep.plan import Workload as Workload
+    from evenstep.plan import WorkloadPacking as WorkloadPacking
+    from evenstep.plan import auto_thresholds as auto_thresholds
     from evenstep.sources import PoolSortDataset as PoolSortDataset
 
 _HOMES = {
@@ -89,11 +93,15 @@ _HOMES = {
         "LengthGrouped",
         "Lengths",
         "MaxTokens",
+        "PipelineSchedule",
         "Policy",
         "PoolSort",
         "SequencePacking",
         "Sorted",
         "TokenBudget",
+        "Workload",
+        "WorkloadPacking",
+        "auto_thresholds",
     ),
     "evenstep.sources": ("PoolSortDataset",),
 }

@@ -64,6 +64,7 @@ DOCUMENTS = Documents(COUNT, longest=64, prompts=True)
 POLICIES = {
     "padded": evenstep.TokenBudget(256),
     "packed": evenstep.Even(256, packed=True),
+    "micro-batches": evenstep.WorkloadPacking(128, micro_batches=3, thresholds=(40,)),
     "planned": evenstep.MaxTokens(256, lengths=DOCUMENTS.lengths),
 }
 
@@ -92,9 +93,21 @@ def step_by_step(rank: Rank, model: nn.Module, form: str, num_workers: int) -> l
     steps = []
     for batch in loader_of(rank, form, num_workers):
         step = evenstep.pop_step(batch)
-        (model(batch) * step.loss_scale).backward()
+        backward(model, batch, step)
         steps.append((step.indices, gradient(model)))
     return steps
+
+
+def backward(model: Any, batch: Any, step: evenstep.StepInfo, weight: float = 1.0) -> None:
+    if not step.loss_scales:
+        (model(batch) * step.loss_scale * weight).backward()
+        return
+    pairs = list(zip(batch, step.loss_scales))
+    with model.no_sync():
+        for micro_batch, scale in pairs[:-1]:
+            (model(micro_batch) * scale * weight).backward()
+    micro_batch, scale = pairs[-1]
+    (model(micro_batch) * scale * weight).backward()
 
 
 def whole_epoch(rank: Rank, model: Any, form: str, num_workers: int) -> torch.Tensor:
@@ -104,7 +117,7 @@ def whole_epoch(rank: Rank, model: Any, form: str, num_workers: int) -> torch.Te
         for batch in loader_of(rank, form, num_workers):
             step = evenstep.pop_step(batch)
             total += step.global_supervised_tokens
-            (model(batch) * step.loss_scale * step.global_supervised_tokens).backward()
+            backward(model, batch, step, step.global_supervised_tokens)
     # What the last micro-step of an accumulation does: the mean over ranks.
     for parameter in model.parameters():
         torch.distributed.all_reduce(parameter.grad)
@@ -120,7 +133,9 @@ def train(rank: Rank, form: str, num_workers: int) -> Any:
     )
 
 
-@pytest.mark.parametrize(("form", "num_workers"), [("padded", 0), ("packed", 1), ("planned", 0)])
+@pytest.mark.parametrize(
+    ("form", "num_workers"), [("padded", 0), ("packed", 1), ("micro-batches", 0), ("planned", 0)]
+)
 @pytest.mark.timeout(90)
 def test_gradients_of_steps_and_epochs_are_those_of_one_process(
     tmp_path: Path, form: str, num_workers: int

@@ -8,6 +8,8 @@ import typer
 
 from evenstep.cli.choices import POLICIES, PolicyOptions, parse_cost, parse_policy
 from evenstep.cli.output import note, print_json, print_table, progress_bar
+from evenstep.cli.simulate_packing import PACKING_DOCUMENTS, packing_rows, simulate_packing
+from evenstep.errors import ConfigurationError
 from evenstep.plan.lengths import Lengths
 from evenstep.plan.policy import check_at_least
 from evenstep.simulate import DISTRIBUTIONS, SimulationResult, deal, load_lengths, simulate
@@ -16,6 +18,7 @@ __all__ = ["register"]
 
 _SAMPLES_PER_RANK = 12_000
 _MAX_TOKENS = 16_384
+_PACKING = "workload-packing"
 
 
 def register(app: typer.Typer) -> None:
@@ -24,14 +27,23 @@ def register(app: typer.Typer) -> None:
 
 
 def command(
-    policy: Annotated[str, typer.Argument(metavar="POLICY", help=f"One of {', '.join(POLICIES)}.")],
+    policy: Annotated[
+        str,
+        typer.Argument(
+            metavar="POLICY",
+            help=f"One of {', '.join(POLICIES)}, or {_PACKING}, which has options of its own.",
+        ),
+    ],
     lengths: Annotated[
         str,
         typer.Option(
             help=f"FILE.npy, FILE.parquet:COLUMN or one of {', '.join(DISTRIBUTIONS)}.",
         ),
     ],
-    world_size: Annotated[int, typer.Option(help="Data-parallel ranks.")],
+    world_size: Annotated[
+        int | None,
+        typer.Option(help="Data-parallel ranks.", show_default=f"1 for {_PACKING}, else needed"),
+    ] = None,
     samples: Annotated[
         int | None,
         typer.Option(
@@ -68,6 +80,43 @@ def command(
             "transformer:layers=32,hidden_size=4096,heads=32,ffn_size=14336."
         ),
     ] = "padded-tokens",
+    context: Annotated[
+        int, typer.Option(help=f"{_PACKING}: tokens of a micro-batch on average.")
+    ] = 131_072,
+    micro_batches: Annotated[int, typer.Option(help=f"{_PACKING}: in a step.")] = 4,
+    queues: Annotated[
+        int, typer.Option(help=f"{_PACKING}: classes of outliers, which wait for their like.")
+    ] = 2,
+    steady: Annotated[
+        bool,
+        typer.Option(
+            "--steady", help=f"{_PACKING}: no queues; also keep the tokens of a step steady."
+        ),
+    ] = False,
+    max_delay: Annotated[
+        int | None,
+        typer.Option(
+            help=f"{_PACKING}: steps after which a document goes in any case.",
+            show_default="16 with --steady, else no limit",
+        ),
+    ] = None,
+    whole: Annotated[
+        bool,
+        typer.Option(
+            "--whole", help=f"{_PACKING}: keep documents whole, which original packing cuts."
+        ),
+    ] = False,
+    linear: Annotated[
+        int,
+        typer.Option(help=f"{_PACKING}: a document of d tokens is d x d + linear x d of work."),
+    ] = 24_576,
+    stages: Annotated[int, typer.Option(help=f"{_PACKING}: of the pipeline.")] = 4,
+    end: Annotated[
+        str,
+        typer.Option(
+            help=f"{_PACKING}: drain trains on all that waits at the end; carry keeps it."
+        ),
+    ] = "drain",
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Run a policy over lengths, and report what it gains.
@@ -75,12 +124,41 @@ def command(
     All ranks run in this process. Fractions in the JSON object are fractions, not percent.
 
     \b
-    Example:
-      evenstep simulate token-budget --lengths ultrachat --world-size 8 --json
+    Examples:
+      evenstep simulate even --lengths ultrachat --world-size 8 --json
+      evenstep simulate workload-packing --lengths pretrain-128k --micro-batches 4 --queues 2
     """
     check_at_least(1, world_size=world_size, samples=samples)
-    check_at_least(0, seed=seed)
+    check_at_least(0, seed=seed, queues=queues)
     known = DISTRIBUTIONS.get(lengths)
+    if policy == _PACKING:
+        if world_size not in (None, 1):
+            raise ConfigurationError(
+                f"--world-size {world_size}: {_PACKING} is simulated on one rank; its ranks agree "
+                "on what each would do"
+            )
+        if samples is None and known:
+            samples = PACKING_DOCUMENTS
+        figures = simulate_packing(
+            load_lengths(lengths, samples=samples, seed=seed),
+            context=context,
+            micro_batches=micro_batches,
+            queues=queues,
+            max_tokens=max_tokens,
+            max_delay=max_delay,
+            steady=steady,
+            whole=whole,
+            linear=linear,
+            stages=stages,
+            end=end,
+        )
+        if json:
+            print_json({**figures, "lengths": lengths, "seed": seed})
+        else:
+            print_table(f"{policy} over {lengths}", packing_rows(figures))
+        return
+    if world_size is None:
+        raise ConfigurationError("--world-size is needed: the number of data-parallel ranks")
     if samples is None and known:
         samples = _SAMPLES_PER_RANK
     wanted = None if samples is None else samples * world_size
