@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from evenstep.plan import Workload as Workload
     from evenstep.plan import WorkloadPacking as WorkloadPacking
     from evenstep.plan import auto_thresholds as auto_thresholds
+    from evenstep.profile import load_calibration as load_calibration
     from evenstep.sources import PoolSortDataset as PoolSortDataset
 
 _HOMES = {
@@ -103,6 +104,7 @@ _HOMES = {
         "WorkloadPacking",
         "auto_thresholds",
     ),
+    "evenstep.profile": ("load_calibration",),
     "evenstep.sources": ("PoolSortDataset",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

@@ -214,7 +214,7 @@ def test_wrong_usage_exits_with_2(capsys: Capture, arguments: tuple[str, ...]) -
 def test_help_has_an_example(capsys: Capture) -> None:
     code, out, _ = run(capsys, "simulate", "--help")
     assert code == 0
-    assert "evenstep simulate token-budget --lengths ultrachat --world-size 8 --json" in out
+    assert "evenstep simulate even --lengths ultrachat --world-size 8 --json" in out
 
 
 def test_costs_are_read_from_their_names() -> None:

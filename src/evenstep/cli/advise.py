@@ -77,7 +77,7 @@ def command(
     cost: Annotated[
         str,
         typer.Option(
-            help="Cost model of the predictions: padded-tokens, tokens or "
+            help="Cost model of the predictions: padded-tokens, tokens, calibration:FILE.json or "
             "transformer:layers=32,hidden_size=4096,heads=32,ffn_size=14336."
         ),
     ] = "padded-tokens",

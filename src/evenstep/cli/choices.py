@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from evenstep.cost import Cost, PaddedTokenCost, TokenCost, TransformerCost
+from evenstep.cli.output import note
+from evenstep.cost import Cost, FittedCost, PaddedTokenCost, TokenCost, TransformerCost
 from evenstep.errors import ConfigurationError
 from evenstep.plan import (
     BucketedMaxTokens,
@@ -66,12 +67,13 @@ def parse_policy(name: str, options: PolicyOptions) -> Policy:
 
 
 def parse_cost(text: str) -> Cost:
-    """A cost from ``padded-tokens``, ``tokens`` or ``transformer:FIELD=VALUE,...``.
+    """A cost from ``padded-tokens``, ``tokens``, ``transformer:FIELD=VALUE,...`` or
+    ``calibration:FILE``.
 
-    The fields are those of `TransformerCost`.
+    The fields are those of `TransformerCost`; the file is one of ``evenstep profile``.
 
     Raises:
-        ConfigurationError: no such cost, or its fields are wrong.
+        ConfigurationError: no such cost, its fields are wrong, or its file cannot be read.
     """
     name, _, settings = text.partition(":")
     if text == "padded-tokens":
@@ -80,9 +82,20 @@ def parse_cost(text: str) -> Cost:
         return TokenCost()
     if name == "transformer":
         return _transformer(settings)
+    if name == "calibration":
+        return _calibration(settings)
     raise ConfigurationError(
-        f"unknown cost {text!r}; known are padded-tokens, tokens and transformer:FIELD=VALUE,..."
+        f"unknown cost {text!r}; known are padded-tokens, tokens, transformer:FIELD=VALUE,... and "
+        "calibration:FILE.json"
     )
+
+
+def _calibration(path: str) -> FittedCost:
+    from evenstep.profile import read_calibration
+
+    calibration = read_calibration(path)
+    note(f"{path}: measured on {calibration.device}, {calibration.dtype}")
+    return calibration.cost
 
 
 def _transformer(settings: str) -> TransformerCost:

@@ -1,0 +1,222 @@
+"""The calibration file: what was measured, on what, and the cost that follows from it.
+
+JSON, to be read by people too. It is written for one model on one device; the coefficients are of
+the whole model, measurements of one of its layers. A digest over all of it tells a file that was
+damaged or edited, which would balance a training wrongly without a word.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from evenstep.cost import FittedCost
+from evenstep.errors import ConfigurationError
+from evenstep.profile.device import Device
+from evenstep.profile.fitting import PartFits, fit_parts
+from evenstep.profile.measure import LengthMeasurement
+from evenstep.profile.shape import ModelShape
+from evenstep.profile.timing import Timing
+
+__all__ = ["Calibration", "load_calibration", "read_calibration"]
+
+_FORMAT = "evenstep calibration"
+_VERSION = 1
+
+logger = logging.getLogger("evenstep")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calibration:
+    """Measurements of one layer of a model on a device."""
+
+    shape: ModelShape
+    device: Device
+    dtype: str
+    torch: str
+    """Version of PyTorch."""
+    measurements: tuple[LengthMeasurement, ...]
+    """With outcomes other than ok: lengths for which memory or time did not suffice."""
+    fits: PartFits
+
+    @classmethod
+    def of(
+        cls,
+        measurements: Sequence[LengthMeasurement],
+        *,
+        shape: ModelShape,
+        device: Device,
+        dtype: str,
+        torch: str,
+    ) -> Calibration:
+        """Fits coefficients to what `measure_layer` has measured.
+
+        Raises:
+            ConfigurationError: fewer than four lengths could be measured.
+        """
+        timed = [(m.length, m.attention, m.rest) for m in measurements if m.attention and m.rest]
+        others = [f"{m.length:,}: {m.outcome} ({m.detail})" for m in measurements if not m.rest]
+        try:
+            fits = fit_parts(
+                [length for length, _, _ in timed],
+                [attention.seconds for _, attention, _ in timed],
+                [rest.seconds for _, _, rest in timed],
+            )
+        except ConfigurationError as error:
+            raise ConfigurationError("; ".join([str(error), *others])) from error
+        return cls(
+            shape=shape,
+            device=device,
+            dtype=dtype,
+            torch=str(torch),  # PyTorch's own is of a subclass
+            measurements=tuple(measurements),
+            fits=fits,
+        )
+
+    @property
+    def cost(self) -> FittedCost:
+        """Of the whole model, in seconds."""
+        return self.fits.cost(self.shape.layers)
+
+    @property
+    def linear(self) -> float | None:
+        """Tokens of the document whose attention costs as much as everything else: what
+        ``Workload(linear=...)`` takes. None where attention was too little to be seen."""
+        return _linear(self.fits)
+
+    @property
+    def linear_range(self) -> tuple[float | None, float | None]:
+        """`linear` where attention took as long as the upper quartile of its repeats and the rest
+        as long as the lower one of its own, and the other way round."""
+        timed = [
+            (m.length, m.attention, m.rest) for m in self.measurements if m.attention and m.rest
+        ]
+        lengths = [length for length, _, _ in timed]
+        low = fit_parts(lengths, [a.high for _, a, _ in timed], [r.low for _, _, r in timed])
+        high = fit_parts(lengths, [a.low for _, a, _ in timed], [r.high for _, _, r in timed])
+        return _linear(low), _linear(high)
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest document measured."""
+        return max(m.length for m in self.measurements if m.outcome == "ok")
+
+    def fitted(self, length: int) -> float:
+        """Seconds that the fit gives one layer at `length`."""
+        cost = self.fits.cost(1)
+        return cost.per_group + length * (cost.per_token + length * cost.per_pair)
+
+    def error(self, measurement: LengthMeasurement) -> float | None:
+        """Of the fit, relative to what was measured: positive where the fit is too high."""
+        if measurement.attention is None or measurement.rest is None:
+            return None
+        seconds = measurement.attention.seconds + measurement.rest.seconds
+        return self.fitted(measurement.length) / seconds - 1
+
+    def as_dict(self) -> dict[str, Any]:
+        """The JSON object of the file. Seconds of measurements are of one layer."""
+        content = {
+            "format": _FORMAT,
+            "version": _VERSION,
+            "device": asdict(self.device),
+            "torch": self.torch,
+            "dtype": self.dtype,
+            "shape": asdict(self.shape),
+            "coefficients": asdict(self.cost),
+            "linear": self.linear,
+            "linear_range": list(self.linear_range),
+            "layer_fits": {name: list(values) for name, values in asdict(self.fits).items()},
+            "measurements": [
+                {**asdict(m), "fitted": self.fitted(m.length), "error": self.error(m)}
+                for m in self.measurements
+            ],
+        }
+        return {**content, "digest": _digest(content)}
+
+    def write(self, path: str | os.PathLike[str]) -> None:
+        """Writes the file, whole or not at all."""
+        target = Path(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        partial = target.with_name(f"{target.name}.partial-{os.getpid()}")
+        try:
+            partial.write_text(json.dumps(self.as_dict(), indent=2, allow_nan=False) + "\n")
+            partial.replace(target)
+        finally:
+            partial.unlink(missing_ok=True)
+
+
+def read_calibration(path: str | os.PathLike[str]) -> Calibration:
+    """All that `Calibration.write` has written.
+
+    Raises:
+        ConfigurationError: there is no such file, another program or version wrote it, or it has
+            changed since.
+    """
+    again = "make it anew with evenstep profile"
+    try:
+        content = json.loads(Path(path).read_bytes())
+    except OSError as error:
+        raise ConfigurationError(f"cannot read {path}: {error.strerror}; {again}") from error
+    except ValueError as error:
+        raise ConfigurationError(f"{path} is damaged: it is not JSON ({error}); {again}") from error
+    if not isinstance(content, dict) or content.get("format") != _FORMAT:
+        raise ConfigurationError(f"{path} is no calibration of evenstep; {again}")
+    if content.get("version") != _VERSION:
+        raise ConfigurationError(
+            f"{path} is of version {content.get('version')!r}, and this evenstep reads version "
+            f"{_VERSION}; {again}"
+        )
+    digest = content.pop("digest", None)
+    if digest != _digest(content):
+        raise ConfigurationError(
+            f"{path} is damaged: it is not what was written; {again}. To change coefficients by "
+            "hand, use evenstep.FittedCost"
+        )
+    fits = {name: tuple(values) for name, values in content["layer_fits"].items()}
+    return Calibration(
+        shape=ModelShape(**content["shape"]),
+        device=Device(**content["device"]),
+        dtype=content["dtype"],
+        torch=content["torch"],
+        measurements=tuple(map(_measurement, content["measurements"])),
+        fits=PartFits(**fits),
+    )
+
+
+def load_calibration(path: str | os.PathLike[str]) -> FittedCost:
+    """The cost of a model as `evenstep profile` measured it, in seconds. Logs on what device.
+
+    Raises:
+        ConfigurationError: there is no such file, another program or version wrote it, or it has
+            changed since.
+    """
+    calibration = read_calibration(path)
+    logger.info("%s: measured on %s, %s", path, calibration.device, calibration.dtype)
+    return calibration.cost
+
+
+def _linear(fits: PartFits) -> float | None:
+    cost = fits.cost(1)
+    return cost.per_token / cost.per_pair if cost.per_pair > 0 else None
+
+
+def _measurement(content: dict[str, Any]) -> LengthMeasurement:
+    return LengthMeasurement(
+        length=content["length"],
+        outcome=content["outcome"],
+        detail=content["detail"],
+        attention=content["attention"] and Timing(**content["attention"]),
+        rest=content["rest"] and Timing(**content["rest"]),
+    )
+
+
+def _digest(content: dict[str, Any]) -> str:
+    """Of numbers as JSON has them, so that it is the same before writing and after reading."""
+    text = json.dumps(content, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()

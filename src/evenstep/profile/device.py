@@ -1,0 +1,74 @@
+"""The hardware that is measured, by name: a calibration of one device says nothing of another."""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from evenstep.errors import ConfigurationError
+
+__all__ = ["DTYPES", "Device", "choose_device", "choose_dtype"]
+
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Device:
+    """A device, and what its speed hangs on."""
+
+    kind: str
+    """"cpu" or "cuda"."""
+    name: str
+    threads: int | None = None
+    """Of PyTorch, on a CPU."""
+
+    def __str__(self) -> str:
+        if self.threads is None:
+            return self.name
+        return f"{self.name}, {self.threads} thread{'s' if self.threads > 1 else ''}"
+
+    def synchronize(self) -> None:
+        """Waits until what was launched has been done."""
+        if self.kind == "cuda":
+            torch.cuda.synchronize()
+
+
+def choose_device(wanted: str = "auto") -> Device:
+    """The device called `wanted`: cpu, cuda, or auto for CUDA where there is one.
+
+    Raises:
+        ConfigurationError: another name, or there is no such device.
+    """
+    if wanted not in ("auto", "cpu", "cuda"):
+        raise ConfigurationError(f"device={wanted!r} must be auto, cpu or cuda")
+    there = torch.cuda.is_available()
+    if wanted == "cuda" and not there:
+        raise ConfigurationError("device='cuda', but PyTorch finds no CUDA device; use cpu")
+    if there and wanted != "cpu":
+        return Device(kind="cuda", name=torch.cuda.get_device_name())
+    return Device(kind="cpu", name=_processor(), threads=torch.get_num_threads())
+
+
+def choose_dtype(wanted: str | None, device: Device) -> str:
+    """The name of a dtype: what is wanted, or by default bf16 on a GPU and fp32 on a CPU.
+
+    Raises:
+        ConfigurationError: there is none of that name.
+    """
+    if wanted is None:
+        return "bf16" if device.kind == "cuda" else "fp32"
+    if wanted not in DTYPES:
+        raise ConfigurationError(f"dtype={wanted!r} must be one of {', '.join(DTYPES)}")
+    return wanted
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return next(filter(None, [*names, platform.processor(), platform.machine()]), "unknown CPU")

@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("typer")
+
+from evenstep.cli import main
+from evenstep.cli.choices import parse_cost
+from evenstep.errors import ConfigurationError
+from evenstep.profile import load_calibration, read_calibration, timing
+
+Capture = pytest.CaptureFixture[str]
+
+SMALL = ("--layers", "3", "--hidden-size", "64", "--heads", "4", "--ffn-size", "96")
+QUICK = ("--device", "cpu", "--max-length", "128", "--seconds")
+
+
+@pytest.fixture(autouse=True)
+def _few_repeats(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Much time and few repeats, so that a machine under load measures all lengths, too."""
+    monkeypatch.setattr(timing, "_REPEATS", (3, 3))
+
+
+def run(capsys: Capture, *arguments: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as stop:
+        main(arguments)
+    captured = capsys.readouterr()
+    assert isinstance(stop.value.code, int)
+    return stop.value.code, captured.out, captured.err
+
+
+def test_a_calibration_is_written_and_is_a_cost_of_other_commands(
+    capsys: Capture, tmp_path: Path
+) -> None:
+    path = tmp_path / "new" / "calibration.json"
+    arguments = ("profile", *SMALL, "--kv-heads", "2", *QUICK, "60", "--out", str(path), "--json")
+    code, out, err = run(capsys, *arguments)
+    assert code == 0, err
+    assert json.loads(out) == json.loads(path.read_text())
+    assert f"--cost calibration:{path}" in err
+    calibration = read_calibration(path)
+    assert (calibration.shape.layers, calibration.shape.kv_heads) == (3, 2)
+    assert (calibration.device.kind, calibration.dtype) == ("cpu", "fp32")
+    assert json.loads(out)["coefficients"] == asdict(calibration.cost)
+
+    cost = f"calibration:{path}"
+    assert parse_cost(cost) == load_calibration(path)
+    capsys.readouterr()
+    code, out, err = run(
+        capsys,
+        *("simulate", "even", "--lengths", "ultrachat", "--world-size", "2", "--samples", "100"),
+        *("--cost", cost, "--json"),
+    )
+    assert code == 0, err
+    assert json.loads(out)["cost"] == cost
+    assert f"measured on {calibration.device}, fp32" in err
+
+
+def test_people_get_a_table(capsys: Capture, tmp_path: Path) -> None:
+    path = tmp_path / "calibration.json"
+    code, out, err = run(
+        capsys, "profile", *SMALL, "--no-gated", "--no-causal", *QUICK, "60", "--out", str(path)
+    )
+    assert code == 0, err
+    shape = read_calibration(path).shape
+    assert (shape.gated, shape.causal) == (False, False)
+    assert out.startswith("one layer, forward and backward, on ")
+    assert "of 3 equal layers: " in out
+
+
+def test_too_little_time_writes_nothing_and_says_what_to_do(
+    capsys: Capture, tmp_path: Path
+) -> None:
+    path = tmp_path / "calibration.json"
+    code, out, err = run(capsys, "profile", *SMALL, *QUICK, "1e-9", "--out", str(path))
+    assert (code, out) == (2, "")
+    assert "1 lengths were measured, and a fit needs 4; give more time" in err
+    assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--kv-heads", "3"), "kv_heads=3 must divide"),
+        (("--dtype", "int8"), "dtype='int8'"),
+        (("--device", "tpu"), "device='tpu'"),
+        (("--max-length", "64"), "max_length=64 must be at least 128"),
+        (("--seconds", "0"), "seconds=0"),
+    ],
+)
+def test_wrong_options_are_refused_in_one_line(
+    capsys: Capture, tmp_path: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    out = ("--out", str(tmp_path / "calibration.json"))
+    code, printed, err = run(capsys, "profile", *SMALL, *arguments, *out)
+    assert (code, printed, err.count("\n")) == (2, "", 1)
+    assert message in err
+
+
+def test_a_folder_is_no_file_to_write(capsys: Capture, tmp_path: Path) -> None:
+    code, _, err = run(capsys, "profile", *SMALL, "--out", str(tmp_path))
+    assert (code, err) == (2, f"evenstep: --out {tmp_path} is a folder; give a file\n")
+
+
+def test_a_cost_without_its_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="cannot read"):
+        parse_cost(f"calibration:{tmp_path / 'none.json'}")
