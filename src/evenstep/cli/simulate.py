@@ -76,8 +76,8 @@ def command(
     cost: Annotated[
         str,
         typer.Option(
-            help="What imbalance and efficiency are measured in: padded-tokens, tokens, calibration:FILE.json or "
-            "transformer:layers=32,hidden_size=4096,heads=32,ffn_size=14336."
+            help="What imbalance and efficiency are measured in: padded-tokens, tokens, "
+            "calibration:FILE.json or transformer:layers=32,hidden_size=4096,heads=32,ffn_size=14336."
         ),
     ] = "padded-tokens",
     context: Annotated[
