@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from evenstep.plan import WorkloadPacking as WorkloadPacking
     from evenstep.plan import auto_thresholds as auto_thresholds
     from evenstep.profile import load_calibration as load_calibration
+    from evenstep.sources import CutDocuments as CutDocuments
     from evenstep.sources import PoolSortDataset as PoolSortDataset
 
 _HOMES = {
@@ -105,7 +106,7 @@ _HOMES = {
         "auto_thresholds",
     ),
     "evenstep.profile": ("load_calibration",),
-    "evenstep.sources": ("PoolSortDataset",),
+    "evenstep.sources": ("CutDocuments", "PoolSortDataset"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -77,7 +77,8 @@ def command(
         str,
         typer.Option(
             help="What imbalance and efficiency are measured in: padded-tokens, tokens, "
-            "calibration:FILE.json or transformer:layers=32,hidden_size=4096,heads=32,ffn_size=14336."
+            "calibration:FILE.json or "
+            "transformer:layers=32,hidden_size=4096,heads=32,ffn_size=14336."
         ),
     ] = "padded-tokens",
     context: Annotated[

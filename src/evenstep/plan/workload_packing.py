@@ -55,7 +55,7 @@ class WorkloadPacking(Policy):
     fills up with micro-batches of ``loss_scale`` 0."""
     max_tokens: int | None = field(default=None, kw_only=True)
     """Tokens that no micro-batch exceeds: 1.25 x context by default, and at least 1.1 x. A longer
-    document is refused: cut it in the dataset, or see `evenstep.plan.pieces`."""
+    document is refused; `evenstep.CutDocuments` splits or truncates."""
     thresholds: tuple[int, ...] = field(default=(), kw_only=True)
     """Lengths from which on documents are outliers of the first, second, ... class, which wait for
     others of their kind: see `auto_thresholds`. None plans without classes, and keeps the tokens of
