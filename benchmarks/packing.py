@@ -16,8 +16,7 @@ and there are two times: of everything, and without Arrow's functions that copy.
 each batch of `pack_dataset(..., "bfd")` is called directly. Times are those of processors, which
 other work on the machine changes less.
 
-A package that is not installed is left out: pip install --no-deps trl binpacking, and pip install
-datasets.
+A package that is not installed is left out: pip install 'evenstep[bench]' has them all.
 """
 
 from __future__ import annotations
