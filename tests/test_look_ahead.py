@@ -54,7 +54,7 @@ def even_shards(draw):
     ]
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(BUDGETS, even_shards(), BUFFERS, RANDOMS)
 def test_shares_of_one_size_need_no_filler_and_others_one_at_most(
     policy, shards, buffer_size, random
@@ -115,7 +115,7 @@ def test_when_samples_come_changes_no_step_of_ranks_that_look_ahead(
     assert spoken(one) == spoken(replace(one, **arrivals(other)))
 
 
-@settings(max_examples=120)
+@settings(max_examples=60)
 @given(KEEPING, SHARDS, BUFFERS, RANDOMS, st.data())
 def test_a_wrong_share_costs_rounds_but_no_sample(policy, shards, buffer_size, random, data):
     shares = sizes(shards)
@@ -161,7 +161,7 @@ def check_lent(world):
     return made
 
 
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(KEEPING, partly_empty(), BUFFERS, RANDOMS, st.booleans())
 def test_ranks_without_a_sample_are_lent_the_shortest_of_the_first_rank_that_has_any(
     policy, shards, buffer_size, random, known
@@ -178,7 +178,7 @@ def test_ranks_without_a_sample_are_lent_the_shortest_of_the_first_rank_that_has
     assert spoken(replace(world, lends=False)) == [[said(step) for step in steps] for steps in made]
 
 
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(KEEPING, partly_empty(), BUFFERS, st.integers(1, 30), RANDOMS, st.booleans())
 def test_ranks_that_have_run_out_are_lent_a_sample_when_they_are_resumed(
     policy, shards, buffer_size, most, random, known

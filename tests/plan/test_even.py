@@ -172,7 +172,7 @@ def test_a_message_does_not_grow_with_the_buffer(packed: bool) -> None:
     assert sizes == {21}
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(
     st.lists(st.integers(1, 300), min_size=1, max_size=120),
     st.lists(st.floats(0.1, 1.0), min_size=1, max_size=30),

@@ -49,7 +49,7 @@ def streams(total, chain, seed):
         yield stream, trained
 
 
-@settings(max_examples=300)
+@settings(max_examples=120)
 @given(TOTALS, CHAINS, SEEDS, WORLDS)
 def test_shares_partition_the_stream(total, chain, seed, world):
     for stream, _ in streams(total, chain, seed):
@@ -65,7 +65,7 @@ def test_shares_partition_the_stream(total, chain, seed, world):
         assert dealt == sorted(dealt)
 
 
-@settings(max_examples=300)
+@settings(max_examples=120)
 @given(TOTALS, CHAINS, SEEDS, WORLDS)
 def test_even_shares_are_equal_and_repeat_only_what_makes_them_so(total, chain, seed, world):
     for stream, _ in streams(total, chain, seed):
@@ -76,7 +76,7 @@ def test_even_shares_are_equal_and_repeat_only_what_makes_them_so(total, chain, 
         assert uses.sum() - len(uses) == -len(stream) % world
 
 
-@settings(max_examples=300)
+@settings(max_examples=120)
 @given(st.integers(1, 300), WORLDS)
 def test_even_shares_are_those_of_torch_distributed_sampler(total, world):
     for rank in range(world):
@@ -84,7 +84,7 @@ def test_even_shares_are_those_of_torch_distributed_sampler(total, world):
         assert Stream(total).share(rank, world, even=True).tolist() == list(sampler)
 
 
-@settings(max_examples=300)
+@settings(max_examples=120)
 @given(TOTALS, CHAINS, SEEDS)
 def test_after_leaves_exactly_what_has_not_been_trained_on(total, chain, seed):
     for stream, trained in streams(total, chain, seed):
@@ -135,7 +135,7 @@ def test_a_chain_of_worlds_that_ends_trains_every_position_once(chain, total):
     assert sorted(trained) == list(range(total))
 
 
-@settings(max_examples=300)
+@settings(max_examples=120)
 @given(TOTALS, CHAINS, SEEDS, st.integers(0, 20))
 def test_leftover_is_never_more_than_was_outstanding(total, chain, seed, depth):
     """So a state grows with what ranks hold, and with how far they are apart, not with the epoch or
@@ -163,7 +163,7 @@ def test_an_epoch_that_is_trained_through_leaves_nothing(total, world):
         assert len(done.share(world - 1, world, even=True)) == 0
 
 
-@settings(max_examples=300)
+@settings(max_examples=120)
 @given(st.integers(1, 300), WORLDS, SEEDS)
 def test_repeats_that_made_shares_even_are_not_left_over(total, world, seed):
     stream = Stream(total)

@@ -17,7 +17,7 @@ from ranks import Rank, run
 import evenstep
 from documents import Documents
 
-EPOCHS = 5
+EPOCHS = 4
 
 
 def make_loader(dataset: Any, **options: Any) -> evenstep.DataLoader:
@@ -46,7 +46,7 @@ def check_step(batch: Any, step: evenstep.StepInfo) -> None:
 
 
 def train_with_breaks_and_evaluate(rank: Rank, train: int, evaluation: int, workers: Any) -> Any:
-    """Five epochs, every other one left early, an evaluation amid each."""
+    """Four epochs, every other one left early, an evaluation amid each."""
     loader = make_loader(Documents(train), **workers)
     evaluated = make_loader(Documents(evaluation, seed=1), shuffle=False, **workers)
     epochs = []

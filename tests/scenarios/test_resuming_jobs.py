@@ -82,12 +82,12 @@ def check_exact(rank: Rank, kind: str) -> int:
             return evenstep.DataLoader(Uneven(rank.rank), policy=POLICY, buffer_size=16)
         return make_loader()
 
-    return assert_exact_resume(make, epochs=2, every=1 if kind != "workers" else 12)
+    return assert_exact_resume(make, epochs=2, every={"even": 1, "workers": 12}.get(kind, 4))
 
 
 @pytest.mark.filterwarnings("ignore:epoch .* ended with at least")
 @pytest.mark.parametrize("kind", ["even", "uneven", "empty", "iterable", "workers", "stop"])
-def test_two_ranks_resume_exactly_after_every_step(kind: str, tmp_path: Path) -> None:
+def test_two_ranks_resume_exactly(kind: str, tmp_path: Path) -> None:
     counts = run(check_exact, 2, kind, folder=tmp_path, within=90)
     assert counts[0] == counts[1] > 3
 

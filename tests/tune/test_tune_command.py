@@ -47,8 +47,19 @@ def fast(script: str, grid: list[int], **options: float) -> tuple[Candidate, ...
         return error.candidates
 
 
+@pytest.fixture(autouse=True)
+def before() -> set[psutil.Process]:
+    """What other tests have left running, such as multiprocessing's resource tracker."""
+    BEFORE.clear()
+    BEFORE.update(psutil.Process().children(recursive=True))
+    return BEFORE
+
+
+BEFORE: set[psutil.Process] = set()
+
+
 def children() -> list[psutil.Process]:
-    return psutil.Process().children(recursive=True)
+    return [c for c in psutil.Process().children(recursive=True) if c not in BEFORE]
 
 
 def test_samples_are_those_the_training_counted_and_running_out_of_memory_is_survived(
