@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
 from pathlib import Path
@@ -107,6 +108,19 @@ def test_a_stale_file_is_refused_with_what_has_changed(
 ) -> None:
     with pytest.raises(MismatchError, match=f"(?s)is stale: .*{says}"):
         read_lengths(cache, dataset, transform=transform)
+
+
+class Counting:
+    def __call__(self, sample: dict[str, Any]) -> int:
+        return len(sample["input_ids"])
+
+
+@pytest.mark.parametrize("make", [Counting, lambda: functools.partial(labels_alone)])
+def test_a_length_function_is_known_again_though_it_has_no_name(make: Any, tmp_path: Path) -> None:
+    dataset, path = Documents(20, prompts=True), tmp_path / "lengths.parquet"
+    counted = count_lengths(dataset, length_fn=make())
+    write_lengths(path, counted, dataset, length_fn=make())
+    assert read_lengths(path, dataset, length_fn=make()) == counted
 
 
 def test_another_length_function_makes_it_stale(cache: Path) -> None:

@@ -71,6 +71,44 @@ def test_a_slab_that_outlives_its_reader_is_given_back():
     assert writer.pack(sample(1000)).slab not in others
 
 
+def test_what_a_forked_child_lets_go_of_stays_with_the_parent():
+    writer, reader = Writer(), Reader()
+    kept = reader.unpack(writer.pack(sample(1000, 7)))["x"]
+    lent = memoryview(writer.lend(1000))
+    if (child := os.fork()) == 0:
+        del kept, lent
+        os._exit(0)
+    os.waitpid(child, 0)
+    busy = {writer.pack(sample(1000, turn)).slab for turn in range(3)}
+    assert len(busy) == 3
+    assert kept.tolist() == [7] * 1000
+    assert len(lent) == 1000
+
+
+def test_what_a_borrower_keeps_of_a_tensor_is_not_overwritten():
+    writer, reader = Writer(), Reader()
+    whole = torch.frombuffer(writer.lend(8 * 100), dtype=torch.int64)
+    whole[:] = torch.arange(100)
+    back = reader.unpack(writer.pack({"sent": whole[:40], "more": torch.full((50,), 9)}))
+    assert back["sent"].tolist() == list(range(40))
+    assert whole[40:].tolist() == list(range(40, 100))
+
+
+def test_a_reader_that_is_gone_keeps_no_memory_mapped():
+    writer, reader = Writer(), Reader()
+    before = mapped()
+    reader.unpack(writer.pack(sample(100_000)))
+    assert mapped() > before
+    del reader
+    gc.collect()
+    assert mapped() <= before + 1  # the writer's own
+
+
+def mapped() -> int:
+    with open("/proc/self/maps") as maps:
+        return sum("memfd:evenstep" in line for line in maps)
+
+
 def test_memory_is_given_back_without_python_code_that_a_signal_could_interrupt():
     writer, reader = Writer(), Reader()
     batches = [reader.unpack(writer.pack(sample(1000))), memoryview(writer.lend(1000))]

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -145,7 +146,11 @@ def _probe(
 def _describe(
     dataset: Any, transform: str, length_fn: Callable[[Any], int] | None
 ) -> dict[str, Any]:
-    function = None if length_fn is None else getattr(length_fn, "__qualname__", repr(length_fn))
+    function = None
+    if length_fn is not None:
+        # The default repr of objects holds an address, which differs between processes.
+        plain = re.sub(r" at 0x[0-9a-fA-F]+", "", repr(length_fn))
+        function = getattr(length_fn, "__qualname__", plain)
     return {
         "dataset": dataset_fingerprint(dataset, iterable=False),
         "transform": transform,

@@ -98,6 +98,25 @@ class _Lease(weakref.ref[Bytes]):
 _orphans: list[_Lease] = []
 """Leases that have outlived their reader."""
 
+_holders: weakref.WeakSet[Reader | Writer] = weakref.WeakSet()
+"""Readers and writers of this process."""
+
+
+def _leave_to_the_parent() -> None:
+    """A forked child has copies of all views, and its memory is that of the parent: what it lets go
+    of is not its to give back."""
+    leases = [*_orphans, *(lease for holder in _holders for lease in holder.leases.values())]
+    for lease in leases:
+        lease.free = _nothing
+
+
+def _nothing(*_: object) -> None:
+    pass
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_to_the_parent)
+
 
 @dataclass(frozen=True)
 class Packed:
@@ -128,7 +147,10 @@ class Writer:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._slabs: dict[int, tuple[Bytes, int]] = {}  # number -> (memory, file descriptor)
-        self._lent: dict[int, _Lease] = {}  # the latest of each slab
+        self._lent_ends: dict[int, int] = {}  # where what was lent last ends
+        self.leases: dict[int, _Lease] = {}
+        """The latest of each slab."""
+        _holders.add(self)
         self._retired: list[int] = []
         self._next = 0
 
@@ -142,7 +164,8 @@ class Writer:
             number = self._acquire(_ALIGN + int(_GROWTH * size), _LENT)
             memory, _ = self._slabs[number]
         lease = memory[:]
-        self._lent[number] = _Lease(lease, memory, _LENT)
+        self.leases[number] = _Lease(lease, memory, _LENT)
+        self._lent_ends[number] = _ALIGN + size
         return memoryview(lease)[_ALIGN : _ALIGN + size]  # type: ignore[arg-type]
 
     def pack(self, obj: Any) -> Packed:
@@ -169,7 +192,8 @@ class Writer:
             if memory[_LENT] == _BUSY and memory[_READ] == _FREE:
                 starts = [array.ctypes.data - memory.ctypes.data for array in arrays]
                 in_place = {i for i, start in enumerate(starts) if 0 <= start < len(memory)}
-                end = max((starts[i] + len(arrays[i]) for i in in_place), default=0)
+                # Behind all that was lent: the borrower may keep a part that is not packed.
+                end = self._lent_ends[number]
                 if in_place and _append(arrays, starts, in_place, end) <= len(memory):
                     memory[_READ] = _BUSY
                     return number, starts, in_place
@@ -205,7 +229,8 @@ class Writer:
         return number
 
     def _retire(self, number: int) -> None:
-        self._lent.pop(number, None)
+        self.leases.pop(number, None)
+        self._lent_ends.pop(number, None)
         os.close(self._slabs.pop(number)[1])
         self._retired.append(number)
 
@@ -224,16 +249,18 @@ class Reader:
 
     def __init__(self) -> None:
         self._slabs: dict[tuple[int, int], Bytes] = {}
-        self._read: dict[tuple[int, int], _Lease] = {}  # the latest of each slab
-        _orphans[:] = [lease for lease in _orphans if lease() is not None]
+        self.leases: dict[tuple[int, int], _Lease] = {}
+        """The latest of each slab."""
+        _holders.add(self)
 
     def __del__(self) -> None:
-        _orphans.extend(self._read.values())
+        alive = [lease for lease in (*_orphans, *self.leases.values()) if lease() is not None]
+        _orphans[:] = alive
 
     def unpack(self, packed: Packed) -> Any:
         for number in packed.retired:
             self._slabs.pop((packed.writer, number), None)
-            self._read.pop((packed.writer, number), None)
+            self.leases.pop((packed.writer, number), None)
         if packed.slab < 0:
             return codec.loads(packed.pickle, packed.inline)
         key = (packed.writer, packed.slab)
@@ -245,7 +272,7 @@ class Reader:
             packed.file.close()
         # Every buffer of the object looks through this one view, so its end is theirs.
         lease = memory[:]
-        self._read[key] = _Lease(lease, memory, _READ)
+        self.leases[key] = _Lease(lease, memory, _READ)
         view = memoryview(lease)  # type: ignore[arg-type]
         return codec.loads(packed.pickle, [view[start:end] for start, end in packed.spans])
 

@@ -11,6 +11,7 @@ from evenstep.batch.loss_scale import loss_scale, micro_batch_scales
 from evenstep.batch.step_info import StepInfo
 from evenstep.errors import CollateError, EvenstepError
 from evenstep.loader.seeding import rank_seed, sample_seed, seed_everything
+from evenstep.loader.spare import Spare
 from evenstep.loader.spec import LoaderSpec
 from evenstep.settled import PlannedStep
 
@@ -84,10 +85,12 @@ def _fillers(
     planned: PlannedStep, groups: list[list[Any]], count: int, spare: Callable[[], Any]
 ) -> list[list[Any]]:
     """Micro-batches that keep the other ranks company: of the shortest sample of the step, so that
-    they come again the same when it is resumed."""
+    they come again the same when it is resumed. Each of a copy, as a collate function may take its
+    samples apart."""
     if not count:
         return []
     if not groups:
-        return [[spare()]] * count
+        return [[spare()] for _ in range(count)]
     shortest = int(planned.columns_of(planned.members)[0].argmin())
-    return [[list(itertools.chain.from_iterable(groups))[shortest]]] * count
+    own = Spare.of(list(itertools.chain.from_iterable(groups))[shortest])
+    return [[own.sample()] for _ in range(count)]

@@ -28,6 +28,12 @@ class Spare:
         self._length: int | None = None
         self._packed: tuple[bytes, list[bytearray]] | None = None
 
+    @classmethod
+    def of(cls, sample: Any) -> Spare:
+        spare = cls()
+        spare.offer([sample], np.ones(1, np.int64))
+        return spare
+
     def offer(self, samples: list[Any], lengths: npt.NDArray[np.int64]) -> None:
         best = int(np.argmin(lengths))
         if self._length is None or lengths[best] < self._length:

@@ -165,7 +165,8 @@ class Even(Policy):
         """Groups that the samples of a window make if all are as full as a limit allows."""
         full = float(window.lengths.sum()) / self.max_tokens
         if window.patches is not None and self.max_patches is not None:
-            full = max(full, float(window.patches.sum()) / self.max_patches)
+            counted = np.minimum(window.patches, self.max_patches)  # one above it stays alone
+            full = max(full, float(counted.sum()) / self.max_patches)
         return full
 
     def _settle_packed(self, proposal: Proposal, messages: Int64Array) -> Groups:

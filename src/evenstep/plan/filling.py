@@ -186,9 +186,20 @@ class Filler:
         left = self.tokens - int(lengths[anchor])
         # Runs of the oldest samples.
         old = old[lengths[old] <= left]
+        patches, patches_left = columns.patches, 0
+        if patches is not None and self.max_patches is not None:
+            patches_left = self.max_patches - int(patches[anchor])
+            if patches_left < 0:
+                return np.array([anchor], np.int64)
+            old = old[patches[old] <= patches_left]
+            by_length = by_length[patches[by_length] <= patches_left]
         tokens, costs = _running(lengths[old]), _running(added[old])
         starts = np.arange(min(_STARTS, len(old)) or 1)
         ends = np.searchsorted(tokens, tokens[starts] + left, side="right") - 1
+        if patches is not None and self.max_patches is not None:
+            held = _running(patches[old])
+            full = np.searchsorted(held, held[starts] + patches_left, side="right") - 1
+            ends = np.minimum(ends, full)
         starts = np.repeat(starts, _CUTS)
         ends = np.maximum((ends[:, None] - np.arange(_CUTS)).reshape(-1), starts)
         ends = np.minimum(ends, starts + most - 1)
@@ -213,12 +224,9 @@ class Filler:
         score = 3 * missing + np.abs(off) + np.maximum(-off, 0) + 2e-4 * starts[:, None]
         size = (ends - starts + 1)[:, None] + (first < none) + (second < none)
         score[size > most] = np.inf
-        if columns.patches is not None and self.max_patches is not None:
-            patches = columns.patches
-            running = _running(patches[old])
-            held = (patches[anchor] + running[ends] - running[starts])[:, None]
-            held = held + patches[pool[first]] + patches[pool[second]]
-            score[held > self.max_patches] = np.inf
+        if patches is not None and self.max_patches is not None:
+            taken = (held[ends] - held[starts])[:, None]
+            score[taken + patches[pool[first]] + patches[pool[second]] > patches_left] = np.inf
         row, column = divmod(int(score.argmin()), _PAIRS)
         alone = np.array([anchor], np.int64)
         if score[row, column] == np.inf:
