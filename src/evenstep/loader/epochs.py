@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from evenstep.errors import MismatchError
@@ -29,6 +29,8 @@ class Epochs:
     shuffle: bool
     seed: int
     drop_last: bool
+    _plans: dict[tuple[int, int, int], PlannedShare] = field(default_factory=dict, init=False)
+    """The latest epoch that was planned beforehand: its length is asked for, too."""
 
     def begin(self, epoch: int) -> Position:
         """Before the first step of an epoch."""
@@ -87,8 +89,12 @@ class Epochs:
                 f"the dataset has {len(self.dataset):,} samples now, and the epoch is planned by "
                 f"the lengths of {len(lengths):,}"
             )
-        dealt = self.policy.deal(lengths.values, world_size, seed=self.seed, epoch=epoch)
-        return PlannedShare(dealt[rank], lengths.values)
+        key = (epoch, rank, world_size)
+        if key not in self._plans:
+            dealt = self.policy.deal(lengths.values, world_size, seed=self.seed, epoch=epoch)
+            self._plans.clear()
+            self._plans[key] = PlannedShare(dealt[rank], lengths.values)
+        return self._plans[key]
 
     def share_size(self, world_size: int) -> int | None:
         """Samples of a rank in a whole epoch; None where it is not known."""
