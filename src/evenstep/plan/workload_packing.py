@@ -49,8 +49,9 @@ class WorkloadPacking(Policy):
     """
 
     context: int
-    """Tokens that a micro-batch holds on average, on one rank. Several ranks take documents ahead of
-    their time to reach equal work, and hold some more: 10 to 25 % at the default `max_tokens`."""
+    """Tokens that a micro-batch holds on average, on one rank. Several ranks take documents ahead
+    of their time to reach equal work, and hold some more: 10 to 25 % at the default
+    `max_tokens`."""
     micro_batches: int = field(kw_only=True)
     """In a step of each rank, at most. Where a rank has fewer documents left than that, the loader
     fills up with micro-batches of ``loss_scale`` 0."""
