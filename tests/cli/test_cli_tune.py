@@ -100,7 +100,9 @@ def test_where_nothing_survives_each_is_told_with_the_end_of_its_output(
     capsys: Capture, tmp_path: Path
 ) -> None:
     path = tmp_path / "tune.json"
-    broken = "import sys; print('about to', flush=True); raise RuntimeError('broken at ' + sys.argv[1])"
+    broken = (
+        "import sys; print('about to', flush=True); raise RuntimeError('broken at ' + sys.argv[1])"
+    )
     code, out, err = tune(capsys, "--grid", "10,20", "--out", str(path), training=broken)
     assert (code, out) == (2, "")
     for value in (10, 20):
