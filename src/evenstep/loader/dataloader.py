@@ -39,10 +39,10 @@ from evenstep.loader.position import Position
 from evenstep.loader.process import BatcherProcess
 from evenstep.loader.spec import EpochSpec, LoaderSpec
 from evenstep.loader.state import LoaderState, check_job, to_dict
+from evenstep.loader.step_count import StepCount
 from evenstep.loader.step_log import StepLog
 from evenstep.loader.streaming import has_state
 from evenstep.loader.thread import BatcherThread
-from evenstep.plan.fixed_batch import FixedBatch
 from evenstep.plan.policy import Policy, check_at_least
 
 __all__ = ["DataLoader"]
@@ -211,7 +211,7 @@ class DataLoader:
         self._resumes = False  # the next pass goes on from `_position`
         self._next_epoch = 0
         self._passes = 0
-        self._samples_seen = self._steps_seen = 0  # of all ranks
+        self._step_count = StepCount(self._epochs)
         self._exchange: Exchange | None = None
         self._batcher: BatcherProcess | None = None
         self._feeder: Feeder | None = None
@@ -327,8 +327,7 @@ class DataLoader:
         if self._step_log is not None:
             self._step_log.write(step)
         self._position = self._position.after(step, mark, iterable=self._iterable)
-        self._samples_seen += step.global_samples
-        self._steps_seen += 1
+        self._step_count.note(step)
         if mark.begins is not None:
             self._note(mark.begins.bad)
 
@@ -438,34 +437,14 @@ class DataLoader:
         Raises:
             TypeError: the number depends on lengths that are not known yet; see `estimated_steps`.
         """
-        rank, world_size = self._place()
-        if self.policy.lengths is not None:
-            share = self._epochs.share(self._epochs.begin(self._next_epoch), rank, world_size)
-            assert isinstance(share, PlannedShare)
-            return len(share.groups)
-        size = self._epochs.share_size(world_size)
-        if isinstance(self.policy, FixedBatch):
-            if size is None:
-                raise TypeError("the number of samples is not known, so neither is that of steps")
-            batch = self.policy.batch_size
-            return size // batch if self.policy.drop_last else -(-size // batch)
-        raise TypeError(
-            f"the number of steps under {type(self.policy).__name__} depends on lengths that are "
-            "known only as samples are prepared; loader.estimated_steps estimates it"
-        )
+        return self._step_count.exact(self._next_epoch, *self._place())
 
     @property
     def estimated_steps(self) -> int | None:
         """Steps of a whole pass, estimated from the mean samples per step so far. None before the
-        first step, and where the number of samples is not known. An estimate, to draw progress or a
-        learning rate by: the loop ends when the loader does."""
-        if self.policy.lengths is not None:
-            return len(self)
-        _, world_size = self._place()
-        size = self._epochs.share_size(world_size)
-        if size is None or not self._samples_seen:
-            return None
-        return max(1, round(size * world_size * self._steps_seen / self._samples_seen))
+        first step, and where the number of samples is not known; exact with policies that plan
+        beforehand. To draw progress or a learning rate by: the loop ends when the loader does."""
+        return self._step_count.estimate(self._next_epoch, *self._place())
 
     # Ending
 

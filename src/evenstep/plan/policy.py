@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.cost import Cost, MemoryLimit, PaddedTokenCost
-from evenstep.errors import ConfigurationError, SampleError
+from evenstep.errors import ConfigurationError, InvariantError, SampleError
 from evenstep.plan.groups import Groups
 from evenstep.plan.lengths import Lengths
 
@@ -146,7 +146,7 @@ class Policy(abc.ABC):
             For each rank its groups of positions in `lengths`, in the order in which they are
             trained on; equally many on every rank.
         """
-        raise NotImplementedError(f"{self.name} plans online")
+        raise InvariantError(f"{self.name} plans online: see Policy.propose")
 
     @abc.abstractmethod
     def propose(self, window: Window) -> Proposal:
