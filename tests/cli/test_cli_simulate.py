@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("typer")
 
 from evenstep.cli import main
+from evenstep.cli.app import COMMANDS
 from evenstep.cli.choices import POLICIES, parse_cost
 from evenstep.cost import PaddedTokenCost, TokenCost, TransformerCost
 from evenstep.errors import ConfigurationError
@@ -215,6 +216,15 @@ def test_help_has_an_example(capsys: Capture) -> None:
     code, out, _ = run(capsys, "simulate", "--help")
     assert code == 0
     assert "evenstep simulate even --lengths ultrachat --world-size 8 --json" in out
+
+
+@pytest.mark.parametrize("module", COMMANDS)
+def test_help_of_every_command_has_an_example_and_json(capsys: Capture, module: str) -> None:
+    name = module.replace("_", "-")
+    code, out, err = run(capsys, name, "--help")
+    assert code == 0, err
+    assert f"\n    evenstep {name}" in out
+    assert "--json" in out
 
 
 def test_costs_are_read_from_their_names() -> None:

@@ -4,27 +4,12 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from dealt_epochs import LENGTHS, SEEDS, WORLDS, deal, few, listed
+from hypothesis import given
 from hypothesis import strategies as st
 
 from evenstep.errors import ConfigurationError
-from evenstep.plan.groups import Groups
 from evenstep.plan.max_tokens import BucketedMaxTokens, MaxTokens, fill_ascending
-
-
-@st.composite
-def several_lengths(draw: st.DrawFn) -> np.ndarray:
-    # Their number and spread decide what matters, so those are drawn; lengths come from a seed.
-    count, longest = draw(st.integers(1, 150)), draw(st.sampled_from([1, 5, 200]))
-    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
-    return rng.integers(1, longest, count, endpoint=True)
-
-
-few = settings(max_examples=40)
-LENGTHS = several_lengths()
-
-WORLDS = st.integers(1, 20)
-SEEDS = st.integers(0, 2**64 - 1)
 
 
 @st.composite
@@ -35,14 +20,9 @@ def policies(draw: st.DrawFn) -> MaxTokens:
     return BucketedMaxTokens(max_tokens, lengths=lengths, bucket_size=draw(st.integers(1, 200)))
 
 
-def deal(policy: MaxTokens, world_size: int, seed: int = 0, epoch: int = 0) -> list[Groups]:
-    return policy.deal(policy.lengths.values, world_size, seed=seed, epoch=epoch)
-
-
 def batches(policy: MaxTokens, seed: int = 0, epoch: int = 0) -> list[list[int]]:
     """In the order in which they are dealt out."""
-    groups = deal(policy, 1, seed, epoch)[0]
-    return [groups.group(g).tolist() for g in range(len(groups))]
+    return listed(deal(policy, 1, seed, epoch)[0])
 
 
 @few
@@ -53,7 +33,7 @@ def test_every_sample_comes_and_only_leading_batches_come_again(
     each_once = batches(policy, seed)
     assert sorted(i for batch in each_once for i in batch) == list(range(len(policy.lengths)))
     dealt = deal(policy, world_size, seed)
-    times = Counter(tuple(share.group(g).tolist()) for share in dealt for g in range(len(share)))
+    times = Counter(tuple(batch) for share in dealt for batch in listed(share))
     count = len(each_once)
     padded = -(-count // world_size) * world_size
     assert times == Counter(tuple(each_once[i % count]) for i in range(padded))

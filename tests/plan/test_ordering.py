@@ -4,28 +4,14 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from dealt_epochs import LENGTHS, SEEDS, WORLDS, deal, few, listed
+from hypothesis import given
 from hypothesis import strategies as st
 
 from evenstep.errors import ConfigurationError
 from evenstep.plan.groups import Groups
 from evenstep.plan.offline import OfflinePolicy
 from evenstep.plan.ordering import LengthGrouped, Sorted, shares, sorted_runs
-
-
-@st.composite
-def several_lengths(draw: st.DrawFn) -> np.ndarray:
-    # Their number and spread decide what matters, so those are drawn; lengths come from a seed.
-    count, longest = draw(st.integers(1, 150)), draw(st.sampled_from([1, 5, 200]))
-    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
-    return rng.integers(1, longest, count, endpoint=True)
-
-
-few = settings(max_examples=40)
-LENGTHS = several_lengths()
-
-WORLDS = st.integers(1, 20)
-SEEDS = st.integers(0, 2**64 - 1)
 
 
 @st.composite
@@ -36,14 +22,6 @@ def policies(draw: st.DrawFn) -> OfflinePolicy:
     return LengthGrouped(
         batch_size, lengths=lengths, megabatch=draw(st.none() | st.integers(1, 60))
     )
-
-
-def deal(policy: OfflinePolicy, world_size: int, seed: int = 0, epoch: int = 0) -> list[Groups]:
-    return policy.deal(policy.lengths.values, world_size, seed=seed, epoch=epoch)
-
-
-def members(groups: Groups) -> list[list[int]]:
-    return [groups.group(g).tolist() for g in range(len(groups))]
 
 
 # What batches are dealt out by
@@ -109,7 +87,7 @@ def test_equal_seed_and_epoch_give_equal_batches(
     policy: OfflinePolicy, world_size: int, seed: int, epoch: int
 ) -> None:
     one, other = (deal(policy, world_size, seed, epoch) for _ in range(2))
-    assert [members(share) for share in one] == [members(share) for share in other]
+    assert [listed(share) for share in one] == [listed(share) for share in other]
 
 
 @pytest.mark.parametrize("kind", [Sorted, LengthGrouped])
@@ -146,7 +124,7 @@ def test_sorted_repeats_leading_batches_and_nothing_else(
     lengths: np.ndarray, batch_size: int, world_size: int
 ) -> None:
     dealt = deal(Sorted(batch_size, lengths=lengths), world_size)
-    batches = Counter(tuple(batch) for share in dealt for batch in members(share))
+    batches = Counter(tuple(batch) for share in dealt for batch in listed(share))
     count = -(-len(lengths) // batch_size)
     assert len(batches) == count
     assert sorted(i for batch in batches for i in batch) == list(range(len(lengths)))

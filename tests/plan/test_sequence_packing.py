@@ -4,6 +4,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from dealt_epochs import SEEDS, WORLDS, deal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plan_world import play
@@ -30,8 +31,6 @@ LENGTHS = st.builds(lambda n, m, s: drawn([n], m, s)[0], st.integers(1, 120), LO
 SOURCES = st.builds(drawn, st.lists(st.integers(0, 60), min_size=1, max_size=8), LONGEST, ANY).map(
     lambda sources: [source.tolist() for source in sources]
 )
-WORLDS = st.integers(1, 20)
-SEEDS = st.integers(0, 2**64 - 1)
 
 
 def window(lengths: list[int], **options: object) -> Window:
@@ -156,11 +155,6 @@ def test_windows_lose_next_to_nothing_against_the_whole_set() -> None:
 
 
 # The whole set
-
-
-def deal(policy: SequencePacking, world_size: int, seed: int = 0, epoch: int = 0) -> list[Groups]:
-    assert policy.lengths is not None
-    return policy.deal(policy.lengths.values, world_size, seed=seed, epoch=epoch)
 
 
 def listed(groups: Groups) -> list[tuple[int, ...]]:

@@ -60,7 +60,7 @@ def test_all_is_shared_out_in_as_many_groups_as_asked_for(
 
 
 @given(windows(), st.data())
-def test_fewer_groups_than_needed_leave_samples_behind(window: Window, data: st.DataObject) -> None:
+def test_fewer_groups_than_needed_keep_to_the_limit(window: Window, data: st.DataObject) -> None:
     packed = first_fit(window, 300, None)
     steps = data.draw(st.integers(1, len(packed)))
     added = window.lengths.astype(np.float64)

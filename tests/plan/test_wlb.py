@@ -29,10 +29,10 @@ POOLS = st.lists(st.tuples(st.integers(1, 50), st.integers(0, 6)), min_size=1, m
 Pool = tuple[np.ndarray, np.ndarray]
 
 
-def plan(pool: Pool, options: PackingOptions, **agreed: int | bool | None) -> Groups:
+def plan(pool: Pool, options: PackingOptions, *, final: bool = False) -> Groups:
     if isinstance(options, SteadyOptions):
-        return plan_steady(*pool, options, **agreed)
-    return plan_wlb(*pool, options, **agreed)
+        return plan_steady(*pool, options, final=final)
+    return plan_wlb(*pool, options, final=final)
 
 
 def check(pool: Pool, groups: Groups, options: PackingOptions) -> None:
@@ -50,29 +50,28 @@ def check(pool: Pool, groups: Groups, options: PackingOptions) -> None:
 @given(
     pool=POOLS,
     max_delay=st.none() | st.integers(0, 6),
-    target=st.none() | st.integers(1, 5000),
     final=st.booleans(),
 )
 def test_something_is_planned_and_nothing_twice_or_over_the_cap(
-    options: PackingOptions, pool: Pool, max_delay: int | None, target: int | None, final: bool
+    options: PackingOptions, pool: Pool, max_delay: int | None, final: bool
 ) -> None:
     options = dataclasses.replace(options, max_delay=max_delay)
-    groups = plan(pool, options, target=target, final=final)
+    groups = plan(pool, options, final=final)
     check(pool, groups, options)
-    again = plan(pool, options, target=target, final=final)
+    again = plan(pool, options, final=final)
     assert again.members.tolist() == groups.members.tolist()
     assert again.offsets.tolist() == groups.offsets.tolist()
 
 
 @pytest.mark.parametrize("options", [OPTIONS, STEADY], ids=["wlb", "steady"])
 @settings(max_examples=50)
-@given(pool=POOLS, max_delay=st.integers(0, 6), target=st.none() | st.integers(1, 5000))
+@given(pool=POOLS, max_delay=st.integers(0, 6))
 def test_an_overdue_document_stays_only_where_older_overdue_ones_left_no_room(
-    options: PackingOptions, pool: Pool, max_delay: int, target: int | None
+    options: PackingOptions, pool: Pool, max_delay: int
 ) -> None:
     lengths, ages = pool
     options = dataclasses.replace(options, max_delay=max_delay)
-    groups = plan(pool, options, target=target)
+    groups = plan(pool, options)
     planned = set(groups.members.tolist())
     for position in np.flatnonzero(ages >= max_delay).tolist():
         if position in planned:
@@ -127,22 +126,6 @@ def test_queues_that_are_short_lend_to_each_other_and_not_to_what_is_unlike() ->
 
 
 @settings(max_examples=50)
-@given(POOLS, st.sampled_from([0, 1, 2]))
-def test_a_class_that_ranks_agreed_on_goes_even_where_there_are_too_few(
-    pool: Pool, fire: int
-) -> None:
-    lengths, _ = pool
-    kinds = classes(lengths, OPTIONS.thresholds)
-    planned = set(plan_wlb(*pool, OPTIONS, fire=fire).members.tolist())
-    outliers = {p for p in planned if kinds[p] > 0}
-    waiting = np.flatnonzero(kinds == fire)[: OPTIONS.micro_batches].tolist() if fire else []
-    if waiting:
-        assert outliers & set(waiting)
-    if (kinds == 0).any() and len(waiting) < OPTIONS.micro_batches:
-        assert outliers <= set(waiting)
-
-
-@settings(max_examples=50)
 @given(POOLS)
 def test_where_all_that_is_short_has_room_none_of_it_waits(pool: Pool) -> None:
     lengths, ages = pool
@@ -166,19 +149,6 @@ def test_an_overdue_outlier_takes_its_like_with_it() -> None:
     planned = plan_wlb(lengths, ages, options).members.tolist()
     assert {0, 2, 3} <= set(planned)
     assert 1 not in planned
-
-
-@settings(max_examples=50)
-@given(POOLS)
-def test_with_a_target_the_oldest_go_and_no_more_than_it_takes(pool: Pool) -> None:
-    lengths, ages = pool
-    lengths = np.minimum(lengths, 19)
-    target = 800
-    works = WORK.of_documents(lengths)
-    planned = np.sort(plan_wlb(lengths, ages, OPTIONS, target=target).members)
-    assert planned.tolist() == list(range(len(planned)))
-    before_last = works[planned[:-1]].sum()
-    assert before_last < target * OPTIONS.micro_batches
 
 
 def test_a_document_longer_than_a_micro_batch_is_refused() -> None:

@@ -125,18 +125,9 @@ def advise(
     chosen = next(one for one in predictions if one.policy == name)
     if chosen.problem is not None:
         raise ConfigurationError(chosen.problem)
-    policy = builders[name](
-        Setting(
-            max_tokens=setup.max_tokens,
-            target_tokens=setup.target_tokens,
-            batch_size=setup.batch_size,
-            cost=cost,
-            lengths=sketch.lengths,
-        )
-    )
+    policy = builders[name](Setting.of(setup, cost, sketch.lengths))
     recommendation = Recommendation(
         policy=name,
-        setup=setup,
         code=code_for(policy, setup.buffer_size),
         reason=_reason(chosen, packed),
     )

@@ -72,6 +72,17 @@ class Setting:
     lengths: Int64Array
     """[samples] of the epoch, by identity, for policies that need them beforehand."""
 
+    @classmethod
+    def of(cls, setup: Setup, cost: Cost, lengths: Int64Array) -> Setting:
+        """With the numbers of `setup`."""
+        return cls(
+            max_tokens=setup.max_tokens,
+            target_tokens=setup.target_tokens,
+            batch_size=setup.batch_size,
+            cost=cost,
+            lengths=lengths,
+        )
+
 
 Build = Callable[[Setting], Policy]
 
@@ -115,15 +126,7 @@ class _World:
 
     def run(self, build: Build, lengths: Int64Array, seed: int) -> tuple[Policy, Float64Array]:
         """The policy and its `FIGURES` over an epoch of `lengths`."""
-        policy = build(
-            Setting(
-                max_tokens=self.setup.max_tokens,
-                target_tokens=self.setup.target_tokens,
-                batch_size=self.setup.batch_size,
-                cost=self.cost,
-                lengths=lengths,
-            )
-        )
+        policy = build(Setting.of(self.setup, self.cost, lengths))
         shards = deal(len(lengths), self.ranks, seed)
         result = simulate(
             policy,

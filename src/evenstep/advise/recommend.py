@@ -60,7 +60,6 @@ class Recommendation:
 
     policy: str
     """By its name on the command line."""
-    setup: Setup
     code: str
     reason: str
 

@@ -18,14 +18,11 @@ from evenstep.plan.groups import generator
 
 __all__ = ["Summary", "return_on_investment", "summarize"]
 
-Float64Array = npt.NDArray[np.float64]
 Int64Array = npt.NDArray[np.int64]
 
 _REPLICATES = 200
 _RESAMPLED = 4_000_000  # lengths drawn at most: a few seconds and no more memory than one replicate
-_BOOTSTRAP = (
-    21  # last word of the random key, so that no other use of the seed draws the same numbers
-)
+_BOOTSTRAP = 21  # last word of the random key, so that no two uses of the seed draw the same
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -91,14 +91,15 @@ def command(
     steady: Annotated[
         bool,
         typer.Option(
-            "--steady", help=f"{_PACKING}: no queues; also keep the tokens of a step steady."
+            "--steady",
+            help=f"{_PACKING}: no queues, as --queues 0; also keep the tokens of a step steady.",
         ),
     ] = False,
     max_delay: Annotated[
         int | None,
         typer.Option(
             help=f"{_PACKING}: steps after which a document goes in any case.",
-            show_default="16 with --steady, else no limit",
+            show_default="as the policy: 16 without queues, else 64",
         ),
     ] = None,
     whole: Annotated[

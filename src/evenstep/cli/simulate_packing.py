@@ -9,11 +9,12 @@ import numpy.typing as npt
 
 from evenstep.plan.groups import Groups
 from evenstep.plan.outliers import auto_thresholds
-from evenstep.plan.packing_options import PackingOptions, SteadyOptions
+from evenstep.plan.packing_options import SteadyOptions
 from evenstep.plan.schedule import PipelineSchedule
 from evenstep.plan.steady import plan_steady
 from evenstep.plan.wlb import plan_wlb
 from evenstep.plan.workload import Workload
+from evenstep.plan.workload_packing import WorkloadPacking
 from evenstep.simulate.packing_result import makespan_ratio, measure
 from evenstep.simulate.packing_run import Arrivals, run_planner
 
@@ -42,31 +43,24 @@ def simulate_packing(
     """The figures by name, and the settings that they are of."""
     workload = Workload(linear=linear)
     arrivals = Arrivals.of(lengths, context=context, micro_batches=micro_batches, whole=whole)
-    options: PackingOptions
-    if steady:
-        options = steadily = SteadyOptions(
-            context=context,
-            micro_batches=micro_batches,
-            max_tokens=max_tokens,
-            max_delay=16 if max_delay is None else max_delay,
-            workload=workload,
+    thresholds: tuple[int, ...] = ()
+    if queues and not steady:
+        thresholds = auto_thresholds(
+            arrivals.pieces.lengths, context=context, queues=queues, workload=workload
         )
+    options = WorkloadPacking(
+        context,
+        micro_batches=micro_batches,
+        max_tokens=max_tokens,
+        thresholds=thresholds,
+        max_delay=max_delay,
+        cost=workload,
+    ).planning
 
-        def planner(own: Int64Array, ages: Int64Array, final: bool) -> Groups:
-            return plan_steady(own, ages, steadily, final=final)
-
-    else:
-        options = PackingOptions(
-            context=context,
-            micro_batches=micro_batches,
-            max_tokens=max_tokens,
-            max_delay=max_delay,
-            thresholds=_thresholds(arrivals, context, queues, workload),
-            workload=workload,
-        )
-
-        def planner(own: Int64Array, ages: Int64Array, final: bool) -> Groups:
-            return plan_wlb(own, ages, options, final=final)
+    def planner(own: Int64Array, ages: Int64Array, final: bool) -> Groups:
+        if isinstance(options, SteadyOptions):
+            return plan_steady(own, ages, options, final=final)
+        return plan_wlb(own, ages, options, final=final)
 
     trained, _ = run_planner(planner, arrivals, end=end)
     result = measure(arrivals, trained, workload)
@@ -79,22 +73,13 @@ def simulate_packing(
         "context": context,
         "micro_batches": micro_batches,
         "thresholds": list(options.thresholds),
-        "steady": steady,
+        "steady": isinstance(options, SteadyOptions),
+        "max_delay": options.max_delay,
         "whole_documents": whole,
         "linear": linear,
         "stages": stages,
         "end": end,
     }
-
-
-def _thresholds(
-    arrivals: Arrivals, context: int, queues: int, workload: Workload
-) -> tuple[int, ...]:
-    if not queues:
-        return ()
-    return auto_thresholds(
-        arrivals.pieces.lengths, context=context, queues=queues, workload=workload
-    )
 
 
 def packing_rows(figures: dict[str, Any]) -> dict[str, str]:

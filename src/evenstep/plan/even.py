@@ -4,7 +4,7 @@ Ranks wait for the one whose group costs most, so a step is well spent if all co
 round:
 
 1. Each rank groups its window as `TokenBudget` does, and picks the groups with its oldest samples,
-   half of them. It sends quantiles of their costs: 17 numbers, whatever the buffer.
+   half of them. It sends 21 numbers, quantiles of their costs among them, whatever the buffer.
 2. The pooled quantiles of all ranks are the steps' *targets*, the same on every rank: a sample of
    what groups cost here, so that there is a fitting step for long samples and for short ones.
 3. Each rank fills every step with samples that cost as much as its target, and no more: see
@@ -86,9 +86,13 @@ class Even(Policy):
 
     def __post_init__(self) -> None:
         check_given(max_tokens=self.max_tokens, max_wait=self.max_wait)
-        check_at_least(1, max_tokens=self.max_tokens, max_patches=self.max_patches)
+        check_at_least(
+            1,
+            max_tokens=self.max_tokens,
+            target_tokens=self.target_tokens,
+            max_patches=self.max_patches,
+        )
         check_at_least(0, max_wait=self.max_wait)
-        check_at_least(1, target_tokens=self.target_tokens)
         if self.target_tokens is not None and (self.packed or self.target_tokens > self.max_tokens):
             raise ConfigurationError(
                 f"target_tokens={self.target_tokens} must be at most max_tokens="

@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from evenstep.errors import ConfigurationError, SampleError
 from evenstep.plan.groups import Groups
+from evenstep.plan.items import sums
 from evenstep.plan.level_fill import groups_of
 from evenstep.plan.policy import check_at_least
 from evenstep.plan.tight_fill import tight_fill
@@ -149,8 +150,7 @@ def _best_known(
 
 
 def _largest(placed: Int64Array, works: Int64Array, shape: tuple[int, int]) -> int:
-    load = np.zeros(shape[0] * shape[1], np.int64)
-    np.add.at(load, placed, works)
+    load = sums(works, placed, shape[0] * shape[1])
     return int(load.reshape(shape).max(axis=1).sum())
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from evenstep.plan.items import sums
 from evenstep.plan.least_loaded import heaviest_first
 
 __all__ = ["Limits", "improve"]
@@ -65,8 +66,7 @@ def improve(
         [items] the bin of each afterwards. At most 64 + 2 x bins, and no more than 256, pairs of
         bins are compared, but for the last round, which is finished.
     """
-    loads = np.zeros(bins, np.int64)
-    np.add.at(loads, bin_of, weights)
+    loads = sums(weights, bin_of, bins)
     if not len(weights) or loads.max() <= goal:
         return bin_of
     state = _Bins(bin_of, weights, loads, limits)
@@ -105,8 +105,7 @@ class _Bins:
         self._tokens = np.zeros(len(weights), np.int64)
         if limits.cap is not None and limits.tokens is not None:
             self._tokens = limits.tokens
-        self._used = np.zeros(len(loads), np.int64)
-        np.add.at(self._used, bin_of, self._tokens)
+        self._used = sums(self._tokens, bin_of, len(loads))
         order = heaviest_first(weights)[::-1]
         keys = (bin_of[order] << 32) + np.arange(len(order))
         keys.sort()

@@ -127,9 +127,9 @@ class Filler:
         longest_run = _STARTS + 4 * math.ceil(self.tokens * count / int(window.lengths.sum()))
         made: list[Int64Array] = []
         for step in range(len(targets)):
-            old = np.flatnonzero(free)
             anchor = anchors.get(step, -1)
             if anchor < 0:
+                old = np.flatnonzero(free)
                 anchor = _anchor(old, excess[old], float(room[step]), slack)
                 free[anchor] = False
             # Whatever the anchor takes, the shorter half of the samples may go with it.

@@ -65,7 +65,7 @@ def fixed_length(lengths: Int64Array, context: int, *, workload: Workload | None
 
     def put(window: int, document: int, begin: int, end: int) -> None:
         rooms[window] -= end - begin
-        levels[window] += _work(workload, end - begin)
+        levels[window] += workload.of_document(end - begin)
         made.append((window, document, begin, end))
 
     uncut: list[tuple[int, int]] = []
@@ -96,10 +96,6 @@ def fixed_length(lengths: Int64Array, context: int, *, workload: Workload | None
             if not rooms[window]:
                 gaps.pop(0)
     return _windows(made, levels, short=count - 1 if open_windows < count else -1)
-
-
-def _work(workload: Workload, length: int) -> int:
-    return length * (workload.quadratic * length + workload.linear)
 
 
 def _windows(made: list[tuple[int, int, int, int]], levels: list[int], short: int) -> Windows:

@@ -47,6 +47,11 @@ class Lengths:
         object.__setattr__(self, "values", values)
         object.__setattr__(self, "digest", zlib.crc32(values.tobytes()))
 
+    @classmethod
+    def of(cls, given: Lengths | npt.ArrayLike) -> Lengths:
+        """What was given, or made of the numbers that were."""
+        return given if isinstance(given, cls) else cls(np.asarray(given))
+
     def __len__(self) -> int:
         return len(self.values)
 

@@ -85,7 +85,7 @@ class Pool:
         return float(self.short_works[-1]) / self.tokens if len(self.short) else 1.0
 
 
-def choose_long(pool: Pool, options: SteadyOptions, target: int | None) -> Int64Array:
+def choose_long(pool: Pool, options: SteadyOptions) -> Int64Array:
     """Positions of the long documents that go in this iteration."""
     count = options.micro_batches
     long = pool.long
@@ -100,7 +100,6 @@ def choose_long(pool: Pool, options: SteadyOptions, target: int | None) -> Int64
     tried = _Outcomes.of(
         pool,
         options,
-        target,
         np.concatenate([pool.lengths[runs], nothing]),
         np.concatenate([pool.works[runs], nothing]),
     )
@@ -117,7 +116,7 @@ def choose_long(pool: Pool, options: SteadyOptions, target: int | None) -> Int64
         if scores[run] < np.inf and tried.imbalances[run] > 1 + _LEVEL
     ]
     choices: list[tuple[float, Int64Array]] = [(float(scores[first[0]]), runs[first[0]])]
-    choices += _scored(pool, options, target, [pair for pair in pairs if pair], oldest)
+    choices += _scored(pool, options, [pair for pair in pairs if pair], oldest)
     if not forced:
         choices.append((float(tried.scores[-1]), long[:0]))
     best, chosen = min(choices, key=lambda choice: choice[0])
@@ -157,13 +156,13 @@ def _merits(
 
 
 def _scored(
-    pool: Pool, options: SteadyOptions, target: int | None, pairs: list[_Pairs], oldest: int
+    pool: Pool, options: SteadyOptions, pairs: list[_Pairs], oldest: int
 ) -> list[tuple[float, Int64Array]]:
     """Score and members of each."""
     if not pairs:
         return []
     lengths, works = (np.stack([getattr(p, name) for p in pairs]) for name in ("lengths", "works"))
-    scores = _Outcomes.of(pool, options, target, lengths, works).scores
+    scores = _Outcomes.of(pool, options, lengths, works).scores
     scores += _merits(
         pool,
         options,
@@ -189,7 +188,6 @@ class _Outcomes:
         cls,
         pool: Pool,
         options: SteadyOptions,
-        target: int | None,
         lengths: Int64Array,
         works: Int64Array,
     ) -> _Outcomes:
@@ -200,16 +198,10 @@ class _Outcomes:
         """
         count = options.micro_batches
         held, done = lengths.sum(axis=1), works.sum(axis=1)
-        supply = np.minimum(pool.tokens, options.step_cap - held)
-        if target is not None:
-            supply = np.minimum(supply, (count * target - done) / pool.density)
-        supply = np.maximum(supply, 0.0)
+        supply = np.maximum(np.minimum(pool.tokens, options.step_cap - held), 0.0)
         level, poured = pour(works / pool.density, options.cap - lengths, supply)
         largest = np.maximum(level * pool.density, works.max(axis=1))
         mean = np.maximum((done + poured * pool.density) / count, 1.0)
-        if target is not None:
-            # With less work this rank waits for the others, with more they wait for it.
-            largest, mean = np.maximum(largest, float(target)), np.minimum(mean, float(target))
         imbalances = largest / mean
         missing = np.maximum(1 - (held + poured) / (count * options.context), 0.0)
         return cls(imbalances, imbalances - 1 + _TOKENS * missing)

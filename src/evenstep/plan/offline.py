@@ -28,8 +28,7 @@ class OfflinePolicy(Policy):
     cost: Cost = field(default=PaddedTokenCost(), kw_only=True)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.lengths, Lengths):
-            object.__setattr__(self, "lengths", Lengths(self.lengths))
+        object.__setattr__(self, "lengths", Lengths.of(self.lengths))
 
     @property
     @abc.abstractmethod

@@ -79,10 +79,7 @@ class LengthGrouped(OfflinePolicy):
         count = len(lengths)
         permutation = generator(seed, epoch, _PERMUTE).permutation(count)
         order = sorted_runs(permutation, lengths, self.megabatch_size(count), longest_first=True)
-        padded = np.arange(-(-count // world_size) * world_size) % count
-        return [
-            _batches(order[padded[rank::world_size]], self.batch_size) for rank in range(world_size)
-        ]
+        return [_batches(order[turns], self.batch_size) for turns in _turns(count, world_size)]
 
     def megabatch_size(self, count: int) -> int:
         """Samples of a megabatch of a data set of `count` samples."""
@@ -116,9 +113,13 @@ def shares(batches: Groups, world_size: int) -> list[Groups]:
 
     The list is brought to a multiple of W by going round: the leading batches come again.
     """
-    count = len(batches)
-    padded = np.arange(-(-count // world_size) * world_size) % count
-    return [batches.take(padded[rank::world_size]) for rank in range(world_size)]
+    return [batches.take(turns) for turns in _turns(len(batches), world_size)]
+
+
+def _turns(count: int, world_size: int) -> list[Int64Array]:
+    """For each rank, which of `count` samples or batches it takes."""
+    padded = np.arange(-(-count // world_size) * world_size, dtype=np.int64) % count
+    return [padded[rank::world_size] for rank in range(world_size)]
 
 
 def _batches(order: Int64Array, batch_size: int) -> Groups:

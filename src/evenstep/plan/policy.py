@@ -3,7 +3,8 @@
 A policy is a frozen dataclass of options and two pure functions. Each round, every rank calls
 `propose` on its own window, all ranks exchange the proposals' messages, and every rank calls
 `settle` on all messages. What comes out is a `Plan` for this rank, in which every rank has the same
-number of steps, so that nothing further needs to be agreed.
+number of steps, so that nothing further needs to be agreed. Where all lengths are known, a policy
+can `deal` out the whole epoch beforehand instead.
 
 Who runs a policy may rely on this: a plan names every window position at most once; a rank that
 proposed at least one sample gets exactly as many steps as every other such rank; groups never

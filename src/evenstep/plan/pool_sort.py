@@ -36,9 +36,8 @@ __all__ = ["SHUFFLES", "PoolSort", "check_warm_up", "warm_up_size"]
 
 SHUFFLES = ("batches", "samples", "none")
 
-_SHUFFLE = (
-    21  # last word of the random key, so that no other use of the seed draws the same numbers
-)
+# Last word of the random key, so that no other use of the seed draws the same numbers.
+_SHUFFLE = 21
 
 
 @dataclass(frozen=True)

@@ -62,8 +62,7 @@ class SequencePacking(Policy):
         check_at_least(0, max_wait=self.max_wait)
         if self.lengths is None:
             return
-        if not isinstance(self.lengths, Lengths):
-            object.__setattr__(self, "lengths", Lengths(self.lengths))
+        object.__setattr__(self, "lengths", Lengths.of(self.lengths))
         longest = int(self.lengths.values.argmax())
         if self.lengths.values[longest] > self.max_tokens:
             raise ConfigurationError(

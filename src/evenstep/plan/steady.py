@@ -32,7 +32,6 @@ def plan_steady(
     ages: Int64Array,
     options: SteadyOptions,
     *,
-    target: int | None = None,
     final: bool = False,
 ) -> Groups:
     """Plans one iteration.
@@ -40,9 +39,6 @@ def plan_steady(
     Args:
         lengths: [documents] int64 tokens of all that wait, in order of arrival.
         ages: [documents] int64 iterations that each has waited; never rising.
-        target: work that micro-batches should have, where ranks have agreed on it; work below it
-            counts as imbalance, and short documents are not added beyond it. None takes the
-            iteration that is best by itself.
         final: nothing more will arrive: this is the first iteration of `drain`.
 
     Returns:
@@ -58,12 +54,9 @@ def plan_steady(
         return drain(lengths, options)[0]
     options.check(lengths)
     pool = Pool.of(lengths, ages, options)
-    chosen = choose_long(pool, options, target)
+    chosen = choose_long(pool, options)
     room = options.step_cap - int(lengths[chosen].sum())
     fits = pool.short_tokens <= room
-    if target is not None:
-        wanted = target * options.micro_batches - int(pool.works[chosen].sum())
-        fits &= pool.short_works - pool.works[pool.short] < wanted
     overdue = options.overdue(ages)
     taken, short = np.zeros(len(lengths), np.bool_), np.zeros(len(lengths), np.bool_)
     taken[chosen] = True

@@ -41,8 +41,6 @@ def plan_wlb(
     ages: Int64Array,
     options: PackingOptions,
     *,
-    fire: int | None = None,
-    target: int | None = None,
     final: bool = False,
 ) -> Groups:
     """Plans one iteration.
@@ -51,11 +49,6 @@ def plan_wlb(
         lengths: [documents] int64 tokens of all that wait, in order of arrival, those of this
             iteration's arrivals last.
         ages: [documents] int64 iterations that each has waited; 0 for arrivals.
-        fire: the class of outliers to go, where ranks have agreed on one; 0 for none. As many of it
-            go as there are, up to one for each micro-batch. None chooses by itself.
-        target: work that micro-batches should have, where ranks have agreed on it, or where far
-            more waits than one iteration takes: of the documents that are no outliers the oldest
-            go, as many as it takes. None takes all, or the oldest that the cap has room for.
         final: nothing more will arrive: this is the first iteration of `drain`.
 
     Returns:
@@ -74,14 +67,12 @@ def plan_wlb(
     kinds = classes(lengths, options.thresholds)
     overdue = options.overdue(ages)
     chosen = overdue | (kinds == 0)
-    fired = _fired(works, kinds, ages, overdue, options, fire)
+    fired = _fired(works, kinds, ages, overdue, options)
     chosen[fired] = True
     chosen[_seconds(lengths, works, kinds, chosen, fired, options)] = True
     if not chosen.any():
         # Outliers alone, and not enough of any class.
         chosen[likest(works, 0, options.micro_batches)] = True
-    if target is not None:
-        chosen &= overdue | (kinds > 0) | _within_target(works, chosen, kinds == 0, options, target)
     return fill(lengths, works, chosen, overdue, options, ordinary=kinds == 0)
 
 
@@ -91,25 +82,24 @@ def _fired(
     ages: Int64Array,
     overdue: Flags,
     options: PackingOptions,
-    fire: int | None,
 ) -> Int64Array:
     """Positions of the outliers that go in this iteration."""
     count = options.micro_batches
+    outliers = np.flatnonzero(kinds > 0)
     late = np.flatnonzero(overdue & (kinds > 0))
-    if fire is None and len(late):
+    if len(late):
         # The oldest takes its like with it, whatever their class.
-        outliers = np.flatnonzero(kinds > 0)
         anchor = int(np.searchsorted(outliers, late[0]))
         return outliers[likest(works[outliers], anchor, count)]
-    if fire is None:
-        queues = len(options.thresholds)
-        fire = class_to_fire(*queue_heads(kinds, ages, queues), count) if queues else 0
-        outliers = np.flatnonzero(kinds > 0)
-        if not fire and len(outliers) >= count:
-            run = outliers[likest(works[outliers], 0, count)]
-            most = alike(int(kinds[outliers[0]]), options) * float(works[run].min())
-            return run if works[run].max() <= most else run[:0]
-    return np.flatnonzero(kinds == fire)[:count] if fire else np.empty(0, np.int64)
+    queues = len(options.thresholds)
+    fire = class_to_fire(*queue_heads(kinds, ages, queues), count) if queues else 0
+    if fire:
+        return np.flatnonzero(kinds == fire)[:count]
+    if len(outliers) < count:
+        return outliers[:0]
+    run = outliers[likest(works[outliers], 0, count)]
+    most = alike(int(kinds[outliers[0]]), options) * float(works[run].min())
+    return run if works[run].max() <= most else run[:0]
 
 
 def _seconds(
@@ -138,19 +128,6 @@ def _seconds(
     return np.array(list(second.values()), np.int64)
 
 
-def _within_target(
-    works: Int64Array, chosen: Flags, ordinary: Flags, options: PackingOptions, target: int
-) -> Flags:
-    """[documents] those of the chosen ordinary ones, the oldest first, that it takes for every
-    micro-batch to come to the target beside the other chosen documents; one at least."""
-    wanted = target * options.micro_batches - int(works[chosen & ~ordinary].sum())
-    candidates = np.flatnonzero(chosen & ordinary)
-    before = works[candidates].cumsum() - works[candidates]
-    taken = np.zeros(len(works), np.bool_)
-    taken[candidates[before < wanted]] = True
-    return taken
-
-
 def fill(
     lengths: Int64Array,
     works: Int64Array,
@@ -158,14 +135,12 @@ def fill(
     overdue: Flags,
     options: PackingOptions,
     *,
-    ordinary: Flags | None = None,
+    ordinary: Flags,
 ) -> Groups:
     """Micro-batches of the chosen documents: the overdue ones first, in order of arrival, then from
     the longest to the shortest. Where these are more than all micro-batches hold, the newest of the
-    ordinary ones (all, by default) are left out, rather than the shortest every time."""
-    spare = chosen & ~overdue
-    if ordinary is not None:
-        spare &= ordinary
+    ordinary ones are left out, rather than the shortest every time."""
+    spare = chosen & ~overdue & ordinary
     room = options.micro_batches * options.cap - int(lengths[chosen & ~spare].sum())
     candidates = np.flatnonzero(spare)
     chosen = chosen.copy()

@@ -85,17 +85,20 @@ class Workload:
         half = self.linear / (2 * self.quadratic)
         root = int(math.sqrt(half * half + work / self.quadratic) - half)
         # The square root is off by one where it rounds.
-        return max(length for length in (root - 1, root, root + 1) if self._of(length) <= work)
+        return max(
+            length for length in (root - 1, root, root + 1) if self.of_document(length) <= work
+        )
 
-    def _of(self, length: int) -> int:
+    def of_document(self, length: int) -> int:
+        """Work of one document."""
         return length * (self.quadratic * length + self.linear) if length > 0 else length
 
     def check_range(self, tokens: int) -> None:
         """Raises `ConfigurationError` where `tokens` in one document would be too much work to
         count in an int64."""
-        if self._of(tokens) >= _LARGEST:
+        if self.of_document(tokens) >= _LARGEST:
             raise ConfigurationError(
-                f"{tokens:,} tokens are {self._of(tokens):,} units of work at "
+                f"{tokens:,} tokens are {self.of_document(tokens):,} units of work at "
                 f"quadratic={self.quadratic}, linear={self.linear}, over {_LARGEST:,}; use smaller "
                 "coefficients of the same ratio"
             )

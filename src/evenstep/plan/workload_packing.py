@@ -35,6 +35,8 @@ from evenstep.plan.workload import Workload
 
 __all__ = ["WorkloadPacking"]
 
+_MAX_DELAY = 64  # with thresholds; where several ranks wait for each other's outliers it is reached
+
 # Columns of a message; after them, for each class of outliers, how many wait, and the age and the
 # work of the oldest.
 _SAMPLES, _LAST, _STEPS_LEFT, _ORDINARY = range(4)
@@ -73,10 +75,11 @@ class WorkloadPacking(Policy):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "thresholds", tuple(self.thresholds))
-        _ = self._options  # refuses what is wrong
+        _ = self.planning  # refuses what is wrong
 
     @cached_property
-    def _options(self) -> PackingOptions:
+    def planning(self) -> PackingOptions:
+        """What the planners are told: `SteadyOptions` where there are no thresholds."""
         workload = Workload.of(self.cost)
         if self.thresholds:
             return PackingOptions(
@@ -84,31 +87,31 @@ class WorkloadPacking(Policy):
                 micro_batches=self.micro_batches,
                 max_tokens=self.max_tokens,
                 thresholds=self.thresholds,
-                max_delay=64 if self.max_delay is None else self.max_delay,
+                max_delay=_MAX_DELAY if self.max_delay is None else self.max_delay,
                 workload=workload,
             )
         return SteadyOptions(
             context=self.context,
             micro_batches=self.micro_batches,
             max_tokens=self.max_tokens,
-            max_delay=16 if self.max_delay is None else self.max_delay,
+            max_delay=SteadyOptions.max_delay if self.max_delay is None else self.max_delay,
             workload=workload,
         )
 
     @property
     def max_length(self) -> int | None:
-        return self._options.cap
+        return self.planning.cap
 
     @property
     def limit(self) -> MemoryLimit:
-        return MemoryLimit(max_tokens=self._options.cap, packed=True)
+        return MemoryLimit(max_tokens=self.planning.cap, packed=True)
 
     @property
     def looks_ahead(self) -> bool:
         return False  # smaller windows would not make ranks run out together: documents differ
 
     def propose(self, window: Window) -> Proposal:
-        options = self._options
+        options = self.planning
         arrived = self._arrived(window)
         works = options.workload.of_documents(window.lengths)
         kinds = classes(window.lengths, options.thresholds)
@@ -144,7 +147,7 @@ class WorkloadPacking(Policy):
         if len(messages) > 1:
             groups = self._to_target(window, *self._agree(active))
         else:
-            lengths, ages, options = window.lengths[arrived], window.ages[arrived], self._options
+            lengths, ages, options = window.lengths[arrived], window.ages[arrived], self.planning
             if isinstance(options, SteadyOptions):
                 own = plan_steady(lengths, ages, options)
             else:
@@ -157,7 +160,7 @@ class WorkloadPacking(Policy):
         """Micro-batches that come as close to the target as there are documents for it: outliers of
         the class that goes, those that have waited too long, and of the others the oldest that
         fit."""
-        options = self._options
+        options = self.planning
         works = options.workload.of_documents(window.lengths)
         kinds = classes(window.lengths, options.thresholds)
         overdue = options.overdue(window.ages)
@@ -201,7 +204,7 @@ class WorkloadPacking(Policy):
 
     def _last(self, window: Window, steps: int) -> Plan:
         """Everything that is left, or what goes into so many steps of it."""
-        made = drain(window.lengths, self._options, iterations=steps)
+        made = drain(window.lengths, self.planning, iterations=steps)
         if len(made) < steps:  # more steps than this rank needs, and documents enough
             made = _split(made, steps)
         parts = [self._in_order(part, window) for part in made[:steps]]
@@ -218,7 +221,7 @@ class WorkloadPacking(Policy):
         if self.schedule is None or not len(groups):
             return groups
         shapes = groups.shapes(window.lengths)
-        work = self._options.workload(shapes, packed=True)
+        work = self.planning.workload(shapes, packed=True)
         return groups.take(order_micro_batches(work, self.schedule))
 
 

@@ -18,11 +18,11 @@ import numpy.typing as npt
 from evenstep.cost import FittedCost
 from evenstep.errors import ConfigurationError
 
-__all__ = ["FEWEST_LENGTHS", "PartFits", "fit_parts"]
+__all__ = ["PartFits", "fit_parts"]
 
 Float64Array = npt.NDArray[np.float64]
 
-FEWEST_LENGTHS = 4
+_FEWEST_LENGTHS = 4
 """One more than the coefficients of attention: fewer would be met exactly, by noise too."""
 
 _NOTHING = 1e-6
@@ -64,9 +64,9 @@ def fit_parts(lengths: npt.ArrayLike, attention: npt.ArrayLike, rest: npt.ArrayL
             f"{length.shape} lengths, {first.shape} times of attention and {second.shape} of the "
             "rest: give one of each for each of several different lengths"
         )
-    if len(length) < FEWEST_LENGTHS:
+    if len(length) < _FEWEST_LENGTHS:
         raise ConfigurationError(
-            f"{len(length)} lengths were measured, and a fit needs {FEWEST_LENGTHS}; give more "
+            f"{len(length)} lengths were measured, and a fit needs {_FEWEST_LENGTHS}; give more "
             "time, or a smaller longest length"
         )
     whole = first + second

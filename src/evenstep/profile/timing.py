@@ -36,11 +36,6 @@ class Timing:
         )
         return cls(seconds=middle, low=low, high=high, repeats=len(seconds))
 
-    @property
-    def spread(self) -> float:
-        """Between the quartiles, as a fraction of the median."""
-        return (self.high - self.low) / self.seconds
-
 
 def time_in_turn(
     functions: Sequence[Callable[[], object]],

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.errors import ConfigurationError
+from evenstep.report.picture import new_figure, save_figure
 
 __all__ = ["PackingPanel", "plot_packing"]
 
@@ -53,19 +54,10 @@ def plot_packing(
     """
     if not panels or any(panel.works.ndim != 2 or not panel.works.size for panel in panels):
         raise ConfigurationError("a picture of packing needs [iterations, micro-batches] of work")
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-        from matplotlib.patches import Patch
-    except ImportError as error:
-        raise ImportError("plots need matplotlib: pip install 'evenstep[demo]'") from error
-
     iterations = max(len(panel.works) for panel in panels)
     shown = min(iterations, max(most, 1))
     begin = (iterations - shown) // 2
-    # No pyplot: nothing global is touched and no display is looked for.
-    figure = Figure(figsize=(12, 0.9 + 2.4 * len(panels)), dpi=130, layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(12, 0.9 + 2.4 * len(panels))
     axes = figure.subplots(len(panels), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
     for axis, panel in zip(axes, panels):
         _draw(axis, panel.works[begin : begin + shown], begin)
@@ -76,15 +68,13 @@ def plot_packing(
         axis.set_ylim(bottom=0)
     part = f" (the middle {shown:,} of {iterations:,})" if shown < iterations else ""
     axes[-1].set_xlabel(f"iteration{part}")
+    from matplotlib.patches import Patch
+
     handles = [
         Patch(color=_WORK, label="work of a micro-batch"),
         Patch(color=_IDLE, label="up to the heaviest of the iteration"),
     ]
-    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False)
-    if title:
-        figure.suptitle(title, x=0.01, ha="left", fontweight="bold")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, format="png")
+    save_figure(figure, path, handles=handles, title=title)
 
 
 def _draw(axis: object, works: npt.NDArray[np.float64], begin: int) -> None:

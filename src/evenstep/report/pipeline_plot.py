@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.errors import ConfigurationError
+from evenstep.report.picture import new_figure, save_figure
 from evenstep.simulate.pipeline import PipelineRun
 
 __all__ = ["PipelinePanel", "plot_pipeline"]
@@ -56,20 +57,8 @@ def plot_pipeline(
     """
     if not panels or any(not panel.run.makespan for panel in panels):
         raise ConfigurationError("a picture of a pipeline needs panels with work in them")
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-        from matplotlib.lines import Line2D
-        from matplotlib.patches import Patch
-    except ImportError as error:
-        raise ImportError("plots need matplotlib: pip install 'evenstep[demo]'") from error
-
-    # No pyplot: nothing global is touched and no display is looked for.
     rows = [panel.run.schedule.stages for panel in panels]
-    figure = Figure(
-        figsize=(12, 1.0 + sum(0.9 + 0.42 * r for r in rows)), dpi=130, layout="constrained"
-    )
-    FigureCanvasAgg(figure)
+    figure = new_figure(12, 1.0 + sum(0.9 + 0.42 * r for r in rows))
     axes = figure.subplots(len(panels), 1, sharex=True, squeeze=False, height_ratios=rows)[:, 0]
     span = _MARGIN * max(max(p.run.makespan, p.run.balanced_makespan) for p in panels)
     deepest = max(float(panel.run.forward.sum(axis=1).max()) for panel in panels)
@@ -77,17 +66,16 @@ def plot_pipeline(
         _draw(axis, panel.run, span, deepest)
         axis.set_title(panel.title, loc="left", fontsize=11)
     axes[-1].set_xlabel(f"time ({unit})" if unit else "time")
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
     handles = [
         Patch(color=_shades(_FORWARD, np.array([1.0]))[0], label="forward"),
         Patch(color=_shades(_BACKWARD, np.array([1.0]))[0], label="backward"),
         Patch(color=_IDLE, label="waiting"),
         Line2D([], [], color="black", linestyle="--", label="end with equal micro-batches"),
     ]
-    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False)
-    if title:
-        figure.suptitle(title, x=0.01, ha="left", fontweight="bold")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, format="png")
+    save_figure(figure, path, handles=handles, title=title)
 
 
 def _draw(axis: Any, run: PipelineRun, span: float, deepest: float) -> None:

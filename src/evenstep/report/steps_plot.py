@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.errors import ConfigurationError
+from evenstep.report.picture import new_figure, save_figure
 
 __all__ = ["StepPanel", "plot_steps"]
 
@@ -45,15 +46,7 @@ def plot_steps(panels: Sequence[StepPanel], path: Path, *, title: str = "") -> N
     """
     if not panels or any(panel.seconds.ndim != 2 or not panel.seconds.size for panel in panels):
         raise ConfigurationError("a picture of steps needs panels with [steps, ranks] seconds")
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError("plots need matplotlib: pip install 'evenstep[demo]'") from error
-
-    # No pyplot: nothing global is touched and no display is looked for.
-    figure = Figure(figsize=(11, 0.9 + 2.9 * len(panels)), dpi=130, layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(11, 0.9 + 2.9 * len(panels))
     axes = figure.subplots(len(panels), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
     ranks = max(panel.seconds.shape[1] for panel in panels)
     for axis, panel in zip(axes, panels):
@@ -67,11 +60,7 @@ def plot_steps(panels: Sequence[StepPanel], path: Path, *, title: str = "") -> N
 
     handles = [Patch(color=_colour(rank), label=f"rank {rank}") for rank in range(min(ranks, 6))]
     handles.append(Patch(color=_IDLE, label="waiting for the slowest rank"))
-    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False)
-    if title:
-        figure.suptitle(title, x=0.01, ha="left", fontweight="bold")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, format="png")
+    save_figure(figure, path, handles=handles, title=title)
 
 
 def _draw(axis: object, seconds: npt.NDArray[np.float64]) -> None:

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from evenstep.errors import ConfigurationError
 from evenstep.plan.groups import generator
+from evenstep.plan.lengths import MAX_LENGTH
 from evenstep.plan.policy import check_at_least
 from evenstep.simulate.distributions import DISTRIBUTIONS, sample_lengths
 
@@ -30,7 +31,7 @@ Int64Array = npt.NDArray[np.int64]
 PARQUET = re.compile(r"(?P<path>.*\.parquet)(?::(?P<column>.*))?")
 """``FILE.parquet`` or ``FILE.parquet:COLUMN``."""
 
-_TOO_LONG = 2**31  # planners keep a length and a position in one int64
+_TOO_LONG = MAX_LENGTH + 1
 
 
 def load_lengths(spec: str, *, samples: int | None = None, seed: int = 0) -> Int64Array:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from evenstep.plan.schedule import PassGraph, PipelineSchedule
 
-__all__ = ["PipelineRun", "makespan_ratio", "simulate_pipeline"]
+__all__ = ["PipelineRun", "simulate_pipeline"]
 
 Int64Array = npt.NDArray[np.int64]
 Float64Array = npt.NDArray[np.float64]
@@ -111,13 +111,6 @@ def simulate_pipeline(
         end=end,
         makespan=max(ends),
     )
-
-
-def makespan_ratio(
-    forward: npt.ArrayLike, schedule: PipelineSchedule, order: npt.ArrayLike | None = None
-) -> float:
-    """`PipelineRun.makespan_ratio` of `simulate_pipeline`, with the same arguments."""
-    return simulate_pipeline(forward, schedule, order).makespan_ratio
 
 
 def _makespan(schedule: PipelineSchedule, forward: Float64Array) -> float:

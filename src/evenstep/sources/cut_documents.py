@@ -66,7 +66,7 @@ class CutDocuments(Dataset[Any]):
         self._length_fn = length_fn
         self._pieces: Pieces | None = None
         if lengths is not None:
-            known = lengths if isinstance(lengths, Lengths) else Lengths(np.asarray(lengths))
+            known = Lengths.of(lengths)
             if len(known) != len(dataset):
                 raise ConfigurationError(
                     f"{len(known):,} lengths for a dataset of {len(dataset):,} samples; count anew"

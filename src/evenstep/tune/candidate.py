@@ -9,9 +9,7 @@ from typing import Any
 from evenstep.errors import EvenstepError
 from evenstep.tune.measurement import Measurement
 
-__all__ = ["OUTCOMES", "Candidate", "NothingSurvivedError"]
-
-OUTCOMES = ("ok", "out of memory", "too small", "failed", "hung", "skipped")
+__all__ = ["Candidate", "NothingSurvivedError"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +18,7 @@ class Candidate:
 
     max_tokens: int
     outcome: str
-    """One of `OUTCOMES`."""
+    """"ok", "out of memory", "too small", "failed", "hung" or "skipped"."""
     detail: str = ""
     """Why, in a line."""
     output: str = ""

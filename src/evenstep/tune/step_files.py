@@ -23,7 +23,6 @@ class _File:
 
     offset: int = 0
     policy: str = ""
-    world_size: int = 0
     handed_over: int = 0
     samples: int = 0
     last: dict[str, Any] | None = None
@@ -72,7 +71,7 @@ class StepFiles:
 
 def _take(file: _File, line: dict[str, Any]) -> None:
     if "policy" in line:
-        file.policy, file.world_size = line["policy"], line["world_size"]
+        file.policy = line["policy"]
         return
     last, file.last = file.last, line
     file.handed_over += 1

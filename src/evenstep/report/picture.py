@@ -1,0 +1,36 @@
+"""What pictures have in common: a figure without a display, and a PNG file with a legend below."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+__all__ = ["new_figure", "save_figure"]
+
+
+def new_figure(width: float, height: float) -> Any:
+    """A matplotlib `Figure` of so many inches.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+    """
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError("plots need matplotlib: pip install 'evenstep[demo]'") from error
+
+    # No pyplot: nothing global is touched and no display is looked for.
+    figure = Figure(figsize=(width, height), dpi=130, layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def save_figure(figure: Any, path: Path, *, handles: Sequence[Any], title: str) -> None:
+    """Adds the legend and, where there is one, the title, and writes the file."""
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False)
+    if title:
+        figure.suptitle(title, x=0.01, ha="left", fontweight="bold")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, format="png")
