@@ -1,17 +1,18 @@
-"""Real text as token arrays: what the training benchmark trains and evaluates on.
+"""Real text: what the training benchmark trains and evaluates on.
 
-Documents longer than the limit are cut there, as training scripts do. Everything is tokenized
-beforehand, because the processors that would do it meanwhile are the ones that train here; what
-that took is kept, for it is what a sampler that wants lengths costs its user.
+Documents longer than the limit are cut there, as training scripts do. A training sample is
+tokenized when it is asked for, in whatever process a method has for it: so whoever wants lengths
+beforehand tokenizes twice.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +21,9 @@ from torch.utils.data import Dataset
 
 from evenstep.demo.corpus import read_parquet, read_standard_library
 from evenstep.demo.workload import END, describe_lengths, load_tokenizer, train_tokenizer
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 _DEFINITION = re.compile(r"\n(?=(?:def |class |async def |@))")
 _SHORTEST = 8  # tokens; blank lines between definitions and the like are no documents
@@ -42,9 +46,6 @@ class Tokens(Dataset[dict[str, torch.Tensor]]):
     def lengths(self) -> npt.NDArray[np.int64]:
         return np.diff(self.offsets)
 
-    def first(self, count: int) -> Tokens:
-        return Tokens(self.flat[: self.offsets[count]], self.offsets[: count + 1])
-
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
@@ -53,17 +54,48 @@ class Tokens(Dataset[dict[str, torch.Tensor]]):
         return {"input_ids": torch.from_numpy(tokens), "labels": torch.from_numpy(tokens.copy())}
 
 
+@dataclass(frozen=True, kw_only=True)
+class Documents(Dataset[dict[str, torch.Tensor]]):
+    """Map-style dataset of texts, tokenized one by one when they are asked for."""
+
+    texts: tuple[str, ...]
+    tokenizer: str
+    """As JSON."""
+    max_length: int
+    lengths: npt.NDArray[np.int64]
+    """[samples] tokens of each: for those who choose settings, not for those who make batches."""
+
+    def first(self, count: int) -> Documents:
+        return replace(self, texts=self.texts[:count], lengths=self.lengths[:count])
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        tokens = torch.tensor(
+            encode(_encoder(self.tokenizer), self.texts[index])[: self.max_length]
+        )
+        return {"input_ids": tokens, "labels": tokens.clone()}
+
+
+@lru_cache(maxsize=1)
+def _encoder(tokenizer: str) -> Tokenizer:
+    return load_tokenizer(tokenizer)
+
+
+def encode(encoder: Tokenizer, text: str) -> list[int]:
+    return [*encoder.encode(text).ids, END]
+
+
 @dataclass(frozen=True)
 class Text:
     """Training and held-out samples, in random order, and where they are from."""
 
     name: str
-    training: Tokens
+    training: Documents
     held_out: Tokens
     cut: int
     """Of the training samples, those that were longer than the limit."""
-    tokenizing_seconds: float
-    """Per training sample, of one process."""
 
     def describe(self) -> str:
         facts = describe_lengths(self.training.lengths)
@@ -96,21 +128,24 @@ def load(
     # The tokenizer never sees what is held out, which comes first.
     tokenizer = train_tokenizer(texts[2 * held_out :], vocab_size)
     encoder = load_tokenizer(tokenizer)
-    found: list[list[int]] = []
-    cut: list[bool] = []
-    begin = time.perf_counter()
+    found: list[str] = []
+    encoded: list[list[int]] = []
     for text in texts:
-        tokens = [*encoder.encode(text).ids, END]
+        tokens = encode(encoder, text)
         if len(tokens) >= _SHORTEST:
-            found.append(tokens[:max_length])
-            cut.append(len(tokens) > max_length)
+            found.append(text)
+            encoded.append(tokens)
         if len(found) == held_out + samples:
             break
-    seconds = (time.perf_counter() - begin) / max(1, len(found))
+    lengths = np.array([len(tokens) for tokens in encoded[held_out:]], np.int64)
     return Text(
         name=name,
-        training=Tokens.of(found[held_out:]),
-        held_out=Tokens.of(found[:held_out]),
-        cut=sum(cut[held_out:]),
-        tokenizing_seconds=seconds,
+        training=Documents(
+            texts=tuple(found[held_out:]),
+            tokenizer=tokenizer,
+            max_length=max_length,
+            lengths=np.minimum(lengths, max_length),
+        ),
+        held_out=Tokens.of([tokens[:max_length] for tokens in encoded[:held_out]]),
+        cut=int((lengths > max_length).sum()),
     )

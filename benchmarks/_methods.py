@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from _corpus import Tokens
+from _corpus import Documents
 from torch.utils.data import DataLoader, DistributedSampler
 
 import evenstep
@@ -37,7 +37,7 @@ class Setting:
     cost: evenstep.FittedCost
     pin_memory: bool = False
 
-    def samples(self, dataset: Tokens) -> int:
+    def samples(self, dataset: Documents) -> int:
         """Samples of a step on a rank, about, where their number is fixed."""
         return max(1, round(len(dataset) / self.steps / dist.get_world_size()))
 
@@ -54,7 +54,7 @@ class Step:
 class Method:
     """One epoch on this rank. Time spent in `__next__` is waiting for data."""
 
-    def __init__(self, dataset: Tokens, setting: Setting, seed: int) -> None:
+    def __init__(self, dataset: Documents, setting: Setting, seed: int) -> None:
         self.dataset, self.setting, self.seed = dataset, setting, seed
         self.ranks, self.rank = dist.get_world_size(), dist.get_rank()
         self.common: dict[str, Any] = {
@@ -114,7 +114,7 @@ class GroupByLength(Method):
         order = list(
             LengthGroupedSampler(
                 samples,
-                lengths=self.dataset.lengths.tolist(),
+                dataset=self.dataset,  # which it reads through, for the lengths
                 generator=torch.Generator().manual_seed(self.seed),
             )
         )

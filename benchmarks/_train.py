@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from _corpus import Tokens
+from _corpus import Documents, Tokens
 from _methods import METHODS, Setting
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
@@ -33,7 +33,7 @@ _GRADIENT_NORM = 1.0
 class Job:
     """What does not depend on the method."""
 
-    training: Tokens
+    training: Documents
     held_out: Tokens
     device: str
     model: dict[str, int]

@@ -8,6 +8,7 @@ they hold. Each corpus is gone through as often as it takes, in a new random ord
 
 from __future__ import annotations
 
+import sys
 from argparse import ArgumentTypeError
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from odb_tables import markdown
 
 from evenstep.demo_packing.compare import Packed, compare
 from evenstep.plan.groups import generator
-from evenstep.plan.workload import Workload
+from evenstep.plan.packing.workload import Workload
 from evenstep.simulate.lengths import load_lengths
 
 Int64Array = npt.NDArray[np.int64]

@@ -1,12 +1,13 @@
 """Real training on real text, every method in one run: tokens per second and what they are worth.
 
 A small GPT is trained with DistributedDataParallel on padded batches, for one epoch of the same
-samples, from the same initial weights, with the same optimizer. The methods take turns; each
-measurement is an epoch in fresh processes, and each repeat has its own seed.
+samples, from the same initial weights, with the same optimizer. The methods take turns, and each
+repeat begins with another of them; each measurement is an epoch in fresh processes, and each repeat
+has its own seed.
 
     fixed                   torch's DataLoader and DistributedSampler
     group-by-length         Hugging Face's sampler as its Trainer uses it. It needs all lengths
-                            beforehand; the pass over the data that finds them is not charged
+                            beforehand, and reads through the data to find them
     odb                     the released online-dynamic-batching, as its README shows
     odb-full                the same without its warm-up, which in a short epoch is most of it
     token-budget, even      evenstep
@@ -19,8 +20,9 @@ to a step, without exchanging gradients in between: as many as it takes to make 
 Even does, so now and then one more. With about equally many optimizer steps of the same learning
 rate, losses after the same samples can be compared. The learning rate follows the samples done.
 
-    tokens/s    real tokens, from the first batch to the end of the last step. The start of the
-                loader's processes is not inside; it has its own column
+    tokens/s    real tokens, from asking for the first batch to the end of the last step: the
+                start of processes and the pass over the lengths are inside
+    in steps    the same from the first batch on: what many epochs of one order would come to
     data        share of the time in which a rank waits for its loader
     ranks       share of the time in which its gradients are ready and another rank's are not
     CPU tokens/s  if each step took the processor time of its slowest rank's forward and backward
@@ -46,7 +48,7 @@ from typing import Any
 import _ranks
 import numpy as np
 import torch
-from _corpus import Text, Tokens, load
+from _corpus import Documents, Text, load
 from _methods import METHODS, Setting
 from _report import PEER, Spread, machine, progress, require_peer
 from _train import Job, Records, calibrate, epoch
@@ -71,7 +73,7 @@ SIZES: dict[str, tuple[Any, Any]] = {  # of the small and of the large model
 HELD_OUT = 256  # samples
 CALIBRATIONS = 3
 BASE = "even"
-RATES = ("tokens_per_s", "cpu_tokens_per_s")
+RATES = ("tokens_per_s", "tokens_per_s_in_steps", "cpu_tokens_per_s")
 
 
 def choose(text: Text, options: argparse.Namespace, cost: evenstep.FittedCost) -> Setting:
@@ -107,10 +109,10 @@ def figures(ranks: list[Records]) -> dict[str, float]:
     seconds = max(rank.total for rank in ranks)
     start = max(rank.start for rank in ranks)
     return {
-        "tokens_per_s": tokens / seconds,
-        "samples_per_s": samples / seconds,
+        "tokens_per_s": tokens / (start + seconds),
+        "tokens_per_s_in_steps": tokens / seconds,
+        "samples_per_s": samples / (start + seconds),
         "cpu_tokens_per_s": tokens / float(cpu.max(axis=0).sum()),
-        "tokens_per_s_with_start": tokens / (seconds + start),
         "data_share": float(np.mean([sum(rank.data) / rank.total for rank in ranks])),
         "ranks_share": float((ready.max(axis=0) - ready).mean(axis=0).sum() / seconds),
         "compute_share": float(compute.mean(axis=0).sum() / seconds),
@@ -130,7 +132,8 @@ def measure(job: Job, setting: Setting, options: argparse.Namespace) -> dict[str
     """All methods, in turn: method -> figures of its epochs."""
     runs: dict[str, list[dict[str, float]]] = {name: [] for name in options.methods}
     for repeat in range(options.repeats):
-        for name in options.methods:
+        first = repeat % len(options.methods)
+        for name in options.methods[first:] + options.methods[:first]:
             progress(f"{name}, {repeat + 1}/{options.repeats}")
             ranks = _ranks.run(epoch, options.ranks, job, name, setting, options.seed + repeat)
             taken = figures(ranks)
@@ -159,19 +162,19 @@ def summary(runs: dict[str, list[dict[str, float]]]) -> dict[str, Any]:
 
 
 def tables(result: dict[str, Any]) -> str:
-    header = ["method", "tokens/s", "samples/s", "even to this", "CPU tokens/s", "even to this"]
-    header += ["data", "ranks", "CPU s", "start s"]
+    header = ["method", "tokens/s", "even to this", "in steps", "even to this", "CPU tokens/s"]
+    header += ["even to this", "samples/s", "data", "ranks", "CPU s", "start s"]
     rows = []
     for name, own in result.items():
-        ratio, cpu_ratio = (own.get(f"even_to_this_{key}") for key in RATES)
+        row = [name]
+        for key in RATES:
+            ratio = own.get(f"even_to_this_{key}")
+            row.append(f"{own[key]['median']:,.0f}")
+            row.append(Spread(*ratio.values()).text(2) if ratio else "")
         rows.append(
             [
-                name,
-                Spread(*own["tokens_per_s"].values()).text(0),
+                *row,
                 f"{own['samples_per_s']['median']:.1f}",
-                Spread(*ratio.values()).text(2) if ratio else "",
-                f"{own['cpu_tokens_per_s']['median']:,.0f}",
-                Spread(*cpu_ratio.values()).text(2) if cpu_ratio else "",
                 f"{own['data_share']['median']:.1%}",
                 f"{own['ranks_share']['median']:.1%}",
                 f"{own['cpu_s']['median']:.1f}",
@@ -238,7 +241,7 @@ def arguments() -> argparse.Namespace:
     return options
 
 
-def whole(training: Tokens, setting: Setting, ranks: int) -> Tokens:
+def whole(training: Documents, setting: Setting, ranks: int) -> Documents:
     """As many samples as make whole micro-batches of fixed size, so that each is trained on once
     by every method."""
     count = ranks * setting.rows
@@ -261,7 +264,6 @@ def describe(
         / seconds
         for samples, length, seconds in timed
     ]
-    pass_s = text.tokenizing_seconds * len(job.training)
     trained = (
         f"trained on {len(job.training):,} samples, {job.training.lengths.sum():,} tokens; "
         f"{setting.max_tokens:,} padded tokens fit into memory"
@@ -276,8 +278,7 @@ def describe(
         f"ms + {1e6 * cost.per_token:.1f} µs per token + {1e9 * cost.per_pair:.1f} ns per pair, "
         f"{statistics.median(errors):.1%} off (median)"
     )
-    uncharged = f"not charged to group-by-length: {pass_s:.1f} s, on one processor, for the lengths"
-    return [text.describe(), trained, fixed, fitted, uncharged]
+    return [text.describe(), trained, fixed, fitted]
 
 
 def main() -> None:

@@ -19,11 +19,11 @@ from _report import machine, parser, print_json, progress
 from _wlb_text import CUT, HEAD, WHOLE
 from odb_tables import markdown
 
-from evenstep.plan.outliers import auto_thresholds
-from evenstep.plan.packing_options import PackingOptions, SteadyOptions
-from evenstep.plan.steady import plan_steady
-from evenstep.plan.wlb import plan_wlb
-from evenstep.plan.workload import Workload
+from evenstep.plan.packing.options import PackingOptions, SteadyOptions
+from evenstep.plan.packing.outliers import auto_thresholds
+from evenstep.plan.packing.steady import plan_steady
+from evenstep.plan.packing.wlb import plan_wlb
+from evenstep.plan.packing.workload import Workload
 from evenstep.simulate import DISTRIBUTIONS, sample_lengths
 from evenstep.simulate.packing_result import PackingResult, makespan_ratio, measure
 from evenstep.simulate.packing_run import (

@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from evenstep.buffer import RoundStart
 from evenstep.plan import Even, FixedBatch, Groups, Plan, Policy, Proposal, TokenBudget
 from evenstep.plan.groups import generator
+from evenstep.plan.packing.workload_packing import WorkloadPacking
 from evenstep.plan.pool_sort import SHUFFLES, PoolSort
 from evenstep.plan.sequence_packing import SequencePacking
 from evenstep.plan.stream import Progress
-from evenstep.plan.workload_packing import WorkloadPacking
 from evenstep.protocol import RankProtocol
 from evenstep.settled import PlannedStep
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from evenstep.demo_packing.compare import compare
 from evenstep.demo_packing.options import ITERATIONS, PackingDemoOptions, suitable_context
 from evenstep.errors import ConfigurationError
-from evenstep.plan.workload import Workload
+from evenstep.plan.packing.workload import Workload
 
 CONTEXT = 4096
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from evenstep.cost import Cost, FittedCost, GroupShapes, PaddedTokenCost, TokenCost, TransformerCost
 from evenstep.errors import ConfigurationError
-from evenstep.plan.workload import Workload
+from evenstep.plan.packing.workload import Workload
 
 LENGTHS = st.lists(st.integers(1, 300_000), min_size=1, max_size=20)
 WORKLOADS = st.builds(Workload, linear=st.integers(0, 10**6), quadratic=st.integers(1, 1000))

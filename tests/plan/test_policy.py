@@ -24,11 +24,11 @@ from evenstep.cost import (
 )
 from evenstep.errors import SampleError
 from evenstep.plan import Even, FixedBatch, Policy, TokenBudget
+from evenstep.plan.packing.workload_packing import WorkloadPacking
+from evenstep.plan.pipeline.schedule import PipelineSchedule
 from evenstep.plan.pool_sort import SHUFFLES, PoolSort
-from evenstep.plan.schedule import PipelineSchedule
 from evenstep.plan.sequence_packing import SequencePacking
 from evenstep.plan.token_budget import EMISSION_ORDERS
-from evenstep.plan.workload_packing import WorkloadPacking
 
 TOKEN_BUDGETS = st.builds(
     TokenBudget,

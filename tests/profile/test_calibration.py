@@ -10,7 +10,7 @@ from calibrations import LAYERS, known_calibration
 
 from evenstep.cost import FittedCost
 from evenstep.errors import ConfigurationError
-from evenstep.plan.workload import Workload
+from evenstep.plan.packing.workload import Workload
 from evenstep.profile import Calibration, LengthMeasurement, load_calibration, read_calibration
 from evenstep.profile.text import calibration_notes, calibration_text
 

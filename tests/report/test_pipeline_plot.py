@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from evenstep.errors import ConfigurationError
-from evenstep.plan.schedule import PipelineSchedule
+from evenstep.plan.pipeline.schedule import PipelineSchedule
 from evenstep.report.pipeline_plot import PipelinePanel, plot_pipeline
 from evenstep.simulate.pipeline import PipelineRun, simulate_pipeline
 

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from evenstep.errors import ConfigurationError
-from evenstep.plan.outliers import auto_thresholds
-from evenstep.plan.packing_options import PackingOptions, SteadyOptions
-from evenstep.plan.schedule import PipelineSchedule
-from evenstep.plan.steady import plan_steady
-from evenstep.plan.wlb import plan_wlb
-from evenstep.plan.workload import Workload
+from evenstep.plan.packing.options import PackingOptions, SteadyOptions
+from evenstep.plan.packing.outliers import auto_thresholds
+from evenstep.plan.packing.steady import plan_steady
+from evenstep.plan.packing.wlb import plan_wlb
+from evenstep.plan.packing.workload import Workload
+from evenstep.plan.pipeline.schedule import PipelineSchedule
 from evenstep.simulate import sample_lengths
 from evenstep.simulate.packing_result import PackingResult, makespan_ratio, measure
 from evenstep.simulate.packing_run import Arrivals, Trained, run_original, run_planner

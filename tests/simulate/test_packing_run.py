@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from evenstep.errors import ConfigurationError, InvariantError
 from evenstep.plan.groups import Groups
-from evenstep.plan.packing_options import PackingOptions, SteadyOptions
-from evenstep.plan.steady import plan_steady
-from evenstep.plan.wlb import plan_wlb
-from evenstep.plan.workload import Workload
+from evenstep.plan.packing.options import PackingOptions, SteadyOptions
+from evenstep.plan.packing.steady import plan_steady
+from evenstep.plan.packing.wlb import plan_wlb
+from evenstep.plan.packing.workload import Workload
 from evenstep.simulate.packing_run import (
     Arrivals,
     Planner,

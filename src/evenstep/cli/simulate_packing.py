@@ -8,13 +8,13 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.plan.groups import Groups
-from evenstep.plan.outliers import auto_thresholds
-from evenstep.plan.packing_options import SteadyOptions
-from evenstep.plan.schedule import PipelineSchedule
-from evenstep.plan.steady import plan_steady
-from evenstep.plan.wlb import plan_wlb
-from evenstep.plan.workload import Workload
-from evenstep.plan.workload_packing import WorkloadPacking
+from evenstep.plan.packing.options import SteadyOptions
+from evenstep.plan.packing.outliers import auto_thresholds
+from evenstep.plan.packing.steady import plan_steady
+from evenstep.plan.packing.wlb import plan_wlb
+from evenstep.plan.packing.workload import Workload
+from evenstep.plan.packing.workload_packing import WorkloadPacking
+from evenstep.plan.pipeline.schedule import PipelineSchedule
 from evenstep.simulate.packing_result import makespan_ratio, measure
 from evenstep.simulate.packing_run import Arrivals, run_planner
 

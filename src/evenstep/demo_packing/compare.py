@@ -20,12 +20,12 @@ import numpy.typing as npt
 
 from evenstep.errors import ConfigurationError, InvariantError
 from evenstep.plan.groups import Groups
-from evenstep.plan.outliers import auto_thresholds
-from evenstep.plan.packing_options import PackingOptions, SteadyOptions
-from evenstep.plan.pieces import cut_long
-from evenstep.plan.steady import plan_steady
-from evenstep.plan.wlb import plan_wlb
-from evenstep.plan.workload import Workload
+from evenstep.plan.packing.options import PackingOptions, SteadyOptions
+from evenstep.plan.packing.outliers import auto_thresholds
+from evenstep.plan.packing.pieces import cut_long
+from evenstep.plan.packing.steady import plan_steady
+from evenstep.plan.packing.wlb import plan_wlb
+from evenstep.plan.packing.workload import Workload
 from evenstep.simulate.packing_result import PackingResult, makespan_ratio, measure
 from evenstep.simulate.packing_run import Arrivals, Planner, Trained, run_original, run_planner
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from evenstep.errors import ConfigurationError
+from evenstep.plan.packing.workload import Workload
 from evenstep.plan.policy import check_at_least
-from evenstep.plan.workload import Workload
 
 __all__ = ["ITERATIONS", "PackingDemoOptions", "suitable_context"]
 

@@ -9,14 +9,14 @@ from evenstep.plan.groups import Groups
 from evenstep.plan.lengths import Lengths
 from evenstep.plan.max_tokens import BucketedMaxTokens, MaxTokens
 from evenstep.plan.ordering import LengthGrouped, Sorted
-from evenstep.plan.outliers import auto_thresholds
+from evenstep.plan.packing.outliers import auto_thresholds
+from evenstep.plan.packing.workload import Workload
+from evenstep.plan.packing.workload_packing import WorkloadPacking
+from evenstep.plan.pipeline.schedule import PipelineSchedule
 from evenstep.plan.policy import Plan, Policy, Proposal, Window
 from evenstep.plan.pool_sort import PoolSort
-from evenstep.plan.schedule import PipelineSchedule
 from evenstep.plan.sequence_packing import SequencePacking
 from evenstep.plan.token_budget import TokenBudget
-from evenstep.plan.workload import Workload
-from evenstep.plan.workload_packing import WorkloadPacking
 
 __all__ = [
     "BucketedMaxTokens",

@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.errors import ConfigurationError
-from evenstep.plan.micro_batch_order import order_micro_batches
-from evenstep.plan.schedule import PipelineSchedule
-from evenstep.plan.workload import Workload
+from evenstep.plan.packing.workload import Workload
+from evenstep.plan.pipeline.micro_batch_order import order_micro_batches
+from evenstep.plan.pipeline.schedule import PipelineSchedule
 from evenstep.simulate.packing_run import Arrivals, Trained
 from evenstep.simulate.pipeline import simulate_pipeline
 

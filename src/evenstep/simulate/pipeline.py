@@ -1,9 +1,9 @@
 """What one iteration takes on a pipeline of stages, and when each stage waits.
 
-The recurrence is `evenstep.plan.schedule`'s, which plans use to choose an order; here it is taken
-apart into who does what when. It is exact for the model it states: times of passes are given, a
-stage does one at a time in the order of the schedule, an output arrives after the latency while its
-sender goes on, and nothing else takes time.
+The recurrence is `evenstep.plan.pipeline.schedule`'s, which plans use to choose an order; here it
+is taken apart into who does what when. It is exact for the model it states: times of passes are
+given, a stage does one at a time in the order of the schedule, an output arrives after the latency
+while its sender goes on, and nothing else takes time.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.plan.schedule import PassGraph, PipelineSchedule
+from evenstep.plan.pipeline.schedule import PassGraph, PipelineSchedule
 
 __all__ = ["PipelineRun", "simulate_pipeline"]
 

@@ -1,0 +1,113 @@
+"""What planners of workload-balanced micro-batches are held to, and what they may choose."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.errors import ConfigurationError, SampleError
+from evenstep.plan.packing.workload import Workload
+from evenstep.plan.policy import check_at_least, check_given
+
+__all__ = ["PackingOptions", "SteadyOptions"]
+
+Int64Array = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackingOptions:
+    """One iteration trains on at most `micro_batches` micro-batches of at most `max_tokens`."""
+
+    context: int
+    """Tokens that a micro-batch holds on average."""
+    micro_batches: int
+    max_tokens: int | None = None
+    """Tokens that no micro-batch exceeds, which memory decides. None is 1.25 x context. It must be
+    1.1 x context at least: with less room than that, micro-batches with a long document cannot be
+    levelled, and documents arrive about as fast as they can be placed, so some wait for ever."""
+    thresholds: tuple[int, ...] = ()
+    """Lengths from which on documents wait in the first, second, ... queue for others of their
+    kind, ascending; see `auto_thresholds`. With none, no document waits for others."""
+    max_delay: int | None = 24
+    """After this many iterations a document goes before all others, whatever that does to balance;
+    it waits longer only while others as old take all the room. None is no limit."""
+    workload: Workload = field(default_factory=Workload)
+
+    def __post_init__(self) -> None:
+        check_given(context=self.context, micro_batches=self.micro_batches)
+        check_at_least(1, context=self.context, micro_batches=self.micro_batches)
+        check_at_least(0, max_delay=self.max_delay)
+        check_at_least(1, max_tokens=self.max_tokens)
+        if 10 * self.cap < 11 * self.context:
+            raise ConfigurationError(
+                f"max_tokens={self.max_tokens} must be at least 1.1 x context, "
+                f"{-(-11 * self.context // 10):,}, or long documents cannot be balanced and some "
+                "wait for ever; raise max_tokens or lower context"
+            )
+        bounds = (0, *self.thresholds)
+        if any(low >= high for low, high in pairwise(bounds)):
+            raise ConfigurationError(
+                f"thresholds={self.thresholds} must be positive and ascending, each length once"
+            )
+        self.workload.check_range(self.cap * self.micro_batches)
+
+    @property
+    def cap(self) -> int:
+        """`max_tokens`, or its default."""
+        if self.max_tokens is None:
+            return max(5 * self.context // 4, -(-11 * self.context // 10))
+        return self.max_tokens
+
+    def check(self, lengths: Int64Array) -> None:
+        """Raises `SampleError` where a document fits in no micro-batch."""
+        if len(lengths) and int(lengths.max()) > self.cap:
+            longest = int(lengths.argmax())
+            raise SampleError(
+                f"document {longest} has {lengths[longest]:,} tokens, over the {self.cap:,} of a "
+                "micro-batch; split or truncate it (`cut_long`), or raise max_tokens"
+            )
+
+    def overdue(self, ages: Int64Array) -> npt.NDArray[np.bool_]:
+        """[documents] whether a document must not wait any longer."""
+        if self.max_delay is None:
+            return np.zeros(len(ages), np.bool_)
+        late: npt.NDArray[np.bool_] = ages >= self.max_delay
+        return late
+
+
+@dataclass(frozen=True, kw_only=True)
+class SteadyOptions(PackingOptions):
+    """`thresholds` may have one length, from which on documents are long. With none it follows from
+    the documents that wait."""
+
+    step_tokens: int | None = None
+    """Tokens that an iteration holds at most. None is 1.03 x micro_batches x context. Less than
+    what arrives would let ever more documents wait."""
+    max_delay: int | None = 16
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_at_least(self.cap, step_tokens=self.step_tokens)
+        if len(self.thresholds) > 1:
+            raise ConfigurationError(
+                f"thresholds={self.thresholds}: the steady planner has no queues and takes one "
+                "length at most; leave thresholds out"
+            )
+
+    @property
+    def step_cap(self) -> int:
+        """`step_tokens`, or its default."""
+        if self.step_tokens is None:
+            return max(self.micro_batches * self.context * 103 // 100, self.cap)
+        return self.step_tokens
+
+    @property
+    def patience(self) -> int:
+        """Iterations after which a long document decides which run goes: some less than
+        `max_delay`, as there may be several."""
+        if self.max_delay is None:
+            return 1 << 40
+        return self.max_delay - min(max(self.max_delay // 8, 1), self.max_delay)

@@ -1,0 +1,54 @@
+"""Original packing: documents laid end to end in order of arrival, cut every `context` tokens.
+
+The part of a document beyond the cut begins the next window as a document of its own. Invariant:
+every window but the last holds exactly `context` tokens, and every token is in one window.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.plan.groups import Groups
+from evenstep.plan.packing.pieces import Pieces
+from evenstep.plan.policy import check_at_least
+
+__all__ = ["Windows", "cut_at_windows"]
+
+Int64Array = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Pieces and the windows they fill."""
+
+    pieces: Pieces
+    windows: Groups
+    """One group per window, of positions in `pieces`, ascending."""
+
+
+def cut_at_windows(lengths: Int64Array, context: int, *, begin: int = 0) -> Windows:
+    """
+    Args:
+        lengths: [documents] int64, each positive.
+        context: tokens of a window.
+        begin: tokens of the first document that earlier windows have taken; windows are cut from
+            there on. A run that stops after any window goes on with what is left, and this.
+    """
+    check_at_least(1, context=context)
+    check_at_least(0, begin=begin)
+    if not len(lengths):
+        return Windows(Pieces.whole(lengths), Groups.empty())
+    starts = lengths.cumsum() - lengths
+    total = int(starts[-1] + lengths[-1])
+    cuts = np.arange(begin, total, context, dtype=np.int64)
+    # The stream is cut where a document or a window begins.
+    begins = np.unique(np.concatenate([starts[starts > begin], cuts]))
+    ends = np.append(begins[1:], total)
+    documents = np.searchsorted(starts, begins, side="right") - 1
+    pieces = Pieces(documents, begins - starts[documents], ends - starts[documents])
+    firsts = np.searchsorted(begins, cuts)
+    offsets = np.append(firsts, len(begins)).astype(np.int64)
+    return Windows(pieces, Groups(np.arange(len(begins), dtype=np.int64), offsets))

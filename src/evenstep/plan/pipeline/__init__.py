@@ -1,0 +1,1 @@
+"""Pipeline schedules, and the order of micro-batches that suits them."""

@@ -1,0 +1,114 @@
+"""The solver: the best packing where it says so, and never worse than what was known."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from evenstep.errors import ConfigurationError, SampleError
+from evenstep.plan.packing.exact_packing import exact_packing
+from evenstep.plan.packing.level_fill import level_fill
+
+LENGTHS = st.lists(st.integers(1, 12), min_size=1, max_size=6)
+
+
+def best_of_all(lengths: list[int], works: list[int], bins: int, per: int, cap: int) -> int | None:
+    best = None
+    for placed in product(range(bins), repeat=len(lengths)):
+        held, load = [0] * bins, [0] * bins
+        for length, work, b in zip(lengths, works, placed):
+            held[b] += length
+            load[b] += work
+        if max(held) <= cap:
+            total = sum(max(load[b : b + per]) for b in range(0, bins, per))
+            best = total if best is None else min(best, total)
+    return best
+
+
+@settings(max_examples=25)
+@given(LENGTHS, st.sampled_from([(2, 1), (3, 1), (2, 2), (1, 2)]), st.integers(12, 20))
+def test_it_finds_the_best_of_all_packings(
+    values: list[int], shape: tuple[int, int], cap: int
+) -> None:
+    micro_batches, iterations = shape
+    lengths = np.array(values, np.int64)
+    works = lengths * (lengths + 3)
+    packing = exact_packing(
+        lengths, works, micro_batches=micro_batches, iterations=iterations, max_tokens=cap
+    )
+    bins = micro_batches * iterations
+    expected = best_of_all(values, works.tolist(), bins, micro_batches, cap)
+    if expected is None:
+        assert packing.status == "none"
+        assert packing.placed is None
+        return
+    assert packing.status == "optimal"
+    assert packing.largest == expected
+    assert packing.gap == 0
+    assert packing.placed is not None
+    assert np.bincount(packing.placed, weights=lengths).max() <= cap
+    load = np.bincount(packing.placed, weights=works, minlength=bins).reshape(-1, micro_batches)
+    assert load.max(axis=1).sum() == packing.largest
+
+
+@settings(max_examples=15)
+@given(st.lists(st.integers(50, 1000), min_size=8, max_size=30), st.sampled_from([1e-3, 0.05]))
+def test_it_is_never_worse_than_greedy_and_says_whose_packing_it_is(
+    values: list[int], time_limit: float
+) -> None:
+    lengths = np.array(values, np.int64)
+    works = lengths * (lengths + 300)
+    cap = max(int(1.3 * lengths.sum() / 4), 1000)
+    greedy = level_fill(lengths, works, np.argsort(-works, kind="stable"), 4, cap)
+    packing = exact_packing(lengths, works, micro_batches=4, max_tokens=cap, time_limit=time_limit)
+    assert packing.bound <= packing.largest or packing.placed is None
+    if (greedy < 0).any():
+        return
+    before = int(np.bincount(greedy, weights=works, minlength=4).max())
+    assert packing.placed is not None
+    assert sorted(packing.groups.members.tolist()) == list(range(len(lengths)))
+    if packing.status == "greedy":
+        assert packing.largest == before
+    else:
+        assert packing.largest < before or packing.status == "optimal"
+    assert packing.largest <= before
+
+
+def test_a_known_packing_is_returned_where_nothing_better_fits() -> None:
+    lengths = np.array([5, 4, 3, 3, 3], np.int64)
+    packing = exact_packing(
+        lengths, lengths**2, micro_batches=2, max_tokens=9, known=np.array([0, 0, 1, 1, 1])
+    )
+    assert packing.placed is not None
+    assert packing.largest == 41
+    assert packing.status == "optimal"
+
+
+def test_a_known_packing_that_breaks_the_cap_is_refused() -> None:
+    lengths = np.array([5, 5], np.int64)
+    with pytest.raises(ConfigurationError, match="at most 9 tokens"):
+        exact_packing(lengths, lengths, micro_batches=2, max_tokens=9, known=np.array([0, 0]))
+
+
+def test_where_no_packing_is_possible_there_is_none() -> None:
+    lengths = np.array([3, 3, 3], np.int64)
+    packing = exact_packing(lengths, lengths, micro_batches=2, max_tokens=5)
+    assert packing.status == "none"
+    with pytest.raises(ConfigurationError, match="no packing was found"):
+        _ = packing.groups
+
+
+def test_a_document_longer_than_a_micro_batch_is_refused() -> None:
+    with pytest.raises(SampleError, match="over max_tokens=5"):
+        exact_packing(np.array([6]), np.array([6]), micro_batches=2, max_tokens=5)
+
+
+def test_no_documents_are_packed_at_once() -> None:
+    packing = exact_packing(
+        np.empty(0, np.int64), np.empty(0, np.int64), micro_batches=2, max_tokens=5
+    )
+    assert (packing.status, len(packing.groups)) == ("optimal", 0)

@@ -1,0 +1,56 @@
+"""Options of packing are refused where they are wrong, with the value and the remedy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from evenstep.errors import ConfigurationError, SampleError
+from evenstep.plan.packing.options import PackingOptions, SteadyOptions
+from evenstep.plan.packing.workload import Workload
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        ({"context": 0}, "context=0"),
+        ({"micro_batches": 0}, "micro_batches=0"),
+        ({"max_tokens": 109}, "max_tokens=109 must be at least 1.1 x context, 110"),
+        ({"thresholds": (50, 50)}, "each length once"),
+        ({"thresholds": (0,)}, "positive and ascending"),
+        ({"max_delay": -1}, "max_delay=-1"),
+        ({"context": 2**31}, "smaller coefficients"),
+    ],
+)
+def test_wrong_options_are_refused(wrong: dict[str, Any], named: str) -> None:
+    with pytest.raises(ConfigurationError, match=named):
+        PackingOptions(**{"context": 100, "micro_batches": 4, **wrong})
+
+
+def test_a_micro_batch_holds_a_quarter_more_than_the_context_unless_told() -> None:
+    assert PackingOptions(context=131_072, micro_batches=4).cap == 163_840
+    assert PackingOptions(context=100, micro_batches=4, max_tokens=110).cap == 110
+    # Where a quarter is less than a token, the cap is still 1.1 x context.
+    assert PackingOptions(context=1, micro_batches=1).cap == 2
+
+
+def test_a_document_that_fits_in_no_micro_batch_is_refused() -> None:
+    options = PackingOptions(context=100, micro_batches=4)
+    options.check(np.array([125]))
+    with pytest.raises(SampleError, match="document 1 has 126 tokens"):
+        options.check(np.array([3, 126]))
+
+
+def test_the_steady_planner_takes_one_threshold_and_an_iteration_that_holds_a_micro_batch() -> None:
+    with pytest.raises(ConfigurationError, match="no queues"):
+        SteadyOptions(context=100, micro_batches=4, thresholds=(10, 20))
+    with pytest.raises(ConfigurationError, match="step_tokens=100"):
+        SteadyOptions(context=100, micro_batches=4, step_tokens=100)
+    assert SteadyOptions(context=100, micro_batches=4).step_cap == 412
+    assert SteadyOptions(context=100, micro_batches=1).step_cap == 125
+
+
+def test_the_workload_is_part_of_the_options() -> None:
+    assert PackingOptions(context=100, micro_batches=4).workload == Workload()

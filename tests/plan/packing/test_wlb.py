@@ -1,0 +1,163 @@
+"""One iteration of Algorithm 1, from whatever waits."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from evenstep.errors import SampleError
+from evenstep.plan.groups import Groups
+from evenstep.plan.packing.options import PackingOptions, SteadyOptions
+from evenstep.plan.packing.outliers import alike, class_to_fire, classes, queue_heads
+from evenstep.plan.packing.steady import plan_steady
+from evenstep.plan.packing.wlb import plan_wlb
+from evenstep.plan.packing.workload import Workload
+
+WORK = Workload(linear=10)
+OPTIONS = PackingOptions(context=40, micro_batches=3, thresholds=(20, 35), workload=WORK)
+STEADY = SteadyOptions(context=40, micro_batches=3, max_delay=None, workload=WORK)
+POOLS = st.lists(st.tuples(st.integers(1, 50), st.integers(0, 6)), min_size=1, max_size=40).map(
+    lambda pool: (
+        np.array([length for length, _ in pool], np.int64),
+        np.array(sorted((age for _, age in pool), reverse=True), np.int64),
+    )
+)
+Pool = tuple[np.ndarray, np.ndarray]
+
+
+def plan(pool: Pool, options: PackingOptions, *, final: bool = False) -> Groups:
+    if isinstance(options, SteadyOptions):
+        return plan_steady(*pool, options, final=final)
+    return plan_wlb(*pool, options, final=final)
+
+
+def check(pool: Pool, groups: Groups, options: PackingOptions) -> None:
+    lengths, _ = pool
+    assert len(set(groups.members.tolist())) == len(groups.members) > 0
+    assert len(groups) <= options.micro_batches
+    for g in range(len(groups)):
+        members = groups.group(g)
+        assert lengths[members].sum() <= options.cap
+        assert (np.diff(members) > 0).all()
+
+
+@pytest.mark.parametrize("options", [OPTIONS, STEADY], ids=["wlb", "steady"])
+@settings(max_examples=50)
+@given(
+    pool=POOLS,
+    max_delay=st.none() | st.integers(0, 6),
+    final=st.booleans(),
+)
+def test_something_is_planned_and_nothing_twice_or_over_the_cap(
+    options: PackingOptions, pool: Pool, max_delay: int | None, final: bool
+) -> None:
+    options = dataclasses.replace(options, max_delay=max_delay)
+    groups = plan(pool, options, final=final)
+    check(pool, groups, options)
+    again = plan(pool, options, final=final)
+    assert again.members.tolist() == groups.members.tolist()
+    assert again.offsets.tolist() == groups.offsets.tolist()
+
+
+@pytest.mark.parametrize("options", [OPTIONS, STEADY], ids=["wlb", "steady"])
+@settings(max_examples=50)
+@given(pool=POOLS, max_delay=st.integers(0, 6))
+def test_an_overdue_document_stays_only_where_older_overdue_ones_left_no_room(
+    options: PackingOptions, pool: Pool, max_delay: int
+) -> None:
+    lengths, ages = pool
+    options = dataclasses.replace(options, max_delay=max_delay)
+    groups = plan(pool, options)
+    planned = set(groups.members.tolist())
+    for position in np.flatnonzero(ages >= max_delay).tolist():
+        if position in planned:
+            continue
+        assert len(groups) == options.micro_batches
+        for g in range(len(groups)):
+            members = groups.group(g)
+            before = members[(ages[members] >= max_delay) & (members < position)]
+            assert lengths[before].sum() + lengths[position] > options.cap
+
+
+@settings(max_examples=50)
+@given(POOLS)
+def test_of_a_class_with_one_for_each_micro_batch_the_oldest_go(pool: Pool) -> None:
+    lengths, ages = pool
+    kinds = classes(lengths, OPTIONS.thresholds)
+    planned = set(plan_wlb(*pool, OPTIONS).members.tolist())
+    fired = class_to_fire(*queue_heads(kinds, ages, 2), OPTIONS.micro_batches)
+    if fired:
+        queue = np.flatnonzero(kinds == fired)
+        assert planned & set(queue[: OPTIONS.micro_batches].tolist())
+        # Others of any class only as a second one, so not more than that.
+        outliers = [p for p in planned if kinds[p] > 0]
+        assert len(outliers) <= 2 * OPTIONS.micro_batches
+
+
+@settings(max_examples=50)
+@given(POOLS)
+def test_where_no_queue_is_long_enough_outliers_go_only_with_their_like(pool: Pool) -> None:
+    lengths, ages = pool
+    kinds = classes(lengths, OPTIONS.thresholds)
+    planned = plan_wlb(*pool, OPTIONS).members
+    outliers = planned[kinds[planned] > 0]
+    fired = class_to_fire(*queue_heads(kinds, ages, 2), OPTIONS.micro_batches)
+    if fired or not len(outliers) or not (kinds == 0).any():
+        return
+    waiting = np.flatnonzero(kinds > 0)
+    assert waiting[0] in outliers
+    assert len(outliers) >= OPTIONS.micro_batches
+    largest = np.sort(WORK.of_documents(lengths[outliers]))[::-1]
+    # The run; those beyond it are second ones, and smaller where anything is.
+    assert largest[0] <= alike(int(kinds[waiting[0]]), OPTIONS) * largest[2]
+
+
+def test_queues_that_are_short_lend_to_each_other_and_not_to_what_is_unlike() -> None:
+    short = [5] * 6
+    ages = np.arange(9)[::-1]
+    lent = plan_wlb(np.array([34, 33, 35, *short]), ages, OPTIONS).members
+    assert {0, 1, 2} <= set(lent.tolist())
+    unlike = plan_wlb(np.array([34, 21, 50, *short]), ages, OPTIONS).members
+    assert not {0, 1, 2} & set(unlike.tolist())
+
+
+@settings(max_examples=50)
+@given(POOLS)
+def test_where_all_that_is_short_has_room_none_of_it_waits(pool: Pool) -> None:
+    lengths, ages = pool
+    short = lengths < 20
+    # With as much room as all of them need at worst, which any order of placing leaves.
+    roomy = dataclasses.replace(OPTIONS, max_tokens=int(lengths.sum()) + 50)
+    planned = plan_wlb(lengths, ages, roomy).members
+    assert set(np.flatnonzero(short).tolist()) <= set(planned.tolist())
+
+
+def test_a_document_may_fill_a_micro_batch_to_the_last_token() -> None:
+    lengths = np.array([50, 50, 50])
+    groups = plan_wlb(lengths, np.zeros(3, np.int64), OPTIONS)
+    assert sorted(groups.members.tolist()) == [0, 1, 2]
+
+
+def test_an_overdue_outlier_takes_its_like_with_it() -> None:
+    lengths = np.array([33, 21, 36, 34, 5, 5])
+    ages = np.array([4, 3, 2, 1, 0, 0])
+    options = dataclasses.replace(OPTIONS, max_delay=4)
+    planned = plan_wlb(lengths, ages, options).members.tolist()
+    assert {0, 2, 3} <= set(planned)
+    assert 1 not in planned
+
+
+def test_a_document_longer_than_a_micro_batch_is_refused() -> None:
+    for options in (OPTIONS, STEADY):
+        with pytest.raises(SampleError, match="document 1 has 51 tokens"):
+            plan((np.array([3, 51]), np.zeros(2, np.int64)), options)
+
+
+def test_where_nothing_waits_nothing_is_planned() -> None:
+    nothing = np.empty(0, np.int64)
+    for options in (OPTIONS, STEADY):
+        assert len(plan((nothing, nothing), options)) == 0

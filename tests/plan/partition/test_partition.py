@@ -1,0 +1,551 @@
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from evenstep.errors import ConfigurationError
+from evenstep.plan.partition import (
+    METHODS,
+    Partition,
+    bins_needed,
+    exchanges,
+    least_loaded,
+    lower_bound,
+    partition,
+)
+from evenstep.plan.partition.least_loaded import compiled, heaviest_first, place
+
+needs_numba = pytest.mark.skipif(compiled() is None, reason="numba is not installed")
+few = settings(max_examples=30)
+ANY = 2**31 - 1
+
+
+@dataclass
+class World:
+    weights: np.ndarray
+    tokens: np.ndarray
+    bins: int
+    cap: int
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def run(self, **more: Any) -> Partition:
+        return partition(self.weights, self.bins, **(self.options | more))
+
+
+@st.composite
+def worlds(draw: st.DrawFn, largest: int = 60) -> World:
+    """Items, and a cap under which there is a partition, now loose and now tight."""
+    count, bins = draw(st.integers(0, largest)), draw(st.integers(1, 9))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    tokens = rng.integers(1, draw(st.sampled_from([1, 5, 300])), count, endpoint=True)
+    kind = draw(st.sampled_from(["cost", "unrelated", "few values", "float"]))
+    weights = {
+        "cost": tokens * (tokens + 50),
+        "unrelated": rng.integers(0, 10**6, count),
+        "few values": rng.integers(0, 3, count),
+        "float": rng.lognormal(0, 2, count),
+    }[kind]
+    cap = max(int(tokens.max(initial=1)), -(-int(tokens.sum()) // bins))
+    while bins_needed(tokens, cap) > bins:
+        cap += 1 + cap // 50
+    return World(weights, tokens, bins, cap + draw(st.sampled_from([0, 0, 1, 100])))
+
+
+def documents(count: int, seed: int, sigma: float = 1.4, longest: int = 131_072) -> np.ndarray:
+    """Most are short, some fill the whole context."""
+    lengths = np.exp(np.random.default_rng(seed).normal(np.log(1024), sigma, count))
+    return lengths.astype(np.int64).clip(16, longest)
+
+
+def cost(lengths: np.ndarray) -> np.ndarray:
+    return lengths * (lengths + 8192)
+
+
+def every_way(count: int, bins: int) -> np.ndarray:
+    """[ways, items] the bin of each item, in all ways there are."""
+    return np.array(list(itertools.product(range(bins), repeat=count)), np.int64)
+
+
+def sums_of(ways: np.ndarray, values: np.ndarray, bins: int) -> np.ndarray:
+    """[ways, bins]"""
+    return np.stack([((ways == b) * values).sum(axis=1) for b in range(bins)], axis=1)
+
+
+def least_loaded_of(world: World) -> list[int] | None:
+    """LPT under a cap as one would say it, looking at every bin for every item."""
+    loads, used, result = [0] * world.bins, [0] * world.bins, [0] * len(world.weights)
+    for item in sorted(range(len(world.weights)), key=lambda i: -world.weights[i]):
+        room = [b for b in range(world.bins) if used[b] + world.tokens[item] <= world.cap]
+        if not room:
+            return None
+        b = min(room, key=lambda b: loads[b])
+        result[item] = b
+        loads[b] += world.weights[item]
+        used[b] += world.tokens[item]
+    return result
+
+
+def differences_of(weights: np.ndarray, bins: int) -> list[int]:
+    """The loads that Karmarkar-Karp gives, with a full list of loads for every item."""
+    parts = [[0] * (bins - 1) + [w] for w in weights.tolist()]
+    while len(parts) > 1:
+        parts.sort(key=lambda p: p[0] - p[-1])
+        first, second, *parts = parts
+        parts.append(sorted(a + b for a, b in zip(first, reversed(second))))
+    return parts[0]
+
+
+# What holds for every method
+
+
+@given(worlds(), st.sampled_from(METHODS), st.booleans(), st.booleans())
+@few
+def test_every_item_is_in_one_bin_and_loads_and_tokens_are_its_bins_sums(
+    world: World, method: str, capped: bool, exchange: bool
+) -> None:
+    cap = world.cap if capped else None
+    made = world.run(tokens=world.tokens, cap=cap, method=method, exchange=exchange)
+    assert len(made) == world.bins
+    assert len(made.bin_of) == len(world.weights)
+    assert made.bin_of.dtype == np.int64
+    assert made.loads.dtype == world.weights.dtype
+    found = np.concatenate([made.items(b) for b in range(world.bins)])
+    assert sorted(found.tolist()) == list(range(len(world.weights)))
+    assert made.counts.tolist() == [len(made.items(b)) for b in range(world.bins)]
+    for b in range(world.bins):
+        assert made.loads[b] == pytest.approx(world.weights[made.items(b)].sum())
+        assert made.tokens is not None
+        assert made.tokens[b] == world.tokens[made.items(b)].sum()
+
+
+@given(worlds(), st.sampled_from(METHODS), st.booleans())
+@few
+def test_no_bin_exceeds_the_cap(world: World, method: str, exchange: bool) -> None:
+    made = world.run(tokens=world.tokens, cap=world.cap, method=method, exchange=exchange)
+    assert made.tokens is not None
+    assert made.tokens.max() <= world.cap
+
+
+@given(worlds(), st.sampled_from(METHODS), st.booleans())
+@few
+def test_exchanges_never_make_the_heaviest_bin_heavier(
+    world: World, method: str, capped: bool
+) -> None:
+    limits = {"tokens": world.tokens, "cap": world.cap} if capped else {}
+    before = world.run(method=method, exchange=False, **limits)
+    after = world.run(method=method, **limits)
+    assert after.loads.max() <= before.loads.max() * (1 + 1e-12)
+    assert after.loads.max() >= lower_bound(world.weights, world.bins, **limits) * (1 - 1e-12)
+
+
+@given(worlds(), st.sampled_from(METHODS))
+@few
+def test_equal_arguments_give_equal_partitions_and_stay_as_they_are(
+    world: World, method: str
+) -> None:
+    weights, tokens = world.weights.copy(), world.tokens.copy()
+    first, second = (world.run(tokens=world.tokens, cap=world.cap, method=method) for _ in range(2))
+    assert first.bin_of.tolist() == second.bin_of.tolist()
+    assert (weights == world.weights).all()
+    assert (tokens == world.tokens).all()
+
+
+@given(worlds(), st.sampled_from(["lpt", "zigzag"]), st.booleans())
+@few
+def test_equal_counts_differ_by_at_most_one(world: World, method: str, exchange: bool) -> None:
+    made = world.run(equal_counts=True, method=method, exchange=exchange)
+    assert made.counts.max() - made.counts.min() <= 1
+
+
+@given(worlds())
+@few
+def test_equal_counts_keep_the_cap_or_are_refused_with_one_that_suffices(world: World) -> None:
+    limits = {"tokens": world.tokens, "equal_counts": True}
+    try:
+        made = world.run(cap=world.cap, **limits)
+    except ConfigurationError as error:
+        larger = int(
+            str(error).partition("raise cap to ")[2].partition(", take")[0].replace(",", "")
+        )
+        assert larger > world.cap
+        made = world.run(cap=larger, **limits)
+    else:
+        larger = world.cap
+    assert made.tokens is not None
+    assert made.tokens.max() <= larger
+    assert made.counts.max() - made.counts.min() <= 1
+
+
+@given(worlds(), st.integers(1, 20), st.sampled_from(METHODS), st.integers(0, 2**32))
+@few
+def test_items_that_stay_together_are_in_one_bin(
+    world: World, ids: int, method: str, seed: int
+) -> None:
+    together = np.random.default_rng(seed).integers(0, ids, len(world.weights)) - 3
+    cap = int(world.tokens.sum()) + 1
+    needed = bins_needed(world.tokens, cap, together=together)
+    made = partition(
+        world.weights, needed, tokens=world.tokens, cap=cap, together=together, method=method
+    )
+    for each in np.unique(together):
+        assert len(np.unique(made.bin_of[together == each])) == 1
+    assert made.loads.sum() == pytest.approx(world.weights.sum())
+    counted = world.run(together=together, equal_counts=True)
+    groups = [len(np.unique(together[counted.items(b)])) for b in range(world.bins)]
+    assert max(groups) - min(groups) <= 1
+
+
+@given(worlds())
+@few
+def test_items_that_are_each_alone_are_divided_as_without_ids(world: World) -> None:
+    alone = np.random.default_rng(0).permutation(len(world.weights))
+    assert world.run(together=alone).bin_of.tolist() == world.run().bin_of.tolist()
+
+
+@given(worlds())
+@few
+def test_halved_weights_of_type_float_are_divided_as_the_whole_ones(world: World) -> None:
+    assume(world.weights.dtype == np.int64)
+    whole, halved = world.run(), partition(world.weights / 2, world.bins)
+    assert halved.bin_of.tolist() == whole.bin_of.tolist()
+    assert halved.loads.tolist() == (whole.loads / 2).tolist()
+
+
+# The methods
+
+
+@given(worlds())
+@few
+def test_lpt_takes_the_heaviest_item_to_the_lightest_bin_with_room(world: World) -> None:
+    # With weights that rise with tokens: else bins that lacked room are not all looked at again.
+    world.weights = world.tokens * 3
+    expected = least_loaded_of(world)
+    made = world.run(tokens=world.tokens, cap=world.cap, exchange=False)
+    assert (made.method == "lpt") == (expected is not None)
+    if expected is not None:
+        assert made.bin_of.tolist() == expected
+    world.cap = ANY
+    assert world.run(exchange=False).bin_of.tolist() == least_loaded_of(world)
+
+
+@given(
+    st.lists(st.integers(0, 40), min_size=1, max_size=7),
+    st.integers(1, 3),
+    st.sampled_from(["lpt", "karmarkar-karp"]),
+    st.booleans(),
+)
+@few
+def test_no_heaviest_bin_is_over_four_thirds_of_the_best(
+    weights: list[int], bins: int, method: str, exchange: bool
+) -> None:
+    best = sums_of(every_way(len(weights), bins), np.array(weights), bins).max(axis=1).min()
+    made = partition(weights, bins, method=method, exchange=exchange)
+    assert made.loads.max() <= (4 / 3 - 1 / (3 * bins)) * best + 1e-9
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 40), st.integers(1, 9)), min_size=1, max_size=7),
+    st.integers(1, 3),
+    st.booleans(),
+    st.integers(9, 40),
+)
+@few
+def test_the_lower_bound_is_at_most_the_best(
+    items: list[tuple[int, int]], bins: int, equal_counts: bool, cap: int
+) -> None:
+    weights, tokens = np.array(items).T
+    ways = every_way(len(weights), bins)
+    counts = sums_of(ways, np.ones(len(weights), np.int64), bins)
+    allowed = sums_of(ways, tokens, bins).max(axis=1) <= cap
+    if equal_counts:
+        allowed &= counts.max(axis=1) - counts.min(axis=1) <= 1
+    assume(allowed.any())
+    best = sums_of(ways[allowed], weights, bins).max(axis=1).min()
+    limits = {"equal_counts": equal_counts, "tokens": tokens, "cap": cap}
+    assert lower_bound(weights, bins, **limits) <= best
+    assert lower_bound(weights / 4, bins, **limits) <= best / 4 + 1e-9
+
+
+@given(st.integers(1, 40), st.integers(1, 8), st.integers(0, 2**32))
+@few
+def test_karmarkar_karp_is_as_with_a_load_for_every_bin(count: int, bins: int, seed: int) -> None:
+    # Of such weights no two differences are equal, so that there is one outcome.
+    weights = np.random.default_rng(seed).integers(1, 1 << 55, count)
+    made = partition(weights, bins, method="karmarkar-karp", exchange=False)
+    assert sorted(made.loads.tolist()) == sorted(differences_of(weights, bins))
+
+
+def test_karmarkar_karp_evens_out_where_the_heaviest_first_does_not() -> None:
+    weights = [8, 7, 6, 5, 4]
+    loads = {m: partition(weights, 2, method=m, exchange=False).loads.max() for m in METHODS}
+    assert loads == {"lpt": 17, "karmarkar-karp": 16, "zigzag": 17}
+
+
+def test_zigzag_deals_there_and_back() -> None:
+    made = partition([9, 8, 7, 6, 5, 4, 3, 2], 3, method="zigzag", exchange=False)
+    assert made.bin_of.tolist() == [0, 1, 2, 2, 1, 0, 0, 1]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_of_equal_items_the_first_goes_first(method: str) -> None:
+    assert partition([5, 5, 5], 3, method=method).bin_of.tolist() == [0, 1, 2]
+
+
+def test_heaviest_first_keeps_equal_weights_in_place() -> None:
+    weights = np.random.default_rng(0).integers(0, 50, 3000) << 40
+    assert heaviest_first(weights).tolist() == sorted(range(3000), key=lambda i: -weights[i])
+
+
+# How good
+
+
+@pytest.mark.parametrize("equal_counts", [False, True])
+@pytest.mark.parametrize(("count", "sigma"), [(64, 1.4), (256, 1.4), (256, 0.8), (4096, 1.4)])
+def test_the_heaviest_bin_is_within_a_thousandth_of_the_lower_bound(
+    count: int, sigma: float, equal_counts: bool
+) -> None:
+    for seed in range(5):
+        weights = cost(documents(count, seed, sigma))
+        bins = max(2, int(0.98 * weights.sum() / weights.max()))
+        made = partition(weights, bins, equal_counts=equal_counts)
+        bound = lower_bound(weights, bins, equal_counts=equal_counts)
+        assert made.loads.max() <= 1.001 * bound
+
+
+@pytest.mark.parametrize(("sigma", "cap"), [(1.4, 32_768), (1.0, 16_384)])
+def test_batches_that_fill_the_cap_are_divided_within_it_and_evenly(sigma: float, cap: int) -> None:
+    above = []
+    for seed in range(60):
+        lengths = documents(256, seed, sigma, cap)
+        bins = bins_needed(lengths, cap)
+        made = partition(cost(lengths), bins, tokens=lengths, cap=cap)
+        assert made.tokens is not None
+        assert made.tokens.max() <= cap
+        bound = lower_bound(cost(lengths), bins, tokens=lengths, cap=cap)
+        above.append(made.loads.max() / bound)
+    assert np.mean(above) < 1.02
+
+
+def test_two_light_items_are_exchanged_for_one_heavier(monkeypatch: pytest.MonkeyPatch) -> None:
+    weights = [9, 2, 4, 3, 3, 5]
+    before = partition(weights, 2, exchange=False)
+    assert [sorted(np.array(weights)[before.items(b)]) for b in range(2)] == [[2, 3, 9], [3, 4, 5]]
+    assert partition(weights, 2).loads.tolist() == [13, 13]
+    # No single item given for one or for nothing does that.
+    monkeypatch.setattr(exchanges, "_PAIRED", 0)
+    assert partition(weights, 2).loads.tolist() == [14, 12]
+
+
+def test_with_equal_counts_the_heaviest_item_gets_the_lightest_beside_it() -> None:
+    # The lightest items are not in the lightest bins, but where else they are.
+    weights = cost(documents(256, 1, 0.8))
+    made = partition(weights, 16, equal_counts=True)
+    heaviest = np.sort(weights)
+    assert made.loads.max() <= 1.001 * max(heaviest[-1] + heaviest[:15].sum(), weights.sum() / 16)
+
+
+def test_the_pairs_of_bins_compared_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared = []
+    compare = exchanges._Bins.compare
+
+    def counting(self: Any, *args: Any) -> Any:
+        compared.append(args)
+        return compare(self, *args)
+
+    monkeypatch.setattr(exchanges._Bins, "compare", counting)
+    weights = cost(documents(20_000, 0, 2.0))
+    for bins in (2, 30, 500):
+        compared.clear()
+        partition(weights, bins, method="zigzag")
+        assert 0 < len(compared) <= min(64 + 2 * bins, 256) + 2 * exchanges._PARTNERS
+
+
+# Hard caps
+
+
+@pytest.mark.parametrize("multiple_of", [1, 4, 7])
+@given(world=worlds())
+@few
+def test_the_bins_needed_suffice_for_every_method(world: World, multiple_of: int) -> None:
+    needed = bins_needed(world.tokens, world.cap, multiple_of=multiple_of)
+    assert needed > 0
+    assert needed % multiple_of == 0
+    for method in METHODS:
+        made = partition(world.weights, needed, tokens=world.tokens, cap=world.cap, method=method)
+        assert made.tokens is not None
+        assert made.tokens.max() <= world.cap
+
+
+# Each is the outcome of the first way below that keeps the cap.
+@pytest.mark.parametrize(
+    ("method", "weights", "tokens", "cap", "equal_counts", "made_by"),
+    [
+        ("lpt", [3, 2, 3], [1, 2, 4], 4, False, "lpt"),
+        ("karmarkar-karp", [7, 5, 6], [9, 2, 4], 9, False, "karmarkar-karp"),
+        ("karmarkar-karp", [3, 2, 3], [1, 2, 4], 4, False, "lpt"),
+        ("zigzag", [7, 5, 6], [9, 2, 4], 9, False, "zigzag"),
+        ("zigzag", [3, 2, 3], [1, 2, 4], 4, True, "lpt"),
+        ("lpt", [9, 1, 7], [2, 9, 5], 9, False, "lpt-by-tokens"),
+        ("karmarkar-karp", [9, 1, 7], [2, 9, 5], 9, False, "lpt-by-tokens"),
+        ("lpt", [4, 4, 8, 6, 5], [5, 5, 6, 8, 5], 15, False, "best-fit"),
+        ("lpt", [4, 4, 8, 6, 5], [5, 5, 6, 8, 5], 15, True, "even-tokens"),
+    ],
+)
+def test_a_method_that_exceeds_the_cap_is_stood_in_for_and_that_is_told(
+    method: str,
+    weights: list[int],
+    tokens: list[int],
+    cap: int,
+    equal_counts: bool,
+    made_by: str,
+) -> None:
+    made = partition(weights, 2, tokens=tokens, cap=cap, method=method, equal_counts=equal_counts)
+    assert made.method == made_by
+    assert made.tokens is not None
+    assert made.tokens.max() <= cap
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"bins": 0}, "bins=0 must be at least 1"),
+        ({"bins": 2.0}, "bins=2.0 must be an integer"),
+        ({"method": "greedy"}, "method='greedy' must be one of lpt, karmarkar-karp, zigzag"),
+        ({"method": "karmarkar-karp", "equal_counts": True}, "leaves counts as they come"),
+        ({"cap": 10}, "cap=10 needs the tokens of each item"),
+        ({"cap": 0, "tokens": [1, 1, 1]}, "cap=0 must be at least 1"),
+        ({"cap": 2**31, "tokens": [1, 1, 1]}, "must be at most 2,147,483,647"),
+        ({"tokens": [1, 2]}, "tokens has 2 entries for 3 items"),
+        ({"tokens": [1, 0, 2]}, r"tokens\[1\]=0 must be at least 1"),
+        ({"tokens": [1.5, 1, 2]}, r"type float64 must be \[items\] integers"),
+        ({"together": [1]}, "together has 1 entries for 3 items"),
+        ({"weights": [1, -2, 3]}, r"weights\[1\]=-2 must be finite and not negative"),
+        ({"weights": [1, 2, np.nan]}, r"weights\[2\]=nan must be finite"),
+        ({"weights": [[1, 2], [3, 4]]}, r"shape \(2, 2\)"),
+        ({"weights": ["a"]}, "numbers"),
+        ({"weights": [2**61, 2**61, 1]}, r"stay below 2\*\*62"),
+        ({"weights": [1e308, 1e308, 1.0]}, "weights sum to inf"),
+        ({"cap": 7, "tokens": [3, 8, 1]}, "item 1 has 8 tokens, over cap=7; truncate or split"),
+        (
+            {"cap": 7, "tokens": [3, 1, 5], "together": [4, 9, 4]},
+            "2 items kept together, the first of them item 0, have 8 tokens, over cap=7",
+        ),
+        (
+            {"cap": 7, "tokens": [5, 5, 5]},
+            "3 items of 15 tokens do not fit into bins=2 of cap=7 tokens: take 3 bins",
+        ),
+        (
+            {"cap": 7, "tokens": [5, 5, 5], "equal_counts": True},
+            "equal_counts=True: raise cap to 10, take more bins",
+        ),
+    ],
+)
+def test_what_cannot_be_divided_is_refused_with_value_limit_and_remedy(
+    arguments: dict[str, Any], message: str
+) -> None:
+    given_ = {"weights": [1, 2, 3], "bins": 2} | arguments
+    with pytest.raises(ConfigurationError, match=message):
+        partition(given_.pop("weights"), given_.pop("bins"), **given_)
+
+
+def test_bins_that_are_a_multiple_of_nothing_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match="multiple_of=0 must be at least 1"):
+        bins_needed([1, 2], 5, multiple_of=0)
+    with pytest.raises(ConfigurationError, match="item 1 has 6 tokens, over cap=5"):
+        bins_needed([1, 6], 5)
+
+
+def test_nothing_is_divided_into_empty_bins() -> None:
+    made = partition([], 3, tokens=[], cap=5, together=[])
+    assert made.loads.tolist() == [0, 0, 0]
+    assert made.imbalance == 1.0
+    assert bins_needed([], 5, multiple_of=4) == 4
+    assert lower_bound([], 3, equal_counts=True) == 0
+
+
+def test_bins_become_groups_unless_one_is_empty() -> None:
+    groups = partition([4, 3, 2, 1], 2).groups()
+    assert [groups.group(g).tolist() for g in range(2)] == [[0, 3], [1, 2]]
+    with pytest.raises(ConfigurationError, match="1 of bins=3 are empty, for 2 items"):
+        partition([4, 3], 3).groups()
+
+
+def test_imbalance_is_the_heaviest_bin_over_the_mean() -> None:
+    assert partition([3, 1], 2).imbalance == 1.5
+
+
+# With numba and without
+
+
+@needs_numba
+@given(worlds(), st.booleans(), st.booleans())
+@few
+def test_compiled_and_plain_place_every_item_alike(
+    world: World, capped: bool, equal_counts: bool
+) -> None:
+    weights = (world.weights * 1000).astype(np.int64)
+    limits: dict[str, Any] = {"equal_counts": equal_counts}
+    if capped:
+        limits |= {"tokens": world.tokens, "cap": world.cap}
+    order = heaviest_first(weights)
+    plain = place(weights, world.bins, order, **limits)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(least_loaded, "_COMPILE_FROM", 0)
+        fast = place(weights, world.bins, order, **limits)
+    assert (plain is None) == (fast is None)
+    if plain is not None and fast is not None:
+        assert plain.tolist() == fast.tolist()
+
+
+@needs_numba
+def test_many_items_are_divided_alike_with_numba_and_without(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lengths = documents(least_loaded._COMPILE_FROM, 0)
+    limits = {"tokens": lengths, "cap": int(1.05 * lengths.sum() / 64)}
+    fast = partition(cost(lengths), 64, **limits)
+    monkeypatch.setattr(least_loaded, "compiled", lambda: None)
+    assert (partition(cost(lengths), 64, **limits).bin_of == fast.bin_of).all()
+
+
+@needs_numba
+def test_the_largest_sums_are_placed_alike_with_numba_and_without(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    weights = np.full(8, (1 << 59) - 1000)
+    weights[::3] -= np.arange(3)
+    plain = partition(weights, 5, method="lpt", exchange=False)
+    monkeypatch.setattr(least_loaded, "_COMPILE_FROM", 0)
+    fast = partition(weights, 5, method="lpt", exchange=False)
+    assert fast.bin_of.tolist() == plain.bin_of.tolist()
+    assert fast.loads.sum() == weights.sum()
+
+
+WINDOW = """
+import sys
+import numpy as np
+from evenstep.plan.partition import partition
+partition(np.arange(2000), 8, tokens=np.arange(1, 2001), cap=10**6)
+print("numba" in sys.modules)
+"""
+
+
+def test_dividing_a_window_does_not_load_numba() -> None:
+    ran = subprocess.run([sys.executable, "-c", WINDOW], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "False"
+
+
+def test_without_numba_nothing_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "numba", None)  # makes the import fail
+    assert compiled.__wrapped__() is None
