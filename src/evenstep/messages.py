@@ -28,6 +28,7 @@ __all__ = [
     "encode_hello",
     "encode_proposal",
     "encode_receipt",
+    "is_abort",
     "open_all",
 ]
 
@@ -123,10 +124,14 @@ def abort_message(reason: str) -> bytes:
     return encode(_ABORT, 0, reason.encode())
 
 
+def is_abort(message: bytes) -> bool:
+    return message[:1] == _ABORT
+
+
 def check_no_abort(messages: Sequence[bytes]) -> None:
     """Raises `PeerError` for the first rank whose message is an abort."""
     for rank, message in enumerate(messages):
-        if message[:1] == _ABORT:
+        if is_abort(message):
             raise PeerError(f"rank {rank} failed: {message[_HEAD.size :].decode()}")
 
 

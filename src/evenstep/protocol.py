@@ -161,6 +161,11 @@ class RankProtocol:
         return self.received - self.emitted - self.dropped - self.undelivered
 
     @property
+    def taken(self) -> int:
+        """Arrival numbers below this one have been in a window."""
+        return self._buffer.taken
+
+    @property
     def wanted(self) -> int:
         """Samples still needed before `outgoing` may be called; 0 when it may."""
         if self._phase is not _Phase.FILLING or self._source_ended:

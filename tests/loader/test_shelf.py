@@ -28,6 +28,7 @@ def put(shelf: Shelf, numbers: list[int], planned: int = 0) -> None:
             numbers=np.array(numbers, np.int64),
             columns=np.array([[n, n, 0] for n in numbers], np.int64),
             planned=planned,
+            digests=np.array([7 * n for n in numbers], np.int64),
         )
     )
 
@@ -77,10 +78,12 @@ def test_columns_come_in_order_and_those_of_planned_samples_to_nobody() -> None:
     put(shelf, [10])
     shelf.end()
     seen = []
-    while (arrived := shelf.next_columns()) is not None:
-        columns, numbers = arrived
-        assert columns[:, 0].tolist() == numbers.tolist()
-        seen += numbers.tolist()
+    while (arrived := shelf.next_arrived()) is not None:
+        numbers = arrived.numbers.tolist()
+        assert arrived.columns[:, 0].tolist() == numbers
+        assert arrived.digests is not None
+        assert arrived.digests.tolist() == [7 * n for n in numbers]
+        seen += numbers
     assert seen == [8, 9, 10]
     assert shelf.take(array(5, 6))[0] == ["s5", "s6"]
 
@@ -111,7 +114,7 @@ def test_who_takes_waits_until_all_are_there() -> None:
 def test_who_plans_waits_for_new_samples() -> None:
     shelf = Shelf(10)
     put(shelf, [0], planned=1)
-    thread, results = in_thread(shelf.next_columns)
+    thread, results = in_thread(shelf.next_arrived)
     thread.join(0.1)
     assert not results
     put(shelf, [1])
@@ -138,10 +141,10 @@ def test_after_the_end_what_is_there_is_still_given_and_nothing_more_is_taken_in
         thread.join(WAIT)
     assert [type(error) for error in refused + missed] == [Closed, InvariantError]
     assert str(missed[0]) == "samples [2] never arrived"
-    columns = shelf.next_columns()
-    assert columns is not None
-    assert columns[1].tolist() == [0, 1]
-    assert shelf.next_columns() is None
+    arrived = shelf.next_arrived()
+    assert arrived is not None
+    assert arrived.numbers.tolist() == [0, 1]
+    assert shelf.next_arrived() is None
     assert shelf.take(array(0, 1))[0] == ["s0", "s1"]
 
 
@@ -168,9 +171,9 @@ def test_the_first_failure_is_what_planning_and_taking_meet_after_what_came_befo
     shelf.end(SampleError("sample 1 is torn"))
     shelf.end(SampleError("a later one"))
     shelf.end()
-    assert shelf.next_columns() is not None
+    assert shelf.next_arrived() is not None
     with pytest.raises(SampleError, match="sample 1 is torn"):
-        shelf.next_columns()
+        shelf.next_arrived()
     thread.join(WAIT)
     assert str(results[0]) == "sample 1 is torn"
     assert shelf.take(array(0))[0] == ["s0"]
@@ -180,7 +183,7 @@ def test_leaving_lets_everybody_go() -> None:
     shelf = Shelf(1)
     put(shelf, [0], planned=1)
     calls = [
-        in_thread(shelf.next_columns),
+        in_thread(shelf.next_arrived),
         in_thread(lambda: shelf.take(array(1))),
         in_thread(lambda: shelf.peek(2)),
         in_thread(lambda: put(shelf, [3])),

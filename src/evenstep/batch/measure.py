@@ -19,7 +19,7 @@ import torch
 from evenstep.batch.labels import as_array, count_supervised, labels_of
 from evenstep.errors import ConfigurationError, SampleError
 
-__all__ = ["VISION_GRIDS", "Measure", "length_of", "patches_of", "supervised_of"]
+__all__ = ["VISION_GRIDS", "Measure", "length_of", "patches_of", "supervised_of", "tokens_of"]
 
 VISION_GRIDS = {"image_grid_thw": "pixel_values", "video_grid_thw": "pixel_values_videos"}
 """Grid field -> pixel field, as processors of the Qwen-VL kind name them: the grid has one row
@@ -39,7 +39,7 @@ def length_of(sample: Any) -> int:
     Raises:
         SampleError: the tokens are not found, or are not one-dimensional.
     """
-    tokens = _tokens_of(sample)
+    tokens = tokens_of(sample)
     length = _sequence_length(tokens)
     if length is not None:
         return length
@@ -67,7 +67,7 @@ def supervised_of(sample: Any, length: int) -> int:
     Raises:
         SampleError: the labels are neither numbers nor text.
     """
-    tokens = _tokens_of(sample)
+    tokens = tokens_of(sample)
     if _sequence_length(tokens) is None:
         tokens = None
     labels = labels_of(sample)
@@ -201,7 +201,7 @@ def _field(sample: Any, name: str) -> Any | None:
     return sample.get(name) if isinstance(sample, Mapping) else getattr(sample, name, None)
 
 
-def _tokens_of(sample: Any) -> Any | None:
+def tokens_of(sample: Any) -> Any | None:
     if isinstance(sample, Mapping):
         return sample.get("input_ids")
     if isinstance(sample, (torch.Tensor, np.ndarray)):

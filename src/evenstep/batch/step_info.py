@@ -29,7 +29,9 @@ class StepInfo:
     step: int
     """Counts from 0 in every epoch, equal on all ranks."""
     rank: int
+    """Data-parallel rank, which all totals are counted by."""
     world_size: int
+    """Data-parallel ranks."""
     filler: bool
     """True where this rank had nothing left and trains a minimal batch with `loss_scale` 0."""
     indices: tuple[Any, ...] | None
@@ -40,6 +42,9 @@ class StepInfo:
     loss_scales: tuple[float, ...] = ()
     """The same for the loss of each micro-batch, where the batch is a list of them; 0 for one that
     only keeps the other ranks company. Empty where a step is one batch."""
+    context_rank: int = 0
+    """Which shard of every micro-batch this is, where context-parallel ranks share them. Loss
+    scales are those of the shard: for gradients averaged over all ranks of both kinds."""
 
     @property
     def samples(self) -> int:
@@ -101,6 +106,7 @@ class StepInfo:
             "step": self.step,
             "rank": self.rank,
             "world_size": self.world_size,
+            "context_rank": self.context_rank,
             "filler": self.filler,
             "indices": None if self.indices is None else [_plain(i) for i in self.indices],
             "loss_scale": self.loss_scale,

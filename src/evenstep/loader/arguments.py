@@ -18,6 +18,7 @@ from evenstep.protocol import EXHAUSTED_MODES
 
 __all__ = [
     "check_choices",
+    "check_context_parallel",
     "check_order",
     "check_workers",
     "resolve_collate",
@@ -34,6 +35,18 @@ def check_choices(*, loss_scaling: str, exhausted: str, group: Any) -> None:
         raise ConfigurationError(f"exhausted={exhausted!r} must be one of {EXHAUSTED_MODES}")
     if isinstance(group, str) and group != "local":
         raise ConfigurationError(f'group={group!r} must be a process group, None or "local"')
+
+
+def check_context_parallel(policy: Policy, loss_scaling: str) -> None:
+    """Refuses what shards of micro-batches have no meaning for."""
+    if policy.context_parallel == 1:
+        return
+    if loss_scaling not in ("token", "none"):
+        raise ConfigurationError(
+            f"loss_scaling={loss_scaling!r} weights whole samples, and with context_parallel="
+            f"{policy.context_parallel} a rank holds parts of them; use 'token', or 'none' where "
+            "the trainer divides by the tokens of all ranks"
+        )
 
 
 def check_workers(num_workers: int, **needing: Any) -> None:

@@ -36,6 +36,7 @@ from evenstep.errors import (
 from evenstep.loader.collating import make_step
 from evenstep.loader.intake import Intake
 from evenstep.loader.mark import BadSample, Mark, RoundMark
+from evenstep.loader.peers import Witness
 from evenstep.loader.reception import Reception
 from evenstep.loader.shelf import Closed, Shelf
 from evenstep.loader.spare import Spare, pack_sample
@@ -116,6 +117,7 @@ class EpochRun:
         self._seeds = seeds
         self._shelf = Shelf(2 * self._protocol.window_size)
         self._spare = Spare()
+        self._witness = Witness()
         self._trail = Trail(max(spec.num_workers, 1), epoch.sources) if spec.iterable else None
         self._reception = Reception(spec, epoch, self._spare)
         self._steps: queue.SimpleQueue[tuple[PlannedStep, Mark] | None] = queue.SimpleQueue()
@@ -206,16 +208,21 @@ class EpochRun:
         try:
             while not protocol.finished:
                 while protocol.wanted:
-                    arrived = self._shelf.next_columns()
+                    arrived = self._shelf.next_arrived()
                     if arrived is None:
                         protocol.end_of_source()
                     else:
-                        protocol.receive(*arrived)
+                        protocol.receive(arrived.columns, arrived.numbers)
+                        if arrived.digests is not None:
+                            self._witness.note(arrived.numbers, arrived.digests)
                 if (number := protocol.lends) is not None:
                     protocol.lend(self._lendable(number))
                 if self._failure is not None:
                     raise self._failure
-                steps = protocol.incoming(self._ports.exchange(protocol.outgoing()))
+                message = protocol.outgoing()
+                if self._spec.policy.context_parallel > 1:
+                    message = self._witness.sign(message, protocol.taken)
+                steps = protocol.incoming(self._ports.exchange(message))
                 self._spare.borrow(protocol.borrowed)
                 if steps:
                     self._begin_round(steps)

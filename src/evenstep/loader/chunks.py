@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from torch.utils.data import Dataset, Subset, get_worker_info
 
+from evenstep.batch.digest import digests_of
 from evenstep.batch.measure import Measure
 from evenstep.errors import SampleError
 from evenstep.loader.arena import Packed, Writer
@@ -68,6 +69,8 @@ class Chunk:
     bad: tuple[tuple[int, str], ...] = ()
     """The samples left out: which, and why."""
     origin: Origin | None = None
+    digests: npt.NDArray[np.int64] | None = None
+    """[samples] of what they hold, where other ranks must prepare the same."""
 
 
 class Transparent:
@@ -194,12 +197,13 @@ class ChunkCollate:
                 raise
             places, columns, bad = self._without_bad(raw)
         samples = [raw.samples[place] for place in places.tolist()]
+        digests = digests_of(samples) if self._policy.context_parallel > 1 else None
         payload: Packed | list[Any] = samples
         if self._packed and samples:
             if self._writer is None:  # made in the worker, never before it is forked
                 self._writer = Writer()
             payload = self._writer.pack(samples)
-        return Chunk(len(raw.samples), places, columns, payload, tuple(bad), raw.origin)
+        return Chunk(len(raw.samples), places, columns, payload, tuple(bad), raw.origin, digests)
 
     def _columns(self, samples: list[Any], names: list[str]) -> npt.NDArray[np.int64]:
         if not samples:

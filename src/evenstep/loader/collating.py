@@ -10,6 +10,7 @@ from evenstep.batch.check import check_packed, check_supervised
 from evenstep.batch.loss_scale import loss_scale, micro_batch_scales
 from evenstep.batch.step_info import StepInfo
 from evenstep.errors import CollateError, EvenstepError
+from evenstep.loader.own_shard import own_shards
 from evenstep.loader.seeding import rank_seed, sample_seed, seed_everything
 from evenstep.loader.spare import Spare
 from evenstep.loader.spec import LoaderSpec
@@ -63,6 +64,13 @@ def make_step(
     scale = loss_scale(
         totals, spec.rank, spec.loss_scaling, mean_supervised=planned.mean_supervised
     )
+    peers = spec.policy.context_parallel
+    if peers > 1:
+        whole = sum(supervised)
+        batches, held = own_shards(spec, batches)
+        supervised = held[: len(groups)]
+        if spec.loss_scaling == "token":
+            scale *= peers * sum(supervised) / whole if whole else 0.0
     scales: tuple[float, ...] = ()
     if wanted > 1:
         scales = micro_batch_scales(scale, spec.loss_scaling, list(map(len, groups)), supervised)
@@ -72,6 +80,7 @@ def make_step(
         step=planned.index,
         rank=spec.rank,
         world_size=spec.world_size,
+        context_rank=spec.context_rank,
         filler=planned.filler,
         indices=None if spec.iterable else indices,
         totals=totals,

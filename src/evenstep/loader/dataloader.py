@@ -17,6 +17,7 @@ from evenstep.batch.step_info import StepInfo, attach_step
 from evenstep.errors import ConfigurationError, MismatchError
 from evenstep.loader.arguments import (
     check_choices,
+    check_context_parallel,
     check_order,
     check_workers,
     resolve_collate,
@@ -35,6 +36,7 @@ from evenstep.loader.iterator import StepIterator
 from evenstep.loader.mark import BadSample, Mark
 from evenstep.loader.order import Share, walk
 from evenstep.loader.own_place import OwnPlace
+from evenstep.loader.peers import Place
 from evenstep.loader.position import Position
 from evenstep.loader.process import BatcherProcess
 from evenstep.loader.spec import EpochSpec, LoaderSpec
@@ -89,8 +91,10 @@ class DataLoader:
             from its beginning and throwing away what came before.
         exhausted: "pad" or "stop", for ranks that run out before the others; see
             `evenstep.protocol.RankProtocol`.
-        group: the data-parallel process group. None is the default group where torch.distributed
-            is initialised, else this process alone; "local" is this process alone in any case.
+        group: the process group of all ranks that train on these steps: the data-parallel ones,
+            and those that share micro-batches with them (`WorkloadPacking.context_parallel`), next
+            to each other. None is the default group where torch.distributed is initialised, else
+            this process alone; "local" is this process alone in any case.
 
     Raises:
         ConfigurationError: an argument is wrong or contradicts another.
@@ -144,6 +148,7 @@ class DataLoader:
             collate_threads=collate_threads,
         )
         check_choices(loss_scaling=loss_scaling, exhausted=exhausted, group=group)
+        check_context_parallel(policy, loss_scaling)
         check_workers(
             num_workers,
             prefetch_factor=prefetch_factor,
@@ -471,14 +476,21 @@ class DataLoader:
         return self._group == "local" or (self._group is None and not distributed)
 
     def _place(self) -> tuple[int, int]:
-        """(rank, world size), without a word to the other ranks."""
-        if self._alone():
-            return 0, 1
-        return dist.get_rank(self._group), dist.get_world_size(self._group)
+        """(data-parallel rank, data-parallel ranks), without a word to the other ranks."""
+        number, size = 0, 1
+        if not self._alone():
+            number, size = dist.get_rank(self._group), dist.get_world_size(self._group)
+        place = Place(number, size, self.policy.context_parallel)
+        return place.rank, place.world_size
 
     def _connect(self) -> Exchange:
         if self._exchange is None:
-            self._exchange = LocalExchange() if self._alone() else GlooExchange(self._group)
+            parallel = self.policy.context_parallel
+            self._exchange = (
+                LocalExchange()
+                if self._alone()
+                else GlooExchange(self._group, context_parallel=parallel)
+            )
             close_at_exit(self)
         if self._exchange.failure is not None:
             raise self._exchange.failure
@@ -489,8 +501,9 @@ class DataLoader:
             dataset=self.dataset,
             iterable=self._iterable,
             policy=self.policy,
-            rank=exchange.rank,
-            world_size=exchange.world_size,
+            rank=exchange.place.rank,
+            world_size=exchange.place.world_size,
+            context_rank=exchange.place.context_rank,
             seed=self.seed,
             buffer_size=self.buffer_size,
             exhausted=self.exhausted,

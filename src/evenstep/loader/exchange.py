@@ -30,6 +30,7 @@ import torch
 import torch.distributed as dist
 
 from evenstep.errors import PeerError
+from evenstep.loader.peers import Place
 from evenstep.messages import abort_message, check_no_abort
 
 __all__ = ["Exchange", "GlooExchange", "LocalExchange", "Session"]
@@ -128,8 +129,7 @@ class Session:
 class Exchange:
     """A thread that serves one session after the other."""
 
-    rank = 0
-    world_size = 1
+    place = Place(0, 1)
 
     def __init__(self) -> None:
         self.failure: PeerError | None = None
@@ -191,24 +191,28 @@ class LocalExchange(Exchange):
 class GlooExchange(Exchange):
     """All ranks of a process group."""
 
-    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
+    def __init__(
+        self, group: dist.ProcessGroup | None = None, *, context_parallel: int = 1
+    ) -> None:
         """
         Args:
-            group: the data-parallel group; the default group when None. All its ranks must make
-                their exchanges in the same order, as with any collective.
+            group: all ranks that train on the loader's steps; the default group when None. They
+                must make their exchanges in the same order, as with any collective.
+            context_parallel: ranks that share every micro-batch; see `evenstep.loader.peers`.
 
         Raises:
             PeerError: a rank died meanwhile.
         """
         ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
-        self.rank = dist.get_rank(group)
-        self.world_size = len(ranks)
+        self._rank = dist.get_rank(group)
+        self._size = len(ranks)
+        self.place = Place(self._rank, self._size, context_parallel)
         # torch names a group of all ranks by a counter. One of some ranks, who make it without the
         # others, it names by how many groups exist: so none of these may go while more may come.
-        self._keep = self.world_size < dist.get_world_size()
+        self._keep = self._size < dist.get_world_size()
         lasting = hasattr(dist.ProcessGroup, "set_timeout")  # newer torch
         here: dict[str, Any] = {"host": socket.gethostname(), "pid": os.getpid()}
-        self._peers: list[Any] = [None] * self.world_size
+        self._peers: list[Any] = [None] * self._size
         limit = None if lasting else _FOREVER
         try:
             if dist.get_backend(group) == "gloo":
@@ -224,7 +228,7 @@ class GlooExchange(Exchange):
             dist.all_gather_object(self._peers, here, group=self._group)
         except RuntimeError as error:
             raise PeerError(
-                f"rank {self.rank} could not connect to the other ranks, one of which has died or "
+                f"rank {self._rank} could not connect to the other ranks, one of which has died or "
                 f"does not use this loader ({_what(error)})"
             ) from error
         if lasting:  # so far there was a time limit, for a rank that never comes
@@ -238,6 +242,8 @@ class GlooExchange(Exchange):
                 message = session.message(TICK)
             state = _WAITING if message is None else _MESSAGE if message else _DONE
             states, messages = self._tick(state, message or b"")
+            if _WAITING not in states:
+                messages = self.place.fold(messages)
             if all(s == _DONE for s in states):
                 return
             if _WAITING in states:
@@ -265,7 +271,7 @@ class GlooExchange(Exchange):
 
     def _gather(self, data: bytes) -> list[bytes]:
         tensor = torch.frombuffer(bytearray(data), dtype=torch.uint8)
-        out = [torch.empty_like(tensor) for _ in range(self.world_size)]
+        out = [torch.empty_like(tensor) for _ in range(self._size)]
         dist.all_gather(out, tensor, group=self._group)
         return [t.numpy().tobytes() for t in out]
 
@@ -281,7 +287,7 @@ class GlooExchange(Exchange):
             if peer["host"] == socket.gethostname() and not _alive(peer["pid"])
         ]
         who = ", ".join(dead) + " died" if dead else "a rank on another host died or failed"
-        return PeerError(f"{who}, so rank {self.rank} can make no further step ({_what(error)})")
+        return PeerError(f"{who}, so rank {self._rank} can make no further step ({_what(error)})")
 
     def _release(self) -> None:
         group, self._group = self._group, None

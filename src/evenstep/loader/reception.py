@@ -33,6 +33,8 @@ class Received:
     columns: Int64Array
     planned: int
     """How many of them, from the first on, belong to the round that is gone on with."""
+    digests: Int64Array | None
+    """[samples] see `Chunk.digests`."""
 
 
 class Reception:
@@ -57,19 +59,20 @@ class Reception:
             self._skip(number, index, reason)
         payload = arrival.chunk.payload
         samples = self._reader.unpack(payload) if isinstance(payload, Packed) else payload
-        columns = arrival.chunk.columns
+        columns, digests = arrival.chunk.columns, arrival.chunk.digests
         if samples and self._fills_steps:
             self._spare.offer(samples, columns[:, 0])
         if len(arrival.kept) < len(samples):
             samples = [samples[i] for i in arrival.kept.tolist()]
             columns = columns[arrival.kept]
+            digests = digests if digests is None else digests[arrival.kept]
         if not samples:
             return None
         indices = arrival.indices or [None] * len(samples)
         if self._epoch.expected is not None:
             self._epoch.expected.check(arrival.numbers, columns[:, 0], indices)
         planned = self._check_planned(indices, arrival.numbers, columns)
-        return Received(samples, indices, arrival.numbers, columns, planned)
+        return Received(samples, indices, arrival.numbers, columns, planned, digests)
 
     def bad_before(self, number: int | None = None) -> tuple[BadSample, ...]:
         """Samples left out with arrival numbers below `number`, each given once."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -12,13 +12,21 @@ import numpy.typing as npt
 from evenstep.errors import InvariantError
 from evenstep.loader.reception import Received
 
-__all__ = ["Closed", "Shelf"]
+__all__ = ["Arrived", "Closed", "Shelf"]
 
 Int64Array = npt.NDArray[np.int64]
 
 
 class Closed(Exception):
     """The trainer has left this epoch: stop working on it."""
+
+
+class Arrived(NamedTuple):
+    """Some samples, without what is in them."""
+
+    columns: Int64Array
+    numbers: Int64Array
+    digests: Int64Array | None
 
 
 class Shelf:
@@ -32,7 +40,7 @@ class Shelf:
         self._limit = limit
         self._changed = threading.Condition()
         self._samples: dict[int, tuple[Any, Any]] = {}  # arrival number -> (sample, index)
-        self._new: deque[tuple[Int64Array, Int64Array]] = deque()
+        self._new: deque[Arrived] = deque()
         self._stopped = False
         self._ended = False
         self._closed = False
@@ -51,7 +59,14 @@ class Shelf:
             pairs = zip(received.samples, received.indices, strict=True)
             self._samples.update(zip(numbers.tolist(), pairs, strict=True))
             if len(numbers) > planned:
-                self._new.append((received.columns[planned:], numbers[planned:]))
+                digests = received.digests
+                self._new.append(
+                    Arrived(
+                        received.columns[planned:],
+                        numbers[planned:],
+                        digests if digests is None else digests[planned:],
+                    )
+                )
             self._changed.notify_all()
 
     def stop(self) -> None:
@@ -66,9 +81,9 @@ class Shelf:
             self._ended, self._failure = True, self._failure or failure
             self._changed.notify_all()
 
-    def next_columns(self) -> tuple[Int64Array, Int64Array] | None:
-        """Columns and arrival numbers of the next samples, or None at the end. Raises what ended
-        the intake early."""
+    def next_arrived(self) -> Arrived | None:
+        """What planning needs of the next samples, or None at the end. Raises what ended the intake
+        early."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed or self._new or self._ended)
             if self._closed:

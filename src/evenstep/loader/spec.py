@@ -24,7 +24,11 @@ class LoaderSpec:
     iterable: bool
     policy: Policy
     rank: int
+    """Data-parallel rank."""
     world_size: int
+    """Data-parallel ranks."""
+    context_rank: int
+    """Which shard of every micro-batch is this process's."""
     seed: int
     buffer_size: int
     exhausted: str

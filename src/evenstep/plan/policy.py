@@ -19,7 +19,7 @@ import dataclasses
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,9 @@ from evenstep.cost import Cost, MemoryLimit, PaddedTokenCost
 from evenstep.errors import ConfigurationError, InvariantError, SampleError
 from evenstep.plan.groups import Groups
 from evenstep.plan.lengths import Lengths
+
+if TYPE_CHECKING:
+    from evenstep.plan.sharding.sharding import Sharding
 
 __all__ = ["Plan", "Policy", "Proposal", "Window", "check_at_least", "check_given"]
 
@@ -103,6 +106,9 @@ class Policy(abc.ABC):
     """Groups of a step that a rank trains on one after the other, before one optimizer step. Where
     it is more than 1, a batch is a list of so many collated groups."""
 
+    context_parallel: int = 1
+    """Ranks that share every micro-batch, each of which holds a shard of it: see `shard`."""
+
     lengths: Lengths | None = None
     """Of the whole data set, where the epoch is planned beforehand: see `deal`."""
 
@@ -126,6 +132,14 @@ class Policy(abc.ABC):
         """Whether windows may be smaller than `window_size`, so that all ranks run out together.
         False where the number of samples in a window decides what is in a group."""
         return True
+
+    def shard(self, lengths: Int64Array) -> Sharding:
+        """How `context_parallel` ranks share a micro-batch.
+
+        Args:
+            lengths: [documents] int64 tokens of each as they lie in the row, padding included.
+        """
+        raise InvariantError(f"{self.name} has no context-parallel ranks")
 
     def window_size(self, buffer_size: int) -> int:
         """Samples a rank gathers before a round, given what the user allows it to buffer."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from evenstep.cost import MemoryLimit
 from evenstep.plan.policy import Int64Array, Plan, Policy, Proposal, Window
+from evenstep.plan.sharding.sharding import Sharding
 
 __all__ = ["Wrapped"]
 
@@ -19,6 +20,7 @@ class Wrapped(Policy):
         self.cost = policy.cost
         self.packed = policy.packed
         self.micro_batches = policy.micro_batches
+        self.context_parallel = policy.context_parallel
 
     @property
     def name(self) -> str:
@@ -39,6 +41,9 @@ class Wrapped(Policy):
     @property
     def looks_ahead(self) -> bool:
         return self.policy.looks_ahead
+
+    def shard(self, lengths: Int64Array) -> Sharding:
+        return self.policy.shard(lengths)
 
     def options(self) -> Mapping[str, Any]:
         return self.policy.options()

@@ -22,6 +22,7 @@ from functools import cached_property
 import numpy as np
 
 from evenstep.cost import Cost, MemoryLimit
+from evenstep.errors import ConfigurationError
 from evenstep.plan.groups import Groups
 from evenstep.plan.packing.draining import drain
 from evenstep.plan.packing.options import PackingOptions, SteadyOptions
@@ -31,7 +32,17 @@ from evenstep.plan.packing.wlb import fill, plan_wlb
 from evenstep.plan.packing.workload import Workload
 from evenstep.plan.pipeline.micro_batch_order import order_micro_batches
 from evenstep.plan.pipeline.schedule import PipelineSchedule
-from evenstep.plan.policy import Int64Array, Plan, Policy, Proposal, Window
+from evenstep.plan.policy import (
+    Int64Array,
+    Plan,
+    Policy,
+    Proposal,
+    Window,
+    check_at_least,
+)
+from evenstep.plan.sharding.choice import METHODS, shard
+from evenstep.plan.sharding.kernel_latency import KernelLatency, TileLatency
+from evenstep.plan.sharding.sharding import Sharding
 
 __all__ = ["WorkloadPacking"]
 
@@ -71,10 +82,23 @@ class WorkloadPacking(Policy):
     """Work of a micro-batch: a `Workload`, or a cost that has `per_token` and `per_pair`."""
     schedule: PipelineSchedule | None = field(default=None, kw_only=True)
     """The pipeline that micro-batches are put in order for; None leaves the largest first."""
+    context_parallel: int = field(default=1, kw_only=True)
+    """Ranks that share every micro-batch (WLB-LLM, section 5). Of the loader's process group,
+    neighbours share: its first so many ranks are the first data-parallel rank."""
+    sharding: str = field(default="adaptive", kw_only=True)
+    """How they share it: "per-sequence", "per-document", "hybrid", or, for each micro-batch, the one
+    of these whose slowest rank is predicted to be fastest: "adaptive"."""
+    latency: KernelLatency = field(default=TileLatency(), kw_only=True)
+    """What "adaptive" predicts by: tiles, or what `evenstep profile --attention` has measured."""
     packed: bool = field(default=True, init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "thresholds", tuple(self.thresholds))
+        check_at_least(1, context_parallel=self.context_parallel)
+        if self.sharding not in ("adaptive", *METHODS):
+            raise ConfigurationError(
+                f"sharding={self.sharding!r} must be 'adaptive' or one of {METHODS}"
+            )
         _ = self.planning  # refuses what is wrong
 
     @cached_property
@@ -109,6 +133,10 @@ class WorkloadPacking(Policy):
     @property
     def looks_ahead(self) -> bool:
         return False  # smaller windows would not make ranks run out together: documents differ
+
+    def shard(self, lengths: Int64Array) -> Sharding:
+        methods = METHODS if self.sharding == "adaptive" else (self.sharding,)
+        return shard(lengths, self.context_parallel, latency=self.latency, methods=methods)
 
     def propose(self, window: Window) -> Proposal:
         options = self.planning

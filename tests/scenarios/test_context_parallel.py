@@ -1,0 +1,212 @@
+"""Loaders of data-parallel x context-parallel ranks: shards that make up what one rank would have
+had, equal steps, exact resume, and errors on all ranks where peers prepare different samples."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import signal
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from faults import FORK, all_training, train
+from ranks import Job, Rank, run
+
+import evenstep
+from documents import Documents
+from evenstep.batch.shard import unshard
+from evenstep.testing import assert_exact_resume
+
+DOCUMENTS = Documents(70, prompts=True, seed=3)
+SHARDINGS = ("per-sequence", "per-document", "adaptive")
+
+
+def policy(sharding: str = "adaptive", context_parallel: int = 2) -> evenstep.WorkloadPacking:
+    return evenstep.WorkloadPacking(
+        220,
+        micro_batches=2,
+        max_tokens=300,
+        thresholds=(100,),
+        context_parallel=context_parallel,
+        sharding=sharding,
+    )
+
+
+def make(sharding: str = "adaptive", **options: Any) -> evenstep.DataLoader:
+    options = {"policy": policy(sharding), "collate_fn": evenstep.PackCollator(), **options}
+    return evenstep.DataLoader(
+        options.pop("dataset", DOCUMENTS), shuffle=True, seed=4, buffer_size=18, **options
+    )
+
+
+def epoch(rank: Rank, sharding: str, workers: int) -> list[tuple[list[Any], evenstep.StepInfo]]:
+    with_workers: dict[str, Any] = {}
+    if workers:
+        with_workers = {"num_workers": workers, "multiprocessing_context": "fork"}
+    return list(make(sharding, **with_workers).steps())
+
+
+@pytest.mark.timeout(100)
+@pytest.mark.parametrize(("sharding", "workers"), [(s, 0) for s in SHARDINGS] + [("adaptive", 1)])
+def test_the_shards_of_a_group_are_the_micro_batches_that_one_rank_would_have(
+    tmp_path: Path, sharding: str, workers: int
+) -> None:
+    ranks = run(epoch, 4, sharding, workers, folder=tmp_path, within=80)
+    assert len({len(steps) for steps in ranks}) == 1
+    seen: Counter[int] = Counter()
+    for peers in (ranks[:2], ranks[2:]):
+        for (first, info), (second, other) in zip(*peers):
+            assert info.indices == other.indices
+            assert (info.context_rank, other.context_rank) == (0, 1)
+            assert info.to_dict() | {"context_rank": 1, "loss_scale": 0, "loss_scales": 0} == (
+                other.to_dict() | {"loss_scale": 0, "loss_scales": 0}
+            )
+            seen.update(info.indices or ())
+            whole = [evenstep.PackCollator()(documents) for documents in split(first, info)]
+            for left, right, expected in zip(first, second, whole):
+                assert "labels" not in left
+                for name in ("input_ids", "position_ids", "document_ids"):
+                    joined = unshard([left[name], right[name]], left["sharding"])
+                    assert torch.equal(joined, expected[name]), name
+                joined = unshard([left["shift_labels"], right["shift_labels"]], left["sharding"])
+                assert torch.equal(joined[:, :-1], expected["labels"][:, 1:])
+                assert abs(left["input_ids"].numel() - right["input_ids"].numel()) <= 1
+    assert seen == Counter(range(70))
+
+
+def split(batches: list[Any], info: evenstep.StepInfo) -> list[list[Any]]:
+    """The samples of a step, by micro-batch; those of fillers are its shortest."""
+    indices = list(info.indices or ())
+    samples = [DOCUMENTS[index] for index in indices]
+    groups = []
+    for batch in batches:
+        count = len(batch["cu_seqlens"]) - 1
+        groups.append([samples.pop(0) for _ in range(min(count, len(samples)))])
+        if not groups[-1]:
+            named = batch["identity"].tolist()
+            groups[-1] = [DOCUMENTS[index] for index in named]
+    return groups
+
+
+@pytest.mark.timeout(100)
+def test_loss_scales_are_of_the_shards_and_add_up_over_all_ranks(tmp_path: Path) -> None:
+    ranks = run(epoch, 4, "per-document", 0, folder=tmp_path, within=80)
+    for made in zip(*ranks):
+        total = made[0][1].global_supervised_tokens
+        for batches, info in made:
+            held = [int((b["shift_labels"] != -100).sum()) for b in batches]
+            scales = [4 * count / total for count in held]
+            fillers = [scale == 0 for scale in info.loss_scales]
+            expected = [0.0 if f else s for f, s in zip(fillers, scales)]
+            assert np.allclose(info.loss_scales, expected)
+            assert np.isclose(info.loss_scale, sum(expected))
+        assert np.isclose(sum(info.loss_scale for _, info in made), 4)
+
+
+def resumes(rank: Rank) -> int:
+    return assert_exact_resume(make, every=2)
+
+
+def goes_on_on_two(rank: Rank) -> tuple[list[Any], list[Any]]:
+    """Some steps on 2 x 2 ranks, and the rest of the epoch on 1 x 2."""
+    loader = make()
+    iterator = loader.steps()
+    before = [next(iterator)[1].indices for _ in range(3)]
+    states: list[Any] = [None] * 4
+    dist.all_gather_object(states, loader.state_dict())
+    loader.close()
+    pair = dist.new_group([0, 1])
+    if rank.rank > 1:
+        return before, []
+    rest = make(group=pair)
+    rest.load_state_dict(evenstep.merge_states(states))
+    after = [info.indices for _, info in rest.steps()]
+    rest.close()
+    return before, after
+
+
+@pytest.mark.timeout(150)
+def test_an_epoch_is_gone_on_with_exactly_and_by_fewer_data_parallel_ranks(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    counts = run(resumes, 4, folder=tmp_path / "a", within=100)
+    assert len(set(counts)) == 1
+    assert counts[0] > 3
+    ranks = run(goes_on_on_two, 4, folder=tmp_path / "b", within=80)
+    assert ranks[0] == ranks[1]
+    assert ranks[2] == ranks[3]
+    made = [*ranks[0][0], *ranks[2][0], *ranks[0][1]]
+    assert Counter(i for indices in made for i in indices) == Counter(range(70))
+
+
+class Unsteady(Documents):
+    """Documents of which one process sees others, or some cut short."""
+
+    def __init__(self, odd: bool, lengths: bool) -> None:
+        super().__init__(70, prompts=True, seed=3)
+        self.odd, self.different = odd, lengths
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        sample = super().__getitem__(index)
+        if self.odd and index == 33:
+            if self.different:
+                return {name: value[:-1] for name, value in sample.items() if name != "identity"}
+            sample["labels"][-1] = 1 + random.randrange(3)
+            sample["input_ids"][0] = 63 - sample["input_ids"][0]
+        return sample
+
+
+def one_differs(rank: Rank, lengths: bool) -> str:
+    loader = make(dataset=Unsteady(rank.rank % 2 == 1, lengths))
+    for _ in loader:
+        pass
+    return "went through"
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("lengths", [False, True])
+def test_peers_that_prepare_different_samples_fail_everywhere(
+    tmp_path: Path, lengths: bool
+) -> None:
+    with Job(one_differs, 4, lengths, folder=tmp_path) as job:
+        outcomes = job.join(within=40)
+    for outcome in outcomes:
+        assert outcome.error == "PeerError", outcome
+        assert "context-parallel ranks share every micro-batch" in outcome.message
+        assert re.search(
+            r"rank (1|3) of the group differ from those of rank (0|2)", outcome.message
+        )
+        assert ("lengths, arguments" in outcome.message) == lengths
+
+
+def cannot_be_divided(rank: Rank) -> None:
+    make(policy=policy(context_parallel=3))
+    iter(make(policy=policy(context_parallel=3)))
+
+
+@pytest.mark.timeout(60)
+def test_a_group_that_is_no_multiple_is_refused(tmp_path: Path) -> None:
+    with Job(cannot_be_divided, 2, folder=tmp_path) as job:
+        outcomes = job.join(within=40)
+    for outcome in outcomes:
+        assert outcome.error == "ConfigurationError"
+        assert "context_parallel=3" in outcome.message
+
+
+@pytest.mark.timeout(60)
+def test_a_killed_peer_is_named_on_all_ranks(tmp_path: Path) -> None:
+    options = {**FORK, "policy": policy(), "collate_fn": evenstep.PackCollator()}
+    with Job(train, 4, options, Documents(20_000), folder=tmp_path) as job:
+        all_training(job, 4)
+        pid = job.pid(1)
+        os.kill(pid, signal.SIGKILL)
+        outcomes = job.join(within=40)
+    for rank in (0, 2, 3):
+        assert outcomes[rank].error == "PeerError"
+        assert str(pid) in outcomes[rank].message
