@@ -14,17 +14,24 @@ from torch.nn.parallel import DistributedDataParallel
 
 import evenstep
 from documents import VOCABULARY, Documents
+from evenstep.context import attention, prepare
 
 Batch = dict[str, Any]
 WIDTH = 8
 
 
 class Model(nn.Module):
-    """A causal transformer of one layer in float64, which takes padded and packed batches, and
-    gives the mean loss over the supervised tokens, shifting the labels by one."""
+    """A causal transformer of one layer in float64, which takes padded and packed batches and
+    context-parallel shards, and gives the mean loss over the supervised tokens, shifting labels by
+    one where that is not done already."""
 
-    def __init__(self) -> None:
+    def __init__(self, peers: Any = None) -> None:
+        """
+        Args:
+            peers: the context-parallel group.
+        """
         super().__init__()
+        self.peers = peers
         torch.manual_seed(0)
         self.tokens = nn.Embedding(VOCABULARY, WIDTH)
         self.mix = nn.Linear(WIDTH, 3 * WIDTH)
@@ -32,6 +39,8 @@ class Model(nn.Module):
         self.double()
 
     def forward(self, batch: Batch) -> torch.Tensor:
+        if "sharding" in batch:
+            return self.of_shard(batch)
         tokens, labels = batch["input_ids"], batch["labels"]
         document = batch.get("document_ids")
         if document is None:
@@ -43,6 +52,14 @@ class Model(nn.Module):
         x = x + scaled_dot_product_attention(query, key, value, attn_mask=together)
         logits = self.head(torch.tanh(x))[:, :-1]
         return cross_entropy(logits.flatten(0, 1), labels[:, 1:].flatten())
+
+    def of_shard(self, batch: Batch) -> torch.Tensor:
+        plan = prepare(batch["sharding"], self.peers, device="cpu")
+        x = self.tokens(batch["input_ids"])
+        query, key, value = self.mix(x)[:, :, None].chunk(3, dim=-1)  # one head
+        x = x + attention(query, key, value, plan)[:, :, 0]
+        logits = self.head(torch.tanh(x))
+        return cross_entropy(logits.flatten(0, 1), batch["shift_labels"].flatten())
 
 
 def gradient(module: nn.Module) -> torch.Tensor:
@@ -66,6 +83,9 @@ POLICIES = {
     "packed": evenstep.Even(256, packed=True),
     "micro-batches": evenstep.WorkloadPacking(128, micro_batches=3, thresholds=(40,)),
     "planned": evenstep.MaxTokens(256, lengths=DOCUMENTS.lengths),
+    "shards": evenstep.WorkloadPacking(
+        128, micro_batches=2, thresholds=(40,), context_parallel=2, sharding="per-document"
+    ),
 }
 
 
@@ -75,7 +95,7 @@ def loader_of(rank: Rank, form: str, num_workers: int) -> evenstep.DataLoader:
         DOCUMENTS,
         policy=policy,
         collate_fn=evenstep.PackCollator() if policy.packed else evenstep.PadCollator(),
-        sampler=SHARDS[rank.rank] if policy.lengths is None else None,
+        sampler=SHARDS[rank.rank // policy.context_parallel] if policy.lengths is None else None,
         buffer_size=16,
         num_workers=num_workers,
         multiprocessing_context="fork" if num_workers else None,
@@ -126,7 +146,12 @@ def whole_epoch(rank: Rank, model: Any, form: str, num_workers: int) -> torch.Te
 
 
 def train(rank: Rank, form: str, num_workers: int) -> Any:
-    model = DistributedDataParallel(Model())
+    size = POLICIES[form].context_parallel
+    peers = None
+    for first in range(0, rank.world_size, size) if size > 1 else ():
+        group = torch.distributed.new_group(range(first, first + size))
+        peers = group if first <= rank.rank < first + size else peers
+    model = DistributedDataParallel(Model(peers))
     return (
         step_by_step(rank, model, form, num_workers),
         whole_epoch(rank, model, form, num_workers),
@@ -151,5 +176,21 @@ def test_gradients_of_steps_and_epochs_are_those_of_one_process(
             assert relative_error(value, truth) < 1e-5
     # What wrap-around repeats counts twice.
     truth = truth_of([i for steps in of_steps for indices, _ in steps for i in indices])
+    for _, value in ranks:
+        assert relative_error(value, truth) < 1e-5
+
+
+@pytest.mark.timeout(90)
+def test_gradients_of_shared_micro_batches_are_those_of_one_process(tmp_path: Path) -> None:
+    ranks = run(train, 4, "shards", 0, folder=tmp_path, within=60)
+    of_steps = [steps for steps, _ in ranks]
+    assert len(of_steps[0]) == len(of_steps[2]) > 3
+    assert any(not indices for indices, _ in of_steps[2])
+    for same in zip(*of_steps):
+        assert same[0][0] == same[1][0]
+        truth = truth_of([i for indices, _ in same[::2] for i in indices])
+        for _, value in same:
+            assert relative_error(value, truth) < 1e-5
+    truth = truth_of([i for steps in of_steps[::2] for indices, _ in steps for i in indices])
     for _, value in ranks:
         assert relative_error(value, truth) < 1e-5
