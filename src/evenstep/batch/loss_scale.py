@@ -12,8 +12,13 @@ trainer already divides by the number of tokens of all ranks: then use "none".
 Where a rank's step is several micro-batches, whose losses are added up before the optimizer steps,
 each is one such mean: micro-batch m is multiplied by W * t_rm / T.
 
+The same holds where a row is cut over context-parallel ranks: each of the W ranks, data-parallel
+times context-parallel, has t_r supervised tokens in its shard (`shard_loss_scale`).
+
 A rank with t_r = 0 has scale 0. PyTorch's mean over no tokens is NaN, but its gradient is zero, so
-only the printed loss is affected.
+only the printed loss is affected. That is so for `torch.nn.functional.cross_entropy`; a mean that
+is written out as a sum over a count divides 0 by 0 in its gradient, too. The sum over the rank's
+tokens with scale W / T has the same gradient without a division, and is never NaN.
 """
 
 from __future__ import annotations
@@ -26,10 +31,12 @@ import numpy.typing as npt
 from evenstep.errors import ConfigurationError
 from evenstep.totals import StepTotals
 
-__all__ = ["LOSS_SCALING", "loss_scale", "micro_batch_scales"]
+__all__ = ["LOSS_SCALING", "loss_scale", "micro_batch_scales", "shard_loss_scale"]
 
 LOSS_SCALING = ("token", "sample", "approximate", "none")
 """The modes of `loss_scale`."""
+
+_REDUCTIONS = ("mean", "sum")
 
 
 def loss_scale(
@@ -91,3 +98,31 @@ def micro_batch_scales(
     weights = supervised if mode == "token" else samples
     total = sum(weights)
     return tuple(scale * weight / total if total else 0.0 for weight in weights)
+
+
+def shard_loss_scale(supervised: int, total: int, ranks: int, *, reduction: str = "mean") -> float:
+    """The factor for the loss of a shard, where gradients are averaged over all ranks.
+
+    Args:
+        supervised: tokens of this rank's shard whose ``shift_labels`` are not -100.
+        total: the same of all shards of all rows that the ranks train on in this step.
+        ranks: data-parallel times context-parallel ranks, over which gradients are averaged.
+        reduction: "mean" over the shard's supervised tokens: ranks * supervised / total. "sum" over
+            them: ranks / total, which a rank without supervised tokens needs where its mean would
+            be NaN.
+
+    Returns:
+        At least 0; 0 where no token is supervised anywhere.
+
+    Raises:
+        ConfigurationError: an unknown reduction, or numbers that contradict each other.
+    """
+    if reduction not in _REDUCTIONS:
+        raise ConfigurationError(f"reduction={reduction!r} must be one of {_REDUCTIONS}")
+    if ranks < 1 or not 0 <= supervised <= total:
+        raise ConfigurationError(
+            f"{supervised:,} supervised tokens of this rank, {total:,} of all {ranks:,} ranks; "
+            "pass the sum over all ranks, which counts this one"
+        )
+    weight = supervised if reduction == "mean" else 1
+    return ranks * weight / total if total else 0.0

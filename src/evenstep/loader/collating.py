@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from evenstep.batch.check import check_packed, check_supervised
-from evenstep.batch.loss_scale import loss_scale, micro_batch_scales
+from evenstep.batch.loss_scale import loss_scale, micro_batch_scales, shard_loss_scale
 from evenstep.batch.step_info import StepInfo
 from evenstep.errors import CollateError, EvenstepError
 from evenstep.loader.own_shard import own_shards
@@ -66,11 +66,11 @@ def make_step(
     )
     peers = spec.policy.context_parallel
     if peers > 1:
-        whole = sum(supervised)
         batches, held = own_shards(spec, batches)
         supervised = held[: len(groups)]
         if spec.loss_scaling == "token":
-            scale *= peers * sum(supervised) / whole if whole else 0.0
+            total = int(totals.supervised_tokens.sum())
+            scale = shard_loss_scale(sum(supervised), total, peers * spec.world_size)
     scales: tuple[float, ...] = ()
     if wanted > 1:
         scales = micro_batch_scales(scale, spec.loss_scaling, list(map(len, groups)), supervised)

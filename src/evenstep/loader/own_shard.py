@@ -27,10 +27,13 @@ def own_shards(spec: LoaderSpec, batches: Sequence[Any]) -> tuple[list[dict[str,
         CollateError: another collate function made something that cannot be cut.
     """
     collate = spec.collate_fn
-    shifted = isinstance(collate, PackCollator) and not collate.mask_first_label
+    options: dict[str, Any] = {}
+    if isinstance(collate, PackCollator):
+        options["labels_shifted"] = not collate.mask_first_label
+        options["per_sample_fields"] = collate.per_sample_fields
     shards = []
     for batch in batches:
         sharding = spec.policy.shard(document_lengths(batch))
-        shards.append(shard_batch(batch, sharding, spec.context_rank, labels_shifted=shifted))
+        shards.append(shard_batch(batch, sharding, spec.context_rank, **options))
     supervised = [int(np.count_nonzero(s["shift_labels"] != IGNORE_INDEX)) for s in shards]
     return shards, supervised

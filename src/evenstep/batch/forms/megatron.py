@@ -41,7 +41,8 @@ def to_megatron(
 
     Returns:
         The fields; and a ``PackedSeqParams`` (``qkv_format`` "thd", ``cu_seqlens_q`` and ``_kv``,
-        the same ``_padded``, ``max_seqlen_q`` and ``_kv``) where Megatron-LM can be imported, a
+        the same ``_padded``, which are None where nothing is padded and there is no context
+        parallelism, ``max_seqlen_q`` and ``_kv``) where Megatron-LM can be imported, a
         dictionary of its keyword arguments where not.
 
     Raises:
@@ -66,12 +67,14 @@ def to_megatron(
         ),
     }
     lengths = packed.bounds if attend_padding else packed.cu_seqlens
+    # Transformer Engine's context parallelism refuses to do without, padded or not.
+    room = packed.bounds if context_parallel_size > 1 else padded
     parameters: dict[str, Any] = {
         "qkv_format": "thd",
         "cu_seqlens_q": lengths,
         "cu_seqlens_kv": lengths,
-        "cu_seqlens_q_padded": padded,
-        "cu_seqlens_kv_padded": padded,
+        "cu_seqlens_q_padded": room,
+        "cu_seqlens_kv_padded": room,
         "max_seqlen_q": packed.max_seqlen,
         "max_seqlen_kv": packed.max_seqlen,
     }

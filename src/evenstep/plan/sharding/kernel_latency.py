@@ -1,0 +1,48 @@
+"""What attention over fragments takes: the measure by which one sharding is better than another."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.plan.sharding.counts import TILE, causal_tiles, check_tile
+
+__all__ = ["TILES", "KernelLatency", "TileLatency"]
+
+Int64Array = npt.NDArray[np.int64]
+Float64Array = npt.NDArray[np.float64]
+
+
+class KernelLatency(Protocol):
+    """A prediction of how long a kernel takes for fragments, in any unit."""
+
+    def __call__(self, queries: Int64Array, keys: Int64Array) -> Float64Array:
+        """
+        Args:
+            queries: [fragments] int64, all from 1.
+            keys: [fragments] int64. A fragment's queries are the last so many of its keys, and each
+                of them meets the keys up to itself.
+
+        Returns:
+            [fragments] what each adds to the latency of its rank.
+        """
+
+
+@dataclass(frozen=True, kw_only=True)
+class TileLatency:
+    """Counts the tiles that a kernel computes, whatever the hardware."""
+
+    tile: int = TILE
+
+    def __post_init__(self) -> None:
+        check_tile(self.tile)
+
+    def __call__(self, queries: Int64Array, keys: Int64Array) -> Float64Array:
+        return causal_tiles(keys - queries, keys, self.tile).astype(np.float64)
+
+
+TILES = TileLatency()
+"""What decides where no other latency is given."""
