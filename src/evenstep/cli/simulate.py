@@ -6,12 +6,17 @@ from typing import Annotated
 
 import typer
 
-from evenstep.cli.choices import POLICIES, PolicyOptions, parse_cost, parse_policy
+from evenstep.cli.choices import parse_cost
 from evenstep.cli.output import note, print_json, print_table, progress_bar
+from evenstep.cli.simulate_options import given, refuse_unused
 from evenstep.cli.simulate_packing import PACKING_DOCUMENTS, packing_rows, simulate_packing
+from evenstep.cli.simulate_sharding import SEQUENCES, sharding_table, simulate_sharding
 from evenstep.errors import ConfigurationError
+from evenstep.plan.by_name import POLICIES, PolicyOptions
 from evenstep.plan.lengths import Lengths
 from evenstep.plan.policy import check_at_least
+from evenstep.plan.sharding import METHODS
+from evenstep.plan.sharding.counts import TILE
 from evenstep.simulate import DISTRIBUTIONS, SimulationResult, deal, load_lengths, simulate
 
 __all__ = ["register"]
@@ -19,6 +24,7 @@ __all__ = ["register"]
 _SAMPLES_PER_RANK = 12_000
 _MAX_TOKENS = 16_384
 _PACKING = "workload-packing"
+_SHARDING = "context-parallel"
 
 
 def register(app: typer.Typer) -> None:
@@ -27,11 +33,13 @@ def register(app: typer.Typer) -> None:
 
 
 def command(
+    invocation: typer.Context,
     policy: Annotated[
         str,
         typer.Argument(
             metavar="POLICY",
-            help=f"One of {', '.join(POLICIES)}, or {_PACKING}, which has options of its own.",
+            help=f"One of {', '.join(POLICIES)}; or {_PACKING} or {_SHARDING}, which have options "
+            "of their own.",
         ),
     ],
     lengths: Annotated[
@@ -42,7 +50,10 @@ def command(
     ],
     world_size: Annotated[
         int | None,
-        typer.Option(help="Data-parallel ranks.", show_default=f"1 for {_PACKING}, else needed"),
+        typer.Option(
+            help="Data-parallel ranks.",
+            show_default=f"1 for {_PACKING} and {_SHARDING}, else needed",
+        ),
     ] = None,
     samples: Annotated[
         int | None,
@@ -82,7 +93,10 @@ def command(
         ),
     ] = "padded-tokens",
     context: Annotated[
-        int, typer.Option(help=f"{_PACKING}: tokens of a micro-batch on average.")
+        int,
+        typer.Option(
+            help=f"{_PACKING}: tokens of a micro-batch on average; {_SHARDING}: of a sequence."
+        ),
     ] = 131_072,
     micro_batches: Annotated[int, typer.Option(help=f"{_PACKING}: in a step.")] = 4,
     queues: Annotated[
@@ -119,6 +133,24 @@ def command(
             help=f"{_PACKING}: drain trains on all that waits at the end; carry keeps it."
         ),
     ] = "drain",
+    cp: Annotated[int, typer.Option(help=f"{_SHARDING}: context-parallel ranks.")] = 8,
+    sequences: Annotated[
+        int, typer.Option(help=f"{_SHARDING}: how many; of a file at most what it fills.")
+    ] = SEQUENCES,
+    tile: Annotated[
+        int, typer.Option(help=f"{_SHARDING}: rows and columns that a kernel computes together.")
+    ] = TILE,
+    methods: Annotated[
+        str, typer.Option(help=f"{_SHARDING}: what adaptive sharding chooses from.")
+    ] = ",".join(METHODS),
+    latency: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help=f"{_SHARDING}: attention measured on your GPU, which decides.",
+            show_default="the number of tiles",
+        ),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Run a policy over lengths, and report what it gains.
@@ -129,11 +161,40 @@ def command(
     Examples:
       evenstep simulate even --lengths ultrachat --world-size 8 --json
       evenstep simulate workload-packing --lengths pretrain-128k --micro-batches 4 --queues 2
+      evenstep simulate context-parallel --lengths pretrain-128k --context 131072 --cp 8 --json
     """
     check_at_least(1, world_size=world_size, samples=samples)
     check_at_least(0, seed=seed, queues=queues)
+    refuse_unused(invocation, policy)
     known = DISTRIBUTIONS.get(lengths)
+    if policy == _SHARDING:
+        if world_size not in (None, 1):
+            raise ConfigurationError(
+                f"--world-size {world_size}: {_SHARDING} is simulated on one data-parallel rank; "
+                "say with --cp over how many ranks each sequence is cut"
+            )
+        if samples is not None:
+            raise ConfigurationError(
+                f"--samples {samples}: {_SHARDING} draws as many documents as fill --sequences"
+            )
+        figures = simulate_sharding(
+            lengths,
+            context=context,
+            ranks=cp,
+            sequences=sequences,
+            seed=seed,
+            tile=tile,
+            methods=methods,
+            latency=latency,
+        )
+        if json:
+            print_json({**figures, "lengths": lengths, "seed": seed})
+        else:
+            print(sharding_table(figures))
+        return
     if policy == _PACKING:
+        if steady and queues and given(invocation, "queues"):
+            raise ConfigurationError(f"--steady and --queues {queues} exclude each other; give one")
         if world_size not in (None, 1):
             raise ConfigurationError(
                 f"--world-size {world_size}: {_PACKING} is simulated on one rank; its ranks agree "
@@ -169,15 +230,14 @@ def command(
         note(f"{lengths} holds {len(drawn):,} samples, fewer than {samples:,} for each rank")
     if max_tokens is None:
         max_tokens = known.max_tokens if known else max(_MAX_TOKENS, int(drawn.max()))
-    chosen = parse_policy(
-        policy,
+    chosen = POLICIES[policy](
         PolicyOptions(
             max_tokens=max_tokens,
             batch_size=batch_size,
             cost=parse_cost(cost),
             lengths=Lengths(drawn),
             target_tokens=target_tokens,
-        ),
+        )
     )
     shards = deal(len(drawn), world_size, seed)
     with progress_bar(f"{policy} on {world_size} ranks") as progress:

@@ -21,10 +21,12 @@ import numpy.typing as npt
 from evenstep.errors import ConfigurationError, InvariantError
 from evenstep.plan.policy import check_at_least
 from evenstep.plan.sharding.counts import TILE, causal_pairs, causal_tiles, check_tile
+from evenstep.plan.sharding.kernel_latency import KernelLatency
 
 __all__ = ["Sharding", "check_documents"]
 
 Int64Array = npt.NDArray[np.int64]
+Float64Array = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +64,9 @@ class Sharding:
         begins = np.zeros(len(lengths) + 1, np.int64)
         lengths.cumsum(out=begins[1:])
         # Cut at every boundary, of chunks and of documents, that is inside.
-        cuts = np.union1d(begins, bounds)
+        cuts = np.concatenate((begins, bounds))
+        cuts.sort()
+        cuts = cuts[np.append(True, cuts[1:] > cuts[:-1])]
         first, last = cuts[:-1], cuts[1:]
         owner = owners[np.searchsorted(bounds, first, side="right") - 1]
         document = np.searchsorted(begins, first, side="right") - 1
@@ -110,6 +114,13 @@ class Sharding:
         """
         check_tile(tile)
         return self._by_rank(causal_tiles(self.start, self.end, tile))
+
+    def latency(self, model: KernelLatency) -> Float64Array:
+        """[ranks] float64 what `model` predicts for each rank, in the model's unit."""
+        owner = np.arange(self.ranks).repeat(self.fragments)
+        total = np.zeros(self.ranks)
+        np.add.at(total, owner, model(self.end - self.start, self.end))
+        return total
 
     @cached_property
     def begins(self) -> Int64Array:

@@ -1,0 +1,113 @@
+"""The plan with the fastest slowest rank is taken; of equals the one with fewest fragments."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evenstep.errors import ConfigurationError
+from evenstep.plan.sharding import (
+    METHODS,
+    KernelLatency,
+    Sharding,
+    TileLatency,
+    shard,
+    shard_hybrid,
+    shard_per_document,
+    shard_per_sequence,
+)
+from evenstep.plan.sharding.hybrid import shard_equally
+from sharded_sequences import LENGTHS, RANKS, Int64Array
+
+ORDERS = st.sampled_from([o for n in (1, 2, 3) for o in permutations(METHODS, n)])
+MEASURES = st.sampled_from([TileLatency(), TileLatency(tile=16)])
+
+
+def every(lengths: Int64Array, ranks: int, latency: KernelLatency) -> dict[str, Sharding]:
+    return {
+        "per-sequence": shard_per_sequence(lengths, ranks),
+        "per-document": shard_per_document(lengths, ranks),
+        "hybrid": shard_hybrid(lengths, ranks, latency=latency),
+    }
+
+
+def same(one: Sharding, two: Sharding) -> bool:
+    names = ("document", "start", "end", "offsets")
+    return all(np.array_equal(getattr(one, name), getattr(two, name)) for name in names)
+
+
+@given(lengths=LENGTHS, ranks=RANKS, latency=MEASURES, methods=ORDERS)
+def test_no_method_in_question_has_a_faster_slowest_rank_or_as_fast_with_fewer_fragments(
+    lengths: Int64Array, ranks: int, latency: KernelLatency, methods: tuple[str, ...]
+) -> None:
+    chosen = shard(lengths, ranks, latency=latency, methods=methods)
+    assert chosen.method in methods
+    plans = every(lengths, ranks, latency)
+    ranked = {m: (plans[m].latency(latency).max(), len(plans[m].document)) for m in methods}
+    best = min(ranked.values())
+    assert (chosen.latency(latency).max(), len(chosen.document)) == best
+    first = next(m for m in methods if ranked[m] == best)
+    # A plan that hybrid sharding takes over from another method is called by that one's name.
+    assert chosen.method == first or (first == "hybrid" and same(chosen, plans[chosen.method]))
+
+
+@given(lengths=LENGTHS, ranks=RANKS, method=st.sampled_from(METHODS))
+def test_one_method_is_that_method(lengths: Int64Array, ranks: int, method: str) -> None:
+    latency = TileLatency()
+    assert same(shard(lengths, ranks, methods=(method,)), every(lengths, ranks, latency)[method])
+
+
+def test_the_measure_decides() -> None:
+    lengths, methods = np.array([700, 40, 900, 1400]), ("per-document", "per-sequence")
+
+    def calls(queries: Int64Array, keys: Int64Array) -> np.ndarray:
+        return np.ones(len(queries))
+
+    # Where nothing but the number of fragments counts, and where nothing but pairs does.
+    assert shard(lengths, 4, latency=calls, methods=methods).method == "per-sequence"
+    pairs = TileLatency(tile=1)
+    assert shard(lengths, 4, latency=pairs, methods=methods[::-1]).method == "per-document"
+
+
+def test_of_equally_fast_plans_the_one_with_fewer_fragments_is_taken() -> None:
+    lengths = np.array([1000, 1000, 1000, 1000])
+
+    def constant(queries: Int64Array, keys: Int64Array) -> np.ndarray:
+        return np.zeros(len(queries))
+
+    chosen = shard(lengths, 4, latency=constant, methods=("per-document", "per-sequence"))
+    assert chosen.method == "per-sequence"
+
+
+def test_of_alike_plans_that_of_the_first_method_is_taken() -> None:
+    for methods in permutations(METHODS):
+        # One document is cut alike by all.
+        assert shard([4096], 4, methods=methods).method == methods[0]
+
+
+def test_equal_shares_alone_may_be_worse_where_tokens_are_few() -> None:
+    # So the hybrid plan takes over what others do better, and says so by nothing but its work.
+    generator = np.random.Generator(np.random.PCG64(2))
+    worse = 0
+    for _ in range(200):
+        lengths = generator.integers(1, 200, 12)
+        equal = shard_equally(lengths, 8).tiles().max()
+        worse += equal > shard_hybrid(lengths, 8).tiles().max()
+    assert 0 < worse < 200
+
+
+@pytest.mark.parametrize(
+    "methods", [(), ("zigzag",), "hybrid", ("hybrid", "hybrid"), ("per-sequence", "whole")]
+)
+def test_methods_that_are_unknown_none_or_twice_are_refused(methods: tuple[str, ...]) -> None:
+    with pytest.raises(ConfigurationError, match="each once"):
+        shard([10], 2, methods=methods)
+
+
+def test_a_latency_that_is_no_number_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="finite"):
+        shard([10, 20], 2, latency=lambda queries, keys: queries * np.nan)

@@ -1,0 +1,73 @@
+"""Tokens are made exactly equal by few gifts, taken where they cost a kernel least."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evenstep.plan.sharding.counts import causal_tiles
+from evenstep.plan.sharding.equal_shares import equal_shares
+from evenstep.plan.sharding.exact_tokens import _tiles, exact_tokens
+from evenstep.plan.sharding.fragments import Fragments
+from sharded_sequences import LENGTHS, RANKS, Int64Array, pretraining
+
+
+def whole(lengths: Int64Array, owner: list[int]) -> Fragments:
+    return Fragments(
+        document=np.arange(len(lengths)),
+        start=0 * lengths,
+        end=lengths,
+        owner=np.array(owner, np.int64),
+    )
+
+
+@given(lengths=LENGTHS, ranks=RANKS, data=st.data())
+def test_any_fragments_are_made_equal_with_every_token_kept(
+    lengths: Int64Array, ranks: int, data: st.DataObject
+) -> None:
+    owner = data.draw(
+        st.lists(st.integers(0, ranks - 1), min_size=len(lengths), max_size=len(lengths))
+    )
+    plan = exact_tokens(whole(lengths, owner), ranks, 128).sharding(lengths, ranks, "hybrid")
+    plan.check()
+
+
+@pytest.mark.parametrize("ranks", [2, 8, 16])
+def test_nearly_equal_shares_take_one_gift_less_than_ranks_and_few_tiles(ranks: int) -> None:
+    for lengths in pretraining(20):
+        shares = equal_shares(lengths, ranks, np.ones(len(lengths)), 128)
+        made = exact_tokens(shares, ranks, 128)
+        assert len(made.document) <= len(shares.document) + ranks - 1
+        before = causal_tiles(shares.start, shares.end).sum()
+        assert before <= causal_tiles(made.start, made.end).sum() <= 1.01 * before
+
+
+def test_a_long_document_of_whole_tiles_is_spared_and_a_short_one_cut() -> None:
+    lengths = np.array([156 * 128, 332, 20_100])
+    made = exact_tokens(whole(lengths, [0, 0, 1]), 2, 128)
+    plan = made.sharding(lengths, 2, "hybrid")
+    assert plan.tokens.tolist() == [20_200, 20_200]
+    assert np.bincount(plan.document).tolist() == [1, 2, 1]
+
+
+def test_the_broken_row_of_a_long_document_is_given_where_that_saves_a_row() -> None:
+    # 20,000 tokens are 156 rows and 32 tokens. Without the first 100, and rows counted from there,
+    # it is 156 rows, which meet a tile more each.
+    lengths = np.array([156 * 128 + 32, 300, 20_100])
+    made = exact_tokens(whole(lengths, [0, 0, 1]), 2, 128)
+    before = causal_tiles(0 * lengths, lengths).sum()
+    assert causal_tiles(made.start, made.end).sum() <= before
+
+
+def test_what_fits_as_a_whole_is_not_cut() -> None:
+    lengths = np.array([500, 60, 440])
+    made = exact_tokens(whole(lengths, [0, 0, 1]), 2, 128)
+    assert sorted(zip(made.document.tolist(), made.owner.tolist())) == [(0, 0), (1, 1), (2, 1)]
+
+
+@given(start=st.integers(0, 500), size=st.integers(0, 500), tile=st.integers(1, 130))
+def test_tiles_of_one_fragment_are_those_of_arrays(start: int, size: int, tile: int) -> None:
+    expected = causal_tiles(np.array([start]), np.array([start + size]), tile)
+    assert [_tiles((0, start, start + size), tile)] == expected.tolist()

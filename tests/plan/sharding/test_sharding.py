@@ -1,0 +1,162 @@
+"""Every plan holds every token once, on equally many a rank, and can be undone."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evenstep.errors import ConfigurationError, InvariantError
+from evenstep.plan.sharding import (
+    Sharding,
+    TileLatency,
+    shard,
+    shard_hybrid,
+    shard_per_document,
+    shard_per_sequence,
+)
+from evenstep.plan.sharding.hybrid import shard_equally
+from sharded_sequences import LENGTHS, RANKS, Int64Array
+
+Make = Callable[[Int64Array, int], Sharding]
+MAKES: list[Make] = [shard_per_sequence, shard_per_document, shard_hybrid, shard_equally, shard]
+by_method = pytest.mark.parametrize("make", MAKES, ids=lambda make: make.__name__)
+
+
+def tokens_of(plan: Sharding, rank: int) -> list[tuple[int, int]]:
+    """(document, token) in the rank's order."""
+    at = range(plan.offsets[rank], plan.offsets[rank + 1])
+    return [(int(plan.document[i]), t) for i in at for t in range(plan.start[i], plan.end[i])]
+
+
+@by_method
+@given(lengths=LENGTHS, ranks=RANKS)
+def test_every_token_is_on_one_rank_once_and_ranks_differ_by_at_most_one(
+    make: Make, lengths: Int64Array, ranks: int
+) -> None:
+    plan = make(lengths, ranks)
+    plan.check()
+    by_rank = [tokens_of(plan, rank) for rank in range(ranks)]
+    assert sorted(token for own in by_rank for token in own) == [
+        (document, token) for document, length in enumerate(lengths) for token in range(length)
+    ]
+    sizes = [len(own) for own in by_rank]
+    assert plan.ranks == ranks
+    assert plan.tokens.tolist() == sizes
+    assert max(sizes) - min(sizes) <= 1
+    assert (plan.end > plan.start).all()
+    for column in (plan.lengths, plan.document, plan.start, plan.end, plan.offsets):
+        assert column.dtype == np.int64
+
+
+@by_method
+@given(lengths=LENGTHS, ranks=RANKS)
+def test_fragments_of_a_rank_are_in_order_and_never_neighbours(
+    make: Make, lengths: Int64Array, ranks: int
+) -> None:
+    plan = make(lengths, ranks)
+    for rank in range(ranks):
+        own = slice(plan.offsets[rank], plan.offsets[rank + 1])
+        first = plan.begins[plan.document[own]] + plan.start[own]
+        last = plan.begins[plan.document[own]] + plan.end[own]
+        assert (first[1:] >= last[:-1]).all()
+        same = plan.document[own][1:] == plan.document[own][:-1]
+        assert (first[1:][same] > last[:-1][same]).all()
+
+
+@by_method
+@given(lengths=LENGTHS, ranks=RANKS)
+def test_restore_undoes_the_permutation(make: Make, lengths: Int64Array, ranks: int) -> None:
+    plan = make(lengths, ranks)
+    sequence = np.arange(int(lengths.sum())) + 7
+    laid = sequence[plan.permutation]
+    assert laid[plan.restore].tolist() == sequence.tolist()
+    begins = lengths.cumsum() - lengths
+    for rank in range(ranks):
+        expected = [int(begins[document]) + token for document, token in tokens_of(plan, rank)]
+        assert plan.indices(rank).tolist() == expected
+
+
+@by_method
+@given(lengths=LENGTHS, ranks=RANKS, tile=st.sampled_from([1, 16, 128]))
+def test_pairs_and_tiles_and_latency_add_up_over_fragments(
+    make: Make, lengths: Int64Array, ranks: int, tile: int
+) -> None:
+    plan = make(lengths, ranks)
+    assert plan.pairs.sum() == sum(n * (n + 1) // 2 for n in lengths.tolist())
+    for rank in range(ranks):
+        assert plan.pairs[rank] == sum(token + 1 for _, token in tokens_of(plan, rank))
+    assert (plan.tiles(tile) * tile * tile >= plan.pairs).all()
+    assert plan.tiles(1).tolist() == plan.pairs.tolist()
+    assert plan.latency(TileLatency(tile=tile)).tolist() == plan.tiles(tile).tolist()
+    seconds = plan.latency(lambda queries, keys: 0.5 * queries + keys)
+    at = np.arange(ranks).repeat(plan.fragments)
+    queries = plan.end - plan.start
+    for rank in range(ranks):
+        own = at == rank
+        assert seconds[rank] == 0.5 * queries[own].sum() + plan.end[own].sum()
+
+
+@by_method
+def test_a_plan_is_the_same_every_time(make: Make) -> None:
+    lengths = np.random.Generator(np.random.PCG64(5)).integers(1, 9000, 30)
+    one, two = make(lengths, 8), make(lengths.astype(np.int32), 8)
+    for name in ("lengths", "document", "start", "end", "offsets", "method"):
+        assert np.array_equal(getattr(one, name), getattr(two, name))
+
+
+@by_method
+def test_one_rank_has_every_document_whole(make: Make) -> None:
+    plan = make(np.array([300, 1, 700]), 1)
+    assert (plan.document.tolist(), plan.start.tolist()) == ([0, 1, 2], [0, 0, 0])
+    assert plan.end.tolist() == [300, 1, 700]
+
+
+@by_method
+def test_a_sequence_of_fewer_tokens_than_ranks_leaves_ranks_without_fragments(make: Make) -> None:
+    plan = make(np.array([2, 1]), 7)
+    plan.check()
+    assert sorted(plan.tokens.tolist()) == [0, 0, 0, 0, 1, 1, 1]
+    assert plan.fragments.tolist() == plan.tokens.tolist()
+
+
+@by_method
+@pytest.mark.parametrize(
+    ("lengths", "ranks", "says"),
+    [
+        ([], 2, "at least one document"),
+        ([[3]], 2, "shape"),
+        ([3.0], 2, "float64"),
+        ([3, 0], 2, "document 1 of the sequence has 0 tokens"),
+        ([3], 0, "ranks=0"),
+    ],
+)
+def test_what_is_no_sequence_is_refused(
+    make: Make, lengths: list[float], ranks: int, says: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=says):
+        make(np.array(lengths), ranks)
+
+
+def test_a_rank_that_does_not_exist_is_refused() -> None:
+    plan = shard_per_sequence([8], 2)
+    for rank in (-1, 2):
+        with pytest.raises(ConfigurationError, match=f"rank={rank}"):
+            plan.indices(rank)
+
+
+def test_the_check_finds_lost_and_doubled_tokens_empty_fragments_and_uneven_ranks() -> None:
+    plan = shard_per_document([40, 10], 2)
+    plan.check()
+    for change, says in (
+        ({"start": plan.start + (plan.start == 0)}, "exactly once"),
+        ({"end": plan.end + (plan.end == plan.end.max())}, "exactly once"),
+        ({"end": plan.start}, "empty"),
+        ({"offsets": np.array([0, 1, len(plan.document)])}, "differ by more than one"),
+    ):
+        with pytest.raises(InvariantError, match=says):
+            dataclasses.replace(plan, **change).check()
