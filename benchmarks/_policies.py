@@ -7,9 +7,9 @@ import time
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.cli.choices import POLICIES, PolicyOptions
 from evenstep.cost import PaddedTokenCost
 from evenstep.plan import Lengths, Policy, Window
+from evenstep.plan.by_name import POLICIES, PolicyOptions
 
 Int64Array = npt.NDArray[np.int64]
 

@@ -73,8 +73,7 @@ class _Rank:
             self.batches.append(item[1]["positions"])
 
     def groups(self) -> Groups:
-        offsets = np.cumsum([0, *map(len, self.batches)])
-        return Groups(np.concatenate([np.array(b, np.int64) for b in self.batches]), offsets)
+        return Groups.of([np.array(batch, np.int64) for batch in self.batches])
 
 
 class _Exchange:

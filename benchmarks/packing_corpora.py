@@ -22,7 +22,7 @@ from odb_tables import markdown
 
 from evenstep.demo_packing.compare import Packed, compare
 from evenstep.plan.groups import generator
-from evenstep.plan.packing.workload import Workload
+from evenstep.plan.packing import Workload
 from evenstep.simulate.lengths import load_lengths
 
 Int64Array = npt.NDArray[np.int64]

@@ -36,8 +36,8 @@ import torch
 from _policies import PlanningCase, build
 from _report import PEER, Spread, parser, print_json, progress, require_peer
 
-from evenstep.cli.choices import POLICIES
 from evenstep.plan import Groups, Policy, TokenBudget, Window
+from evenstep.plan.by_name import POLICIES
 from evenstep.protocol import RankProtocol
 from evenstep.report import text_table
 from evenstep.simulate import DISTRIBUTIONS, sample_lengths

@@ -38,8 +38,8 @@ from _imbalance_plot import plot
 from _policies import PlanningCase, build
 from _report import PEER, Spread, parser, print_json, progress, require_peer
 
-from evenstep.cli.choices import POLICIES
 from evenstep.plan import FixedBatch
+from evenstep.plan.by_name import POLICIES
 from evenstep.report import text_table
 from evenstep.simulate import DISTRIBUTIONS, deal, load_lengths, sample_lengths, simulate
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +20,17 @@ from _report import machine, parser, print_json, progress
 from _wlb_text import CUT, HEAD, WHOLE
 from odb_tables import markdown
 
-from evenstep.plan.packing.options import PackingOptions, SteadyOptions
-from evenstep.plan.packing.outliers import auto_thresholds
-from evenstep.plan.packing.steady import plan_steady
-from evenstep.plan.packing.wlb import plan_wlb
-from evenstep.plan.packing.workload import Workload
+from evenstep.plan.packing import (
+    PackingOptions,
+    SteadyOptions,
+    Workload,
+    auto_thresholds,
+    plan_iteration,
+)
 from evenstep.simulate import DISTRIBUTIONS, sample_lengths
 from evenstep.simulate.packing_result import PackingResult, makespan_ratio, measure
 from evenstep.simulate.packing_run import (
     Arrivals,
-    Planner,
     Trained,
     run_exact,
     run_fixed_length,
@@ -162,11 +164,11 @@ class Bench:
         for queues in (1, 2, 3):
             options = self.options(queues)
             setting = plural(queues, "queue", "queues")
-            rows.append(self.row("WLB", setting, planned(wlb(options)), streams))
-        steady_options = SteadyOptions(
+            rows.append(self.row("WLB", setting, planned(options), streams))
+        steady = SteadyOptions(
             context=CONTEXT, micro_batches=self.micro_batches, workload=self.workload
         )
-        rows.append(self.row("steady", "", planned(steady(steady_options)), streams))
+        rows.append(self.row("steady", "", planned(steady), streams))
         return rows
 
     def table_2(self, solver_batches: int, time_limit: float) -> list[Row]:
@@ -202,16 +204,8 @@ class Bench:
         return f"{name} solver", plural(batches, "global batch", "global batches"), run
 
 
-def planned(planner: Planner) -> Run:
-    return lambda stream: run_planner(planner, stream, end="carry")[0]
-
-
-def wlb(options: PackingOptions) -> Planner:
-    return lambda lengths, ages, final: plan_wlb(lengths, ages, options, final=final)
-
-
-def steady(options: SteadyOptions) -> Planner:
-    return lambda lengths, ages, final: plan_steady(lengths, ages, options, final=final)
+def planned(options: PackingOptions) -> Run:
+    return lambda stream: run_planner(partial(plan_iteration, options), stream, end="carry")[0]
 
 
 def table(rows: Sequence[Row]) -> str:

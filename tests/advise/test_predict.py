@@ -6,12 +6,13 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import pytest
 
-from evenstep.advise import Prediction, Setting, Sketch
+from evenstep.advise import Prediction, Sketch
 from evenstep.advise.predict import BASELINE, FIGURES, Build, predict
 from evenstep.advise.recommend import set_up
 from evenstep.cost import Cost, PaddedTokenCost, TransformerCost
 from evenstep.errors import ConfigurationError
-from evenstep.plan import Even, FixedBatch, Policy, TokenBudget
+from evenstep.plan import Even, FixedBatch, Lengths, Policy, TokenBudget
+from evenstep.plan.by_name import PolicyOptions
 from evenstep.simulate import deal, sample_lengths, simulate
 
 COST = PaddedTokenCost()
@@ -49,12 +50,11 @@ def test_of_a_whole_sketch_the_figures_are_those_of_a_simulation_of_the_data() -
     shards = deal(700, 2, 5)
     for name, build in BUILDERS.items():
         policy = build(
-            Setting(
+            PolicyOptions(
                 max_tokens=8192,
-                target_tokens=None,
                 batch_size=3,
                 cost=PaddedTokenCost(),
-                lengths=lengths,
+                lengths=Lengths(lengths),
             )
         )
         result = simulate(
@@ -102,7 +102,7 @@ def test_predictions_are_repeatable_and_follow_the_seed() -> None:
 
 
 def test_a_policy_that_cannot_run_says_why_and_keeps_its_place() -> None:
-    def broken(setting: Setting) -> Policy:
+    def broken(options: PolicyOptions) -> Policy:
         raise ImportError("packing needs numba: pip install numba")
 
     builders = {"broken": broken, **BUILDERS}

@@ -245,6 +245,23 @@ def test_text_without_a_tokenizer_is_refused_with_the_remedy(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
+    ("data", "option"),
+    [
+        ("lengths.npy", "column"),
+        ("lengths.npy", "tokenizer"),
+        ("lengths.npy", "split"),
+        ("ultrachat", "tokenizer"),
+        ("ultrachat", "subset"),
+        ("rows.parquet", "split"),
+        ("lines.jsonl:text", "subset"),
+    ],
+)
+def test_an_option_that_the_data_has_no_use_for_is_refused(data: str, option: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"{data} is .*--{option} given is not for; leave"):
+        draw_sketch(data, **{option: "given"})
+
+
+@pytest.mark.parametrize(
     ("data", "message"),
     [
         ("gone.npy", "no file .*gone.npy"),

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenstep.plan.alignment import align, alignment_target
+from evenstep.plan.alignment import align, alignment_target, rounds_overdue
 from evenstep.plan.grouping import token_budget_groups
 from evenstep.plan.groups import Groups
 
@@ -105,7 +105,7 @@ def test_groups_and_returned_samples_equal_algorithm_1(
 def overdue_alignments(draw: st.DrawFn) -> tuple[np.ndarray, Groups, int, list[int] | None]:
     lengths, groups, target = draw(alignments())
     size = len(groups)
-    overdue = draw(st.none() | st.lists(st.integers(-3, 4), min_size=size, max_size=size))
+    overdue = draw(st.none() | st.lists(st.integers(0, 4), min_size=size, max_size=size))
     return lengths, groups, target, overdue
 
 
@@ -159,7 +159,7 @@ def test_overdue_groups_are_kept_before_all_others_most_overdue_first(
         return
     aligned, _ = align(groups, target, int64(overdue))
     kept_first = {int(aligned.group(g)[0]) for g in range(len(aligned))}
-    ranked = [(max(late, 0), int(size)) for late, size in zip(overdue, groups.sizes)]
+    ranked = [(late, int(size)) for late, size in zip(overdue, groups.sizes)]
     kept = [
         r for r, start in zip(ranked, groups.offsets) if int(groups.members[start]) in kept_first
     ]
@@ -173,3 +173,16 @@ def test_a_long_sample_that_overflow_returns_is_kept_once_it_is_overdue() -> Non
     kept, returned = align(groups, 2, int64([1, 0, 0]))
     assert length_lists(kept, np.arange(6)) == [[0], [3, 4, 5]]
     assert returned.tolist() == [1, 2]
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=4), min_size=1, max_size=8),
+    st.integers(0, 9),
+)
+def test_a_group_is_overdue_from_the_round_in_which_its_oldest_sample_has_waited_enough(
+    ages: list[list[int]], max_wait: int
+) -> None:
+    flat = int64([age for group in ages for age in group])
+    groups = Groups(np.arange(len(flat)), np.cumsum([0, *map(len, ages)]))
+    overdue = rounds_overdue(groups, flat, max_wait).tolist()
+    assert overdue == [max(max(group) + 1 - max_wait, 0) for group in ages]

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from random import Random
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -26,6 +28,30 @@ def test_groups_are_the_slices_between_offsets(lists: list[list[int]]) -> None:
     assert len(groups) == len(lists)
     assert groups.sizes.tolist() == [len(group) for group in lists]
     assert lists_of(groups) == lists
+
+
+@given(LISTS)
+def test_groups_of_lists_are_the_lists(lists: list[list[int]]) -> None:
+    made = Groups.of([np.array(group, np.int64) for group in lists])
+    expected = groups_of(lists)
+    assert made.members.tolist() == expected.members.tolist()
+    assert made.offsets.tolist() == expected.offsets.tolist()
+    assert made.members.dtype == made.offsets.dtype == np.int64
+
+
+@given(st.lists(st.integers(-1, 5), max_size=30), st.randoms(use_true_random=False))
+def test_groups_by_label_hold_who_has_the_label_in_the_order_asked_for(
+    labels: list[int], random: Random
+) -> None:
+    order = list(range(len(labels)))
+    column = np.array(labels, np.int64)
+    for asked in (None, order):
+        made = Groups.by_label(column, None if asked is None else np.array(order, np.int64))
+        assert lists_of(made) == [
+            [place for place in order if labels[place] == used] for used in sorted({*labels} - {-1})
+        ]
+        assert made.members.dtype == made.offsets.dtype == np.int64
+        random.shuffle(order)
 
 
 @given(LISTS.filter(bool), st.data())

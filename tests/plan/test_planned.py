@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenstep.errors import ConfigurationError, InvariantError
-from evenstep.plan import FixedBatch, Lengths, Window
+from evenstep.errors import InvariantError
+from evenstep.plan import FixedBatch, Window
 from evenstep.plan.planned import Planned
 from worlds import World, arrivals
 
@@ -62,30 +62,3 @@ def test_a_window_without_a_complete_group_is_refused() -> None:
     window = Window(lengths=np.array([3, 4]), ages=np.zeros(2, np.int64), numbers=np.array([0, 1]))
     with pytest.raises(InvariantError, match="holds no complete group"):
         Planned(FixedBatch(3), np.array([3])).propose(window)
-
-
-@pytest.mark.parametrize(
-    ("values", "says"),
-    [
-        ([], "one for each sample"),
-        ([[1, 2]], "one dimension of integers"),
-        ([1.5, 2.0], "one dimension of integers"),
-        ([5, 0, 7, -1], "2 lengths are not from 1 to .*the first of them 0 at position 1"),
-        ([2**31], "remove these samples first"),
-    ],
-)
-def test_lengths_that_cannot_be_planned_by_are_refused(values, says) -> None:
-    with pytest.raises(ConfigurationError, match=says):
-        Lengths(np.array(values))
-
-
-def test_lengths_are_equal_where_the_numbers_are_and_cannot_be_changed() -> None:
-    given_ = np.array([3, 1, 2], np.int32)
-    one, other = Lengths(given_), Lengths(np.array([3, 1, 2]))
-    given_[0] = 9
-    assert one == other
-    assert hash(one) == hash(other)
-    assert repr(one) == repr(other)
-    assert one != Lengths(np.array([3, 1, 4]))
-    with pytest.raises(ValueError, match="read-only"):
-        one.values[0] = 1

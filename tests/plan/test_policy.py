@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plan_world import Turn, play
 
 from evenstep.cost import (
     Cost,
@@ -29,6 +28,7 @@ from evenstep.plan.pipeline.schedule import PipelineSchedule
 from evenstep.plan.pool_sort import SHUFFLES, PoolSort
 from evenstep.plan.sequence_packing import SequencePacking
 from evenstep.plan.token_budget import EMISSION_ORDERS
+from plan_world import Turn, play
 
 TOKEN_BUDGETS = st.builds(
     TokenBudget,
@@ -241,7 +241,7 @@ print(json.dumps([[turn.emitted for turn in turns.values()] for turns in rounds]
 def test_a_fresh_interpreter_makes_the_same_plan() -> None:
     outputs = [
         subprocess.run(
-            [sys.executable, *flags, "-c", IN_ANOTHER_PROCESS, str(Path(__file__).parent)],
+            [sys.executable, *flags, "-c", IN_ANOTHER_PROCESS, str(Path(__file__).parents[1])],
             capture_output=True,
             text=True,
             check=True,

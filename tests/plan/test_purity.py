@@ -6,17 +6,19 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 import evenstep.plan
 
-PACKAGE = Path(evenstep.plan.__file__).parents[1]
+PLAN = Path(evenstep.plan.__file__).parent
+PACKAGE = PLAN.parent
 # What planning and costs know nothing of.
 ABOVE = ("buffer", "messages", "protocol", "settled", "totals")
 PURE = [
-    *sorted((PACKAGE / "plan").rglob("*.py")),
+    *sorted(PLAN.rglob("*.py")),
     *(PACKAGE / f"{name}.py" for name in ("cost", "errors", *ABOVE)),
 ]
 by_file = pytest.mark.parametrize("path", PURE, ids=lambda p: p.relative_to(PACKAGE).as_posix())
@@ -61,8 +63,22 @@ def test_no_pure_file_imports_a_clock_an_accelerator_or_the_outside_world(path: 
 def test_imports_point_down_only(path: Path) -> None:
     own = {m for m in imported_modules(ast.parse(path.read_text())) if m.startswith("evenstep")}
     assert all(any(m == low or m.startswith(f"{low}.") for low in BELOW) for m in own), own
-    if path.parent.name == "plan" or path.name == "cost.py":
+    if path.is_relative_to(PLAN) or path.name == "cost.py":
         assert not any(m.startswith(tuple(f"evenstep.{name}" for name in ABOVE)) for m in own)
+
+
+def test_files_and_rooms_of_plan_import_each_other_in_one_direction() -> None:
+    needs: dict[str, set[str]] = {}
+    for path in PLAN.rglob("*.py"):
+        own = path.relative_to(PLAN).parts[0].removesuffix(".py")
+        # Only what runs: names for annotations alone are imported below `if TYPE_CHECKING`.
+        ran = ast.Module([n for n in ast.parse(path.read_text()).body if not isinstance(n, ast.If)])
+        modules = [m.split(".") for m in imported_modules(ran)]
+        if own != "__init__":
+            rooms = {m[2] for m in modules if m[:2] == ["evenstep", "plan"]}
+            needs.setdefault(own, set()).update(rooms - {own})
+    assert needs["even"] >= {"groups", "policy"}
+    list(TopologicalSorter(needs).static_order())  # raises CycleError
 
 
 @by_file

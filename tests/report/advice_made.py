@@ -6,16 +6,17 @@ from functools import cache
 
 import numpy as np
 
-from evenstep.advise import Advice, Setting, Sketch, advise
+from evenstep.advise import Advice, Sketch, advise
 from evenstep.cost import PaddedTokenCost
 from evenstep.plan import Even, FixedBatch, Policy
+from evenstep.plan.by_name import PolicyOptions
 
 __all__ = ["NAME", "made"]
 
 NAME = "chat<&>.parquet:tokens"
 
 
-def _broken(setting: Setting) -> Policy:
+def _broken(options: PolicyOptions) -> Policy:
     raise ImportError("needs <numba>")
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 
 from evenstep.errors import ConfigurationError
+from evenstep.plan.packing.iteration import plan_iteration
 from evenstep.plan.packing.options import PackingOptions, SteadyOptions
 from evenstep.plan.packing.outliers import auto_thresholds
-from evenstep.plan.packing.steady import plan_steady
-from evenstep.plan.packing.wlb import plan_wlb
 from evenstep.plan.packing.workload import Workload
 from evenstep.plan.pipeline.schedule import PipelineSchedule
 from evenstep.simulate import sample_lengths
@@ -61,19 +62,7 @@ def test_equal_micro_batches_take_no_longer_than_equal_ones() -> None:
 def figures(whole: bool, options: PackingOptions, micro_batches: int) -> PackingResult:
     lengths = sample_lengths("pretrain-128k", 4800 * micro_batches, 0)
     arrivals = Arrivals.of(lengths, context=CONTEXT, micro_batches=micro_batches, whole=whole)
-    if isinstance(options, SteadyOptions):
-        steady = options
-        trained, _ = run_planner(
-            lambda lengths, ages, final: plan_steady(lengths, ages, steady, final=final),
-            arrivals,
-            end="carry",
-        )
-    else:
-        trained, _ = run_planner(
-            lambda lengths, ages, final: plan_wlb(lengths, ages, options, final=final),
-            arrivals,
-            end="carry",
-        )
+    trained, _ = run_planner(partial(plan_iteration, options), arrivals, end="carry")
     return measure(arrivals, trained, options.workload)
 
 

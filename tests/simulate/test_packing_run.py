@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,9 +11,8 @@ from hypothesis import strategies as st
 
 from evenstep.errors import ConfigurationError, InvariantError
 from evenstep.plan.groups import Groups
+from evenstep.plan.packing.iteration import plan_iteration
 from evenstep.plan.packing.options import PackingOptions, SteadyOptions
-from evenstep.plan.packing.steady import plan_steady
-from evenstep.plan.packing.wlb import plan_wlb
 from evenstep.plan.packing.workload import Workload
 from evenstep.simulate.packing_run import (
     Arrivals,
@@ -40,12 +41,7 @@ ENDS = st.sampled_from(["drain", "carry"])
 
 
 def planner(options: PackingOptions) -> Planner:
-    def plan(lengths: np.ndarray, ages: np.ndarray, final: bool) -> Groups:
-        if isinstance(options, SteadyOptions):
-            return plan_steady(lengths, ages, options, final=final)
-        return plan_wlb(lengths, ages, options, final=final)
-
-    return plan
+    return partial(plan_iteration, options)
 
 
 def arrive(lengths: np.ndarray, whole: bool) -> Arrivals:

@@ -13,7 +13,7 @@ themselves over the lengths: see `evenstep.simulate`.
 
 from evenstep.advise.advice import Advice, advise
 from evenstep.advise.draw import draw_sketch
-from evenstep.advise.predict import Prediction, Setting
+from evenstep.advise.predict import Prediction
 from evenstep.advise.range import Range
 from evenstep.advise.recommend import Recommendation
 from evenstep.advise.sketch import Sketch
@@ -24,7 +24,6 @@ __all__ = [
     "Prediction",
     "Range",
     "Recommendation",
-    "Setting",
     "Sketch",
     "Summary",
     "advise",

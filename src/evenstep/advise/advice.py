@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from evenstep.advise.predict import BASELINE, LEFT_OUT, Build, Prediction, Setting, predict
+from evenstep.advise.predict import BASELINE, LEFT_OUT, Build, Prediction, predict
 from evenstep.advise.recommend import Recommendation, Setup, code_for, set_up
 from evenstep.advise.sketch import Sketch
 from evenstep.advise.summary import Summary, return_on_investment, summarize
@@ -125,7 +125,7 @@ def advise(
     chosen = next(one for one in predictions if one.policy == name)
     if chosen.problem is not None:
         raise ConfigurationError(chosen.problem)
-    policy = builders[name](Setting.of(setup, cost, sketch.lengths))
+    policy = builders[name](setup.options(cost, sketch.lengths))
     recommendation = Recommendation(
         policy=name,
         code=code_for(policy, setup.buffer_size),

@@ -42,7 +42,7 @@ def draw_sketch(
     tokenizer: str | None = None,
     size: int | None = SKETCH,
     seed: int = 0,
-    split: str = "train",
+    split: str | None = None,
     subset: str | None = None,
     progress: Progress | None = None,
 ) -> Sketch:
@@ -58,21 +58,25 @@ def draw_sketch(
         tokenizer: see `load_tokenizer`; needed for text.
         size: samples to draw; None takes all.
         seed: decides which.
-        split, subset: of a Hugging Face data set.
+        split, subset: of a Hugging Face data set; None takes "train", and the only subset.
 
     Raises:
-        ConfigurationError: no such data, column or tokenizer; or samples without a usable length.
+        ConfigurationError: no such data, column or tokenizer; samples without a usable length; or
+            an argument that `data` has no use for.
         ImportError: a package is missing that reading `data` needs.
     """
     check_at_least(1, size=size)
     check_at_least(0, seed=seed)
     random = generator(seed, _DRAW)
+    lengths_alone = data in DISTRIBUTIONS or data.endswith(".npy")
+    parquet, lines = PARQUET.fullmatch(data), _JSON_LINES.fullmatch(data)
+    if lengths_alone:
+        _refuse(f"{data} is lengths alone", column=column, tokenizer=tokenizer)
+    if lengths_alone or parquet is not None or lines is not None:
+        _refuse(f"{data} is no Hugging Face data set", split=split, subset=subset)
     if data in DISTRIBUTIONS:
         return _of_distribution(data, size, seed)
-    parquet, lines = PARQUET.fullmatch(data), _JSON_LINES.fullmatch(data)
     if data.endswith(".npy"):
-        if column is not None:
-            raise ConfigurationError(f"{data} is an array of lengths and has no columns")
         return Sketch.choose(data, load_lengths(data), size, random)
     count_tokens = None if tokenizer is None else load_tokenizer(tokenizer)
     if parquet is not None:
@@ -87,7 +91,15 @@ def draw_sketch(
             f"cannot read {data}: give FILE.npy, FILE.parquet, FILE.jsonl, a Hugging Face data set "
             f"or one of {', '.join(DISTRIBUTIONS)}"
         )
-    return sketch_dataset(data, split, subset, column, count_tokens, size, random, progress)
+    return sketch_dataset(
+        data, split or "train", subset, column, count_tokens, size, random, progress
+    )
+
+
+def _refuse(why: str, **options: str | None) -> None:
+    for name, value in options.items():
+        if value is not None:
+            raise ConfigurationError(f"{why}, which --{name} {value} is not for; leave it out")
 
 
 def _one(column: str | None, named: str | None) -> str | None:

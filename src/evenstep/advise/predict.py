@@ -28,11 +28,12 @@ from evenstep.advise.recommend import Setup
 from evenstep.advise.sketch import Sketch
 from evenstep.cost import Cost
 from evenstep.errors import ConfigurationError, EvenstepError
+from evenstep.plan.by_name import PolicyOptions
 from evenstep.plan.groups import generator
 from evenstep.plan.policy import Policy
 from evenstep.simulate import deal, simulate
 
-__all__ = ["BASELINE", "FIGURES", "LEFT_OUT", "Build", "Prediction", "Setting", "predict"]
+__all__ = ["BASELINE", "FIGURES", "LEFT_OUT", "Build", "Prediction", "predict"]
 
 Int64Array = npt.NDArray[np.int64]
 Float64Array = npt.NDArray[np.float64]
@@ -61,30 +62,7 @@ _STUDENT = 1.895  # 95th percentile of Student's t with _SKETCHES - 1 degrees of
 _EPOCH, _RESAMPLE = 24, 25  # last words of the random keys, so that no two uses draw the same
 
 
-@dataclass(frozen=True, kw_only=True)
-class Setting:
-    """What a policy is built from."""
-
-    max_tokens: int
-    target_tokens: int | None
-    batch_size: int
-    cost: Cost
-    lengths: Int64Array
-    """[samples] of the epoch, by identity, for policies that need them beforehand."""
-
-    @classmethod
-    def of(cls, setup: Setup, cost: Cost, lengths: Int64Array) -> Setting:
-        """With the numbers of `setup`."""
-        return cls(
-            max_tokens=setup.max_tokens,
-            target_tokens=setup.target_tokens,
-            batch_size=setup.batch_size,
-            cost=cost,
-            lengths=lengths,
-        )
-
-
-Build = Callable[[Setting], Policy]
+Build = Callable[[PolicyOptions], Policy]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +104,7 @@ class _World:
 
     def run(self, build: Build, lengths: Int64Array, seed: int) -> tuple[Policy, Float64Array]:
         """The policy and its `FIGURES` over an epoch of `lengths`."""
-        policy = build(Setting.of(self.setup, self.cost, lengths))
+        policy = build(self.setup.options(self.cost, lengths))
         shards = deal(len(lengths), self.ranks, seed)
         result = simulate(
             policy,

@@ -11,8 +11,14 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+
 from evenstep.advise.sketch import Sketch
+from evenstep.cost import Cost
 from evenstep.errors import ConfigurationError
+from evenstep.plan.by_name import PolicyOptions
+from evenstep.plan.lengths import Lengths
 from evenstep.plan.policy import Policy, check_at_least
 
 __all__ = ["Recommendation", "Setup", "code_for", "set_up"]
@@ -42,6 +48,16 @@ class Setup:
     """Budgets to try on the accelerator, upward, until memory is full or speed no longer rises."""
     reasons: tuple[str, ...]
     """How each number was found."""
+
+    def options(self, cost: Cost, lengths: npt.NDArray[np.int64]) -> PolicyOptions:
+        """What policies are built from, where `lengths` are those of the epoch, by identity."""
+        return PolicyOptions(
+            max_tokens=self.max_tokens,
+            target_tokens=self.target_tokens,
+            batch_size=self.batch_size,
+            cost=cost,
+            lengths=Lengths(lengths),
+        )
 
     @property
     def to_try(self) -> str:

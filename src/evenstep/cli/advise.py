@@ -9,11 +9,10 @@ import typer
 
 from evenstep.advise import advise, draw_sketch
 from evenstep.advise.draw import SKETCH
-from evenstep.advise.predict import Build
-from evenstep.cli.choices import POLICIES, PolicyOptions, parse_cost, parse_policy
+from evenstep.cli.choices import parse_cost
 from evenstep.cli.output import note, print_json, progress_bar
 from evenstep.errors import ConfigurationError
-from evenstep.plan.lengths import Lengths
+from evenstep.plan.by_name import POLICIES
 from evenstep.report.advice_page import advice_page
 from evenstep.report.advice_text import advice_text
 from evenstep.simulate import DISTRIBUTIONS
@@ -85,7 +84,9 @@ def command(
         int | None, typer.Option(help="Samples to draw.", show_default=f"{SKETCH:,}")
     ] = None,
     all_samples: Annotated[bool, typer.Option("--all", help="Take all samples.")] = False,
-    split: Annotated[str, typer.Option(help="Of a Hugging Face data set.")] = "train",
+    split: Annotated[
+        str | None, typer.Option(help="Of a Hugging Face data set.", show_default="train")
+    ] = None,
     subset: Annotated[
         str | None, typer.Option(help="Configuration of a data set on the Hugging Face hub.")
     ] = None,
@@ -129,7 +130,7 @@ def command(
     with progress_bar("predicting") as progress:
         advice = advise(
             drawn,
-            {name: _builder(name) for name in POLICIES},
+            POLICIES,
             world_size=world_size,
             cost=cost_model,
             max_tokens=max_tokens,
@@ -146,16 +147,3 @@ def command(
         print_json(advice.as_dict())
     else:
         print(advice_text(advice))
-
-
-def _builder(name: str) -> Build:
-    return lambda setting: parse_policy(
-        name,
-        PolicyOptions(
-            max_tokens=setting.max_tokens,
-            batch_size=setting.batch_size,
-            cost=setting.cost,
-            lengths=Lengths(setting.lengths),
-            target_tokens=setting.target_tokens,
-        ),
-    )

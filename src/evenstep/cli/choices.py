@@ -1,69 +1,15 @@
-"""Policies and costs by the names that the command line gives them."""
+"""Costs by the names that the command line gives them."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from evenstep.cli.output import note
 from evenstep.cost import Cost, FittedCost, PaddedTokenCost, TokenCost, TransformerCost
 from evenstep.errors import ConfigurationError
-from evenstep.plan import (
-    BucketedMaxTokens,
-    Even,
-    FixedBatch,
-    LengthGrouped,
-    Lengths,
-    MaxTokens,
-    Policy,
-    PoolSort,
-    SequencePacking,
-    Sorted,
-    TokenBudget,
-)
 
-__all__ = ["POLICIES", "PolicyOptions", "parse_cost", "parse_policy"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class PolicyOptions:
-    """What a policy may be built from; each takes what concerns it."""
-
-    max_tokens: int
-    batch_size: int
-    cost: Cost
-    lengths: Lengths
-    """Of the whole data set, for policies that need them beforehand."""
-    target_tokens: int | None = None
-
-
-POLICIES: Mapping[str, Callable[[PolicyOptions], Policy]] = {
-    "even": lambda o: Even(o.max_tokens, target_tokens=o.target_tokens, cost=o.cost),
-    "even-packed": lambda o: Even(o.max_tokens, packed=True, cost=o.cost),
-    "token-budget": lambda o: TokenBudget(o.max_tokens, cost=o.cost),
-    "pool-sort": lambda o: PoolSort(o.batch_size, cost=o.cost),
-    "fixed-batch": lambda o: FixedBatch(o.batch_size, cost=o.cost),
-    "sequence-packing": lambda o: SequencePacking(o.max_tokens, cost=o.cost),
-    "sorted": lambda o: Sorted(o.batch_size, lengths=o.lengths, cost=o.cost),
-    "length-grouped": lambda o: LengthGrouped(o.batch_size, lengths=o.lengths, cost=o.cost),
-    "max-tokens": lambda o: MaxTokens(o.max_tokens, lengths=o.lengths, cost=o.cost),
-    "bucketed-max-tokens": lambda o: BucketedMaxTokens(
-        o.max_tokens, lengths=o.lengths, cost=o.cost
-    ),
-}
-
-
-def parse_policy(name: str, options: PolicyOptions) -> Policy:
-    """The policy called `name`.
-
-    Raises:
-        ConfigurationError: there is none of that name, or an option is out of range.
-    """
-    if name not in POLICIES:
-        raise ConfigurationError(f"unknown policy {name!r}; known are {', '.join(POLICIES)}")
-    return POLICIES[name](options)
+__all__ = ["parse_cost"]
 
 
 def parse_cost(text: str) -> Cost:

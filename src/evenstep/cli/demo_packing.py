@@ -88,7 +88,7 @@ def command(
     from evenstep.demo_packing.documents import read_documents
     from evenstep.demo_packing.options import PackingDemoOptions
     from evenstep.demo_packing.run import pack_documents
-    from evenstep.plan.packing.workload import Workload
+    from evenstep.plan.packing import Workload
 
     options = PackingDemoOptions(
         data=data,

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.plan.groups import Groups
-from evenstep.plan.packing.options import SteadyOptions
-from evenstep.plan.packing.outliers import auto_thresholds
-from evenstep.plan.packing.steady import plan_steady
-from evenstep.plan.packing.wlb import plan_wlb
-from evenstep.plan.packing.workload import Workload
-from evenstep.plan.packing.workload_packing import WorkloadPacking
-from evenstep.plan.pipeline.schedule import PipelineSchedule
+from evenstep.plan.packing import (
+    SteadyOptions,
+    Workload,
+    WorkloadPacking,
+    auto_thresholds,
+    plan_iteration,
+)
+from evenstep.plan.pipeline import PipelineSchedule
 from evenstep.simulate.packing_result import makespan_ratio, measure
 from evenstep.simulate.packing_run import Arrivals, run_planner
 
@@ -56,13 +57,7 @@ def simulate_packing(
         max_delay=max_delay,
         cost=workload,
     ).planning
-
-    def planner(own: Int64Array, ages: Int64Array, final: bool) -> Groups:
-        if isinstance(options, SteadyOptions):
-            return plan_steady(own, ages, options, final=final)
-        return plan_wlb(own, ages, options, final=final)
-
-    trained, _ = run_planner(planner, arrivals, end=end)
+    trained, _ = run_planner(partial(plan_iteration, options), arrivals, end=end)
     result = measure(arrivals, trained, workload)
     schedule = PipelineSchedule(stages=stages)
     return {

@@ -19,15 +19,16 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.errors import ConfigurationError, InvariantError
-from evenstep.plan.groups import Groups
-from evenstep.plan.packing.options import PackingOptions, SteadyOptions
-from evenstep.plan.packing.outliers import auto_thresholds
-from evenstep.plan.packing.pieces import cut_long
-from evenstep.plan.packing.steady import plan_steady
-from evenstep.plan.packing.wlb import plan_wlb
-from evenstep.plan.packing.workload import Workload
+from evenstep.plan.packing import (
+    PackingOptions,
+    SteadyOptions,
+    Workload,
+    auto_thresholds,
+    cut_long,
+    plan_iteration,
+)
 from evenstep.simulate.packing_result import PackingResult, makespan_ratio, measure
-from evenstep.simulate.packing_run import Arrivals, Planner, Trained, run_original, run_planner
+from evenstep.simulate.packing_run import Arrivals, Trained, run_original, run_planner
 
 __all__ = ["Packed", "compare"]
 
@@ -127,33 +128,20 @@ def compare(
         )
         options = dataclasses.replace(plain, thresholds=thresholds)
         name = "WLB" if len(queues) == 1 else f"WLB, {count} queue{'s' * (count > 1)}"
-        results.append(_planned(name, partial(_wlb, options), whole, workload, thresholds))
+        results.append(_planned(name, options, whole))
     steady = SteadyOptions(
         context=context, micro_batches=micro_batches, max_tokens=max_tokens, workload=workload
     )
-    results.append(_planned("steady", partial(_steady, steady), whole, workload))
+    results.append(_planned("steady", steady, whole))
     return results
 
 
-def _wlb(options: PackingOptions, lengths: Int64Array, ages: Int64Array, final: bool) -> Groups:
-    return plan_wlb(lengths, ages, options, final=final)
-
-
-def _steady(options: SteadyOptions, lengths: Int64Array, ages: Int64Array, final: bool) -> Groups:
-    return plan_steady(lengths, ages, options, final=final)
-
-
-def _planned(
-    name: str,
-    planner: Planner,
-    arrivals: Arrivals,
-    workload: Workload,
-    thresholds: tuple[int, ...] = (),
-) -> Packed:
+def _planned(name: str, options: PackingOptions, arrivals: Arrivals) -> Packed:
+    planner = partial(plan_iteration, options)
     first, waiting = run_planner(planner, arrivals, stop=arrivals.complete)
     last, _ = run_planner(planner, arrivals, begin=arrivals.complete, waiting=waiting)
-    packed = _packed(name, arrivals, first, _joined(first, last), workload)
-    return dataclasses.replace(packed, thresholds=thresholds)
+    packed = _packed(name, arrivals, first, _joined(first, last), options.workload)
+    return dataclasses.replace(packed, thresholds=options.thresholds)
 
 
 def _joined(first: Trained, last: Trained) -> Trained:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from evenstep.errors import ConfigurationError
-from evenstep.plan.packing.workload import Workload
+from evenstep.plan.packing import Workload
 from evenstep.plan.policy import check_at_least
 
 __all__ = ["ITERATIONS", "PackingDemoOptions", "suitable_context"]

@@ -13,7 +13,7 @@ import numpy as np
 from evenstep.demo_packing.compare import Packed
 from evenstep.demo_packing.documents import Documents
 from evenstep.demo_packing.options import ITERATIONS, PackingDemoOptions
-from evenstep.plan.packing.workload import Workload
+from evenstep.plan.packing import Workload
 from evenstep.report.packing_plot import PackingPanel
 from evenstep.report.table import text_table
 

@@ -1,6 +1,6 @@
 """The lengths of a whole data set: counted once, kept in a file, and refused when they are stale.
 
-Only policies that plan beforehand need them: see `evenstep.plan.OfflinePolicy`.
+Only policies that plan beforehand need them: see `evenstep.plan.offline`.
 """
 
 from evenstep.lengths.cache import read_lengths, write_lengths

@@ -25,6 +25,7 @@ from evenstep.lengths.count import count_lengths
 from evenstep.loader.fingerprint import dataset_fingerprint
 from evenstep.plan.groups import generator
 from evenstep.plan.lengths import Lengths
+from evenstep.whole_file import replacing
 
 __all__ = ["read_lengths", "write_lengths"]
 
@@ -67,13 +68,8 @@ def write_lengths(
     table = arrow.table({"length": lengths.values}).replace_schema_metadata(
         {_KEY: json.dumps(about).encode()}
     )
-    target = Path(path)
-    partial = target.with_name(f"{target.name}.partial-{os.getpid()}")
-    try:
+    with replacing(path) as partial:
         parquet.write_table(table, partial, compression="zstd")
-        partial.replace(target)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def read_lengths(

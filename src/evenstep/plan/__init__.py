@@ -1,6 +1,23 @@
 """Pure decisions: which samples form a group, and which groups form a step. NumPy only.
 
 Nothing in here imports torch or ray, reads a clock or does I/O; equal arguments give equal plans.
+
+```
+policy, contract                    what a policy is, and what its plans are held to
+even/                               the default policy
+token_budget, pool_sort,            the others that see a window
+  fixed_batch, sequence_packing
+offline, ordering, max_tokens       those that see all lengths; planned runs them online
+packing/                            documents to micro-batches of equal work
+partition/, pipeline/, sharding/    weighted items to bins; the order on a pipeline; a sequence
+                                    to context-parallel ranks
+groups, grouping, alignment,        what several of these are made of
+  best_fit, lengths
+by_name                             policies by the names that commands give them
+stream, remaining                   which samples of an epoch are left
+```
+
+Imports go one way, between files and between rooms.
 """
 
 from evenstep.plan.even import Even
@@ -9,10 +26,8 @@ from evenstep.plan.groups import Groups
 from evenstep.plan.lengths import Lengths
 from evenstep.plan.max_tokens import BucketedMaxTokens, MaxTokens
 from evenstep.plan.ordering import LengthGrouped, Sorted
-from evenstep.plan.packing.outliers import auto_thresholds
-from evenstep.plan.packing.workload import Workload
-from evenstep.plan.packing.workload_packing import WorkloadPacking
-from evenstep.plan.pipeline.schedule import PipelineSchedule
+from evenstep.plan.packing import Workload, WorkloadPacking, auto_thresholds
+from evenstep.plan.pipeline import PipelineSchedule
 from evenstep.plan.policy import Plan, Policy, Proposal, Window
 from evenstep.plan.pool_sort import PoolSort
 from evenstep.plan.sequence_packing import SequencePacking

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from evenstep.plan.groups import Groups
 
-__all__ = ["align", "alignment_target"]
+__all__ = ["align", "alignment_target", "rounds_overdue"]
 
 Int64Array = npt.NDArray[np.int64]
 
@@ -41,6 +41,19 @@ def alignment_target(groups: Int64Array, samples: Int64Array, capacities: Int64A
     return max(min(limits), 1)
 
 
+def rounds_overdue(groups: Groups, ages: Int64Array, max_wait: int) -> Int64Array:
+    """[groups] rounds by which the oldest sample of each group is over its limit: 1 where it has
+    waited `max_wait` rounds, 0 where it has waited less.
+
+    Args:
+        groups: at least one group, of positions in `ages`.
+        ages: [samples] rounds that each has waited.
+    """
+    oldest = np.maximum.reduceat(ages[groups.members], groups.offsets[:-1])
+    overdue: Int64Array = np.maximum(oldest - max_wait + 1, 0)
+    return overdue
+
+
 def align(
     groups: Groups, target: int, overdue: Int64Array | None = None
 ) -> tuple[Groups, Int64Array]:
@@ -54,8 +67,7 @@ def align(
     Args:
         groups: groups of window positions, longest first; at least one.
         target: at least 1 and at most the number of samples.
-        overdue: [groups] rounds by which the oldest sample of each group is over its limit; zero
-            or negative when it is not. None when no group is overdue.
+        overdue: [groups] `rounds_overdue`. None when no group is.
 
     Returns:
         The aligned groups, longest first, and the returned window positions.
@@ -66,11 +78,8 @@ def align(
         return groups, none
     if count < target:
         return _split(groups, target - count), none
-    sizes = groups.sizes
-    if overdue is None:
-        order = np.argsort(-sizes, kind="stable")
-    else:
-        order = np.lexsort((-sizes, -np.maximum(overdue, 0)))
+    largest_first = -groups.sizes
+    order = np.lexsort((largest_first,) if overdue is None else (largest_first, -overdue))
     kept = np.sort(order[:target])
     returned = groups.take(np.sort(order[target:])).members
     return groups.take(kept), returned

@@ -62,11 +62,8 @@ def best_fit_decreasing(lengths: Int64Array, capacity: int) -> Groups:
         )
     compiles = len(lengths) >= _COMPILE_FROM and capacity <= _LARGEST_TABLE
     place = (place_compiled() if compiles else None) or place_plain
-    groups = place(descending, capacity)
-    keys = (groups << 32) + np.arange(len(groups), dtype=np.int64)
-    keys.sort()
-    offsets = np.append(0, np.bincount(groups).cumsum())
-    return Groups(order[keys & 0xFFFFFFFF], offsets)
+    groups = Groups.by_label(place(descending, capacity))
+    return Groups(order[groups.members], groups.offsets)
 
 
 def place_plain(descending: Int64Array, capacity: int) -> Int64Array:

@@ -5,6 +5,7 @@ Invariant: `members` names every sample at most once, and no group is empty.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,6 +30,32 @@ class Groups:
     @classmethod
     def empty(cls) -> Groups:
         return cls(np.empty(0, np.int64), np.zeros(1, np.int64))
+
+    @classmethod
+    def of(cls, members: Sequence[Int64Array]) -> Groups:
+        """From the members of each group."""
+        offsets = np.cumsum([0, *map(len, members)], dtype=np.int64)
+        return cls(np.concatenate([np.empty(0, np.int64), *members]), offsets)
+
+    @classmethod
+    def by_label(cls, labels: Int64Array, order: Int64Array | None = None) -> Groups:
+        """From the number of each sample's group, in the order of these numbers.
+
+        Args:
+            labels: [samples] int64 below 2**31. A number that no sample has is left out, and so is
+                a sample that has -1.
+            order: the samples, as members of one group follow each other; None is as they come.
+        """
+        # Label and place share one int64 key, which sorts faster than a stable argsort.
+        keys = (labels if order is None else labels[order]) << 32
+        keys += np.arange(len(keys))
+        keys.sort()
+        keys = keys[np.searchsorted(keys, 0) :]
+        places = keys & 0xFFFFFFFF
+        sizes = np.bincount(keys >> 32)
+        offsets = np.zeros(np.count_nonzero(sizes) + 1, np.int64)
+        sizes[sizes > 0].cumsum(out=offsets[1:])
+        return cls(places if order is None else order[places], offsets)
 
     def __len__(self) -> int:
         return len(self.offsets) - 1

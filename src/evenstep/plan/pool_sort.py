@@ -96,7 +96,7 @@ class PoolSort(Policy):
 
     def propose(self, window: Window) -> Proposal:
         # What is a step is known only once all have told how many samples they have.
-        pool = Groups(np.arange(len(window), dtype=np.int64), np.array([0, len(window)], np.int64))
+        pool = Groups.of([np.arange(len(window), dtype=np.int64)])
         return Proposal(np.array([len(window)], np.int64), pool, window)
 
     def settle(self, proposal: Proposal, messages: Int64Array, rank: int) -> Plan:

@@ -14,7 +14,7 @@ import numpy as np
 
 from evenstep.cost import Cost, MemoryLimit, PaddedTokenCost
 from evenstep.errors import ConfigurationError
-from evenstep.plan.alignment import align, alignment_target
+from evenstep.plan.alignment import align, alignment_target, rounds_overdue
 from evenstep.plan.best_fit import best_fit_decreasing
 from evenstep.plan.groups import Groups, generator
 from evenstep.plan.lengths import Lengths
@@ -104,8 +104,7 @@ class SequencePacking(Policy):
         target = _steps(messages)
         if len(groups) > target:
             fullest = -groups.shapes(window.lengths).tokens
-            oldest = np.maximum.reduceat(window.ages[groups.members], groups.offsets[:-1])
-            overdue = np.maximum(oldest - self.max_wait + 1, 0)
+            overdue = rounds_overdue(groups, window.ages, self.max_wait)
             groups = groups.take(np.lexsort((fullest, -overdue))[:target])
         groups, _ = align(groups, target)
         # In order of cost before the common shuffle, so that groups of like cost meet in a step.

@@ -12,7 +12,7 @@ import numpy as np
 
 from evenstep.cost import Cost, MemoryLimit, PaddedTokenCost
 from evenstep.errors import ConfigurationError
-from evenstep.plan.alignment import align, alignment_target
+from evenstep.plan.alignment import align, alignment_target, rounds_overdue
 from evenstep.plan.grouping import token_budget_groups
 from evenstep.plan.groups import generator
 from evenstep.plan.policy import (
@@ -100,10 +100,7 @@ class TokenBudget(Policy):
         target = alignment_target(counts, samples, capacity)
         overdue = None
         if len(proposal.groups) > target and window.ages.max(initial=0) >= self.max_wait:
-            oldest = np.maximum.reduceat(
-                window.ages[proposal.groups.members], proposal.groups.offsets[:-1]
-            )
-            overdue = oldest - self.max_wait + 1
+            overdue = rounds_overdue(proposal.groups, window.ages, self.max_wait)
         groups, _ = align(proposal.groups, target, overdue)
         order = generator(window.seed, window.epoch, window.round, _SHUFFLE).permutation(target)
         if self._flips(window, rank):

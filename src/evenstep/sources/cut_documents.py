@@ -18,7 +18,7 @@ from evenstep.batch.measure import length_of
 from evenstep.errors import ConfigurationError, SampleError
 from evenstep.loader.fingerprint import dataset_fingerprint
 from evenstep.plan.lengths import Lengths
-from evenstep.plan.packing.pieces import OVER_LONG, Pieces, cut_long
+from evenstep.plan.packing import OVER_LONG, Pieces, cut_long
 from evenstep.plan.policy import check_at_least
 
 __all__ = ["CutDocuments"]

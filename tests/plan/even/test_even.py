@@ -9,19 +9,20 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plan_world import play
 
-from evenstep.cost import Cost, PaddedTokenCost, TransformerCost
+from evenstep.cost import Cost, FittedCost, GroupShapes, PaddedTokenCost, TransformerCost
 from evenstep.errors import ConfigurationError
 from evenstep.plan import Even, Policy, TokenBudget, Window
 from evenstep.plan.even.matching import Matcher
 from evenstep.simulate import SimulationResult, deal, sample_lengths, simulate
+from plan_world import play
 
 MAX_TOKENS = 12_288
 MODEL = TransformerCost(layers=4, hidden_size=512, heads=8, ffn_size=2048)
 LARGE_MODEL = TransformerCost(
     layers=32, hidden_size=4096, heads=32, ffn_size=14336, kv_heads=8, vocab_size=128_256
 )
+PER_GROUP = FittedCost(per_group=0.3, per_token=0.0, per_pair=0.0)
 NAMES = ["ultrachat", "llava", "sharegpt4o", "mm-mix"]
 
 
@@ -128,6 +129,19 @@ def ages_when_emitted(policy: Policy, sources: list[list[int]], buffer_size: int
     return waited
 
 
+def per_longest(shapes: GroupShapes, *, packed: bool) -> np.ndarray:
+    return shapes.longest.astype(np.float64)
+
+
+def nothing(shapes: GroupShapes, *, packed: bool) -> np.ndarray:
+    return np.zeros(len(shapes.longest))
+
+
+# Costs that do not grow with the number of samples.
+FLAT = {"per-group": PER_GROUP, "per-longest": per_longest, "nothing": nothing}
+
+
+@pytest.mark.filterwarnings("error")
 @given(
     st.integers(0, 2**32),
     st.integers(1, 6),
@@ -135,17 +149,24 @@ def ages_when_emitted(policy: Policy, sources: list[list[int]], buffer_size: int
     st.integers(0, 4),
     st.sampled_from([0.3, 1.0, 2.0]),
     st.booleans(),
+    st.sampled_from([None, *FLAT.values()]),
 )
 def test_no_sample_waits_longer_than_promised(
-    seed: int, ranks: int, buffer_size: int, max_wait: int, spread: float, packed: bool
+    seed: int,
+    ranks: int,
+    buffer_size: int,
+    max_wait: int,
+    spread: float,
+    packed: bool,
+    cost: Cost | None,
 ) -> None:
     draw = np.random.default_rng(seed)
     sources = [
         np.exp(draw.normal(3, spread, draw.integers(0, 150))).astype(int).clip(1, 400).tolist()
         for _ in range(ranks)
     ]
-    cost = MODEL if packed else PaddedTokenCost()
-    policy = Even(400, max_wait=max_wait, packed=packed, cost=cost)
+    usual = MODEL if packed else PaddedTokenCost()
+    policy = Even(400, max_wait=max_wait, packed=packed, cost=cost or usual)
     waited = ages_when_emitted(policy, sources, buffer_size)
     assert max(waited, default=0) <= max_wait + buffer_size
 
@@ -160,6 +181,23 @@ def test_in_practice_samples_wait_hardly_longer_than_max_wait(name: str, packed:
     )
     waited = ages_when_emitted(policy, sources, 512)
     assert max(waited) <= 3 + 3
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("cost", FLAT.values(), ids=FLAT)
+def test_where_cost_does_not_grow_with_samples_groups_fill_the_budget(
+    cost: Cost, packed: bool
+) -> None:
+    lengths = np.minimum(sample_lengths("ultrachat", 6000, seed=2), MAX_TOKENS)
+    # One rank has less than the others, and no cost tells it to make smaller groups.
+    sources = [lengths[:1500].tolist(), lengths[1500:3500].tolist(), lengths[3500:].tolist()]
+    policy = Even(MAX_TOKENS, max_wait=3, packed=packed, cost=cost)
+    rounds = list(play(policy, sources, buffer_size=512))
+    made = sum(turns[2].steps for turns in rounds if 2 in turns)
+    assert made <= 1.2 * lengths[3500:].sum() / MAX_TOKENS
+    equal = [lengths[rank::3].tolist() for rank in range(3)]
+    assert max(ages_when_emitted(policy, equal, 512)) <= 3 + 3
 
 
 @pytest.mark.parametrize("packed", [False, True])
@@ -192,6 +230,31 @@ def test_a_group_costs_no_more_than_its_target_or_is_a_single_sample(
     assert len(np.unique(groups.members)) == len(groups.members)
     shapes = groups.shapes(column)
     assert ((shapes.padded <= targets * (1 + 1e-6)) | (shapes.samples == 1)).all()
+    assert (shapes.padded <= 300).all()
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("cost", FLAT.values(), ids=FLAT)
+@settings(max_examples=40)
+@given(
+    lengths=st.lists(st.integers(1, 300), min_size=1, max_size=120),
+    shares=st.lists(st.just(0.0) | st.floats(0.01, 1.0), min_size=1, max_size=30),
+    max_wait=st.integers(0, 3),
+)
+def test_a_group_costs_no_more_than_its_target_or_its_longest_sample_alone(
+    cost: Cost, lengths: list[int], shares: Sequence[float], max_wait: int
+) -> None:
+    column = np.array(lengths, np.int64)
+    window = Window(lengths=column, ages=np.arange(len(column))[::-1] % 5)
+    alone = cost(GroupShapes.measure(lengths, np.arange(len(lengths) + 1)), packed=False)
+    targets = np.sort(alone.max() * np.array(shares[: len(lengths)]))[::-1]
+    matcher = Matcher(cost=cost, max_tokens=300, max_patches=None, max_wait=max_wait)
+    groups = matcher.match(Even(300, cost=cost).propose(window).groups, window, targets)
+    assert len(groups) == len(targets)
+    assert len(np.unique(groups.members)) == len(groups.members)
+    shapes = groups.shapes(column)
+    own = np.maximum.reduceat(alone[groups.members], groups.offsets[:-1])
+    assert (cost(shapes, packed=False) <= np.maximum(targets, own) * (1 + 1e-6)).all()
     assert (shapes.padded <= 300).all()
 
 

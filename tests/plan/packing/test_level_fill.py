@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evenstep.plan.packing.level_fill import groups_of, level_fill
+from evenstep.plan.packing.level_fill import level_fill
 
 LENGTHS = st.lists(st.integers(1, 50), max_size=40).map(lambda v: np.array(v, np.int64))
 
@@ -28,13 +28,3 @@ def test_it_is_the_plain_rule_in_whatever_order(lengths, bins, cap, random) -> N
             load[chosen] += int(works[position])
     placed = level_fill(lengths, works, np.array(order, np.int64), bins, cap)
     assert placed.tolist() == expected
-
-
-@settings(max_examples=50)
-@given(st.lists(st.integers(-1, 5), max_size=30))
-def test_groups_hold_what_was_placed_in_order_of_arrival(placed: list[int]) -> None:
-    groups = groups_of(np.array(placed, np.int64))
-    made = [groups.group(g).tolist() for g in range(len(groups))]
-    assert made == [
-        [p for p, b in enumerate(placed) if b == used] for used in sorted(set(placed) - {-1})
-    ]

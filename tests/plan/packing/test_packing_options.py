@@ -10,6 +10,7 @@ import pytest
 from evenstep.errors import ConfigurationError, SampleError
 from evenstep.plan.packing.options import PackingOptions, SteadyOptions
 from evenstep.plan.packing.workload import Workload
+from evenstep.plan.packing.workload_packing import WorkloadPacking
 
 
 @pytest.mark.parametrize(
@@ -50,6 +51,14 @@ def test_the_steady_planner_takes_one_threshold_and_an_iteration_that_holds_a_mi
         SteadyOptions(context=100, micro_batches=4, step_tokens=100)
     assert SteadyOptions(context=100, micro_batches=4).step_cap == 412
     assert SteadyOptions(context=100, micro_batches=1).step_cap == 125
+
+
+@pytest.mark.parametrize(("thresholds", "options"), [((50,), PackingOptions), ((), SteadyOptions)])
+def test_the_policy_waits_as_long_as_the_planners_say(
+    thresholds: tuple[int, ...], options: type[PackingOptions]
+) -> None:
+    policy = WorkloadPacking(100, micro_batches=4, thresholds=thresholds)
+    assert policy.planning.max_delay == options(context=100, micro_batches=4).max_delay
 
 
 def test_the_workload_is_part_of_the_options() -> None:

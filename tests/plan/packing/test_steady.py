@@ -1,4 +1,4 @@
-"""One iteration of the steady planner; what it shares with Algorithm 1 is in test_wlb.py."""
+"""One iteration of the steady planner; what it shares with Algorithm 1 is in test_iteration.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Original packing: full windows, every token once, and the same from wherever it goes on."""
+"""Original packing: full windows, and every token once."""
 
 from __future__ import annotations
 
@@ -31,25 +31,6 @@ def test_windows_are_full_and_read_out_in_order_they_are_the_stream(
     held = [int(pieces.lengths[cut.windows.group(w)].sum()) for w in range(len(cut.windows))]
     assert all(tokens == context for tokens in held[:-1])
     assert sum(held) == len(stream)
-
-
-@settings(max_examples=50)
-@given(LENGTHS, st.integers(1, 60), st.data())
-def test_stopped_after_any_window_it_goes_on_with_what_is_left(
-    lengths: np.ndarray, context: int, data: st.DataObject
-) -> None:
-    whole = cut_at_windows(lengths, context)
-    window = data.draw(st.integers(0, len(whole.windows)))
-    taken = min(window * context, int(lengths.sum()))
-    # What is left: the documents from the one that is not used up, and what of it is.
-    first = int(np.searchsorted(lengths.cumsum(), taken, side="right"))
-    begin = taken - int(lengths[:first].sum())
-    rest = cut_at_windows(lengths[first:], context, begin=begin)
-    after = whole.windows.offsets[window]
-    assert (rest.pieces.documents + first).tolist() == whole.pieces.documents[after:].tolist()
-    assert rest.pieces.begins.tolist() == whole.pieces.begins[after:].tolist()
-    assert rest.pieces.ends.tolist() == whole.pieces.ends[after:].tolist()
-    assert (rest.windows.offsets + after).tolist() == whole.windows.offsets[window:].tolist()
 
 
 def test_a_window_without_tokens_is_refused() -> None:

@@ -77,7 +77,8 @@ class Even(Policy):
     max_wait: int = field(default=5, kw_only=True)
     """After this many rounds in the window the oldest sample is emitted for certain, at the price
     of some imbalance. So every sample is emitted within ``max_wait + window size`` rounds; as half
-    the window goes in each round, the oldest first, in practice within ``max_wait + 3``."""
+    the window goes in each round, the oldest first, in practice within ``max_wait + 3``, where no
+    rank runs out long before the others."""
     cost: Cost = field(default=PaddedTokenCost(), kw_only=True)
     """What is made equal. The memory limit holds besides it."""
     packed: bool = field(default=False, kw_only=True)
@@ -145,8 +146,9 @@ class Even(Policy):
             return self._all(proposal.groups, messages)
         targets = _targets(active)
         if ending:
-            totals = _reals(active)[:, 0]
-            targets *= min(1.0, float(_reals(messages[rank : rank + 1])[0, 0] / totals.max()))
+            own, most = _reals(messages)[rank, 0], _reals(active)[:, 0].max()
+            if own < most:
+                targets *= own / most
         matcher = Matcher(
             cost=self.cost,
             max_tokens=self.max_tokens,

@@ -148,8 +148,7 @@ class Filler:
             free[group] = False
             made.append(group)
             by_length = by_length[free[by_length]]
-        sizes = [0, *map(len, made)]
-        return Groups(np.concatenate(made), np.cumsum(sizes, dtype=np.int64))
+        return Groups.of(made)
 
     def _overdue(self, window: Window, excess: Float64Array, room: Float64Array) -> dict[int, int]:
         """Step -> position of a sample that has to go in it: the cheapest that has room for it."""
@@ -220,7 +219,9 @@ class Filler:
         second -= second == first
         second[second < 0] = none
         missing = (first_left - by_place[second]) / self.tokens
-        off = (run_gap - added[pool[first]] - added[pool[second]]) / target
+        off = run_gap - added[pool[first]] - added[pool[second]]
+        if target > 0:  # else nothing costs anything
+            off /= target
         score = 3 * missing + np.abs(off) + np.maximum(-off, 0) + 2e-4 * starts[:, None]
         size = (ends - starts + 1)[:, None] + (first < none) + (second < none)
         score[size > most] = np.inf

@@ -5,8 +5,12 @@ times their number. Where samples are short beside the target, some run close by
 exactly what is asked for; where they are long, the target decides which of them fits. So the
 longest samples choose their step first, and shorter ones take what is left.
 
-Invariant: every target gets one group, of at least one sample; no group costs more than its target
-or exceeds the memory limit, except a single sample that no target holds.
+Costs that do not grow with the number of samples, because every group costs the same or as much as
+its longest sample, make no difference to that: the memory limit decides how many go together.
+
+Invariant: every target gets one group, of at least one sample. No group exceeds the memory limit,
+except a single sample that alone does; none costs more than its target, except one whose longest
+sample alone does, and that costs no more than this sample.
 """
 
 from __future__ import annotations
@@ -28,6 +32,7 @@ Float64Array = npt.NDArray[np.float64]
 _REACH = 24
 """Samples by which a run may begin before or after the one that it was meant for."""
 _UNFIT = 10.0  # more than any score of a run that fits
+_FLAT = 1e-12  # share of a sample's cost below which what the next one adds is rounding
 
 
 def oldest_of(groups: Groups) -> Int64Array:
@@ -82,8 +87,7 @@ class Matcher:
             made[open_steps[step]] = order[left[begin:end]]
             alive[left[begin:end]] = False
             open_steps = np.delete(open_steps, step)
-        sizes = [0, *map(len, made)]
-        return Groups(np.concatenate(made), np.cumsum(sizes, dtype=np.int64))
+        return Groups.of(made)
 
     def _best(
         self,
@@ -109,27 +113,29 @@ class Matcher:
         low, high = max(0, near - _REACH), min(len(lengths), near + _REACH + 1)
         begins = np.arange(low, high)
         longest = lengths[low:high]
-        single, pair = self._cost(1, longest), self._cost(2, longest)
-        each = np.maximum(pair - single, np.finfo(np.float64).tiny)
+        single, pair = (self._cost(count, longest)[:, None] for count in (1, 2))
+        each = pair - single
+        grows = each > _FLAT * single
+        each[~grows] = 0.0
         room = np.minimum(self.max_tokens // longest, np.minimum(len(lengths) - begins, most))
         if patches is not None and self.max_patches is not None:
             running = np.concatenate([[0], np.cumsum(patches)])
             last = np.searchsorted(running, running[begins] + self.max_patches, side="right") - 1
             room = np.minimum(room, last - begins)
         # A relative 1e-9 forgives rounding where a target is the cost of just such a group.
-        fitting = (targets * (1 + 1e-9) - single[:, None]) / each[:, None] + 1
-        sizes = np.minimum(fitting, room[:, None]).astype(np.int64)
-        unfit = sizes < 1
-        np.maximum(sizes, 1, out=sizes)
+        spare = targets * (1 + 1e-9) - single
+        unfit = (spare < 0) | (room < 1)[:, None]
+        others = np.full(spare.shape, np.inf)
+        np.divide(np.maximum(spare, 0.0), each, out=others, where=grows)
+        sizes = np.maximum(np.minimum(others + 1, room[:, None]), 1).astype(np.int64)
         running = np.concatenate([[0], np.cumsum(lengths[low : high + int(sizes.max())])])
         first = (begins - low)[:, None]
         padding = 1 - (running[first + sizes] - running[first]) / (sizes * longest[:, None])
-        missing = 1 - (single[:, None] + (sizes - 1) * each[:, None]) / targets
+        # Where targets are 0, nothing costs anything.
+        missing = 1 - (single + (sizes - 1) * each) / np.where(targets > 0, targets, 1.0)
+        score = np.where(unfit, _UNFIT + np.abs(missing), missing) + padding
         if must:
-            unfit |= (begins[:, None] > near) | (begins[:, None] + sizes <= near)
-        score = np.where(unfit, _UNFIT + np.abs(missing), missing + padding)
-        if must and unfit.all():  # alone in the step that costs most
-            return near, near + 1, int(targets.argmax())
+            score[(begins[:, None] > near) | (begins[:, None] + sizes <= near)] = np.inf
         row, step = divmod(int(score.argmin()), len(targets))
         return int(begins[row]), int(begins[row] + sizes[row, step]), step
 

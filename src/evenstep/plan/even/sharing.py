@@ -111,7 +111,7 @@ def _level(
         group[position] = chosen
         costs[chosen] += added[position]
         left[:, chosen] -= need
-    return _by_group(group, order)
+    return Groups.by_label(group, order)
 
 
 def _capped(
@@ -139,12 +139,4 @@ def _first_fit(needs: Float64Array, limits: Float64Array, order: Int64Array) -> 
         count = max(count, chosen + 1)
         group[position] = chosen
         left[:, chosen] -= need
-    return _by_group(group, order)
-
-
-def _by_group(group: Int64Array, order: Int64Array) -> Groups:
-    """Groups from [samples] the number of each sample's group, members in the given order. A group
-    without samples is left out."""
-    members = order[np.argsort(group[order], kind="stable")]
-    sizes = np.bincount(group)
-    return Groups(members, np.concatenate([[0], np.cumsum(sizes[sizes > 0])]).astype(np.int64))
+    return Groups.by_label(group, order)

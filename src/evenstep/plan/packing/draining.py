@@ -15,7 +15,7 @@ import numpy.typing as npt
 from evenstep.errors import InvariantError
 from evenstep.plan.best_fit import best_fit_decreasing
 from evenstep.plan.groups import Groups
-from evenstep.plan.packing.level_fill import groups_of, level_fill
+from evenstep.plan.packing.level_fill import level_fill
 from evenstep.plan.packing.options import PackingOptions
 
 __all__ = ["drain"]
@@ -34,9 +34,9 @@ def drain(
 
     Returns:
         The iterations in order, each with at most `options.micro_batches` micro-batches of
-        positions in `lengths`; together they hold every document once. The ones with most work come
-        first, and in each the order of micro-batches is that of falling work. Fewer iterations than
-        asked for only where there are fewer documents.
+        positions in `lengths`, ascending; together they hold every document once. The ones with
+        most work come first, and in each the order of micro-batches is that of falling work. Fewer
+        iterations than asked for only where there are fewer documents.
     """
     if not len(lengths):
         return []
@@ -45,21 +45,31 @@ def drain(
     works = options.workload.of_documents(lengths)
     order = np.lexsort((np.arange(len(lengths)), -lengths))
     fewest = math.ceil(int(lengths.sum()) / (cap * count))
-    packed: Groups | None = None
+    packed: Int64Array | None = None
     wanted = max(fewest, iterations or 0)
     while True:
         made = level_fill(lengths, works, order, min(wanted * count, len(lengths)), cap)
         if (made >= 0).all():
-            return _iterations(groups_of(made), works, wanted, count)
-        packed = packed or best_fit_decreasing(lengths, cap)
-        if len(packed) <= wanted * count:
+            return _iterations(made, works, wanted, count)
+        if packed is None:
+            packed = _best_fit(lengths, cap)
+        if packed.max() < wanted * count:
             return _iterations(packed, works, wanted, count)
         if wanted > len(lengths):
             raise InvariantError(f"{len(lengths)} documents do not fit in {wanted} iterations")
         wanted += 1
 
 
-def _iterations(groups: Groups, works: Int64Array, wanted: int, count: int) -> list[Groups]:
+def _best_fit(lengths: Int64Array, cap: int) -> Int64Array:
+    """[documents] micro-batch of each, as few as best-fit decreasing needs."""
+    packed = best_fit_decreasing(lengths, cap)
+    placed = np.empty(len(lengths), np.int64)
+    placed[packed.members] = np.arange(len(packed)).repeat(packed.sizes)
+    return placed
+
+
+def _iterations(placed: Int64Array, works: Int64Array, wanted: int, count: int) -> list[Groups]:
+    groups = Groups.by_label(placed)
     load = np.add.reduceat(works[groups.members], groups.offsets[:-1])
     falling = np.argsort(-load, kind="stable")
     used = min(wanted, len(groups))

@@ -22,8 +22,6 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.errors import ConfigurationError, SampleError
-from evenstep.plan.groups import Groups
-from evenstep.plan.packing.level_fill import groups_of
 from evenstep.plan.packing.tight_fill import tight_fill
 from evenstep.plan.partition.items import sums
 from evenstep.plan.policy import check_at_least
@@ -50,18 +48,6 @@ class ExactPacking:
     """Sum over iterations of the largest work of a micro-batch; 0 without a packing."""
     bound: float
     """No packing has less than this."""
-
-    @property
-    def gap(self) -> float:
-        """By what share of itself `largest` may be above the best; 0 where it is optimal."""
-        return max(1 - self.bound / self.largest, 0.0) if self.largest else math.inf
-
-    @property
-    def groups(self) -> Groups:
-        """The micro-batches that are not empty. Raises `ConfigurationError` where there is none."""
-        if self.placed is None:
-            raise ConfigurationError("no packing was found: allow more time or more tokens")
-        return groups_of(self.placed)
 
 
 def exact_packing(

@@ -106,7 +106,4 @@ def _windows(made: list[tuple[int, int, int, int]], levels: list[int], short: in
     # Pieces by document, as everywhere; windows name their positions, ascending.
     order = np.lexsort((begin, document))
     pieces = Pieces(document[order], begin[order], end[order])
-    at = place[window[order]]
-    members = np.argsort(at, kind="stable")
-    offsets = np.concatenate([[0], np.bincount(at).cumsum()]).astype(np.int64)
-    return Windows(pieces, Groups(members, offsets))
+    return Windows(pieces, Groups.by_label(place[window[order]]))

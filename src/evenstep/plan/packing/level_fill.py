@@ -11,9 +11,7 @@ from heapq import heappop, heappush, heapreplace
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.plan.groups import Groups
-
-__all__ = ["groups_of", "level_fill"]
+__all__ = ["level_fill"]
 
 Int64Array = npt.NDArray[np.int64]
 
@@ -57,17 +55,3 @@ def level_fill(
             heappop(open_bins)
             heappush(short_bins, used[number] * bins + number)
     return np.array(placed, np.int64)
-
-
-def groups_of(placed: Int64Array) -> Groups:
-    """Groups of the documents in each micro-batch, in order of arrival.
-
-    Args:
-        placed: [documents] what `level_fill` returned. Micro-batches without a document are left
-            out, and so are documents with -1.
-    """
-    members = np.argsort(placed, kind="stable")
-    members = members[np.count_nonzero(placed < 0) :]
-    sizes = np.bincount(placed[members]) if len(members) else np.empty(0, np.int64)
-    offsets = np.concatenate([[0], sizes[sizes > 0].cumsum()]).astype(np.int64)
-    return Groups(members, offsets)

@@ -31,9 +31,10 @@ class PackingOptions:
     thresholds: tuple[int, ...] = ()
     """Lengths from which on documents wait in the first, second, ... queue for others of their
     kind, ascending; see `auto_thresholds`. With none, no document waits for others."""
-    max_delay: int | None = 24
+    max_delay: int | None = 64
     """After this many iterations a document goes before all others, whatever that does to balance;
-    it waits longer only while others as old take all the room. None is no limit."""
+    it waits longer only while others as old take all the room. None is no limit. One rank alone
+    hardly reaches the default; ranks that wait for each other's outliers do."""
     workload: Workload = field(default_factory=Workload)
 
     def __post_init__(self) -> None:

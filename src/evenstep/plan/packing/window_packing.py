@@ -29,23 +29,20 @@ class Windows:
     """One group per window, of positions in `pieces`, ascending."""
 
 
-def cut_at_windows(lengths: Int64Array, context: int, *, begin: int = 0) -> Windows:
+def cut_at_windows(lengths: Int64Array, context: int) -> Windows:
     """
     Args:
         lengths: [documents] int64, each positive.
         context: tokens of a window.
-        begin: tokens of the first document that earlier windows have taken; windows are cut from
-            there on. A run that stops after any window goes on with what is left, and this.
     """
     check_at_least(1, context=context)
-    check_at_least(0, begin=begin)
     if not len(lengths):
         return Windows(Pieces.whole(lengths), Groups.empty())
     starts = lengths.cumsum() - lengths
     total = int(starts[-1] + lengths[-1])
-    cuts = np.arange(begin, total, context, dtype=np.int64)
+    cuts = np.arange(0, total, context, dtype=np.int64)
     # The stream is cut where a document or a window begins.
-    begins = np.unique(np.concatenate([starts[starts > begin], cuts]))
+    begins = np.unique(np.concatenate([starts, cuts]))
     ends = np.append(begins[1:], total)
     documents = np.searchsorted(starts, begins, side="right") - 1
     pieces = Pieces(documents, begins - starts[documents], ends - starts[documents])

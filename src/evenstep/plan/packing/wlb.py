@@ -14,8 +14,7 @@ Beyond the paper: where no queue is long enough, outliers of neighbouring classe
 they are about as alike as those of one class; and a micro-batch that short documents could
 not level gets a second outlier. Both make the wait shorter and iterations more even.
 
-All is a function of the documents that wait. Invariants: no micro-batch exceeds the cap, no
-document is in two, and if any document waits, one at least is planned.
+The invariants are those of `plan_iteration`.
 """
 
 from __future__ import annotations
@@ -24,8 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.plan.groups import Groups
-from evenstep.plan.packing.draining import drain
-from evenstep.plan.packing.level_fill import groups_of, level_fill
+from evenstep.plan.packing.level_fill import level_fill
 from evenstep.plan.packing.options import PackingOptions
 from evenstep.plan.packing.outliers import alike, class_to_fire, classes, likest, queue_heads
 from evenstep.plan.packing.second_documents import second_documents
@@ -36,33 +34,8 @@ Int64Array = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
 
-def plan_wlb(
-    lengths: Int64Array,
-    ages: Int64Array,
-    options: PackingOptions,
-    *,
-    final: bool = False,
-) -> Groups:
-    """Plans one iteration.
-
-    Args:
-        lengths: [documents] int64 tokens of all that wait, in order of arrival, those of this
-            iteration's arrivals last.
-        ages: [documents] int64 iterations that each has waited; 0 for arrivals.
-        final: nothing more will arrive: this is the first iteration of `drain`.
-
-    Returns:
-        At most `options.micro_batches` micro-batches of positions in `lengths`, none empty. What
-        they do not name goes on waiting, in the same order, an iteration older.
-
-    Raises:
-        SampleError: a document is longer than a micro-batch.
-    """
-    if not len(lengths):
-        return Groups.empty()
-    if final:
-        return drain(lengths, options)[0]
-    options.check(lengths)
+def plan_wlb(lengths: Int64Array, ages: Int64Array, options: PackingOptions) -> Groups:
+    """What `plan_iteration` returns, of at least one document and none above the cap."""
     works = options.workload.of_documents(lengths)
     kinds = classes(lengths, options.thresholds)
     overdue = options.overdue(ages)
@@ -147,4 +120,4 @@ def fill(
     chosen[candidates[lengths[candidates].cumsum() > room]] = False
     late, rest = np.flatnonzero(chosen & overdue), np.flatnonzero(chosen & ~overdue)
     order = np.concatenate([late, rest[np.argsort(-lengths[rest], kind="stable")]])
-    return groups_of(level_fill(lengths, works, order, options.micro_batches, options.cap))
+    return Groups.by_label(level_fill(lengths, works, order, options.micro_batches, options.cap))

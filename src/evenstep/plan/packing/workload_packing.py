@@ -5,7 +5,7 @@ buffered divides in two. *Arrived* are the documents of this step and of those b
 brings as many tokens as it is meant to hold; the others are ahead of their time. Ages count for
 what has arrived, so the delay that `max_delay` bounds does not depend on the size of the buffer.
 
-One rank alone plans as `plan_wlb` or `plan_steady` say, from what has arrived. Several ranks tell
+One rank alone plans as `plan_iteration` says, from what has arrived. Several ranks tell
 each other how many outliers of each class wait and how much work they would do, and agree on the
 class that goes and on the work of a micro-batch; to reach it, a rank may take documents ahead of
 their time. At the end of the epoch everything that is left goes in as few steps as all ranks need.
@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -25,10 +26,10 @@ from evenstep.cost import Cost, MemoryLimit
 from evenstep.errors import ConfigurationError
 from evenstep.plan.groups import Groups
 from evenstep.plan.packing.draining import drain
+from evenstep.plan.packing.iteration import plan_iteration
 from evenstep.plan.packing.options import PackingOptions, SteadyOptions
 from evenstep.plan.packing.outliers import class_to_fire, classes, queue_heads
-from evenstep.plan.packing.steady import plan_steady
-from evenstep.plan.packing.wlb import fill, plan_wlb
+from evenstep.plan.packing.wlb import fill
 from evenstep.plan.packing.workload import Workload
 from evenstep.plan.pipeline.micro_batch_order import order_micro_batches
 from evenstep.plan.pipeline.schedule import PipelineSchedule
@@ -45,8 +46,6 @@ from evenstep.plan.sharding.kernel_latency import KernelLatency, TileLatency
 from evenstep.plan.sharding.sharding import Sharding
 
 __all__ = ["WorkloadPacking"]
-
-_MAX_DELAY = 64  # with thresholds; where several ranks wait for each other's outliers it is reached
 
 # Columns of a message; after them, for each class of outliers, how many wait, and the age and the
 # work of the oldest.
@@ -86,8 +85,8 @@ class WorkloadPacking(Policy):
     """Ranks that share every micro-batch (WLB-LLM, section 5). Of the loader's process group,
     neighbours share: its first so many ranks are the first data-parallel rank."""
     sharding: str = field(default="adaptive", kw_only=True)
-    """How they share it: "per-sequence", "per-document", "hybrid", or, for each micro-batch, the one
-    of these whose slowest rank is predicted to be fastest: "adaptive"."""
+    """How they share it: "per-sequence", "per-document", "hybrid", or "adaptive": for each
+    micro-batch the one of these whose slowest rank is predicted to be fastest."""
     latency: KernelLatency = field(default=TileLatency(), kw_only=True)
     """What "adaptive" predicts by: tiles, or what `evenstep profile --attention` has measured."""
     packed: bool = field(default=True, init=False)
@@ -104,23 +103,17 @@ class WorkloadPacking(Policy):
     @cached_property
     def planning(self) -> PackingOptions:
         """What the planners are told: `SteadyOptions` where there are no thresholds."""
-        workload = Workload.of(self.cost)
+        options: dict[str, Any] = {
+            "context": self.context,
+            "micro_batches": self.micro_batches,
+            "max_tokens": self.max_tokens,
+            "workload": Workload.of(self.cost),
+        }
+        if self.max_delay is not None:
+            options["max_delay"] = self.max_delay
         if self.thresholds:
-            return PackingOptions(
-                context=self.context,
-                micro_batches=self.micro_batches,
-                max_tokens=self.max_tokens,
-                thresholds=self.thresholds,
-                max_delay=_MAX_DELAY if self.max_delay is None else self.max_delay,
-                workload=workload,
-            )
-        return SteadyOptions(
-            context=self.context,
-            micro_batches=self.micro_batches,
-            max_tokens=self.max_tokens,
-            max_delay=SteadyOptions.max_delay if self.max_delay is None else self.max_delay,
-            workload=workload,
-        )
+            return PackingOptions(thresholds=self.thresholds, **options)
+        return SteadyOptions(**options)
 
     @property
     def max_length(self) -> int | None:
@@ -162,7 +155,7 @@ class WorkloadPacking(Policy):
             np.int64,
         )
         # What is a group is known only once all have told what waits.
-        pool = Groups(np.arange(len(window), dtype=np.int64), np.array([0, len(window)], np.int64))
+        pool = Groups.of([np.arange(len(window))])
         return Proposal(message, pool, window)
 
     def settle(self, proposal: Proposal, messages: Int64Array, rank: int) -> Plan:
@@ -175,11 +168,7 @@ class WorkloadPacking(Policy):
         if len(messages) > 1:
             groups = self._to_target(window, *self._agree(active))
         else:
-            lengths, ages, options = window.lengths[arrived], window.ages[arrived], self.planning
-            if isinstance(options, SteadyOptions):
-                own = plan_steady(lengths, ages, options)
-            else:
-                own = plan_wlb(lengths, ages, options)
+            own = plan_iteration(self.planning, window.lengths[arrived], window.ages[arrived])
             groups = Groups(arrived[own.members], own.offsets)
         groups = self._in_order(groups, window)
         return Plan(groups, steps=np.array([0, len(groups)]), waited=arrived)
@@ -236,14 +225,8 @@ class WorkloadPacking(Policy):
         if len(made) < steps:  # more steps than this rank needs, and documents enough
             made = _split(made, steps)
         parts = [self._in_order(part, window) for part in made[:steps]]
-        sizes = np.concatenate([part.sizes for part in parts])
-        return Plan(
-            Groups(
-                np.concatenate([part.members for part in parts]),
-                np.concatenate([[0], sizes.cumsum()]),
-            ),
-            steps=np.cumsum([0, *map(len, parts)]),
-        )
+        micro_batches = [part.group(k) for part in parts for k in range(len(part))]
+        return Plan(Groups.of(micro_batches), steps=np.cumsum([0, *map(len, parts)]))
 
     def _in_order(self, groups: Groups, window: Window) -> Groups:
         if self.schedule is None or not len(groups):
@@ -267,5 +250,5 @@ def _split(made: list[Groups], steps: int) -> list[Groups]:
         else:
             half = len(whole.members) // 2
             parts = (whole.members[:half], whole.members[half:])
-            made[at : at + 1] = [Groups(p, np.array([0, len(p)])) for p in parts]
+            made[at : at + 1] = [Groups.of([part]) for part in parts]
     return made

@@ -79,9 +79,7 @@ class Partition:
                 f"{(counts == 0).sum()} of bins={len(self)} are empty, for {len(self.bin_of)} "
                 "items: groups cannot be; take fewer bins, or read the bins with items()"
             )
-        keys = (self.bin_of << 32) + np.arange(len(self.bin_of))
-        keys.sort()
-        return Groups(keys & 0xFFFFFFFF, np.append(0, counts.cumsum()))
+        return Groups.by_label(self.bin_of)
 
 
 def partition(

@@ -1,0 +1,39 @@
+"""The planner of docs/packing.md runs, and shares out equal work."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from evenstep.simulate import sample_lengths
+
+PAGE = Path(__file__).parents[3] / "docs" / "packing.md"
+
+
+def test_a_planner_of_ones_own_gives_every_rank_equal_work() -> None:
+    (section,) = [
+        s for s in PAGE.read_text().split("\n## ") if s.startswith("Planning it yourself")
+    ]
+    (code,) = re.findall(r"^```python\n(.*?)^```", section, re.DOTALL | re.MULTILINE)
+    lengths = sample_lengths("pretrain-128k", 1500, 0)
+    shown: list[tuple[Any, ...]] = []
+    names: dict[str, Any] = {
+        "lengths": lengths,
+        "ages": np.zeros_like(lengths),
+        "print": lambda *values: shown.append(values),
+    }
+    exec(compile(code, PAGE.name, "exec"), names)
+    assert len(shown) == 8
+    members = [groups for groups, *_ in shown]
+    assert {len(groups) for groups in members} == {4}
+    planned = np.concatenate([group for groups in members for group in groups])
+    assert len(np.unique(planned)) == len(planned)
+    work = [sum((d * d + 24_576 * d).sum() for d in map(lengths.take, g)) for g in members]
+    assert max(work) < 1.02 * np.mean(work)
+    for _, makespan, bubble, ratio in shown:
+        assert makespan > 0
+        assert 0 < bubble < 0.6
+        assert 0.9 < ratio < 1.1
