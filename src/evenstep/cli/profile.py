@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -19,11 +19,24 @@ def register(app: typer.Typer) -> None:
 
 
 def command(
-    layers: Annotated[int, typer.Option(help="Layers of the model; one of them is measured.")],
-    hidden_size: Annotated[int, typer.Option(help="Width of the residual stream.")],
-    heads: Annotated[int, typer.Option(help="Attention heads.")],
-    ffn_size: Annotated[int, typer.Option(help="Inner width of the feed-forward network.")],
-    out: Annotated[Path, typer.Option(help="The calibration file to write.")],
+    layers: Annotated[
+        int | None, typer.Option(help="Layers of the model; one of them is measured.")
+    ] = None,
+    hidden_size: Annotated[int | None, typer.Option(help="Width of the residual stream.")] = None,
+    heads: Annotated[
+        int | None,
+        typer.Option(help="Attention heads; of --attention, those of a GPU, 8 by default."),
+    ] = None,
+    ffn_size: Annotated[
+        int | None, typer.Option(help="Inner width of the feed-forward network.")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="The calibration file to write.",
+            show_default="attention-latency.json with --attention, else required",
+        ),
+    ] = None,
     kv_heads: Annotated[
         int | None,
         typer.Option(help="Heads of keys and values, if fewer.", show_default="--heads"),
@@ -38,9 +51,35 @@ def command(
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     max_length: Annotated[
-        int, typer.Option(help="Longest document; up to eight shorter ones, each half the next.")
-    ] = 32_768,
-    seconds: Annotated[float, typer.Option(help="For all lengths together, about.")] = 60.0,
+        int | None,
+        typer.Option(
+            help="Longest document; up to eight shorter ones, each half the next. Of --attention, "
+            "most keys.",
+            show_default="32768; with --attention 131072 on a GPU, 2048 on a CPU",
+        ),
+    ] = None,
+    seconds: Annotated[
+        float | None,
+        typer.Option(help="For all of it together, about.", show_default="60, with --quick 10"),
+    ] = None,
+    attention: Annotated[
+        bool,
+        typer.Option(
+            "--attention",
+            help="Measure the attention kernel over numbers of queries and keys instead.",
+        ),
+    ] = False,
+    kernel: Annotated[
+        str, typer.Option(help="Of --attention: auto, flash, flex or sdpa.")
+    ] = "auto",
+    head_size: Annotated[
+        int | None,
+        typer.Option(
+            help="Of --attention: elements of a head.",
+            show_default="--hidden-size / --heads, or 128",
+        ),
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Of --attention: fewer shapes.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Measure what attention and the rest of a model cost, and write a calibration file.
@@ -53,28 +92,90 @@ def command(
     The file is a cost: --cost calibration:FILE of simulate and advise, and
     evenstep.load_calibration(FILE) in a training. It holds for the device it was measured on.
 
+    With --attention, the kernel that computes fragments of documents on context-parallel ranks is
+    measured instead: how many operations a second it does with so many queries of so many keys.
+    evenstep.context.latency.load_latency(FILE) predicts by it, and is what
+    WorkloadPacking(latency=...) chooses a sharding by. Give the heads that one GPU computes.
+
     \b
-    Example:
+    Examples:
       evenstep profile --layers 32 --hidden-size 4096 --heads 32 --kv-heads 8 --ffn-size 14336 \\
           --out calibration.json
+      evenstep profile --attention --heads 8 --kv-heads 2 --head-size 128 --out attention.json
     """
+    for value, name in ((quick, "--quick"), (head_size, "--head-size")):
+        if value and not attention:
+            raise ConfigurationError(f"{name} is an option of --attention; give both or neither")
+    if attention:
+        for number, name in ((layers, "--layers"), (ffn_size, "--ffn-size")):
+            if number is not None:
+                raise ConfigurationError(f"{name} says nothing of attention; leave it out")
+        if not (gated and causal):
+            raise ConfigurationError("--attention is causal and has no feed-forward network")
+        heads = 8 if heads is None else heads
+        if head_size is None:
+            head_size = 128 if hidden_size is None else hidden_size // heads
+        _attention(
+            Path("attention-latency.json") if out is None else out,
+            heads=heads,
+            kv_heads=kv_heads,
+            head_size=head_size,
+            kernel=kernel,
+            device=device,
+            dtype=dtype,
+            max_length=max_length,
+            seconds=(10.0 if quick else 60.0) if seconds is None else seconds,
+            quick=quick,
+            json=json,
+        )
+        return
+    if layers is None or hidden_size is None or heads is None or ffn_size is None or out is None:
+        given = {
+            "--layers": layers,
+            "--hidden-size": hidden_size,
+            "--heads": heads,
+            "--ffn-size": ffn_size,
+            "--out": out,
+        }
+        missing = ", ".join(name for name, value in given.items() if value is None)
+        raise ConfigurationError(
+            f"{missing} must be given, for the model that is measured; --attention needs none"
+        )
+    _model(
+        out,
+        layers=layers,
+        hidden_size=hidden_size,
+        heads=heads,
+        ffn_size=ffn_size,
+        kv_heads=kv_heads,
+        gated=gated,
+        causal=causal,
+        device=device,
+        dtype=dtype,
+        max_length=32_768 if max_length is None else max_length,
+        seconds=60.0 if seconds is None else seconds,
+        json=json,
+    )
+
+
+def _model(
+    out: Path,
+    *,
+    device: str,
+    dtype: str | None,
+    max_length: int,
+    seconds: float,
+    json: bool,
+    **shape_fields: Any,
+) -> None:
     import torch
 
     from evenstep.profile import Calibration, ModelShape, measure_layer
     from evenstep.profile.device import choose_device, choose_dtype
     from evenstep.profile.text import calibration_text
 
-    shape = ModelShape(
-        layers=layers,
-        hidden_size=hidden_size,
-        heads=heads,
-        ffn_size=ffn_size,
-        kv_heads=kv_heads,
-        causal=causal,
-        gated=gated,
-    )
-    if out.is_dir():
-        raise ConfigurationError(f"--out {out} is a folder; give a file")
+    shape = ModelShape(**shape_fields)
+    _check_file(out)
     chosen = choose_device(device)
     dtype = choose_dtype(dtype, chosen)
     with progress_bar(f"measuring on {chosen}") as progress:
@@ -95,3 +196,52 @@ def command(
     else:
         print(calibration_text(calibration))
     note(f"written: {out}; use it with --cost calibration:{out}")
+
+
+def _attention(
+    out: Path,
+    *,
+    heads: int,
+    kv_heads: int | None,
+    head_size: int,
+    kernel: str,
+    device: str,
+    dtype: str | None,
+    max_length: int | None,
+    seconds: float,
+    quick: bool,
+    json: bool,
+) -> None:
+    from evenstep.profile.attention import measure_attention
+    from evenstep.profile.attention_kernels import Heads, choose_kernel
+    from evenstep.profile.attention_text import attention_text
+    from evenstep.profile.device import choose_device, choose_dtype
+
+    shape = Heads(heads=heads, kv_heads=kv_heads, head_size=head_size)
+    _check_file(out)
+    chosen = choose_device(device)
+    dtype = choose_dtype(dtype, chosen)
+    if max_length is None:
+        max_length = 131_072 if chosen.kind == "cuda" else 2048
+    with progress_bar(f"measuring attention on {chosen}") as progress:
+        profile = measure_attention(
+            choose_kernel(kernel, chosen, dtype),
+            shape,
+            device=chosen,
+            dtype=dtype,
+            max_length=max_length,
+            seconds=seconds,
+            quick=quick,
+            progress=progress,
+        )
+    profile.save(out)
+    if json:
+        print_json({"latency": profile.latency.as_dict(), "measured": profile.as_dict()})
+    else:
+        print(attention_text(profile))
+    note(f"written: {out}; use it with evenstep.context.latency.load_latency")
+
+
+def _check_file(out: Path) -> None:
+    if out.is_dir():
+        raise ConfigurationError(f"--out {out} is a folder; give a file")

@@ -7,17 +7,15 @@ damaged or edited, which would balance a training wrongly without a word.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from evenstep.cost import FittedCost
 from evenstep.errors import ConfigurationError
+from evenstep.measured_file import MeasuredFile
 from evenstep.profile.device import Device
 from evenstep.profile.fitting import PartFits, fit_parts
 from evenstep.profile.measure import LengthMeasurement
@@ -26,8 +24,13 @@ from evenstep.profile.timing import Timing
 
 __all__ = ["Calibration", "load_calibration", "read_calibration"]
 
-_FORMAT = "evenstep calibration"
-_VERSION = 1
+_FILE = MeasuredFile(
+    format="evenstep calibration",
+    name="calibration",
+    version=1,
+    again="make it anew with evenstep profile",
+    by_hand="To change coefficients by hand, use evenstep.FittedCost",
+)
 
 logger = logging.getLogger("evenstep")
 
@@ -121,9 +124,14 @@ class Calibration:
 
     def as_dict(self) -> dict[str, Any]:
         """The JSON object of the file. Seconds of measurements are of one layer."""
-        content = {
-            "format": _FORMAT,
-            "version": _VERSION,
+        return _FILE.content(self._values())
+
+    def write(self, path: str | os.PathLike[str]) -> None:
+        """Writes the file, whole or not at all."""
+        _FILE.write(path, self._values())
+
+    def _values(self) -> dict[str, Any]:
+        return {
             "device": asdict(self.device),
             "torch": self.torch,
             "dtype": self.dtype,
@@ -137,18 +145,6 @@ class Calibration:
                 for m in self.measurements
             ],
         }
-        return {**content, "digest": _digest(content)}
-
-    def write(self, path: str | os.PathLike[str]) -> None:
-        """Writes the file, whole or not at all."""
-        target = Path(path)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        partial = target.with_name(f"{target.name}.partial-{os.getpid()}")
-        try:
-            partial.write_text(json.dumps(self.as_dict(), indent=2, allow_nan=False) + "\n")
-            partial.replace(target)
-        finally:
-            partial.unlink(missing_ok=True)
 
 
 def read_calibration(path: str | os.PathLike[str]) -> Calibration:
@@ -158,26 +154,7 @@ def read_calibration(path: str | os.PathLike[str]) -> Calibration:
         ConfigurationError: there is no such file, another program or version wrote it, or it has
             changed since.
     """
-    again = "make it anew with evenstep profile"
-    try:
-        content = json.loads(Path(path).read_bytes())
-    except OSError as error:
-        raise ConfigurationError(f"cannot read {path}: {error.strerror}; {again}") from error
-    except ValueError as error:
-        raise ConfigurationError(f"{path} is damaged: it is not JSON ({error}); {again}") from error
-    if not isinstance(content, dict) or content.get("format") != _FORMAT:
-        raise ConfigurationError(f"{path} is no calibration of evenstep; {again}")
-    if content.get("version") != _VERSION:
-        raise ConfigurationError(
-            f"{path} is of version {content.get('version')!r}, and this evenstep reads version "
-            f"{_VERSION}; {again}"
-        )
-    digest = content.pop("digest", None)
-    if digest != _digest(content):
-        raise ConfigurationError(
-            f"{path} is damaged: it is not what was written; {again}. To change coefficients by "
-            "hand, use evenstep.FittedCost"
-        )
+    content = _FILE.read(path)
     fits = {name: tuple(values) for name, values in content["layer_fits"].items()}
     return Calibration(
         shape=ModelShape(**content["shape"]),
@@ -214,9 +191,3 @@ def _measurement(content: dict[str, Any]) -> LengthMeasurement:
         attention=content["attention"] and Timing(**content["attention"]),
         rest=content["rest"] and Timing(**content["rest"]),
     )
-
-
-def _digest(content: dict[str, Any]) -> str:
-    """Of numbers as JSON has them, so that it is the same before writing and after reading."""
-    text = json.dumps(content, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()
