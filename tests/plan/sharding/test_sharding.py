@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import pickle
 from collections.abc import Callable
 
 import numpy as np
@@ -160,3 +161,11 @@ def test_the_check_finds_lost_and_doubled_tokens_empty_fragments_and_uneven_rank
     ):
         with pytest.raises(InvariantError, match=says):
             dataclasses.replace(plan, **change).check()
+
+
+def test_a_copy_is_as_small_as_the_plan() -> None:
+    plan = shard_per_document(np.array([70_000, 61_072]), 4)
+    places = plan.permutation
+    data = pickle.dumps(plan)
+    assert len(data) < 5_000 < places.nbytes
+    assert np.array_equal(pickle.loads(data).permutation, places)

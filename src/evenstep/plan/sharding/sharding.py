@@ -12,8 +12,9 @@ wherever the ranks divide the length of the sequence.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -180,6 +181,10 @@ class Sharding:
                 f"the {self.method} plan gives ranks {self.tokens.tolist()} tokens, which differ "
                 "by more than one"
             )
+
+    def __getstate__(self) -> dict[str, Any]:
+        # It travels with every shard, and what was computed from it is a number for each token.
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def _by_rank(self, values: Int64Array) -> Int64Array:
         total = np.zeros(len(values) + 1, np.int64)
