@@ -38,9 +38,10 @@ import numpy.typing as npt
 import evenstep.messages as wire
 from evenstep.buffer import Buffer, RoundStart
 from evenstep.errors import ConfigurationError, InvariantError
+from evenstep.plan.checks import check_at_least
 from evenstep.plan.contract import check_memory, check_positions
 from evenstep.plan.groups import Groups
-from evenstep.plan.policy import Plan, Policy, Proposal, Window, check_at_least
+from evenstep.plan.policy import Plan, Policy, Proposal, Window
 from evenstep.settled import PlannedStep, SettledRound
 from evenstep.totals import Receipt, RoundTotals
 

@@ -20,8 +20,8 @@ from evenstep.advise.sketch import Sketch
 from evenstep.advise.tables import sketch_parquet
 from evenstep.advise.tokenizer import CountTokens, load_tokenizer
 from evenstep.errors import ConfigurationError
+from evenstep.plan.checks import check_at_least
 from evenstep.plan.groups import generator
-from evenstep.plan.policy import check_at_least
 from evenstep.simulate import DISTRIBUTIONS, load_lengths, sample_lengths
 from evenstep.simulate.lengths import PARQUET, existing_file
 

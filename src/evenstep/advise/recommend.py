@@ -18,8 +18,9 @@ from evenstep.advise.sketch import Sketch
 from evenstep.cost import Cost
 from evenstep.errors import ConfigurationError
 from evenstep.plan.by_name import PolicyOptions
+from evenstep.plan.checks import check_at_least
 from evenstep.plan.lengths import Lengths
-from evenstep.plan.policy import Policy, check_at_least
+from evenstep.plan.policy import Policy
 
 __all__ = ["Recommendation", "Setup", "code_for", "set_up"]
 

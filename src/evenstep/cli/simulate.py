@@ -13,8 +13,8 @@ from evenstep.cli.simulate_packing import PACKING_DOCUMENTS, packing_rows, simul
 from evenstep.cli.simulate_sharding import SEQUENCES, sharding_table, simulate_sharding
 from evenstep.errors import ConfigurationError
 from evenstep.plan.by_name import POLICIES, PolicyOptions
+from evenstep.plan.checks import check_at_least
 from evenstep.plan.lengths import Lengths
-from evenstep.plan.policy import check_at_least
 from evenstep.plan.sharding import METHODS
 from evenstep.plan.sharding.counts import TILE
 from evenstep.simulate import DISTRIBUTIONS, SimulationResult, deal, load_lengths, simulate

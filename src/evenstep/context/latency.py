@@ -31,7 +31,7 @@ import numpy.typing as npt
 
 from evenstep.errors import ConfigurationError
 from evenstep.measured_file import MeasuredFile
-from evenstep.plan.policy import check_at_least
+from evenstep.plan.checks import check_at_least
 from evenstep.plan.sharding.counts import TILE, causal_tiles, check_tile
 from evenstep.plan.sharding.sharding import Sharding
 

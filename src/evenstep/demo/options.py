@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from evenstep.errors import ConfigurationError
-from evenstep.plan.policy import check_at_least
+from evenstep.plan.checks import check_at_least
 
 __all__ = ["DemoOptions"]
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from evenstep.errors import ConfigurationError
+from evenstep.plan.checks import check_at_least
 from evenstep.plan.packing import Workload
-from evenstep.plan.policy import check_at_least
 
 __all__ = ["ITERATIONS", "PackingDemoOptions", "suitable_context"]
 

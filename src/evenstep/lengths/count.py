@@ -10,8 +10,8 @@ from torch.utils.data import DataLoader, Dataset
 
 from evenstep.batch.measure import Measure
 from evenstep.errors import ConfigurationError, SampleError
+from evenstep.plan.checks import check_at_least
 from evenstep.plan.lengths import Lengths
-from evenstep.plan.policy import check_at_least
 
 __all__ = ["count_lengths"]
 

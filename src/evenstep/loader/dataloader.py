@@ -45,7 +45,8 @@ from evenstep.loader.step_count import StepCount
 from evenstep.loader.step_log import StepLog
 from evenstep.loader.streaming import has_state
 from evenstep.loader.thread import BatcherThread
-from evenstep.plan.policy import Policy, check_at_least
+from evenstep.plan.checks import check_at_least
+from evenstep.plan.policy import Policy
 
 __all__ = ["DataLoader"]
 

@@ -10,16 +10,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from evenstep.cost import Cost, PaddedTokenCost
+from evenstep.plan.checks import check_at_least, check_given
 from evenstep.plan.groups import Groups
-from evenstep.plan.policy import (
-    Int64Array,
-    Plan,
-    Policy,
-    Proposal,
-    Window,
-    check_at_least,
-    check_given,
-)
+from evenstep.plan.policy import Int64Array, Plan, Policy, Proposal, Window
 
 __all__ = ["FixedBatch"]
 

@@ -13,10 +13,11 @@ from functools import cached_property
 import numpy as np
 
 from evenstep.cost import MemoryLimit
+from evenstep.plan.checks import check_at_least, check_given
 from evenstep.plan.groups import Groups, generator
 from evenstep.plan.offline import OfflinePolicy
 from evenstep.plan.ordering import shares, sorted_runs
-from evenstep.plan.policy import Int64Array, check_at_least, check_given
+from evenstep.plan.policy import Int64Array
 
 __all__ = ["BucketedMaxTokens", "MaxTokens", "fill_ascending"]
 

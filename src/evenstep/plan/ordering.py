@@ -15,9 +15,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from evenstep.plan.checks import check_at_least, check_given
 from evenstep.plan.groups import Groups, generator
 from evenstep.plan.offline import OfflinePolicy
-from evenstep.plan.policy import Int64Array, check_at_least, check_given
+from evenstep.plan.policy import Int64Array
 
 __all__ = ["LengthGrouped", "Sorted", "shares", "sorted_runs"]
 

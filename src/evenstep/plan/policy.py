@@ -25,7 +25,8 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.cost import Cost, MemoryLimit, PaddedTokenCost
-from evenstep.errors import ConfigurationError, InvariantError, SampleError
+from evenstep.errors import InvariantError, SampleError
+from evenstep.plan.checks import check_at_least, check_given
 from evenstep.plan.groups import Groups
 from evenstep.plan.lengths import Lengths
 
@@ -210,24 +211,3 @@ def _plain(value: object) -> Any:
         return value
     # The default repr of functions and objects holds an address, which differs between ranks.
     return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))
-
-
-def check_given(**values: object) -> None:
-    """Raises `ConfigurationError` for the first value that is None."""
-    for name, value in values.items():
-        if value is None:
-            raise ConfigurationError(f"{name}=None must be an integer; it has no default")
-
-
-def check_at_least(minimum: int, **values: int | None) -> None:
-    """Raises `ConfigurationError` for the first value that is no integer or below `minimum`.
-
-    None is no limit, and passes.
-    """
-    for name, value in values.items():
-        if value is None:
-            continue
-        if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-            raise ConfigurationError(f"{name}={value!r} must be an integer")
-        if value < minimum:
-            raise ConfigurationError(f"{name}={value} must be at least {minimum}")

@@ -21,16 +21,9 @@ import numpy as np
 
 from evenstep.cost import Cost, PaddedTokenCost
 from evenstep.errors import ConfigurationError
+from evenstep.plan.checks import check_at_least, check_given
 from evenstep.plan.groups import Groups, generator
-from evenstep.plan.policy import (
-    Int64Array,
-    Plan,
-    Policy,
-    Proposal,
-    Window,
-    check_at_least,
-    check_given,
-)
+from evenstep.plan.policy import Int64Array, Plan, Policy, Proposal, Window
 
 __all__ = ["SHUFFLES", "PoolSort", "check_warm_up", "warm_up_size"]
 

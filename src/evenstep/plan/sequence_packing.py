@@ -16,18 +16,11 @@ from evenstep.cost import Cost, MemoryLimit, PaddedTokenCost
 from evenstep.errors import ConfigurationError
 from evenstep.plan.alignment import align, alignment_target, rounds_overdue
 from evenstep.plan.best_fit import best_fit_decreasing
+from evenstep.plan.checks import check_at_least, check_given
 from evenstep.plan.groups import Groups, generator
 from evenstep.plan.lengths import Lengths
 from evenstep.plan.ordering import shares
-from evenstep.plan.policy import (
-    Int64Array,
-    Plan,
-    Policy,
-    Proposal,
-    Window,
-    check_at_least,
-    check_given,
-)
+from evenstep.plan.policy import Int64Array, Plan, Policy, Proposal, Window
 
 __all__ = ["SequencePacking"]
 

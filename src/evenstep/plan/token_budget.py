@@ -13,17 +13,10 @@ import numpy as np
 from evenstep.cost import Cost, MemoryLimit, PaddedTokenCost
 from evenstep.errors import ConfigurationError
 from evenstep.plan.alignment import align, alignment_target, rounds_overdue
+from evenstep.plan.checks import check_at_least, check_given
 from evenstep.plan.grouping import token_budget_groups
 from evenstep.plan.groups import generator
-from evenstep.plan.policy import (
-    Int64Array,
-    Plan,
-    Policy,
-    Proposal,
-    Window,
-    check_at_least,
-    check_given,
-)
+from evenstep.plan.policy import Int64Array, Plan, Policy, Proposal, Window
 
 __all__ = ["EMISSION_ORDERS", "TokenBudget"]
 

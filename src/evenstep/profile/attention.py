@@ -22,7 +22,7 @@ import torch
 
 from evenstep.context.latency import BACKWARD, FORWARD, AttentionLatency, Table
 from evenstep.errors import ConfigurationError
-from evenstep.plan.policy import check_at_least
+from evenstep.plan.checks import check_at_least
 from evenstep.plan.sharding.counts import causal_tiles
 from evenstep.profile.attention_kernels import AttentionKernel, Heads
 from evenstep.profile.device import Device, choose_device

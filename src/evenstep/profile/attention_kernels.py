@@ -17,7 +17,7 @@ import torch
 
 from evenstep.context.kernels import BACKENDS, check_backend, kernel_of, pick_backend
 from evenstep.errors import ConfigurationError
-from evenstep.plan.policy import check_at_least
+from evenstep.plan.checks import check_at_least
 from evenstep.plan.sharding import Sharding
 from evenstep.plan.sharding.counts import TILE
 from evenstep.profile.device import DTYPES, Device

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 
 from evenstep.errors import ConfigurationError
-from evenstep.plan.policy import check_at_least
+from evenstep.plan.checks import check_at_least
 from evenstep.profile.device import DTYPES, Device
 from evenstep.profile.layer import Layer, LayerParts
 from evenstep.profile.shape import ModelShape

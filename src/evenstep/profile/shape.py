@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from evenstep.cost import TransformerCost
 from evenstep.errors import ConfigurationError
-from evenstep.plan.policy import check_at_least
+from evenstep.plan.checks import check_at_least
 
 __all__ = ["ModelShape"]
 

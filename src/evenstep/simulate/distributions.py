@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.errors import ConfigurationError
+from evenstep.plan.checks import check_at_least
 from evenstep.plan.groups import generator
-from evenstep.plan.policy import check_at_least
 
 __all__ = ["DISTRIBUTIONS", "Distribution", "LogLinear", "LogNormal", "sample_lengths"]
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from evenstep.context.latency_default import H100_TFLOPS
 from evenstep.errors import ConfigurationError
-from evenstep.plan.policy import check_at_least
+from evenstep.plan.checks import check_at_least
 
 __all__ = ["MODELS", "TABLE_1", "Cluster", "ModelSize", "Setting"]
 

@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.errors import ConfigurationError
+from evenstep.plan.checks import check_at_least
 from evenstep.plan.groups import generator
 from evenstep.plan.lengths import MAX_LENGTH
-from evenstep.plan.policy import check_at_least
 from evenstep.simulate.distributions import DISTRIBUTIONS, sample_lengths
 
 __all__ = [

@@ -16,13 +16,13 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.errors import ConfigurationError, InvariantError
+from evenstep.plan.checks import check_at_least
 from evenstep.plan.groups import Groups
 from evenstep.plan.packing.exact_packing import exact_packing
 from evenstep.plan.packing.fixed_length import fixed_length
 from evenstep.plan.packing.pieces import Pieces
 from evenstep.plan.packing.window_packing import cut_at_windows
 from evenstep.plan.packing.workload import Workload
-from evenstep.plan.policy import check_at_least
 
 __all__ = [
     "Arrivals",

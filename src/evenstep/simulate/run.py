@@ -15,9 +15,10 @@ import numpy.typing as npt
 
 from evenstep.cost import Cost, GroupShapes
 from evenstep.errors import ConfigurationError, InvariantError
+from evenstep.plan.checks import check_at_least
 from evenstep.plan.groups import Groups, generator
 from evenstep.plan.planned import Planned
-from evenstep.plan.policy import Plan, Policy, Proposal, Window, check_at_least
+from evenstep.plan.policy import Plan, Policy, Proposal, Window
 from evenstep.plan.wrapped import Wrapped
 from evenstep.protocol import RankProtocol
 from evenstep.settled import PlannedStep

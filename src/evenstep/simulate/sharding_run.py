@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.errors import ConfigurationError
+from evenstep.plan.checks import check_at_least
 from evenstep.plan.packing.window_packing import cut_at_windows
-from evenstep.plan.policy import check_at_least
 from evenstep.plan.sharding import (
     METHODS,
     KernelLatency,

@@ -17,9 +17,9 @@ from torch.utils.data import Dataset
 from evenstep.batch.measure import length_of
 from evenstep.errors import ConfigurationError, SampleError
 from evenstep.loader.fingerprint import dataset_fingerprint
+from evenstep.plan.checks import check_at_least
 from evenstep.plan.lengths import Lengths
 from evenstep.plan.packing import OVER_LONG, Pieces, cut_long
-from evenstep.plan.policy import check_at_least
 
 __all__ = ["CutDocuments"]
 

@@ -19,8 +19,8 @@ from torch.utils.data import IterableDataset
 
 from evenstep.batch.measure import length_of
 from evenstep.errors import ConfigurationError, MismatchError, SampleError
+from evenstep.plan.checks import check_at_least, check_given
 from evenstep.plan.groups import generator
-from evenstep.plan.policy import check_at_least, check_given
 from evenstep.plan.pool_sort import check_warm_up, warm_up_size
 from evenstep.sources.upstream import Reading, Upstream
 

@@ -36,20 +36,13 @@ import numpy.typing as npt
 from evenstep.cost import Cost, MemoryLimit, PaddedTokenCost
 from evenstep.errors import ConfigurationError
 from evenstep.plan.alignment import align, alignment_target
+from evenstep.plan.checks import check_at_least, check_given
 from evenstep.plan.even.filling import Filler, Weights, even_costs
 from evenstep.plan.even.matching import Matcher, oldest_of
 from evenstep.plan.even.sharing import first_fit, next_fit, share_out
 from evenstep.plan.grouping import token_budget_groups
 from evenstep.plan.groups import Groups, generator
-from evenstep.plan.policy import (
-    Int64Array,
-    Plan,
-    Policy,
-    Proposal,
-    Window,
-    check_at_least,
-    check_given,
-)
+from evenstep.plan.policy import Int64Array, Plan, Policy, Proposal, Window
 
 __all__ = ["Even"]
 

@@ -22,9 +22,9 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.errors import ConfigurationError, SampleError
+from evenstep.plan.checks import check_at_least
 from evenstep.plan.packing.tight_fill import tight_fill
 from evenstep.plan.partition.items import sums
-from evenstep.plan.policy import check_at_least
 
 __all__ = ["ExactPacking", "exact_packing"]
 

@@ -18,9 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.errors import ConfigurationError
+from evenstep.plan.checks import check_at_least
 from evenstep.plan.packing.options import PackingOptions
 from evenstep.plan.packing.workload import Workload
-from evenstep.plan.policy import check_at_least
 
 __all__ = [
     "alike",

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from evenstep.plan.checks import check_at_least
 from evenstep.plan.groups import Groups
 from evenstep.plan.packing.pieces import Pieces
-from evenstep.plan.policy import check_at_least
 
 __all__ = ["Windows", "cut_at_windows"]
 

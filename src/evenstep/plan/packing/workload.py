@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from evenstep.cost import Cost, GroupShapes, PaddedTokenCost, TokenCost
 from evenstep.errors import ConfigurationError
-from evenstep.plan.policy import check_at_least
+from evenstep.plan.checks import check_at_least
 
 __all__ = ["Workload"]
 

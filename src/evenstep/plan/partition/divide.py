@@ -19,13 +19,13 @@ import numpy.typing as npt
 
 from evenstep.errors import ConfigurationError
 from evenstep.plan.best_fit import best_fit_decreasing
+from evenstep.plan.checks import check_at_least
 from evenstep.plan.groups import Groups
 from evenstep.plan.partition.bounds import least_load, lower_bound
 from evenstep.plan.partition.exchanges import Limits, improve
 from evenstep.plan.partition.items import Items, Weights, sums
 from evenstep.plan.partition.karmarkar_karp import karmarkar_karp
 from evenstep.plan.partition.least_loaded import heaviest_first, place
-from evenstep.plan.policy import check_at_least
 
 __all__ = ["METHODS", "Partition", "bins_needed", "lower_bound", "partition"]
 

@@ -24,9 +24,9 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.errors import ConfigurationError
+from evenstep.plan.checks import check_at_least
 from evenstep.plan.partition import partition
 from evenstep.plan.pipeline.schedule import PipelineSchedule
-from evenstep.plan.policy import check_at_least
 
 __all__ = ["order_micro_batches", "share_micro_batches"]
 

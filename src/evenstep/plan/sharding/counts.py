@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.errors import ConfigurationError
-from evenstep.plan.policy import check_at_least
+from evenstep.plan.checks import check_at_least
 
 __all__ = ["TILE", "causal_pairs", "causal_tiles", "check_tile"]
 

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.errors import ConfigurationError, InvariantError
-from evenstep.plan.policy import check_at_least
+from evenstep.plan.checks import check_at_least
 from evenstep.plan.sharding.counts import TILE, causal_pairs, causal_tiles, check_tile
 from evenstep.plan.sharding.kernel_latency import KernelLatency
 
