@@ -6,11 +6,12 @@
 #   make test                       everything but the soak runs
 #   make soak                       20 minutes of killed and resumed jobs; EVENSTEP_SOAK_SECONDS=
 #   make demo PYTHON=python3.12     another interpreter, 3.10 or later
-#   make test PYTEST_ARGS="-k cost" a part of the suite
+#   make test PYTEST_ARGS="-k cost" a part of the suite; JOBS=8 runs it in so many processes
 
 PYTHON ?= python3
 VENV ?= .venv
 PYTEST_ARGS ?=
+JOBS ?= 2
 
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt
@@ -29,7 +30,7 @@ demo: $(VENV)/.installed-demo
 	$(BIN)/evenstep demo
 
 test: $(VENV)/.installed-test
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not soak" $(PYTEST_ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not soak" -n $(JOBS) --dist loadfile $(PYTEST_ARGS)
 
 soak: $(VENV)/.installed-test
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m soak -s $(PYTEST_ARGS)

@@ -17,6 +17,7 @@ import torch
 
 from evenstep.errors import LoaderDiedError
 from evenstep.loader.arena import Reader, Writer
+from shared_memory import abandoned, shared_memory
 
 
 def sample(size: int, value: int = 0) -> dict[str, torch.Tensor]:
@@ -162,7 +163,7 @@ def _write(connection, turns: int) -> None:
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_objects_cross_processes_and_leave_no_file(method):
-    before = set(os.listdir("/dev/shm"))
+    before = shared_memory()
     context = multiprocessing.get_context(method)
     ours, theirs = context.Pipe()
     process = context.Process(target=_write, args=(theirs, 5))
@@ -179,7 +180,7 @@ def test_objects_cross_processes_and_leave_no_file(method):
     assert process.exitcode == 0
     assert last is not None
     assert last["x"][0] == 4  # what has been mapped outlives its writer
-    assert set(os.listdir("/dev/shm")) <= before
+    assert not abandoned(shared_memory() - before)
 
 
 @contextlib.contextmanager

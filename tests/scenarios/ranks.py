@@ -27,6 +27,8 @@ import psutil
 import torch
 import torch.distributed as dist
 
+from shared_memory import abandoned, shared_memory
+
 GRACE = 10.0  # seconds within which everything must be gone after the ranks have ended
 
 
@@ -80,7 +82,7 @@ class Job:
         self._folder = folder
         self._temporary = folder / "tmp"
         self._temporary.mkdir()
-        self._shared_before = _shared_memory()
+        self._shared_before = shared_memory()
         context = multiprocessing.get_context("fork")
         self._processes = [
             context.Process(target=_main, args=(function, rank, world_size, args, folder))
@@ -155,8 +157,7 @@ class Job:
     def _leftovers(self) -> list[str]:
         processes = [f"process {pid}: {_command(pid)}" for pid in self._survivors()]
         files = [str(path) for path in self._temporary.glob("pymp-*")]
-        shared = _shared_memory() - self._shared_before
-        return processes + files + sorted(shared - _used(shared))
+        return processes + files + sorted(abandoned(shared_memory() - self._shared_before))
 
     def _survivors(self) -> list[int]:
         return [pid for p in self._processes if p.pid is not None for pid in self._session(p.pid)]
@@ -238,18 +239,3 @@ def _read(path: Path, deadline: float) -> Any:
         assert time.monotonic() < deadline, f"rank {path.stem} has not said {path.suffix[1:]!r}"
         time.sleep(0.02)
     return pickle.loads(path.read_bytes())
-
-
-def _shared_memory() -> set[str]:
-    return {f"/dev/shm/{name}" for name in os.listdir("/dev/shm")}
-
-
-def _used(paths: set[str]) -> set[str]:
-    """Those that a living process has mapped: another job on this machine made them."""
-    used = set()
-    for maps in Path("/proc").glob("[0-9]*/maps") if paths else ():
-        try:
-            used |= {line.split()[-1] for line in maps.read_text().splitlines()} & paths
-        except (OSError, IndexError):
-            continue
-    return used
