@@ -17,8 +17,11 @@ PLAN = Path(evenstep.plan.__file__).parent
 PACKAGE = PLAN.parent
 # What planning and costs know nothing of.
 ABOVE = ("buffer", "messages", "protocol", "settled", "totals")
+# What knows of meshes and strategies, above planning: by folder, what else it may import.
+STRATEGIES = {"topology": ("topology",), "graph": ("graph", "topology")}
 PURE = [
     *sorted(PLAN.rglob("*.py")),
+    *(path for folder in STRATEGIES for path in sorted((PACKAGE / folder).rglob("*.py"))),
     *(PACKAGE / f"{name}.py" for name in ("cost", "errors", *ABOVE)),
 ]
 by_file = pytest.mark.parametrize("path", PURE, ids=lambda p: p.relative_to(PACKAGE).as_posix())
@@ -62,7 +65,9 @@ def test_no_pure_file_imports_a_clock_an_accelerator_or_the_outside_world(path: 
 @by_file
 def test_imports_point_down_only(path: Path) -> None:
     own = {m for m in imported_modules(ast.parse(path.read_text())) if m.startswith("evenstep")}
-    assert all(any(m == low or m.startswith(f"{low}.") for low in BELOW) for m in own), own
+    folder = path.relative_to(PACKAGE).parts[0]
+    below = BELOW | {f"evenstep.{name}" for name in STRATEGIES.get(folder, ())}
+    assert all(any(m == low or m.startswith(f"{low}.") for low in below) for m in own), own
     if path.is_relative_to(PLAN) or path.name == "cost.py":
         assert not any(m.startswith(tuple(f"evenstep.{name}" for name in ABOVE)) for m in own)
 
@@ -99,7 +104,15 @@ HEAVY = ("torch", "ray", "scipy", "numba", "rich", "typer", "pyarrow", "matplotl
 
 
 @pytest.mark.parametrize(
-    "modules", ["evenstep.plan", "evenstep.cost", "evenstep.errors", "evenstep.protocol"]
+    "modules",
+    [
+        "evenstep.plan",
+        "evenstep.cost",
+        "evenstep.errors",
+        "evenstep.protocol",
+        "evenstep.topology",
+        "evenstep.graph",
+    ],
 )
 def test_planning_loads_numpy_and_nothing_heavy(modules: str) -> None:
     script = f"import sys, {modules}; print(*[m for m in {HEAVY} if m in sys.modules])"

@@ -1,0 +1,76 @@
+"""What each sample costs, by a function of lengths or a `Cost` of `evenstep.cost`.
+
+The cost of a micro-batch is the sum over its samples, as in the paper's Algorithm 1; so a function
+that is more than linear in the length is what tells 10 + 90 tokens from 50 + 50.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.cost import Cost, GroupShapes
+from evenstep.errors import ConfigurationError
+
+__all__ = ["CostFunction", "Costs", "check_cost", "name_of", "sample_costs"]
+
+Int64Array = npt.NDArray[np.int64]
+Costs = npt.NDArray[np.int64] | npt.NDArray[np.float64]
+CostFunction = Callable[[Int64Array], npt.ArrayLike] | Cost
+"""From [n] int64 lengths, positive, to [n] numbers, finite and not negative; or a `Cost`, which is
+asked for groups of one sample."""
+
+
+def check_cost(function: object) -> None:
+    """Raises `ConfigurationError` for what cannot be called."""
+    if not callable(function):
+        raise ConfigurationError(
+            f"cost={function!r} must be a function of lengths or a Cost such as TransformerCost"
+        )
+
+
+def sample_costs(function: CostFunction | None, lengths: Int64Array) -> Costs:
+    """[n] int64 or float64 cost of each sample; its length where there is no function.
+
+    Raises:
+        ConfigurationError: the function gave something other than a cost for each sample.
+    """
+    if function is None:
+        return lengths
+    if not len(lengths):
+        return np.empty(0, np.float64)
+    given: Any
+    if _takes_groups(function):
+        shapes = GroupShapes.measure(lengths, np.arange(len(lengths) + 1))
+        given = np.asarray(function(shapes, packed=True))  # type: ignore[call-arg, arg-type]
+    else:
+        given = np.asarray(function(lengths))  # type: ignore[call-arg, arg-type]
+    if given.shape != lengths.shape or given.dtype.kind not in "iuf":
+        raise ConfigurationError(
+            f"cost function {name_of(function)} gave {given.dtype} of shape {given.shape} for "
+            f"{len(lengths)} lengths; it must give a number for each, as an array"
+        )
+    wrong = np.flatnonzero(~(np.isfinite(given) & (given >= 0)))
+    if len(wrong):
+        raise ConfigurationError(
+            f"cost function {name_of(function)} gave {given[wrong[0]]} for a length of "
+            f"{lengths[wrong[0]]:,}; costs must be finite and not negative"
+        )
+    costs: Costs = given.astype(np.float64 if given.dtype.kind == "f" else np.int64)
+    return costs
+
+
+def name_of(function: object) -> str:
+    """A name for plans and messages, without addresses."""
+    return getattr(function, "__name__", type(function).__name__)
+
+
+def _takes_groups(function: CostFunction) -> bool:
+    try:
+        return "packed" in inspect.signature(function).parameters
+    except (TypeError, ValueError):  # some of NumPy's have no signature
+        return False

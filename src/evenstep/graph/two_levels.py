@@ -1,0 +1,280 @@
+"""Samples to buckets and to micro-batches at once: both levels of balancing together.
+
+Taken one after the other, as in Algorithm 1, the levels get in each other's way: a sample that
+costs more than a mean micro-batch makes one of its own, and its bucket then gets as many other
+micro-batches as any, none of which can be lighter to make up for it. Here buckets are balanced
+first: each sample, the costliest first, goes to the lightest bucket that has room in one of its
+micro-batches, and there to the lightest that has room. So the rest of that bucket is light.
+
+Of equally loaded buckets the first is taken, of equally loaded micro-batches the one with the
+fewest samples, and of those the first. That decides everything, so the two writings, with heaps of
+plain lists and for numba, have the same outcome.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from heapq import heapify, heappop, heappush
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.graph.costs import Costs
+from evenstep.graph.methods import Method, bins_by
+from evenstep.plan.partition import bins_needed
+from evenstep.plan.partition.items import Items, sums
+from evenstep.plan.partition.least_loaded import heaviest_first
+
+__all__ = ["by_bucket_first", "greedy_by_bucket"]
+
+Int64Array = npt.NDArray[np.int64]
+
+_NO_CAP = (1 << 62) - 1
+_FINE = 256
+"""How many samples have room is found to one part in this many of them."""
+
+
+def by_bucket_first(
+    method: Method,
+    costs: Costs,
+    tokens: Int64Array,
+    buckets: int,
+    micro_batches: int,
+    cap: int | None,
+    *,
+    fast: bool = False,
+) -> Int64Array | None:
+    """
+    Args:
+        method: see `evenstep.graph.methods`; others than `greedy` make buckets of all samples, and
+            then micro-batches of those of each bucket.
+        costs, tokens: [samples] of each.
+        buckets, micro_batches: to fill, and how many of them each has.
+        cap: tokens that a micro-batch holds; None for no limit.
+        fast: see `least_loaded`.
+
+    Returns:
+        [samples] the micro-batch of each, bucket after bucket, none of them empty where there are
+        as many samples. Where the method exceeds the cap, `greedy` stands in; where not all can
+        have room, as many as it finds room for, in the order drawn, and -1 for the others. None
+        where all may have room, but not this way.
+    """
+    bins, room = buckets * micro_batches, (buckets, micro_batches, cap)
+    within = len(tokens)
+    if cap is not None:
+        within = int(np.searchsorted(tokens.cumsum(), bins * cap, side="right"))
+    if within == len(tokens):
+        if method != "greedy":
+            by_method = _by_method(method, costs, tokens, *room)
+            if by_method is not None or callable(method):
+                return by_method
+        bin_of = greedy_by_bucket(costs, tokens, *room, fast=fast)
+        if bin_of is not None:
+            return filled(bin_of, costs, bins)
+        assert cap is not None
+        if bins_needed(tokens, cap) <= bins:
+            return None
+    elif callable(method):
+        return None
+    found = _as_many(
+        lambda n: greedy_by_bucket(costs[:n], tokens[:n], *room, fast=fast), within, bins
+    )
+    rest = np.full(len(tokens) - len(found), -1, np.int64)
+    return np.concatenate([filled(found, costs[: len(found)], bins), rest])
+
+
+def _as_many(attempt: Callable[[int], Int64Array | None], most: int, bins: int) -> Int64Array:
+    """The result for as many samples as are found to have room, looked for from `most` downwards,
+    as little is usually missing. As many samples as there are bins always have room."""
+    least, fine = min(bins, most), 1 + most // _FINE
+    fits, fails, step = least, most + 1, fine
+    best = None
+    while fails - fits > fine or best is None:
+        middle = (fits + fails) // 2 if best is not None else max(fails - step, least)
+        found = attempt(middle)
+        if found is None:
+            fails, step = middle, 2 * step
+        else:
+            fits, best = middle, found
+    return best
+
+
+def _by_method(
+    method: Method,
+    costs: Costs,
+    tokens: Int64Array,
+    buckets: int,
+    micro_batches: int,
+    cap: int | None,
+) -> Int64Array | None:
+    """Buckets of all samples, then micro-batches of those of each; None where one exceeds the
+    cap."""
+    bins = buckets * micro_batches
+    bucket_of = bins_by(method, costs, buckets)
+    bin_of = np.empty(len(costs), np.int64)
+    order = bucket_of.argsort(kind="stable")
+    bounds = np.bincount(bucket_of, minlength=buckets).cumsum()[:-1]
+    for bucket, rows in enumerate(np.split(order, bounds)):
+        bin_of[rows] = bucket * micro_batches + bins_by(method, costs[rows], micro_batches)
+    bin_of = filled(bin_of, costs, bins)
+    over = cap is not None and len(tokens) and sums(tokens, bin_of, bins).max() > cap
+    return None if over else bin_of
+
+
+def filled(bin_of: Int64Array, costs: Costs, bins: int) -> Int64Array:
+    """Gives each empty bin one of the cheapest samples that are not alone in theirs, as far as
+    there are any."""
+    counts = np.bincount(bin_of, minlength=bins)
+    empty = np.flatnonzero(counts == 0).tolist()
+    if not empty:
+        return bin_of
+    bin_of = bin_of.copy()
+    for row in costs.argsort(kind="stable").tolist():
+        if not empty:
+            break
+        donor = bin_of[row]
+        if counts[donor] > 1:
+            counts[donor] -= 1
+            bin_of[row] = empty.pop(0)
+    return bin_of
+
+
+def greedy_by_bucket(
+    costs: Costs,
+    tokens: Int64Array,
+    buckets: int,
+    micro_batches: int,
+    cap: int | None,
+    *,
+    fast: bool = False,
+) -> Int64Array | None:
+    """What the module says; arguments and result as for `by_bucket_first`, but for empty bins."""
+    whole = Items.read(costs, None, None).whole
+    order = heaviest_first(whole)
+    make = compiled() if fast else None
+    values, sizes, limit = whole[order], tokens[order], _NO_CAP if cap is None else cap
+    if make is None:
+        found = _place(values.tolist(), sizes.tolist(), buckets, micro_batches, limit)
+        placed = np.array(found, np.int64)
+    else:
+        placed = make(values, sizes, buckets, micro_batches, limit)
+    if len(placed) < len(costs):
+        return None
+    bin_of = np.empty(len(costs), np.int64)
+    bin_of[order] = placed
+    return bin_of
+
+
+def _place(
+    weights: list[int], tokens: list[int], buckets: int, micro_batches: int, cap: int
+) -> list[int]:
+    queue = [(0, bucket) for bucket in range(buckets)]
+    heapify(queue)
+    # Of each bucket: (load, samples, number) of its micro-batches, and their tokens.
+    bins = [[(0, 0, k) for k in range(micro_batches)] for _ in range(buckets)]
+    used = [[0] * micro_batches for _ in range(buckets)]
+    placed: list[int] = []
+    for weight, size in zip(weights, tokens):
+        passed = []
+        while queue:
+            load, bucket = heappop(queue)
+            room = [one for one in bins[bucket] if used[bucket][one[2]] + size <= cap]
+            if room:
+                break
+            passed.append((load, bucket))
+        else:
+            return placed
+        held, count, k = min(room)
+        bins[bucket][k] = (held + weight, count + 1, k)
+        used[bucket][k] += size
+        placed.append(bucket * micro_batches + k)
+        heappush(queue, (load + weight, bucket))
+        for one in passed:
+            heappush(queue, one)
+    return placed
+
+
+@cache
+def compiled() -> Callable[..., Int64Array] | None:
+    """`_place` for numba, compiled at its first call; None where that is not installed."""
+    try:
+        import numba
+    except ImportError:
+        return None
+    fill = numba.njit(nogil=True)(_filler(numba.njit(nogil=True)(_lightest)))
+
+    def make(
+        weights: Int64Array, tokens: Int64Array, buckets: int, micro_batches: int, cap: int
+    ) -> Int64Array:
+        leaves = 1 << (buckets - 1).bit_length()
+        # A tree over the buckets: a node holds the lightest below it, of equals the first.
+        tree = np.full(2 * leaves, -1, np.int64)
+        tree[leaves : leaves + buckets] = np.arange(buckets)
+        while leaves > 1:
+            tree[leaves // 2 : leaves] = tree[leaves : 2 * leaves : 2]
+            leaves //= 2
+        placed = np.empty(len(weights), np.int64)
+        loads = np.zeros(buckets, np.int64)
+        held, counts, used = np.zeros((3, buckets * micro_batches), np.int64)
+        state = (tree, loads, held, counts, used)
+        return placed[: fill(weights, tokens, placed, *state, micro_batches, cap)]
+
+    return make
+
+
+def _lightest(
+    held: Any, counts: Any, used: Any, bucket: Any, micro_batches: Any, size: Any, cap: Any
+) -> Any:
+    """The lightest micro-batch of a bucket that has room, or -1."""
+    best = -1
+    for k in range(bucket * micro_batches, (bucket + 1) * micro_batches):
+        if used[k] + size > cap:
+            continue
+        if best < 0 or held[k] < held[best] or (held[k] == held[best] and counts[k] < counts[best]):
+            best = k
+    return best
+
+
+def _filler(lightest: Callable[..., Any]) -> Callable[..., int]:
+    def fill(
+        weights: Any,
+        tokens: Any,
+        placed: Any,
+        tree: Any,
+        loads: Any,
+        held: Any,
+        counts: Any,
+        used: Any,
+        micro_batches: Any,
+        cap: Any,
+    ) -> Any:
+        for item in range(len(weights)):
+            size = tokens[item]
+            bucket = tree[1]
+            k = lightest(held, counts, used, bucket, micro_batches, size, cap)
+            if k < 0:  # seldom: look at all of them
+                bucket = -1
+                for other in range(len(loads)):
+                    if bucket < 0 or loads[other] < loads[bucket]:
+                        found = lightest(held, counts, used, other, micro_batches, size, cap)
+                        if found >= 0:
+                            bucket, k = other, found
+                if k < 0:
+                    return item
+            placed[item] = k
+            held[k] += weights[item]
+            counts[k] += 1
+            used[k] += size
+            loads[bucket] += weights[item]
+            node = (len(tree) // 2 + bucket) // 2
+            while node > 0:
+                left, right = tree[2 * node], tree[2 * node + 1]
+                tree[node] = left
+                if right >= 0 and loads[right] < loads[left]:
+                    tree[node] = right
+                node //= 2
+        return len(weights)
+
+    return fill

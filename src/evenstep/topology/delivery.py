@@ -1,0 +1,59 @@
+"""Who fetches which buckets, and who is left out because a peer broadcasts to it.
+
+A client needs the data of the bucket that it is in. Where the trainer broadcasts along some axes,
+the first client along them fetches for its peers: its own bucket and theirs. Stages of a pipeline
+that need no data are left out, and so is who is broadcast to.
+
+Invariant: every client that needs data gets it from exactly one client, which fetches the bucket
+that it needs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["STAGES", "Delivery"]
+
+Int64Array = npt.NDArray[np.int64]
+
+STAGES = ("ends", "first", "all")
+"""Stages of a pipeline that need data: the first for tokens and the last for labels, the first
+alone, or all of them."""
+
+
+@dataclass(frozen=True, eq=False)
+class Delivery:
+    """What each client does, in the order of coordinates."""
+
+    ranks: Int64Array
+    """[clients] global rank of each."""
+    bucket: Int64Array
+    """[clients] the bucket that its data is in."""
+    fetched_by: Int64Array
+    """[clients] global rank of the client that fetches for it: itself, the peer that broadcasts to
+    it, or -1 for one that needs no data."""
+
+    @property
+    def fetching(self) -> Int64Array:
+        """Global ranks of the clients that fetch."""
+        fetching: Int64Array = self.ranks[self.fetched_by == self.ranks]
+        return fetching
+
+    @property
+    def excluded(self) -> Int64Array:
+        """Global ranks of the clients that fetch nothing."""
+        excluded: Int64Array = self.ranks[self.fetched_by != self.ranks]
+        return excluded
+
+    def buckets_of(self, rank: int) -> Int64Array:
+        """Buckets that a client fetches, ascending: its own, and those of peers that it broadcasts
+        to; none where it fetches nothing."""
+        return np.unique(self.bucket[self.fetched_by == rank])
+
+    def clients_of(self, bucket: int) -> Int64Array:
+        """Global ranks of the clients that fetch a bucket, in the order of coordinates."""
+        fetched = np.unique(self.fetched_by[(self.bucket == bucket) & (self.fetched_by >= 0)])
+        return self.ranks[np.isin(self.ranks, fetched)]

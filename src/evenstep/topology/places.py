@@ -1,0 +1,78 @@
+"""Axes of a mesh and coordinates on them, under the names that frameworks give them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.errors import ConfigurationError
+
+__all__ = ["AXES", "DIVIDING_AXES", "WORLD", "Place", "axis_named", "check_axis", "in_order"]
+
+Int64Array = npt.NDArray[np.int64]
+
+AXES = ("PP", "DP", "CP", "TP")
+"""Axes of a mesh, outermost first."""
+
+WORLD = "WORLD"
+"""Not an axis of a mesh, but all of them: every client."""
+
+DIVIDING_AXES = ("DP", "CP", "TP", WORLD)
+"""Axes that data can be divided at."""
+
+# Names of torchtitan's meshes, by the axis that they are part of.
+_TORCH_NAMES = {
+    "pp": "PP",
+    "dp": "DP",
+    "dp_replicate": "DP",
+    "dp_shard": "DP",
+    "cp": "CP",
+    "tp": "TP",
+}
+
+
+@dataclass(frozen=True, order=True)
+class Place:
+    """Coordinates of a client."""
+
+    PP: int = 0
+    DP: int = 0
+    CP: int = 0
+    TP: int = 0
+
+    def __str__(self) -> str:
+        return " ".join(f"{axis}={getattr(self, axis)}" for axis in AXES)
+
+
+def check_axis(axis: object, known: Sequence[str]) -> None:
+    """Raises `ConfigurationError` for an axis that is not known here."""
+    if axis not in known:
+        raise ConfigurationError(f"axis {axis!r} must be one of {tuple(known)}")
+
+
+def axis_named(name: str) -> str:
+    """The axis that a dimension of a DeviceMesh is, or is part of.
+
+    Raises:
+        ConfigurationError: of no known name.
+    """
+    axis = name if name in AXES else _TORCH_NAMES.get(name)
+    if axis is None:
+        raise ConfigurationError(
+            f"dimension {name!r} of the DeviceMesh is none of {(*_TORCH_NAMES, *AXES)}; take the "
+            "dimensions that decide who needs which data"
+        )
+    return axis
+
+
+def in_order(ranks: Int64Array, axes: Sequence[str]) -> Int64Array:
+    """[PP, DP, CP, TP] out of an array with these axes in any order; the same one may come more
+    than once, as the two halves of DP do, and then the first counts slowest."""
+    order = sorted(range(len(axes)), key=lambda dimension: AXES.index(axes[dimension]))
+    shape = [1] * len(AXES)
+    for axis, size in zip(axes, ranks.shape):
+        shape[AXES.index(axis)] *= size
+    return np.ascontiguousarray(ranks.transpose(order).reshape(shape))

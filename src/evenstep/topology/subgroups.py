@@ -1,0 +1,39 @@
+"""Buckets at an axis, numbered in the order of their coordinates, and the groups that they form."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Subgroups"]
+
+Int64Array = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Subgroups:
+    """Buckets at an axis, and the groups of them within which samples are balanced.
+
+    Group g is the buckets from ``g * group_size`` on; the last one may have fewer.
+    """
+
+    axis: str
+    bucket_count: int
+    group_size: int
+    """Buckets of a group, at most `bucket_count`."""
+
+    def __len__(self) -> int:
+        """Groups: ``ceil(bucket_count / group_size)``."""
+        return -(-self.bucket_count // self.group_size)
+
+    @property
+    def group_of(self) -> Int64Array:
+        """[buckets] which group each is in."""
+        return np.arange(self.bucket_count, dtype=np.int64) // self.group_size
+
+    def members(self, group: int) -> Int64Array:
+        """Buckets of a group."""
+        first = group * self.group_size
+        return np.arange(first, min(first + self.group_size, self.bucket_count), dtype=np.int64)
