@@ -1,10 +1,20 @@
-"""Where samples come from: sources of a mixture, datasets, and what wraps them."""
+"""Where samples come from: sources of a mixture, datasets, and what wraps them.
 
-from evenstep.sources.cut_documents import CutDocuments
-from evenstep.sources.pool_sort_dataset import PoolSortDataset
-from evenstep.sources.reader import Item, SourceReader
-from evenstep.sources.shard_order import ShardOrder, Where
-from evenstep.sources.source import Source
+Each name is imported on first use: a process that reads files needs no torch, and with many such
+processes that is most of their memory.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from evenstep.sources.cut_documents import CutDocuments
+    from evenstep.sources.pool_sort_dataset import PoolSortDataset
+    from evenstep.sources.reader import Item, SourceReader
+    from evenstep.sources.shard_order import ShardOrder, Where
+    from evenstep.sources.source import Source
 
 __all__ = [
     "CutDocuments",
@@ -15,3 +25,21 @@ __all__ = [
     "SourceReader",
     "Where",
 ]
+
+_HOME_OF = {
+    "CutDocuments": "cut_documents",
+    "Item": "reader",
+    "PoolSortDataset": "pool_sort_dataset",
+    "ShardOrder": "shard_order",
+    "Source": "source",
+    "SourceReader": "reader",
+    "Where": "shard_order",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'evenstep.sources' has no attribute {name!r}")
+    value = getattr(import_module(f"evenstep.sources.{_HOME_OF[name]}"), name)
+    globals()[name] = value
+    return value

@@ -1,0 +1,58 @@
+"""Random numbers that are a function of (seed, step, purpose, number) alone.
+
+Philox 4x32-10 (Salmon et al., 2011): a counter goes in, four words come out, and nothing is kept in
+between. So any number can be had without those before it, and no version of NumPy changes them.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["philox", "random_words"]
+
+UInt64Array = npt.NDArray[np.uint64]
+
+_MULTIPLIERS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
+_KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
+_ROUNDS = 10
+_LOW = np.uint64(0xFFFFFFFF)
+_HALF = np.uint64(32)
+
+
+def philox(counter: UInt64Array, key: int) -> UInt64Array:
+    """
+    Args:
+        counter: [4, n] words below 2**32, the lowest first.
+        key: 64 bits.
+
+    Returns:
+        [4, n] words below 2**32.
+    """
+    a, b, c, d = counter
+    first, second = key & 0xFFFFFFFF, key >> 32 & 0xFFFFFFFF
+    for _ in range(_ROUNDS):
+        one, other = a * _MULTIPLIERS[0], c * _MULTIPLIERS[1]
+        a, b, c, d = (
+            (other >> _HALF) ^ b ^ np.uint64(first),
+            other & _LOW,
+            (one >> _HALF) ^ d ^ np.uint64(second),
+            one & _LOW,
+        )
+        first, second = (first + _KEY_STEPS[0]) & 0xFFFFFFFF, (second + _KEY_STEPS[1]) & 0xFFFFFFFF
+    return np.stack([a, b, c, d])
+
+
+def random_words(seed: int, step: int, purpose: int, count: int) -> UInt64Array:
+    """[count] words of 64 bits. Those of a smaller count are the first ones of a larger.
+
+    Args:
+        seed, step: integers of at most 64 bits.
+        purpose: below 2**32; what is drawn for one tells nothing of another.
+    """
+    blocks = -(-count // 2)
+    counter = np.empty((4, blocks), np.uint64)
+    counter[0] = np.arange(blocks, dtype=np.uint64)
+    counter[1], counter[2], counter[3] = purpose, step & 0xFFFFFFFF, step >> 32 & 0xFFFFFFFF
+    a, b, c, d = philox(counter, seed)
+    return np.stack([a | b << _HALF, c | d << _HALF], axis=1).ravel()[:count]

@@ -1,0 +1,82 @@
+"""Weights of sources by name: numbers from 0 in any unit, of which some are positive."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.errors import ConfigurationError
+
+__all__ = ["Weights", "check_names", "check_weights", "in_order", "normalised"]
+
+Weights = Mapping[str, float]
+
+Float64Array = npt.NDArray[np.float64]
+
+
+def check_weights(given: Any, of: str) -> dict[str, float]:
+    """A copy with plain numbers.
+
+    Args:
+        of: what they are, for errors, such as ``weights of step 7``.
+
+    Raises:
+        ConfigurationError: not a mapping from names to finite numbers from 0, or no positive one.
+    """
+    if not isinstance(given, Mapping):
+        raise ConfigurationError(
+            f"{of} are {given!r}; give a mapping from names of sources to numbers, such as "
+            '{"code": 0.3, "web": 0.7}'
+        )
+    weights = {}
+    for name, value in given.items():
+        if not isinstance(name, str):
+            raise ConfigurationError(f"{of} have the key {name!r}; keys are names of sources")
+        if isinstance(value, bool) or not isinstance(value, (int, float, np.number)):
+            raise ConfigurationError(f"{of}: {name}={value!r} must be a number from 0")
+        number = float(value)
+        if not math.isfinite(number) or number < 0:
+            raise ConfigurationError(
+                f"{of}: {name}={number} must be a finite number from 0; 0 draws nothing of it"
+            )
+        weights[name] = number
+    try:
+        total = math.fsum(weights.values())
+    except OverflowError:
+        total = math.inf
+    if not total > 0 or not math.isfinite(total):
+        raise ConfigurationError(
+            f"{of} sum to {total}, so nothing can be drawn; give at least one source a weight "
+            "above 0, and all of them a finite sum"
+        )
+    return weights
+
+
+def check_names(names: Iterable[str], sources: Sequence[str], of: str) -> None:
+    """
+    Raises:
+        ConfigurationError: a name that no source has.
+    """
+    unknown = [name for name in names if name not in sources]
+    if unknown:
+        shown = ", ".join(list(sources)[:20]) + (", ..." if len(sources) > 20 else "")
+        raise ConfigurationError(
+            f"{of} name {', '.join(map(repr, unknown[:5]))}, which is no source; the sources are "
+            f"{shown}"
+        )
+
+
+def normalised(weights: Weights) -> dict[str, float]:
+    """With a sum of 1."""
+    total = math.fsum(weights.values())
+    return {name: value / total for name, value in weights.items()}
+
+
+def in_order(weights: Weights, sources: Sequence[str]) -> Float64Array:
+    """[sources] with a sum of 1; 0 for a source that is not named."""
+    values = [weights.get(name, 0.0) for name in sources]
+    return np.array(values, np.float64) / math.fsum(values)

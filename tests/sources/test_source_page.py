@@ -1,0 +1,32 @@
+"""The code of docs/sources.md runs, as it stands, one block after the other."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+PAGE = Path(__file__).parents[2] / "docs" / "sources.md"
+
+
+def test_the_page_runs_from_its_beginning_to_its_end(tmp_path, monkeypatch):
+    arrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    for number in range(3):
+        rows = {"id": list(range(100)), "text": ["some text"] * 100, "more": [0] * 100}
+        parquet.write_table(
+            arrow.table(rows), tmp_path / f"code-{number}.parquet", row_group_size=30
+        )
+    page = ModuleType("page_of_sources")  # functions that are pickled must be found by name
+    page.folder = tmp_path
+    monkeypatch.setitem(sys.modules, page.__name__, page)
+    blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+    assert len(blocks) == 3
+    for block in blocks:
+        exec(compile(block, PAGE.name, "exec"), page.__dict__)
+    assert page.item.position == 5000
+    with page.tokens.open() as reader:
+        assert len(next(reader.read()).sample["input_ids"]) == len("some text")
