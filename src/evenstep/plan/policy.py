@@ -26,14 +26,13 @@ import numpy.typing as npt
 
 from evenstep.cost import Cost, MemoryLimit, PaddedTokenCost
 from evenstep.errors import InvariantError, SampleError
-from evenstep.plan.checks import check_at_least, check_given
 from evenstep.plan.groups import Groups
 from evenstep.plan.lengths import Lengths
 
 if TYPE_CHECKING:
     from evenstep.plan.sharding.sharding import Sharding
 
-__all__ = ["Plan", "Policy", "Proposal", "Window", "check_at_least", "check_given"]
+__all__ = ["Plan", "Policy", "Proposal", "Window"]
 
 Int64Array = npt.NDArray[np.int64]
 
