@@ -200,6 +200,9 @@ class Sampler:
     def __iter__(self) -> Iterator[int]:
         return iter(range(self.count))
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.count})"
+
 
 class SizedSampler(Sampler):
     def __len__(self) -> int:
