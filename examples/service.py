@@ -1,0 +1,85 @@
+"""Three sources to the ranks of a mesh, in one process: what each rank gets, step by step.
+
+    python examples/service.py
+
+Two data-parallel groups, each of two context-parallel ranks that share rows, and two
+tensor-parallel peers of which the first broadcasts. What a trainer would have is `client`, and the
+loop over it; on a cluster everything else is the same with ``backend="ray"``.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import evenstep.service as es
+from evenstep.graph import DGraph, LoadingPlan
+from evenstep.plan.mixing import WarmUp
+from evenstep.topology import ClientPlaceTree
+
+SOURCES = {"code": (5.0, 0.3), "web": (4.0, 0.5), "books": (6.5, 0.2)}
+"""By name, the logarithm of the usual length, and the weight."""
+
+
+def tokenize(row: dict[str, Any]) -> dict[str, Any]:
+    """From a stored document to a sample. Bytes are its tokens."""
+    return {"input_ids": list(row["text"].encode())}
+
+
+def work(lengths: Any) -> Any:
+    """Of attention and of everything else, in any unit."""
+    return lengths * (lengths + 4096)
+
+
+def strategy(graph: DGraph, mesh: ClientPlaceTree, step: int) -> LoadingPlan:
+    graph = graph.mix().distribute("DP").cost(work).balance("karmarkar_karp")
+    return graph.broadcast_at("TP").plan()
+
+
+def write(folder: Path) -> None:
+    """Documents of very uneven length."""
+    drawn = random.Random(0)
+    for name, (usual, _) in SOURCES.items():
+        lengths = [min(int(drawn.lognormvariate(usual, 0.8)) + 1, 4000) for _ in range(400)]
+        lines = (json.dumps({"text": name[0] * length}) for length in lengths)
+        (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        write(Path(folder))
+        weights = {name: weight for name, (_, weight) in SOURCES.items()}
+        job = es.Job(
+            sources=[
+                es.Source(name, f"{folder}/{name}.jsonl", transform=tokenize) for name in SOURCES
+            ],
+            mesh=es.Mesh(DP=2, CP=2, TP=2),
+            strategy=strategy,
+            schedule=WarmUp(start={"web": 1.0}, end=weights, steps=5),
+            micro_batches=4,
+            max_tokens=4096,
+        )
+        with es.start(job, loaders=2) as service:
+            clients = [service.client(rank) for rank in range(len(job.tree))]
+            for client in clients:
+                if not client.fetches:
+                    print(f"rank {client.rank} ({client.place}) fetches nothing")
+            fetching = [client for client in clients if client.fetches]
+            for _ in range(8):
+                for client in fetching:
+                    micro_batches, step = next(client)
+                    if client.rank == 0:
+                        shares = ", ".join(f"{n} {w:.2f}" for n, w in step.weights.items())
+                        print(
+                            f"step {step.step}: imbalance {step.imbalance_before:.2f} -> "
+                            f"{step.imbalance:.2f}; {shares}"
+                        )
+                    tokens = [batch["input_ids"].shape[1] for batch in micro_batches]
+                    print(f"  rank {client.rank}: micro-batches of {tokens} tokens")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,310 @@
+"""`DataConstructor`: makes the micro-batches of its data-parallel groups, step by step.
+
+It builds what its clients fetch, once for each bucket however many of them share it, and only when
+the first of them asks. What it built stays until every client that fetches has gone on, so who asks
+twice is given the same twice; then it is let go of, here and at the loaders. A step that is asked
+for after that is built again, from the same plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from evenstep.batch.loss_scale import shard_loss_scale
+from evenstep.errors import ConfigurationError, EvenstepError, InvariantError
+from evenstep.graph import LoadingPlan
+from evenstep.service.building import BuiltBucket, build, collated, context_shards
+from evenstep.service.collating import vision_fields
+from evenstep.service.handles import Handle, call, results
+from evenstep.service.job import Job
+from evenstep.service.layout import Layout
+from evenstep.service.measuring import SUPERVISED
+from evenstep.service.routing import routes
+from evenstep.service.service_step import Parcel, ServiceStep, SubplanStep
+from evenstep.service.source_loader import StageKey
+
+__all__ = ["DataConstructor"]
+
+
+@dataclass
+class _Step:
+    """What was built of a step."""
+
+    plan: LoadingPlan
+    samples: dict[StageKey, dict[int, Any]]
+    """By bucket of the plan or of a subplan, samples by row."""
+    held_by: dict[int, list[StageKey]]
+    """By loader, what it has staged for this constructor."""
+    shards: int
+    buckets: dict[int, BuiltBucket] = field(default_factory=dict)
+    encoded: dict[StageKey, list[Any]] = field(default_factory=dict)
+    """By subplan and bucket, collated micro-batches."""
+
+
+class DataConstructor:
+    """See the module docstring."""
+
+    def __init__(
+        self,
+        job: Job,
+        buckets: Sequence[int],
+        planner: Handle,
+        loaders: Sequence[Handle],
+        layout: Layout,
+    ) -> None:
+        """
+        Args:
+            buckets: data-parallel coordinates whose clients it serves, of all stages and along all
+                other axes.
+            planner: who says what is in a step.
+            loaders: [loaders] where samples are staged.
+            layout: which of them has what.
+
+        Raises:
+            ConfigurationError: the mesh has no such data-parallel group.
+        """
+        tree = job.tree
+        wrong = [each for each in buckets if not 0 <= each < tree.sizes["DP"]]
+        if wrong or not len(buckets):
+            raise ConfigurationError(
+                f"buckets={list(buckets)} of a constructor must be data-parallel groups, from 0 to "
+                f"{tree.sizes['DP'] - 1}"
+            )
+        self._job, self._planner, self._layout = job, planner, layout
+        self._loaders = list(loaders)
+        self.buckets = tuple(sorted(buckets))
+        clients = tree.ranks[:, list(self.buckets)]
+        self.clients: tuple[int, ...] = tuple(sorted(clients.ravel().tolist()))
+        self._steps: dict[int, _Step] = {}
+        self._taken = dict.fromkeys(self.clients, 0)
+
+    # Messages of clients
+
+    def fetches(self, step: int, rank: int) -> bool:
+        """Whether there is anything in a step that a client asks for itself."""
+        self._check(rank)
+        plan = self._plan(step)
+        return plan is not None and _fetches(plan, rank)
+
+    def deliver(self, step: int, rank: int, taken: int = 0) -> Parcel:
+        """The micro-batches of a client in a step. The same each time it is asked.
+
+        Args:
+            taken: steps below this one are never asked for again by this client, unless it is begun
+                anew.
+
+        Raises:
+            ConfigurationError: no client of this constructor.
+            EvenstepError: the step could not be planned, read or built. Every client is told so.
+        """
+        self._check(rank)
+        self._go_on(rank, taken)
+        plan = self._plan(step)
+        if plan is None:
+            return Parcel(step=step, ended=True)
+        if not _fetches(plan, rank):
+            return Parcel(step=step, fetched_by=_fetched_by(plan, rank))
+        try:
+            return self._parcel(self._fetched(plan), rank)
+        except EvenstepError as error:
+            call(self._planner, "fail", step + 1, error)
+            raise
+
+    def release(self, rank: int, taken: int) -> None:
+        """A client has received the steps below `taken`, and asks for no more now."""
+        self._check(rank)
+        self._go_on(rank, taken)
+
+    def status(self) -> Mapping[str, Any]:
+        """JSON-able."""
+        return {
+            "buckets": list(self.buckets),
+            "clients": list(self.clients),
+            "steps": sorted(self._steps),
+            "taken": {str(rank): taken for rank, taken in self._taken.items()},
+        }
+
+    def close(self) -> None:
+        """Lets go of all steps. Harmless the second time."""
+        self._steps.clear()
+
+    # Samples
+
+    def _plan(self, step: int) -> LoadingPlan | None:
+        if step in self._steps:
+            return self._steps[step].plan
+        plan: LoadingPlan | None = call(self._planner, "plan", step)
+        return plan
+
+    def _fetched(self, plan: LoadingPlan) -> _Step:
+        if plan.step in self._steps:
+            return self._steps[plan.step]
+        wanted: list[StageKey] = [(None, bucket) for bucket in self._buckets_of(plan)]
+        for subplan_name, subplan in plan.subplans.items():
+            wanted += [(subplan_name, bucket) for bucket in self._buckets_of(subplan)]
+        asked: list[tuple[int, StageKey]] = []
+        expected: dict[StageKey, set[int]] = {}
+        for key in wanted:
+            name, bucket = key
+            of = plan if name is None else plan.subplans[name]
+            rows = np.flatnonzero(of.assignment.bucket == bucket)
+            expected[key] = set(rows.tolist())
+            owners = self._layout.owners(plan.samples.source[rows], plan.samples.position[rows])
+            asked += [(loader, key) for loader in np.unique(owners).tolist()]
+        samples: dict[StageKey, dict[int, Any]] = {key: {} for key in wanted}
+        for attempt in range(2):
+            replies = [
+                self._loaders[loader].start("fetch", plan.step, bucket, name)
+                for loader, (name, bucket) in asked
+            ]
+            missing = []
+            for (loader, key), fetched in zip(asked, results(replies)):
+                if fetched is None:
+                    missing.append((loader, key))
+                else:
+                    samples[key].update(zip(fetched.rows.tolist(), fetched.samples))
+            if not missing:
+                break
+            if attempt == 0:
+                call(self._planner, "restage", plan.step)
+        for key, rows_wanted in expected.items():
+            if samples[key].keys() != rows_wanted:
+                raise InvariantError(
+                    f"step {plan.step}: bucket {key} has {len(rows_wanted)} samples, and "
+                    f"{len(samples[key])} were staged for it"
+                )
+        held_by: dict[int, list[StageKey]] = {}
+        for loader, key in asked:
+            held_by.setdefault(loader, []).append(key)
+        step = _Step(plan, samples, held_by, context_shards(self._job, plan))
+        self._steps[plan.step] = step
+        return step
+
+    def _buckets_of(self, plan: LoadingPlan) -> list[int]:
+        """That clients of this constructor fetch."""
+        delivery = plan.delivery
+        mine = np.isin(delivery.fetched_by, self.clients)
+        fetched: list[int] = np.unique(delivery.bucket[mine]).tolist()
+        return fetched
+
+    def _go_on(self, rank: int, taken: int) -> None:
+        if taken < self._taken[rank]:
+            self._taken[rank] = taken  # a client that was begun anew goes back
+            return
+        self._taken[rank] = taken
+        for number in [n for n in self._steps if n < taken]:
+            step = self._steps[number]
+            waiting = [rank for rank in self.clients if self._taken[rank] <= number]
+            if not any(_fetches(step.plan, rank) for rank in waiting):
+                for loader, keys in step.held_by.items():
+                    call(self._loaders[loader], "release", number, keys)
+                del self._steps[number]
+
+    # Parcels
+
+    def _parcel(self, step: _Step, rank: int) -> Parcel:
+        plan, place = step.plan, self._job.tree.place(rank)
+        buckets = plan.delivery.buckets_of(rank).tolist()
+        own = int(plan.tree.bucket(place, plan.axis))
+        built = {bucket: self._built(step, bucket) for bucket in buckets}
+        micro_batches: list[Any] = []
+        supervised: tuple[int, ...] = ()
+        if own in built:
+            micro_batches, supervised = built[own].of(place.CP)
+        ranks = plan.buckets * step.shards
+        placed = plan.assignment.placed
+        total = int(plan.samples.lengths[SUPERVISED][placed].sum())
+        about = ServiceStep(
+            step=plan.step,
+            rank=rank,
+            bucket=own,
+            axis=plan.axis,
+            loss_scales=tuple(
+                shard_loss_scale(count, total, ranks, reduction=self._job.loss_reduction)
+                for count in supervised
+            ),
+            ranks=ranks,
+            samples=tuple(plan.members(own, k) for k in range(plan.micro_batches)),
+            fetched_by=_fetched_by(plan, rank),
+            supervised=supervised,
+            total_supervised=total,
+            imbalance=plan.imbalance,
+            imbalance_before=plan.imbalance_before,
+            weights=dict(plan.weights),
+            carried=len(plan.carried),
+            notes=plan.notes,
+            subplans={name: self._subplan_step(step, name, rank, own) for name in plan.subplans},
+            peers={bucket: _own_copy(built[bucket].batches) for bucket in buckets if bucket != own},
+        )
+        return Parcel(
+            step=plan.step,
+            fetched_by=about.fetched_by,
+            micro_batches=_own_copy(micro_batches),
+            about=about,
+        )
+
+    def _built(self, step: _Step, bucket: int) -> BuiltBucket:
+        if bucket not in step.buckets:
+            rows = step.samples[(None, bucket)]
+            step.buckets[bucket] = build(self._job, step.plan, bucket, rows, step.shards)
+            step.samples[(None, bucket)] = {}
+        return step.buckets[bucket]
+
+    def _subplan_step(self, step: _Step, name: str, rank: int, own: int) -> SubplanStep:
+        plan, subplan = step.plan, step.plan.subplans[name]
+        fetched = subplan.delivery.buckets_of(rank).tolist()
+        bins = [(bucket, k) for bucket in fetched for k in range(subplan.micro_batches)]
+        made = [batch for bucket in fetched for batch in self._encoded(step, name, bucket)]
+        rows = [subplan.assignment.members(bucket, k) for bucket, k in bins]
+        main = [plan.assignment.members(own, k) for k in range(plan.micro_batches)]
+        return SubplanStep(
+            micro_batches=_own_copy(made),
+            samples=tuple(plan.samples[each] for each in rows),
+            goes_to=tuple(routes(plan.assignment, each) for each in rows),
+            comes_from=tuple(routes(subplan.assignment, each) for each in main),
+            imbalance=subplan.imbalance,
+            imbalance_before=subplan.imbalance_before,
+        )
+
+    def _encoded(self, step: _Step, name: str, bucket: int) -> list[Any]:
+        key = (name, bucket)
+        if key not in step.encoded:
+            subplan, samples = step.plan.subplans[name], step.samples[key]
+            collate = self._job.subplan_collate.get(name, vision_fields)
+            made = []
+            for k in range(subplan.micro_batches):
+                rows = subplan.assignment.members(bucket, k)
+                where = f"micro-batch {k} of bucket {bucket} of subplan {name!r}"
+                where += f" in step {step.plan.step}"
+                chosen = [samples[row] for row in rows.tolist()]
+                table = step.plan.samples[rows]
+                made.append(collated(collate, chosen, table, where) if chosen else None)
+            step.encoded[key], step.samples[key] = made, {}
+        return step.encoded[key]
+
+    def _check(self, rank: int) -> None:
+        if rank not in self._taken:
+            place = self._job.tree.place(rank)  # refuses ranks that do not exist
+            raise ConfigurationError(
+                f"rank {rank} ({place}) is no client of the constructor of data-parallel groups "
+                f"{list(self.buckets)}; ask that of DP={place.DP}"
+            )
+
+
+def _fetched_by(plan: LoadingPlan, rank: int) -> int:
+    delivery = plan.delivery
+    return int(delivery.fetched_by[np.flatnonzero(delivery.ranks == rank)[0]])
+
+
+def _fetches(plan: LoadingPlan, rank: int) -> bool:
+    """In the plan itself or in one of its subplans."""
+    return any(_fetched_by(each, rank) == rank for each in (plan, *plan.subplans.values()))
+
+
+def _own_copy(batches: Sequence[Any]) -> list[Any]:
+    """Fields may be put in and taken out without another client's batch changing."""
+    return [dict(batch) if type(batch) is dict else batch for batch in batches]

@@ -1,0 +1,43 @@
+"""`Mesh`: the trainer's mesh, in whichever form a job is given it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from evenstep.errors import ConfigurationError
+from evenstep.topology import ClientPlaceTree
+
+__all__ = ["Mesh", "mesh_of"]
+
+
+def Mesh(*, world_size: int | None = None, **sizes: int) -> ClientPlaceTree:
+    """``Mesh(PP=2, DP=4, CP=2, TP=1)``: ranks along each axis; those left out have 1.
+
+    Args:
+        world_size: ranks of the job, where it is known: the mesh must fill it.
+
+    Raises:
+        ConfigurationError: an unknown axis, a size below 1, or a mesh that does not fit.
+    """
+    order = ("PP", "DP", "CP", "TP")
+    known = {axis: sizes[axis] for axis in order if axis in sizes}
+    rest = {axis: size for axis, size in sizes.items() if axis not in order}
+    return ClientPlaceTree.of({**known, **rest}, world_size=world_size)
+
+
+def mesh_of(given: Any) -> ClientPlaceTree:
+    """A tree as it is; a mapping of sizes, or a DeviceMesh of torch, as a tree.
+
+    Raises:
+        ConfigurationError: it is none of these.
+    """
+    if isinstance(given, ClientPlaceTree):
+        return given
+    if isinstance(given, Mapping):
+        return Mesh(**given)
+    if hasattr(given, "mesh_dim_names"):
+        return ClientPlaceTree.of_mesh(given)
+    raise ConfigurationError(
+        f"mesh is a {type(given).__name__}; give evenstep.service.Mesh(DP=4, ...), or a DeviceMesh"
+    )

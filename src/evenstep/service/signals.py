@@ -1,0 +1,70 @@
+"""What trainers report, in an order that timing does not decide.
+
+A client asks for steps before it trains on them, at most `prefetch` beyond the one at hand, so the
+plan of step t may be made while another rank still trains on step t - prefetch - 1. By then every
+rank has reported what it found in the steps before that one, if it reports before it goes on; so
+signals of step s count from the plan of step s + prefetch + 2 on. What comes later than that counts
+from the next plan on. Plans record what they were made of.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from evenstep.errors import ConfigurationError
+
+__all__ = ["Signals"]
+
+
+class Signals:
+    """Reports that no plan has used yet."""
+
+    def __init__(self, prefetch: int) -> None:
+        self._lag = prefetch + 2
+        self._waiting: dict[tuple[int, int], dict[str, Any]] = {}
+
+    def add(self, step: int, rank: int, signals: Mapping[str, Any]) -> None:
+        """A second report of the same step and rank adds to the first.
+
+        Raises:
+            ConfigurationError: a number that is not finite.
+        """
+        for name, value in signals.items():
+            for number in value.values() if isinstance(value, Mapping) else [value]:
+                if isinstance(number, float) and not math.isfinite(number):
+                    raise ConfigurationError(
+                        f"rank {rank} reports {name}={value!r} in step {step}; report finite "
+                        "numbers, and leave out what was not measured"
+                    )
+        self._waiting.setdefault((step, rank), {}).update(signals)
+
+    def take(self, step: int) -> dict[str, Any]:
+        """What counts from the plan of this step on. Of several ranks that report the same of one
+        step, the mean; of several steps, the last."""
+        ready = sorted(key for key in self._waiting if key[0] + self._lag <= step)
+        by_step: dict[int, dict[str, list[Any]]] = {}
+        for key in ready:
+            for name, value in self._waiting.pop(key).items():
+                by_step.setdefault(key[0], {}).setdefault(name, []).append(value)
+        taken: dict[str, Any] = {}
+        for found in by_step.values():
+            taken.update({name: _mean(values) for name, values in found.items()})
+        return taken
+
+    def to_list(self) -> list[list[Any]]:
+        """JSON-able."""
+        return [[step, rank, dict(s)] for (step, rank), s in sorted(self._waiting.items())]
+
+    def load(self, saved: Sequence[Sequence[Any]]) -> None:
+        self._waiting = {(step, rank): dict(signals) for step, rank, signals in saved}
+
+
+def _mean(values: Sequence[Any]) -> Any:
+    if all(isinstance(value, Mapping) for value in values):
+        names = dict.fromkeys(name for value in values for name in value)
+        return {name: _mean([v[name] for v in values if name in v]) for name in names}
+    if all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values):
+        return math.fsum(values) / len(values)
+    return values[-1]

@@ -1,0 +1,29 @@
+"""A trainer's process for the tests of the service on Ray: takes three steps, waits, takes more."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+
+from service_world import steps_of, told
+
+from evenstep.service.ray import RemoteClient
+
+
+def main(address: str, job: str) -> None:
+    client = RemoteClient(address, job)  # the rank comes as torchrun gives it
+    print(json.dumps(told(steps_of(client, 3)), default=repr), flush=True)
+    sys.stdin.readline()
+    begin = time.monotonic()
+    try:
+        while True:
+            next(client)
+    except Exception as error:
+        seconds = time.monotonic() - begin
+        print(json.dumps([type(error).__name__, str(error), seconds]), flush=True)
+    client.close()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

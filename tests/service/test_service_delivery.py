@@ -1,0 +1,176 @@
+"""Each drawn sample comes once, to exactly the ranks that the mesh says."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from service_world import broadcast_at_tp, job_of, plain, sources, squares, steps_of
+
+import evenstep.service as es
+from evenstep.batch import unshard
+from evenstep.errors import ConfigurationError
+
+
+def ids_of(batch: dict[str, Any]) -> list[int]:
+    """The first token of each document of a row tells its sample."""
+    starts = batch["cu_seqlens"][:-1].tolist()
+    return [int(batch["input_ids"][0, start]) for start in starts]
+
+
+@settings(max_examples=12)
+@given(
+    sizes=st.fixed_dictionaries({a: st.integers(1, 2) for a in ("PP", "DP", "CP", "TP")}),
+    axis=st.sampled_from(["DP", "CP"]),
+    broadcast=st.sampled_from([(), ("TP",), ("CP",), ("CP", "TP")]),
+)
+def test_each_drawn_sample_is_delivered_once_to_the_ranks_that_the_mesh_says(
+    tmp_path_factory: pytest.TempPathFactory,
+    sizes: dict[str, int],
+    axis: str,
+    broadcast: tuple[str, ...],
+) -> None:
+    folder = tmp_path_factory.mktemp("mesh")
+
+    def strategy(graph: Any, mesh: Any, step: int) -> Any:
+        graph = graph.mix().distribute(axis).cost(squares).balance("greedy")
+        return (graph.broadcast_at(*broadcast) if broadcast else graph).plan()
+
+    job = job_of(folder, mesh=es.Mesh(**sizes), strategy=strategy, sharding=None)
+    tree = job.tree
+    with es.start(job, loaders=2) as service:
+        for number in range(2):
+            plan = service.plan(number)
+            per_bucket: dict[int, list[list[str]]] = {}
+            for rank in range(len(tree)):
+                client = service.client(rank)
+                place, delivery = tree.place(rank), plan.delivery
+                assert client.fetches == (rank in delivery.fetching.tolist())
+                if not client.fetches:
+                    continue
+                batches, step = steps_of(client, number + 1)[number]
+                assert step.bucket == tree.bucket(place, axis)
+                fetched = {step.bucket: batches, **step.peers}
+                assert sorted(fetched) == delivery.buckets_of(rank).tolist()
+                names = [[str(i) for i in ids] for ids in step.sample_ids]
+                per_bucket.setdefault(step.bucket, names)
+                assert per_bucket[step.bucket] == names
+                for ids, batch in zip(names, batches):
+                    assert len(ids_of(batch)) == len(ids)
+                for bucket, others in step.peers.items():
+                    members = [list(plan.members(bucket, k).index) for k in range(len(others))]
+                    assert [len(ids_of(b)) for b in others] == [len(m) for m in members]
+            everything = Counter(name for b in per_bucket.values() for m in b for name in m)
+            if not set(broadcast) & {"CP"} or axis == "DP":
+                assert set(per_bucket) == set(range(plan.buckets))
+                placed = plan.samples[plan.assignment.placed]
+                expected = Counter(str(placed.identity(row)) for row in range(len(placed)))
+                assert everything == expected
+
+
+def test_context_parallel_ranks_get_complementary_shards_of_the_same_rows(tmp_path: Path) -> None:
+    for method in ("per-sequence", "per-document", ("per-document", "hybrid")):
+        job = job_of(tmp_path, mesh=es.Mesh(DP=2, CP=2), sharding=method)
+        whole = job_of(tmp_path, mesh=es.Mesh(DP=2, CP=2), sharding=None)
+        with es.start(job) as service, es.start(whole) as rows:
+            for dp in range(2):
+                parts = [steps_of(service.client(DP=dp, CP=cp), 3) for cp in range(2)]
+                full = steps_of(rows.client(DP=dp), 3)
+                for (first, _), (second, _), (expected, _) in zip(*parts, full):
+                    for a, b, row in zip(first, second, expected):
+                        assert a["sharding"].method in (
+                            (method,) if type(method) is str else method
+                        )
+                        tokens = unshard([a["input_ids"], b["input_ids"]], a["sharding"])
+                        assert torch.equal(tokens, row["input_ids"])
+                        labels = unshard([a["shift_labels"], b["shift_labels"]], a["sharding"])
+                        shifted = torch.full_like(row["labels"], -100)
+                        shifted[:, :-1] = row["labels"][:, 1:]
+                        assert torch.equal(labels, shifted)
+
+
+def test_a_user_may_cut_rows_by_a_function(tmp_path: Path) -> None:
+    from evenstep.plan.sharding import shard_per_document
+
+    job = job_of(tmp_path, mesh=es.Mesh(CP=2), sharding=shard_per_document)
+    with es.start(job) as service:
+        batches, _ = next(service.client(CP=1))
+    assert {batch["sharding"].method for batch in batches} == {"per-document"}
+
+
+def test_peers_of_a_broadcast_have_nothing_to_fetch_and_are_told_who_does(tmp_path: Path) -> None:
+    job = job_of(tmp_path, mesh=es.Mesh(DP=2, TP=2), strategy=broadcast_at_tp)
+    with es.start(job) as service:
+        peer = service.client(DP=1, TP=1)
+        assert not peer.fetches
+        with pytest.raises(ConfigurationError, match=r"rank 3 .*TP=1.*rank 2 .*fetches for it"):
+            next(peer)
+        fetching = service.client(DP=1, TP=0)
+        assert fetching.fetches
+        assert len(steps_of(fetching, 2)) == 2
+
+
+def test_stages_in_the_middle_of_a_pipeline_need_no_data(tmp_path: Path) -> None:
+    with es.start(job_of(tmp_path, mesh=es.Mesh(PP=3))) as service:
+        clients = [service.client(PP=stage) for stage in range(3)]
+        assert [client.fetches for client in clients] == [True, False, True]
+        with pytest.raises(ConfigurationError, match="its stage of the pipeline needs no data"):
+            next(clients[1])
+        first, last = (steps_of(clients[stage], 2) for stage in (0, 2))
+        assert [plain(batches) for batches, _ in first] == [plain(batches) for batches, _ in last]
+
+
+def test_one_clients_changes_do_not_reach_another(tmp_path: Path) -> None:
+    with es.start(job_of(tmp_path, mesh=es.Mesh(PP=2))) as service:
+        (batches, _), (others, _) = (next(service.client(PP=stage)) for stage in range(2))
+        batches[0].pop("input_ids")
+        assert "input_ids" in others[0]
+
+
+def test_padded_and_own_batches_are_made_of_the_same_samples(tmp_path: Path) -> None:
+    given = sources(tmp_path)
+    packed = job_of(tmp_path, sources=given)
+    padded = job_of(tmp_path, sources=given, collate="pad")
+    own = job_of(tmp_path, sources=given, collate=list)
+    with es.start(packed) as a, es.start(padded) as b, es.start(own) as c:
+        for (rows, s), (rectangles, t), (lists, u) in zip(
+            *(steps_of(service.client(1), 3) for service in (a, b, c))
+        ):
+            assert s.sample_ids == t.sample_ids == u.sample_ids
+            assert s.supervised == t.supervised == u.supervised
+            for row, rectangle, samples in zip(rows, rectangles, lists):
+                assert ids_of(row) == rectangle["input_ids"][:, 0].tolist()
+                assert ids_of(row) == [sample["input_ids"][0] for sample in samples]
+
+
+def test_samples_that_found_no_room_come_first_in_the_next_step(tmp_path: Path) -> None:
+    job = job_of(tmp_path, samples_per_step=15, max_tokens=80, stop="all_exhausted")
+    carried: list[str] = []
+    seen = 0
+    with es.start(job) as service:
+        for number in range(100):
+            plan = service.plan(number)
+            if plan is None:
+                break
+            names = [str(plan.samples.identity(row)) for row in range(len(plan))]
+            assert names[: plan.carried_in] == carried
+            carried = [str(plan.carried.identity(row)) for row in range(len(plan.carried))]
+            seen += len(carried)
+        taken = [steps_of(service.client(rank)) for rank in range(2)]
+        left = service.status()["planner"]["left_over"]
+    assert seen > 0
+    delivered = [i for steps in taken for _, step in steps for ids in step.sample_ids for i in ids]
+    assert len(set(delivered)) == len(delivered) == 155 - left
+
+
+def test_a_step_that_draws_more_than_it_holds_is_refused_before_samples_pile_up(
+    tmp_path: Path,
+) -> None:
+    job = job_of(tmp_path, samples_per_step=60, max_tokens=80)
+    with es.start(job) as service, pytest.raises(Exception, match="more than it holds"):
+        steps_of(service.client(0), 5)

@@ -1,0 +1,171 @@
+"""A job that cannot run is refused where it is built."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from service_world import balanced, job_of, sources, tokens_of_row
+
+import evenstep.service as es
+from evenstep.errors import ConfigurationError
+from evenstep.topology import ClientPlaceTree
+
+
+def refused(tmp_path: Path, *words: str, **options: Any) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        job_of(tmp_path, **options)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_an_unknown_axis_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="axis 'EP' must be one of"):
+        es.Mesh(DP=2, EP=2)
+
+
+def test_a_mesh_that_does_not_fit_the_world_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="4 clients and the job 6 ranks"):
+        es.Mesh(DP=2, CP=2, world_size=6)
+    refused(tmp_path, "4 clients", "6 ranks", mesh=es.Mesh(DP=2, TP=2), world_size=6)
+
+
+def test_a_mesh_may_be_a_tree_a_mapping_or_a_device_mesh(tmp_path: Path) -> None:
+    class DeviceMesh:
+        import torch
+
+        mesh = torch.arange(4).reshape(2, 2)
+        mesh_dim_names = ("dp_shard", "cp")
+
+    expected = es.Mesh(DP=2, CP=2)
+    for mesh in (expected, {"DP": 2, "CP": 2}, DeviceMesh()):
+        assert job_of(tmp_path, mesh=mesh).tree == expected
+    assert isinstance(expected, ClientPlaceTree)
+    refused(tmp_path, "mesh is a list", mesh=[2, 2])
+
+
+def test_the_order_of_axes_in_a_mesh_does_not_matter() -> None:
+    assert es.Mesh(TP=2, PP=3, DP=2) == es.Mesh(PP=3, DP=2, TP=2)
+    assert es.Mesh(TP=2, PP=3).rank({"PP": 1}) == 2
+
+
+def test_weights_that_sum_to_zero_are_refused(tmp_path: Path) -> None:
+    from dataclasses import replace
+
+    given = [replace(source, weight=0.0) for source in sources(tmp_path)]
+    refused(tmp_path, "sum to 0", sources=given)
+    refused(tmp_path, "sum to 0", schedule={"code": 0.0})
+    refused(tmp_path, "'wab'", "which is no source", schedule={"wab": 1.0})
+
+
+def test_a_missing_file_is_refused_by_name(tmp_path: Path) -> None:
+    gone = es.Source("gone", str(tmp_path / "*.parquet"), transform=tokens_of_row)
+    refused(tmp_path / "elsewhere", "source 'gone'", "there is no file", sources=[gone])
+
+
+def test_names_of_sources_must_differ(tmp_path: Path) -> None:
+    given = sources(tmp_path)
+    refused(tmp_path, "several sources are named 'code'", sources=[*given, given[0]])
+    refused(tmp_path, "must be a list", sources=[])
+    refused(tmp_path, "must be a list", sources=["a.parquet"])
+
+
+def test_what_belongs_to_this_process_cannot_be_in_a_job(tmp_path: Path) -> None:
+    lock = threading.Lock()
+
+    def holding(graph: Any, mesh: Any, step: int) -> Any:
+        with lock:
+            return graph.mix().distribute("DP").plan()
+
+    refused(tmp_path, "strategy=", "cannot be sent to other processes", "lock", strategy=holding)
+    data = es.Source("open", iter_rows(open(__file__)))  # noqa: SIM115
+    refused(tmp_path, "source 'open'", "cannot be sent", sources=[data])
+
+
+class iter_rows:
+    def __init__(self, file: Any) -> None:
+        self.file = file
+
+    def __iter__(self) -> Any:
+        return iter(self.file)
+
+
+def test_functions_within_functions_may_be_in_a_job(tmp_path: Path) -> None:
+    axis = "DP"
+
+    def strategy(graph: Any, mesh: Any, step: int) -> Any:
+        return graph.mix().distribute(axis).plan() if step else strategy(graph, mesh, 1)
+
+    job_of(tmp_path, strategy=strategy)
+
+
+def test_workers_need_sources_that_can_be_sent(tmp_path: Path) -> None:
+    class Local:
+        def __len__(self) -> int:
+            return 4
+
+        def __getitem__(self, index: int) -> dict[str, Any]:
+            return {"input_ids": [1, 2]}
+
+    refused(
+        tmp_path, "source 'local'", "workers=0", sources=[es.Source("local", Local())], workers=1
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"micro_batches": 0}, "micro_batches=0"),
+        ({"prefetch": -1}, "prefetch=-1"),
+        ({"collate": "stack"}, "collate='stack' must be one of pack, pad"),
+        ({"loss_reduction": "max"}, "loss_reduction='max'"),
+        ({"strategy": None}, "strategy=None must be a function"),
+        ({"modalities": {}}, "must be at least one"),
+        ({"modalities": {"supervised": len}}, "none of them 'supervised'"),
+        ({"modalities": {"text": 3}}, "modality 'text' is 3"),
+        ({"counted": "audio"}, "names 'audio'"),
+        ({"samples_per_step": None, "max_tokens": None}, "how much a step draws"),
+        ({"stop": "later"}, "stop='later'"),
+        ({"unit": "rows"}, "unit='rows'"),
+        ({"sharding": "zigzag"}, "methods="),
+        ({"mesh": {"CP": 2}, "collate": "pad"}, "padded rows are not cut"),
+        ({"subplan_collate": {"encoder": 3}}, "subplan_collate of 'encoder'"),
+    ],
+)
+def test_bad_options_are_refused(tmp_path: Path, options: dict[str, Any], words: str) -> None:
+    refused(tmp_path, words, **options)
+
+
+def test_a_job_that_does_not_say_what_it_draws_leaves_room_in_its_micro_batches(
+    tmp_path: Path,
+) -> None:
+    job = job_of(tmp_path, samples_per_step=None, mesh=es.Mesh(DP=4, CP=2))
+    assert job.tokens_per_step == int(4 * 2 * 128 * 0.9)
+
+
+def test_the_fingerprint_follows_what_changes_plans(tmp_path: Path) -> None:
+    job = job_of(tmp_path)
+    assert job.fingerprint == job_of(tmp_path).fingerprint
+    assert pickle.loads(pickle.dumps(job)).fingerprint == job.fingerprint
+    others = [{"seed": 4}, {"micro_batches": 3}, {"mesh": es.Mesh(DP=4)}, {"unit": "tokens"}]
+    found = {job_of(tmp_path, **other).fingerprint for other in others} | {job.fingerprint}
+    assert len(found) == len(others) + 1
+
+
+def test_importing_the_service_imports_no_ray() -> None:
+    script = "import sys, evenstep.service; print('ray' in sys.modules, 'pyarrow' in sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert ran.stdout.split() == ["False", "False"]
+
+
+def test_start_refuses_what_is_no_job_and_unknown_backends(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="must be given an evenstep"):
+        es.start({"sources": []})  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="backend='slurm' must be one of local, ray"):
+        es.start(job_of(tmp_path), backend="slurm")
+    assert balanced is job_of(tmp_path).strategy

@@ -1,0 +1,282 @@
+"""A loader gives the same samples whatever it was asked before, and lets go of what is done."""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+import os
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from service_world import (
+    Rows,
+    failing,
+    job_of,
+    rows,
+    sources,
+    steps_of,
+    tokens_of_row,
+    told,
+    write_parquet,
+)
+
+import evenstep.service as es
+from evenstep.errors import ConfigurationError, LoaderDiedError, MismatchError, SampleError
+from evenstep.plan.mixing import LengthCurriculum
+from evenstep.service.handles import LocalHandle
+from evenstep.service.layout import work_of
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> es.Job:
+    return job_of(tmp_path_factory.mktemp("loader"), stop="all_exhausted", buffer_size=10)
+
+
+def table_of(ahead: Any) -> list[tuple[int, ...]]:
+    return list(map(tuple, ahead.rows.tolist()))
+
+
+@settings(max_examples=25)
+@given(data=st.data())
+def test_what_is_ahead_does_not_depend_on_what_was_asked_before(
+    job: es.Job, data: st.DataObject
+) -> None:
+    parts = data.draw(st.integers(1, 3))
+    name = data.draw(st.sampled_from(job.names))
+    fresh = es.SourceLoader(job, [name])
+    whole = table_of(fresh.ahead(name, 0, 1000))
+    assert fresh.ahead(name, 0, 1000).over
+    assert len(whole) == fresh.describe()[name]["size"]
+    shares = [es.SourceShare(source=name, part=p, parts=parts, stripe=5) for p in range(parts)]
+    loaders = [es.SourceLoader(job, [share]) for share in shares]
+    for _ in range(data.draw(st.integers(1, 8))):
+        position, count = data.draw(st.integers(0, 70)), data.draw(st.integers(1, 30))
+        if data.draw(st.booleans()):
+            loaders[0].fill()
+        answers = [loader.ahead(name, position, count) for loader in loaders]
+        end = min(answer.end for answer in answers)
+        found = sorted(row for answer in answers for row in table_of(answer) if row[0] < end)
+        assert found == whole[position : position + count]
+        assert end <= position + count
+        if end < position + count:
+            assert any(answer.over for answer in answers if answer.end == end)
+
+
+def test_what_fails_is_told_by_its_position_with_all_before_it(tmp_path: Path) -> None:
+    job = job_of(tmp_path, sources=sources(tmp_path, transform=failing))
+    for name in job.names:
+        with job.sources[job.names.index(name)].open(seed=job.seed) as reader:
+            items = reader.read(passes=1, transform=False)
+            (bad,) = (item.position for item in items if item.sample["id"] % 1000 == 17)
+        answer = es.SourceLoader(job, [name]).ahead(name, 0, 1000)
+        assert answer.failure is not None
+        assert answer.failure.position == answer.end == len(answer.rows) == bad
+
+
+@settings(max_examples=20)
+@given(
+    sources_=st.lists(st.text("abc", min_size=1, max_size=3), min_size=1, max_size=6, unique=True),
+    loaders=st.integers(1, 12),
+    stripe=st.integers(1, 9),
+)
+def test_every_position_has_one_owner(sources_: list[str], loaders: int, stripe: int) -> None:
+    import numpy as np
+
+    layout = es.Layout.deal(sources_, loaders, stripe=stripe)
+    positions = np.arange(40)
+    for number, name in enumerate(sources_):
+        owners = layout.owners(np.full(40, number), positions)
+        for loader, shares in enumerate(layout.shares):
+            mine = [s for s in shares if s.source == name]
+            expected = mine[0].owns(positions) if mine else np.zeros(40, bool)
+            assert ((owners == loader) == expected).all()
+            for share in mine:
+                for position in range(30):
+                    following = next(p for p in itertools.count(position) if share.owns(p))
+                    assert share.next_owned(position) == following
+    counts = [len(shares) for shares in layout.shares]
+    assert max(counts) - min(counts) <= 1
+
+
+def test_staging_fetching_and_releasing_may_come_twice(job: es.Job) -> None:
+    with es.start(job) as service:
+        plan = service.plan(0)
+        (loader,) = service._loaders
+        work = work_of(plan, [es.SourceShare(source=name) for name in job.names])
+        loader.stage(work)
+        first, again = loader.fetch(0, 1), loader.fetch(0, 1)
+        assert first.samples == again.samples
+        rows_ = plan.assignment.bucket == 1
+        assert sorted(first.rows.tolist()) == rows_.nonzero()[0].tolist()
+        for row, sample in zip(first.rows.tolist(), first.samples):
+            assert len(sample["input_ids"]) == plan.samples.lengths["text"][row]
+        assert loader.fetch(3, 0) is None
+        for _ in range(2):
+            loader.release(0, [(None, 0), (None, 1)])
+            assert loader.fetch(0, 1) is None
+        loader.stage(work)  # read again from the source
+        assert loader.fetch(0, 1).samples == first.samples
+
+
+def test_a_loader_that_is_begun_anew_has_its_part_staged_again(job: es.Job) -> None:
+    with es.start(job, loaders=3) as service:
+        expected = told(steps_of(service.client(0), 4) + steps_of(service.client(1), 4))
+    with es.start(job, loaders=3) as service:
+        clients = [service.client(rank) for rank in range(2)]
+        taken: list[list[Any]] = [[], []]
+        for number in range(4):
+            service.plan(number)
+            for share, loader in zip(service._planner._metadata.layout.shares, "012"):
+                place = int(loader)
+                fresh = es.SourceLoader(job, share, place)
+                service._loaders[place].__dict__.update(fresh.__dict__)
+            for rank, client in enumerate(clients):
+                taken[rank] += told(steps_of(client, 1))
+    assert taken[0] + taken[1] == expected
+
+
+def test_nothing_is_held_of_steps_that_all_clients_have_behind_them(tmp_path: Path) -> None:
+    job = job_of(tmp_path, mesh=es.Mesh(DP=2, CP=2), prefetch=0)
+    with es.start(job, loaders=2) as service:
+        clients = [service.client(rank) for rank in range(4)]
+        for _ in range(5):
+            for client in clients[:3]:
+                steps_of(client, 1)
+        status = service.status()
+        # Rank 3 has taken nothing, so its group's steps stay; the other group's are gone.
+        assert [c["steps"] for c in status["constructors"]] == [[4], [0, 1, 2, 3, 4]]
+        for _ in range(5):
+            steps_of(clients[3], 1)
+        status = service.status()
+        assert [c["steps"] for c in status["constructors"]] == [[4], [4]]
+        assert {s for loader in status["loaders"] for s in loader["staged_steps"]} == {4}
+
+
+def test_at_the_end_nothing_is_held_at_all(tmp_path: Path) -> None:
+    with es.start(job_of(tmp_path, stop="all_exhausted"), loaders=2) as service:
+        for rank in range(2):
+            steps_of(service.client(rank))
+        status = service.status()
+        assert all(not c["steps"] for c in status["constructors"])
+        assert all(not loader["staged_samples"] for loader in status["loaders"])
+
+
+class Counting:
+    """A handle that counts what is under way."""
+
+    def __init__(self, handle: Any) -> None:
+        self.handle, self.asked, self.done = handle, [], 0
+
+    def start(self, message: str, *arguments: Any) -> Any:
+        counting, reply = self, self.handle.start(message, *arguments)
+        if message == "deliver":
+            self.asked.append(arguments[0])
+
+        class Reply:
+            def result(self) -> Any:
+                counting.done += message == "deliver"
+                return reply.result()
+
+        return Reply()
+
+
+@pytest.mark.parametrize("prefetch", [0, 1, 4])
+def test_a_client_has_only_so_many_steps_under_way(tmp_path: Path, prefetch: int) -> None:
+    job = job_of(tmp_path, prefetch=prefetch)
+    with es.start(job) as service:
+        counting = Counting(LocalHandle(service._constructors[0]))
+        client = es.Client(job, 0, counting, LocalHandle(service._planner))
+        assert not counting.asked
+        for number in range(6):
+            _, step = next(client)
+            assert step.wait_seconds >= 0
+            assert counting.done == number + 1
+            assert counting.asked == list(range(number + 2 + prefetch))
+
+
+def test_worker_processes_prepare_the_same_samples_and_the_same_errors(tmp_path: Path) -> None:
+    given = sources(tmp_path, transform=failing)
+    outcomes = []
+    for workers in (0, 2):
+        with es.start(job_of(tmp_path, sources=given, workers=workers)) as service:
+            taken: list[Any] = []
+            with pytest.raises(SampleError, match=r"failing.*\[\d+\]\[\d+\].*bad row") as caught:
+                taken.extend(map(one_told, service.client(1)))
+            outcomes.append((taken, str(caught.value)))
+            if workers:
+                _check_death(service._loaders[0])
+    assert outcomes[0] == outcomes[1]
+    assert outcomes[0][0]
+
+
+def one_told(step: Any) -> Any:
+    return told([step])
+
+
+def _check_death(loader: es.SourceLoader) -> None:
+    for process in multiprocessing.active_children():
+        os.kill(process.pid or 0, signal.SIGKILL)
+    with pytest.raises(LoaderDiedError, match="worker process of Source Loader 0 died"):
+        loader.ahead("books", 0, 1000)
+
+
+calls = itertools.count()
+
+
+def never_the_same(row: Mapping[str, Any]) -> dict[str, Any]:
+    return tokens_of_row({**row, "length": row["length"] + next(calls) % 5})
+
+
+def test_a_transform_that_gives_another_sample_the_second_time_is_found_out(tmp_path: Path) -> None:
+    source = es.Source("moody", Rows(rows(30, 0, 40)), transform=never_the_same)
+    job = job_of(tmp_path, sources=[source], samples_per_step=8)
+    with es.start(job) as service:
+        steps_of(service.client(0), 3)
+        service._loaders[0]._staged.clear()
+        service._constructors[0].close()
+        with pytest.raises(MismatchError, match=r"sample moody\[.*must give the same each time"):
+            steps_of(service.client(0), 1)
+
+
+@pytest.mark.parametrize("limit", [2, 256])
+def test_samples_that_waited_longer_than_they_are_held_are_read_again(
+    tmp_path: Path, limit: int
+) -> None:
+    """A curriculum lets long samples wait; a loader holds but so many of them."""
+    curriculum = LengthCurriculum({0: 12, 3: 12, 8: 60}, linear=True)
+    job = job_of(tmp_path, curriculum=curriculum, stop="all_exhausted", buffer_size=limit)
+    with es.start(job, loaders=2) as service:
+        client = service.client(0)
+        held = 0
+        while steps_of(client, 1):
+            held = max(held, *(max(x["sources"].values()) for x in service.status()["loaders"]))
+        status = service.status()["planner"]
+    assert sum(status["drawn"].values()) == 155
+    assert (held > 12) == (limit > 2)
+
+
+def test_a_loader_opens_its_own_sources_only(tmp_path: Path) -> None:
+    given = sources(tmp_path)
+    gone = es.Source("gone", str(write_parquet(tmp_path / "gone.parquet", rows(8, 1, 9))))
+    job = job_of(tmp_path, sources=[*given, gone])
+    (tmp_path / "gone.parquet").unlink()
+    loader = es.SourceLoader(job, ["code"])
+    assert list(loader.describe()) == ["code"]
+    with pytest.raises(ConfigurationError, match="loader 0 does not have source 'web', but code"):
+        loader.ahead("web", 0, 1)
+    with pytest.raises(ConfigurationError, match="which the job does not have"):
+        es.SourceLoader(job, ["cod"])
+    with pytest.raises(ConfigurationError, match="gone"):
+        es.start(job)
+
+
+def test_filling_prepares_up_to_the_limit_and_no_further(job: es.Job) -> None:
+    loader = es.SourceLoader(job, job.names)
+    assert loader.fill() == 3 * 10
+    assert loader.fill() == 0
+    assert loader.status()["sources"] == dict.fromkeys(job.names, 10)

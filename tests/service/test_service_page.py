@@ -1,0 +1,64 @@
+"""The code of docs/service.md runs, and so does the example."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+from service_world import Rows, job_of, rows, squares, tokens_of_row, write_jsonl, write_parquet
+from test_service_subplans import pictured, text_of
+
+import evenstep.service as es
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "service.md"
+
+
+def code_of(heading: str) -> str:
+    (section,) = [s for s in PAGE.read_text().split("\n## ") if s.startswith(heading + "\n")]
+    (code,) = re.findall(r"^```python\n(.*?)^```", section, re.DOTALL | re.MULTILINE)
+    return str(code)
+
+
+def test_the_job_of_the_page_trains(tmp_path: Path) -> None:
+    write_parquet(tmp_path / "code" / "0.parquet", rows(400, 0, 900))
+    write_jsonl(tmp_path / "web.jsonl", rows(400, 1000, 900))
+    trained: list[float] = []
+    names: dict[str, Any] = {
+        "data": str(tmp_path),
+        "tokenize": tokens_of_row,
+        "train": lambda batch, scale: trained.append(scale),
+    }
+    exec(compile(code_of("A job"), PAGE.name, "exec"), names)
+    assert names["step"].step == 3
+    assert len(trained) == 16
+    assert {i.source for ids in names["step"].sample_ids for i in ids} == {"web"}
+    assert names["step"].imbalance < names["step"].imbalance_before
+
+
+def test_the_vision_strategy_of_the_page_plans(tmp_path: Path) -> None:
+    names: dict[str, Any] = {"vit": squares, "flops": squares}
+    exec(compile(code_of("Encoders"), PAGE.name, "exec"), names)
+    table = [{"id": k, "length": 3 + k % 5} for k in range(60)]
+    pictures = es.Source("pictures", Rows(table), transform=pictured)
+    options = {"strategy": names["vision"], "collate": text_of, "mesh": es.Mesh(DP=2, TP=2)}
+    with es.start(job_of(tmp_path, sources=[pictures], **options)) as service:
+        for rank in range(4):
+            batches, step = next(service.client(rank))
+            assert bool(batches) == (rank % 2 == 0)
+            assert step.subplans["encoder"].micro_batches
+
+
+def test_the_example_prints_steps_of_all_ranks_that_fetch(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    runpy.run_path(str(ROOT / "examples" / "service.py"), run_name="__main__")
+    printed = capsys.readouterr().out
+    assert printed.count("fetches nothing") == 4
+    assert len(re.findall(r"rank (\d): micro-batches of", printed)) == 8 * 4
+    gains = re.findall(r"imbalance ([\d.]+) -> ([\d.]+)", printed)
+    assert len(gains) == 8
+    assert all(float(after) <= float(before) for before, after in gains)

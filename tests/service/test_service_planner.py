@@ -1,0 +1,323 @@
+"""Plans follow from the job and from what was reported; what goes wrong reaches every client."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from service_world import (
+    balanced,
+    failing,
+    job_of,
+    rows,
+    sources,
+    steps_of,
+    told,
+    write_parquet,
+)
+
+import evenstep.service as es
+from evenstep.errors import ConfigurationError, EvenstepError, SampleError
+from evenstep.graph import BufferedMetadata, LoadingPlan, SampleTable, plan_raw, to_json
+from evenstep.plan.mixing import Live, Staged
+from evenstep.service.signals import Signals
+
+
+def errors_of(job: es.Job, loaders: int = 1, *, fill: bool = False) -> list[tuple[int, str]]:
+    """Of each client, the step at which it failed, and the error."""
+    found = []
+    with es.start(job, loaders=loaders, stripe=4) as service:
+        for loader in service._loaders if fill else ():
+            for number, _ in enumerate(job.sources):
+                service._planner._metadata.ahead(number, 0, 1)
+            loader.fill()
+        for rank in range(len(job.tree)):
+            client = service.client(rank)
+            with pytest.raises(EvenstepError) as caught:
+                steps_of(client)
+            with pytest.raises(type(caught.value)):
+                next(client)
+            found.append((client.step, str(caught.value)))
+    return found
+
+
+def test_a_transform_that_raises_reaches_every_client_by_source_shard_and_index(
+    tmp_path: Path,
+) -> None:
+    given = sources(tmp_path, transform=failing)
+    job = job_of(tmp_path, sources=given, mesh=es.Mesh(DP=2, CP=2))
+    first = errors_of(job)
+    assert len(set(first)) == 1
+    step, text = first[0]
+    assert "failing" in text
+    assert "a bad row" in text
+    assert any(f"{name}[" in text for name in ("code", "web", "books"))
+    assert "ValueError" in text
+    assert step < 10
+    assert errors_of(job, loaders=3) == errors_of(job, loaders=8) == first
+    # Loaders that have read on know of it earlier, and it is told no earlier.
+    assert errors_of(job, fill=True) == errors_of(job, loaders=8, fill=True) == first
+
+
+def test_a_sample_that_fails_does_no_harm_before_it_is_drawn(tmp_path: Path) -> None:
+    """One source has bad rows and no weight until step 3."""
+    good, *_ = sources(tmp_path)
+    bad = es.Source("bad", sources(tmp_path / "b", transform=broken)[0].data, transform=broken)
+    schedule = Staged({0: {"code": 1.0}, 3: {"code": 0.5, "bad": 0.5}})
+    job = job_of(tmp_path, sources=[good, bad], schedule=schedule)
+    for step, text in errors_of(job):
+        assert step == 3
+        assert "bad[" in text
+
+
+def broken(row: Mapping[str, Any]) -> dict[str, Any]:
+    raise KeyError("text")
+
+
+def test_an_empty_sample_is_refused_by_name(tmp_path: Path) -> None:
+    path = write_parquet(
+        tmp_path / "empty.parquet", [{"id": 1, "length": 1}, {"id": 2, "length": 0}]
+    )
+    job = job_of(tmp_path, sources=[es.Source("empty", str(path), transform=nothing_if_2)])
+    assert all("sample empty[0][1]" in text for _, text in errors_of(job))
+
+
+def nothing_if_2(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {"input_ids": [1] * row["length"]}
+
+
+def test_a_source_of_another_schema_is_refused_where_the_job_starts(tmp_path: Path) -> None:
+    write_parquet(tmp_path / "x" / "1.parquet", rows(4, 1, 9))
+    write_parquet(tmp_path / "x" / "2.parquet", [{"text": "a"}])
+    source = es.Source("mixed", str(tmp_path / "x" / "*.parquet"))
+    with pytest.raises(ConfigurationError, match="'mixed'"):
+        es.start(job_of(tmp_path, sources=[source]))
+
+
+# Strategies
+
+
+def no_plan(graph: Any, mesh: Any, step: int) -> Any:
+    return graph.mix().distribute("DP")
+
+
+def nothing_drawn(graph: Any, mesh: Any, step: int) -> Any:
+    ones = np.ones(2, np.int64)
+    table = SampleTable(("code",), 0 * ones, ones, ones, ones, {"text": ones})
+    return plan_raw(table, mesh, "DP", [0, 1], [0, 0], micro_batches=1)
+
+
+def unknown_axis(graph: Any, mesh: Any, step: int) -> Any:
+    return graph.mix().distribute("EP").plan()
+
+
+def raising(graph: Any, mesh: Any, step: int) -> Any:
+    return {}["cost"]
+
+
+def losing(graph: Any, mesh: Any, step: int) -> Any:
+    plan = balanced(graph, mesh, step)
+    rows = np.arange(len(plan) - 1)
+    where = np.arange(len(rows)) % 2, np.arange(len(rows)) // 2 % 2
+    return plan_raw(
+        plan.samples[rows], mesh, "DP", *where, micro_batches=2, modality=("text",), step=step
+    )
+
+
+def other_step(graph: Any, mesh: Any, step: int) -> Any:
+    return replace(balanced(graph, mesh, step), step=step + 1)
+
+
+def unfetched(graph: Any, mesh: Any, step: int) -> Any:
+    return graph.mix().distribute("WORLD").broadcast_at("TP", stages="first").plan()
+
+
+def bad_weights(graph: Any, mesh: Any, step: int) -> Any:
+    return graph.mix({"code": -1.0 if step == 2 else 1.0}).distribute("DP").plan()
+
+
+@pytest.mark.parametrize(
+    ("strategy", "step", "words"),
+    [
+        (no_plan, 0, "let it return graph.plan()"),
+        (nothing_drawn, 0, "drawn nothing of the job's sources in step 0"),
+        (unknown_axis, 0, "'EP'"),
+        (raising, 0, "raised KeyError in step 0: 'cost'"),
+        (losing, 0, "lacks 1 samples"),
+        (other_step, 0, "gives a plan of step 1"),
+        (unfetched, 0, "nobody fetches bucket"),
+        (bad_weights, 2, "code=-1.0"),
+    ],
+)
+def test_a_strategy_that_gives_no_plan_of_the_step_is_refused(
+    tmp_path: Path, strategy: Any, step: int, words: str
+) -> None:
+    import re
+
+    job = job_of(tmp_path, strategy=strategy, mesh=es.Mesh(PP=2, DP=2))
+    for at, text in errors_of(job):
+        assert at == step
+        assert re.search(words, text), text
+
+
+def test_a_strategy_may_change_weights_axes_and_methods_from_step_to_step(tmp_path: Path) -> None:
+    def strategy(graph: Any, mesh: Any, step: int) -> Any:
+        only = ("code", "web", "books")[step % 3]
+        return graph.mix({only: 1.0}).distribute(("DP", "CP")[step % 2]).plan()
+
+    with es.start(job_of(tmp_path, strategy=strategy, mesh=es.Mesh(DP=2, CP=2))) as service:
+        taken = steps_of(service.client(3), 6)
+    for _, step in taken:
+        assert {i.source for ids in step.sample_ids for i in ids} == set(step.weights)
+        assert step.axis == ("DP", "CP")[step.step % 2]
+
+
+def test_what_a_constructor_cannot_build_reaches_the_clients_of_others_in_the_next_step(
+    tmp_path: Path,
+) -> None:
+    """Also where the next steps are planned already."""
+    job = job_of(tmp_path, collate=collating_but_not_1004)
+    with es.start(job) as service:
+        service.plan(30)
+        clients = [service.client(rank) for rank in range(2)]
+        failed: dict[int, tuple[int, str]] = {}
+        for _ in range(30):
+            for rank in set(range(2)) - set(failed):
+                try:
+                    next(clients[rank])
+                except EvenstepError as error:
+                    failed[rank] = clients[rank].step, str(error)
+    (first, text), (second, same) = sorted(failed.values())
+    assert "1004 is not for me" in text
+    assert "micro-batch" in text
+    assert same == text
+    assert second - first in (0, 1)
+
+
+def collating_but_not_1004(samples: Any) -> Any:
+    for sample in samples:
+        if sample["id"] == 1004:
+            raise ValueError("1004 is not for me")
+    return list(samples)
+
+
+# Plans and their log
+
+
+def test_plans_are_kept_in_a_file_and_told_again_exactly(tmp_path: Path) -> None:
+    job = job_of(tmp_path, plans_kept=2)
+    log = tmp_path / "log" / "plans.jsonl"
+    with es.start(job, plan_log=log) as service:
+        plans = [to_json(service.plan(step)) for step in range(6)]
+        assert to_json(service.plan(1)) == plans[1]
+        assert len(log.read_text().splitlines()) == 6
+    assert [to_json(es.read_log(log, step)) for step in range(6)] == plans
+    assert es.read_log(log, 6) is None
+    with es.start(job) as service:
+        service.plan(5)
+        with pytest.raises(ConfigurationError, match="plan of step 1 is not kept, those from"):
+            service.plan(1)
+        with pytest.raises(ConfigurationError, match="state before step 1 is not there"):
+            service.state_dict(1)
+
+
+def test_a_planner_needs_nothing_but_metadata(tmp_path: Path) -> None:
+    """The same plans of an array of lengths as of the loaders' buffers."""
+    job = job_of(tmp_path)
+    with es.start(job) as service:
+        plans = [service.plan(step) for step in range(5)]
+        parts = []
+        for number in range(3):
+            parts.append(service._planner._metadata.ahead(number, 0, 60))
+            assert set(parts[-1].source.tolist()) == {number}
+    planner = es.Planner(job, BufferedMetadata(SampleTable.concatenate(parts)))
+    for step, plan in enumerate(plans):
+        assert isinstance(plan, LoadingPlan)
+        assert to_json(planner.plan(step)) == to_json(plan)  # type: ignore[arg-type]
+
+
+def test_a_state_is_small_and_json(tmp_path: Path) -> None:
+    with es.start(job_of(tmp_path)) as service:
+        service.plan(5)
+        assert len(json.dumps(service.state_dict(4))) < 5000
+
+
+# Signals
+
+
+def test_weights_that_follow_reports_do_not_depend_on_timing(tmp_path: Path) -> None:
+    schedule = Live(
+        initial={"code": 1.0, "web": 1.0}, function=lambda last, signals: signals["loss_by_source"]
+    )
+    job = job_of(tmp_path, schedule=schedule, prefetch=1)
+    histories = []
+    for planned_ahead in (0, 1):
+        with es.start(job) as service:
+            clients = [service.client(rank) for rank in range(2)]
+            taken: list[Any] = []
+            for number in range(8):
+                for rank, client in enumerate(clients):
+                    step = steps_of(client, 1)
+                    taken += told(step)
+                    service.plan(number + planned_ahead)  # as a client that prefetches does
+                    client.report(loss_by_source={"code": 1.0 + number, "web": 3.0 - rank})
+            histories.append(taken)
+            weights = [dict(service.plan(number).weights) for number in range(8)]
+    assert histories[0] == histories[1]
+    # A report of step s counts from s + prefetch + 2 on: the mean over both ranks.
+    assert [w["code"] for w in weights] == [1, 1, 1, 1, 2, 3, 4, 5]
+    assert [w["web"] for w in weights[3:]] == [2.5] * 5
+
+
+def test_signals_of_ranks_are_averaged_and_those_of_later_steps_win() -> None:
+    signals = Signals(prefetch=0)
+    signals.add(0, 1, {"loss": 2.0, "by": {"a": 1.0}})
+    signals.add(0, 0, {"loss": 4.0, "by": {"a": 3.0, "b": 5.0}, "phase": "late"})
+    signals.add(1, 0, {"loss": 8.0})
+    assert signals.take(1) == {}
+    assert signals.take(2) == {"loss": 3.0, "by": {"a": 2.0, "b": 5.0}, "phase": "late"}
+    assert signals.to_list() == [[1, 0, {"loss": 8.0}]]
+    assert signals.take(3) == {"loss": 8.0}
+
+
+def test_reports_that_are_no_numbers_are_refused(tmp_path: Path) -> None:
+    with es.start(job_of(tmp_path)) as service:
+        client = service.client(1)
+        with pytest.raises(ConfigurationError, match="before its first step"):
+            client.report(loss=1.0)
+        next(client)
+        with pytest.raises(ConfigurationError, match="finite"):
+            client.report(loss=float("nan"))
+        with pytest.raises(ConfigurationError, match="not made of numbers"):
+            client.report(loss=object())
+        client.report(loss=np.float32(2.0))
+
+
+def test_samples_of_a_source_come_in_its_order(tmp_path: Path) -> None:
+    with es.start(job_of(tmp_path), loaders=8, stripe=3) as service:
+        positions: dict[int, list[int]] = {}
+        for number in range(8):
+            plan = service.plan(number)
+            for source, position in zip(plan.samples.source, plan.samples.position):
+                positions.setdefault(int(source), []).append(int(position))
+    for found in positions.values():
+        assert all(b == a + 1 for a, b in pairwise(found))
+    assert len(positions) == 3
+
+
+def test_too_few_samples_for_the_ranks_is_an_error_where_more_would_come(tmp_path: Path) -> None:
+    job = job_of(tmp_path, samples_per_step=3, mesh=es.Mesh(DP=4))
+    with es.start(job) as service, pytest.raises(ConfigurationError, match="draw more samples"):
+        next(service.client(0))
+
+
+def test_a_sample_over_max_tokens_is_named(tmp_path: Path) -> None:
+    job = job_of(tmp_path, max_tokens=20)
+    with es.start(job) as service, pytest.raises(SampleError, match=r"\w+\[\d+\]\[\d+\]"):
+        steps_of(service.client(0))
