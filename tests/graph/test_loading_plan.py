@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 import pytest
 from graph_world import meshes, squares, table
@@ -93,3 +95,14 @@ def test_imbalance_of_nothing_to_do_is_one() -> None:
     tree = ClientPlaceTree.of({"DP": 2})
     plan = plan_raw(samples, tree, "DP", [0, 1], [0, 0], micro_batches=1, costs=[0, 0])
     assert plan.imbalance == plan.imbalance_before == 1.0
+
+
+def test_a_plan_travels_without_what_was_worked_out_from_it() -> None:
+    plan = (
+        DGraph.of(table([3, 1, 2, 9] * 50), ClientPlaceTree.of({"DP": 2})).distribute("DP").plan()
+    )
+    before = len(pickle.dumps(plan))
+    _ = plan.tokens, plan.cost_before, plan.assignment.rows, plan.delivery
+    data = pickle.dumps(plan)
+    assert len(data) <= before
+    assert np.array_equal(pickle.loads(data).cost_before, plan.cost_before)

@@ -6,8 +6,9 @@ micro-batches.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -107,6 +108,10 @@ class Assignment:
         placed = self.placed
         total: Costs = sums(values[placed], self.bins[placed], shape[0] * shape[1]).reshape(shape)
         return total
+
+    def __getstate__(self) -> dict[str, Any]:
+        # What was worked out from it does not travel.
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def check(self) -> None:
         """Raises `ConfigurationError` where a number is out of range, or a place is taken twice or

@@ -11,8 +11,9 @@ its (source, shard, index), as in `SampleTable`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -80,6 +81,10 @@ class LoadingPlan:
     def micro_batches(self) -> int:
         """Of each bucket."""
         return self.assignment.micro_batches
+
+    def __getstate__(self) -> dict[str, Any]:
+        # What was worked out from it does not travel.
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     # Samples
 
