@@ -4,6 +4,9 @@ A `Job` says what there is, and `start` runs it. The roles are plain classes, ea
 each message: `SourceLoader`, `Planner`, `DataConstructor` and `Client`.
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from evenstep.service.client import Client
 from evenstep.service.collating import vision_fields
 from evenstep.service.data_constructor import DataConstructor
@@ -21,6 +24,9 @@ from evenstep.service.source_loader import Fetched, SourceLoader
 from evenstep.service.start import start
 from evenstep.sources.source import Source
 
+if TYPE_CHECKING:
+    from evenstep.service.ray import RemoteClient as RemoteClient
+
 __all__ = [
     "SUPERVISED",
     "Client",
@@ -35,6 +41,7 @@ __all__ = [
     "Mesh",
     "Parcel",
     "Planner",
+    "RemoteClient",
     "Reply",
     "ServiceStep",
     "Source",
@@ -46,3 +53,10 @@ __all__ = [
     "start",
     "vision_fields",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "RemoteClient":
+        raise AttributeError(f"module 'evenstep.service' has no attribute {name!r}")
+    # Not before it is asked for, so that jobs on one machine need no Ray.
+    return import_module("evenstep.service.ray").RemoteClient

@@ -1,0 +1,219 @@
+"""What a running service measures: how long trainers waited, for what, and how even the work was.
+
+A step's *exposed* time is what the trainer waited for its data, of the rank that waited longest, as
+all others wait for that rank. What lies behind it, the *stages*, is told of the same rank: seconds
+that were spent on its data, of which only what prefetch did not hide was waited for.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+__all__ = ["STAGES", "Published", "Waits", "payload_bytes"]
+
+STAGES = {"plan": "plan", "fetch": "fetch", "restage": "plan", "work": "build"}
+"""By the message that a constructor waited for, what it is told as."""
+
+_NUMBER = 8
+
+
+def payload_bytes(value: Any) -> int:
+    """Bytes of the tensors, arrays, text and numbers in a value; what holds them is not counted."""
+    if isinstance(value, (torch.Tensor, np.ndarray)):
+        return int(value.nbytes)
+    if isinstance(value, (str, bytes)):
+        return len(value)
+    if isinstance(value, Mapping):
+        return sum(map(payload_bytes, value.values()))
+    if isinstance(value, (list, tuple)):
+        if value and isinstance(value[0], (int, float)):
+            return _NUMBER * len(value)
+        return sum(map(payload_bytes, value))
+    if is_dataclass(value):
+        return sum(payload_bytes(getattr(value, each.name)) for each in fields(value))
+    return _NUMBER if isinstance(value, (int, float)) else 0
+
+
+@dataclass
+class _Step:
+    seconds: dict[int, float] = field(default_factory=dict)
+    """By rank."""
+    slowest: dict[str, float] = field(default_factory=dict)
+    """Stages of the rank that waited longest."""
+    imbalance: float = 1.0
+    imbalance_before: float = 1.0
+    tokens: int = 0
+
+
+class Waits:
+    """What clients tell of the steps that they took."""
+
+    def __init__(self, kept: int = 512) -> None:
+        """
+        Args:
+            kept: steps to answer for; totals are of all steps.
+        """
+        self._kept = kept
+        self._steps: OrderedDict[int, _Step] = OrderedDict()
+        self._reached: dict[int, int] = {}
+        self._waited: dict[int, float] = {}
+        self._ended: set[int] = set()
+
+    def took(
+        self,
+        rank: int,
+        step: int,
+        seconds: float,
+        stages: Mapping[str, float],
+        *,
+        imbalance: float,
+        imbalance_before: float,
+        tokens: int,
+    ) -> None:
+        """A client has taken a step.
+
+        Args:
+            seconds: that it waited.
+            stages: see `STAGES`.
+        """
+        found = self._steps.setdefault(step, _Step())
+        if seconds >= max(found.seconds.values(), default=0.0):
+            found.slowest = _by_stage(stages)
+        found.seconds[rank] = seconds
+        found.imbalance, found.imbalance_before = imbalance, imbalance_before
+        found.tokens += tokens
+        self._reached[rank] = step + 1
+        self._waited[rank] = self._waited.get(rank, 0.0) + seconds
+        self._ended.discard(rank)
+        while len(self._steps) > self._kept:
+            self._steps.popitem(last=False)
+
+    def ended(self, rank: int) -> None:
+        """A client has come to the end of the mixture."""
+        self._ended.add(rank)
+        self._reached.setdefault(rank, 0)
+
+    @property
+    def all_ended(self) -> bool:
+        """Whether every client that ever asked has come to the end."""
+        return bool(self._reached) and self._ended >= self._reached.keys()
+
+    def clients(self) -> list[dict[str, Any]]:
+        """JSON-able, by rank."""
+        return [
+            {
+                "rank": rank,
+                "step": step,
+                "wait_seconds": self._waited.get(rank, 0.0),
+                "ended": rank in self._ended,
+            }
+            for rank, step in sorted(self._reached.items())
+        ]
+
+    def summary(self) -> dict[str, Any]:
+        """JSON-able, of the steps that are kept. The first is told apart: nothing was ready."""
+        if not self._steps:
+            return {"steps": 0}
+        numbers = sorted(self._steps)
+        exposed = {n: max(self._steps[n].seconds.values()) for n in numbers}
+        later = [exposed[n] for n in numbers[1:]] or [exposed[numbers[0]]]
+        last = self._steps[numbers[-1]]
+        names = sorted({name for step in self._steps.values() for name in step.slowest})
+        return {
+            "steps": len(numbers),
+            "first_step": numbers[0],
+            "last_step": numbers[-1],
+            "exposed_seconds": {
+                "first": exposed[numbers[0]],
+                "last": exposed[numbers[-1]],
+                "mean": float(np.mean(later)),
+                "p95": float(np.percentile(later, 95)),
+                "largest": float(np.max(later)),
+            },
+            "stage_seconds": {
+                name: float(np.mean([self._steps[n].slowest.get(name, 0.0) for n in numbers]))
+                for name in names
+            },
+            "slowest_rank": max(last.seconds, key=lambda rank: last.seconds[rank]),
+            "imbalance": float(np.mean([s.imbalance for s in self._steps.values()])),
+            "imbalance_before": float(np.mean([s.imbalance_before for s in self._steps.values()])),
+            "tokens": sum(step.tokens for step in self._steps.values()),
+        }
+
+
+def _by_stage(stages: Mapping[str, float]) -> dict[str, float]:
+    told: dict[str, float] = {}
+    for name, seconds in stages.items():
+        stage = STAGES.get(name, name)
+        told[stage] = told.get(stage, 0.0) + seconds
+    return told
+
+
+class Published:
+    """The same through ``ray.util.metrics``, where Ray's own exporter takes it to Prometheus."""
+
+    def __init__(self, job: str) -> None:
+        from ray.util.metrics import Counter, Gauge, Histogram
+
+        tags = {"job": job}
+
+        def gauge(name: str, text: str, *more: str) -> Any:
+            made = Gauge(f"evenstep_{name}", text, tag_keys=("job", *more))
+            made.set_default_tags(tags)
+            return made
+
+        def counter(name: str, text: str, *more: str) -> Any:
+            made = Counter(f"evenstep_{name}", text, tag_keys=("job", *more))
+            made.set_default_tags(tags)
+            return made
+
+        self._wait = Histogram(
+            "evenstep_wait_seconds",
+            "What a client waited for a step's data.",
+            boundaries=[0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0],
+            tag_keys=("job",),
+        )
+        self._wait.set_default_tags(tags)
+        self._exposed = gauge("exposed_seconds", "The same, of the rank that waited longest.")
+        self._stage = gauge("stage_seconds", "What was spent on its data.", "stage")
+        self._imbalance = gauge("imbalance", "Costliest bucket over the mean.", "when")
+        self._depth = gauge("queue_samples", "Samples that a loader holds.", "loader", "queue")
+        self._drawn = counter("drawn_samples_total", "Samples drawn.", "source")
+        self._bytes = counter("sent_bytes_total", "Bytes of samples and micro-batches.", "road")
+        self._before: dict[tuple[str, str], float] = {}
+
+    def waited(self, seconds: float) -> None:
+        """By a client, for a step."""
+        self._wait.observe(seconds)
+
+    def publish(self, status: Mapping[str, Any]) -> None:
+        """What a service's status says."""
+        steps = status["steps"]
+        if steps["steps"]:
+            self._exposed.set(steps["exposed_seconds"]["last"])
+            for stage, seconds in steps["stage_seconds"].items():
+                self._stage.set(seconds, tags={"stage": stage})
+            self._imbalance.set(steps["imbalance"], tags={"when": "after"})
+            self._imbalance.set(steps["imbalance_before"], tags={"when": "before"})
+        for loader in status["loaders"]:
+            if "sources" in loader:
+                tags = {"loader": str(loader["loader"])}
+                held = sum(loader["sources"].values())
+                self._depth.set(held, tags={**tags, "queue": "buffered"})
+                self._depth.set(loader["staged_samples"], tags={**tags, "queue": "staged"})
+        for source, count in status["planner"].get("drawn", {}).items():
+            self._more(self._drawn, "source", source, count)
+        for road, count in status["bytes"].items():
+            self._more(self._bytes, "road", road, count)
+
+    def _more(self, counter: Any, tag: str, value: str, total: float) -> None:
+        more = total - self._before.get((tag, value), 0)
+        if more > 0:
+            counter.inc(more, tags={tag: value})
+            self._before[(tag, value)] = total

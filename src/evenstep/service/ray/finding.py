@@ -1,0 +1,98 @@
+"""Running jobs of a cluster, by name.
+
+Every start of a job gives its actors names that no start had before, so that the name of one that
+died, which Ray may keep, is in nobody's way.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from evenstep.errors import ConfigurationError
+from evenstep.service.ray.desk import About, named
+from evenstep.service.ray.needed import the_ray
+
+__all__ = ["connect", "find", "running"]
+
+_ANSWERS = 10.0  # seconds within which a desk that lives answers
+_AGAIN = 0.3
+
+
+def connect(address: str | None, options: Mapping[str, Any] | None = None) -> bool:
+    """Takes part in a cluster, unless this process does already. Says whether it has begun to.
+
+    Args:
+        address: of its head, or "auto" for one on this machine, "local" to start one. None takes
+            part in that of the environment variable RAY_ADDRESS, or starts one.
+        options: more for ``ray.init``.
+
+    Raises:
+        ConfigurationError: there is no cluster.
+    """
+    ray = the_ray()
+    if ray.is_initialized():
+        return False
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+    if address in (None, "local"):
+        quiet["include_dashboard"] = False
+    try:
+        ray.init(address, **{**quiet, **(options or {})})
+    except (ConnectionError, ValueError) as error:
+        where = "on this machine" if address in (None, "auto") else f"at {address}"
+        raise ConfigurationError(
+            f"there is no Ray cluster to be reached {where} ({' '.join(str(error).split())}); "
+            "start the service first, or name the address that it prints"
+        ) from error
+    return True
+
+
+def running() -> list[tuple[str, int]]:
+    """Jobs and their epochs, the latest first, whether they still answer or not."""
+    from ray.util import list_named_actors
+
+    found = []
+    for actor in list_named_actors(all_namespaces=True):
+        epoch, _, role = actor["name"].partition("-")
+        space = actor["namespace"]
+        if space.startswith("evenstep-") and role == "desk" and epoch.isdecimal():
+            found.append((space.removeprefix("evenstep-"), int(epoch)))
+    return sorted(found, key=lambda each: -each[1])
+
+
+def find(job: str, *, patience: float = 0.0) -> tuple[About, Any]:
+    """A running job, and its desk.
+
+    Args:
+        patience: seconds to wait for it to be started.
+
+    Raises:
+        ConfigurationError: none of that name runs.
+    """
+    space = named(job)
+    until = time.monotonic() + patience
+    while True:
+        jobs = running()
+        for name, epoch in jobs:
+            if name == job:
+                found = _asked(space, epoch)
+                if found is not None:
+                    return found
+        if time.monotonic() >= until:
+            break
+        time.sleep(_AGAIN)
+    names = ", ".join(sorted({name for name, _ in jobs if name != job})) or "none"
+    raise ConfigurationError(
+        f"no job named {job!r} runs on this cluster; running are: {names}. Start it, or give its "
+        "name"
+    )
+
+
+def _asked(space: str, epoch: int) -> tuple[About, Any] | None:
+    ray = the_ray()
+    try:
+        desk = ray.get_actor(f"{epoch}-desk", namespace=space)
+        return ray.get(desk.about.remote(), timeout=_ANSWERS), desk
+    except (ValueError, ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError):
+        return None

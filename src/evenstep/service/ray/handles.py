@@ -1,0 +1,126 @@
+"""Handles whose roles are actors of Ray.
+
+Errors that evenstep raises on purpose come back as answers, so that who asks catches what was
+raised, without a traceback of another process around it. An actor that is gone is told of by name.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, MutableMapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from evenstep.errors import LoaderDiedError
+from evenstep.service.handles import Reply
+from evenstep.service.ray.needed import the_ray
+
+__all__ = ["Answer", "RayHandle", "RayReply", "died"]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What an actor gives back."""
+
+    value: Any = None
+    error: Exception | None = None
+    """Raised instead."""
+    stages: dict[str, float] = field(default_factory=dict)
+    """Seconds that it took, by what was done."""
+
+
+def died(name: str, error: Exception | None = None) -> LoaderDiedError:
+    """An actor is gone."""
+    told = LoaderDiedError(
+        f"{name} of the service died; it ran out of memory or was killed, see its log and the "
+        "system's. Start the service again from the state last saved"
+    )
+    told.__cause__ = error
+    return told
+
+
+class RayHandle:
+    """A role that an actor plays. Can be sent to other processes."""
+
+    def __init__(
+        self,
+        actor: Any,
+        name: str,
+        *,
+        alarm: Any = None,
+        meter: MutableMapping[str, float] | None = None,
+        told: Callable[[Answer], None] | None = None,
+    ) -> None:
+        """
+        Args:
+            actor: Ray's handle.
+            name: for errors.
+            alarm: a reference that is there when something went wrong anywhere: whoever waits for
+                an answer, or takes one, raises its error instead.
+            meter: seconds waited for answers are added to it, by message.
+            told: called with each answer that is taken.
+        """
+        self.actor, self.name = actor, name
+        self.alarm, self.meter, self.told = alarm, meter, told
+
+    def start(self, message: str, *arguments: Any) -> Reply:
+        reference = self.actor.handle.remote(message, *arguments)
+        return RayReply(self, message, reference)
+
+    def using(
+        self,
+        *,
+        alarm: Any = None,
+        meter: MutableMapping[str, float] | None = None,
+        told: Callable[[Answer], None] | None = None,
+    ) -> RayHandle:
+        """The same actor, for one who asks."""
+        return RayHandle(self.actor, self.name, alarm=alarm, meter=meter, told=told)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return RayHandle, (self.actor, self.name)
+
+
+class RayReply:
+    """An answer that is under way, or in Ray's object store."""
+
+    def __init__(self, handle: RayHandle, message: str, reference: Any) -> None:
+        self._handle, self._message, self._reference = handle, message, reference
+
+    def result(self) -> Any:
+        """
+        Raises:
+            LoaderDiedError: the actor died, or another that the service cannot do without.
+            EvenstepError: what the role raised.
+        """
+        ray, handle = the_ray(), self._handle
+        begin = time.perf_counter()
+        try:
+            if handle.alarm is not None:
+                self._heed(ray)
+            answer: Answer = ray.get(self._reference)
+        except (ray.exceptions.RayActorError, ray.exceptions.OwnerDiedError) as error:
+            raise died(handle.name, error) from error
+        finally:
+            if handle.meter is not None:
+                waited = time.perf_counter() - begin
+                handle.meter[self._message] = handle.meter.get(self._message, 0.0) + waited
+        if answer.error is not None:
+            raise answer.error
+        if handle.told is not None:
+            handle.told(answer)
+        return answer.value
+
+    def _heed(self, ray: Any) -> None:
+        """Waits until the answer is there; an alarm comes first."""
+        alarm = self._handle.alarm
+        rung, _ = ray.wait([alarm], timeout=0)
+        if not rung:
+            rung, _ = ray.wait([self._reference, alarm], num_returns=1)
+        if alarm in rung:
+            try:
+                told: Answer = ray.get(alarm)
+            except ray.exceptions.RayActorError as error:
+                raise died("the desk", error) from error
+            assert told.error is not None
+            raise told.error

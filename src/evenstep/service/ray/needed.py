@@ -1,0 +1,23 @@
+"""Ray, where it is installed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["the_ray"]
+
+
+def the_ray() -> Any:
+    """The module.
+
+    Raises:
+        ImportError: it is not installed.
+    """
+    try:
+        import ray
+    except ImportError as error:
+        raise ImportError(
+            "the service on Ray needs ray: pip install 'evenstep[service]'; or choose "
+            "backend='local', which runs all roles in this process"
+        ) from error
+    return ray

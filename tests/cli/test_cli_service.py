@@ -1,0 +1,151 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+os.environ.update(RAY_USAGE_STATS_ENABLED="0", RAY_AUTH_MODE="disabled")
+pytest.importorskip("typer")
+pytest.importorskip("ray", reason="ray is not installed")
+
+import ray
+
+from evenstep.cli import main
+
+Capture = pytest.CaptureFixture[str]
+
+JOB = """
+import json, pathlib
+import evenstep.service as es
+
+rows = [{"input_ids": list(range(2, 4 + i % 20))} for i in range(60)]
+path = pathlib.Path(__file__).with_name("rows.jsonl")
+path.write_text("".join(json.dumps(row) + "\\n" for row in rows))
+
+
+def strategy(graph, mesh, step):
+    return graph.mix().distribute("DP").balance("greedy").plan()
+
+
+job = es.Job(
+    sources=[es.Source("rows", str(path))], mesh=es.Mesh(DP=1), strategy=strategy,
+    samples_per_step=8, max_tokens=256, stop="first_exhausted",
+)
+"""
+
+
+def evenstep(capsys: Capture, *arguments: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as stop:
+        main(["service", *arguments])
+    captured = capsys.readouterr()
+    assert isinstance(stop.value.code, int)
+    return stop.value.code, captured.out, captured.err
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[None]:
+    ray.init(
+        num_cpus=2,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level="ERROR",
+        object_store_memory=100_000_000,
+    )
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture(scope="module")
+def running(
+    cluster: None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[subprocess.Popen[str]]:
+    """`evenstep service run` in a process of its own."""
+    folder = tmp_path_factory.mktemp("job")
+    (folder / "a_job.py").write_text(JOB)
+    address = ray.get_runtime_context().gcs_address
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "evenstep", "service", "run", "a_job.py", "--json"),
+            *("--address", address, "--plan-log", "plans.jsonl"),
+        ],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    lines = []
+    for line in process.stderr:
+        lines.append(line)
+        if line.startswith("running"):
+            break
+    else:
+        pytest.fail("".join(lines))
+    yield process
+    process.kill()
+    process.communicate()
+
+
+@pytest.mark.soak
+def test_a_job_runs_to_its_end_and_can_be_looked_at(
+    running: subprocess.Popen[str], capsys: Capture, tmp_path: Path
+) -> None:
+    from evenstep.service.ray import RemoteClient
+
+    client = RemoteClient("auto", rank=0)
+    next(client)
+    code, out, _ = evenstep(capsys, "status", "--json")
+    assert code == 0
+    told = json.loads(out)
+    assert told["clients"] == [
+        {"rank": 0, "step": 1, "wait_seconds": pytest.approx(client.wait_seconds), "ended": False}
+    ]
+    code, out, _ = evenstep(capsys, "status")
+    assert code == 0
+    assert "exposed wait per step" in out
+
+    page = tmp_path / "pages" / "plan.html"
+    code, out, err = evenstep(capsys, "plan", "--step", "1", "--html", str(page), "--json")
+    assert code == 0
+    assert json.loads(out)["step"] == 1
+    assert page.read_text().startswith("<!doctype html>")
+    assert str(page) in err
+    code, out, _ = evenstep(capsys, "plan", "--step", "1", "--mermaid")
+    assert out.startswith("flowchart")
+    code, _, err = evenstep(capsys, "plan", "--step", "99")
+    assert code == 2
+    assert "no step 99" in err
+
+    taken = 1 + sum(1 for _ in client)
+    out, err = running.communicate(timeout=60)
+    assert running.returncode == 0, err
+    told = json.loads(out)
+    assert told["ended"]
+    assert told["steps"]["steps"] == taken > 3
+
+
+@pytest.mark.soak
+@pytest.mark.usefixtures("cluster")
+def test_what_is_not_there_is_said(capsys: Capture, tmp_path: Path) -> None:
+    code, _, err = evenstep(capsys, "status", "--name", "nobody")
+    assert code == 2
+    assert "no job named 'nobody'" in err
+    (tmp_path / "no_job.py").write_text("job = 3\n")
+    code, _, err = evenstep(capsys, "run", str(tmp_path / "no_job.py"))
+    assert code == 2
+    assert "is a int" in err
+    code, _, err = evenstep(capsys, "plan", "--step", "1", "--log", str(tmp_path / "none"))
+    assert code == 2
+    assert "no file" in err
+
+
+@pytest.mark.parametrize("command", ["run", "status", "plan"])
+def test_help_has_an_example(capsys: Capture, command: str) -> None:
+    code, out, _ = evenstep(capsys, command, "--help")
+    assert code == 0
+    assert f"evenstep service {command}" in out
