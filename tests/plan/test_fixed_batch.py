@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from plan_world import play
 
 from evenstep.cost import TokenCost
 from evenstep.errors import ConfigurationError
 from evenstep.plan import FixedBatch
+from plan_world import play
 
 WORLDS = st.lists(st.integers(0, 60), min_size=1, max_size=16)
 BATCHES = st.integers(1, 9)

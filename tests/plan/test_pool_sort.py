@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from plan_world import Turn, play
 
 from evenstep.cost import GroupShapes
 from evenstep.errors import ConfigurationError
@@ -18,6 +17,7 @@ from evenstep.plan import FixedBatch, Window
 from evenstep.plan.groups import generator
 from evenstep.plan.pool_sort import SHUFFLES, PoolSort
 from evenstep.simulate import simulate
+from plan_world import Turn, play
 
 BATCHES = st.integers(1, 8)
 POOLS = st.integers(8, 64)

@@ -7,7 +7,6 @@ import pytest
 from dealt_epochs import SEEDS, WORLDS, deal
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plan_world import play
 
 from evenstep.cost import TransformerCost
 from evenstep.errors import ConfigurationError
@@ -15,6 +14,7 @@ from evenstep.plan.best_fit import best_fit_decreasing
 from evenstep.plan.groups import Groups
 from evenstep.plan.policy import Window
 from evenstep.plan.sequence_packing import SequencePacking
+from plan_world import play
 
 few = settings(max_examples=30)
 CAPACITY = 100

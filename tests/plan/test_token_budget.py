@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from plan_world import Turn, play
 
 from evenstep.cost import TransformerCost
 from evenstep.errors import ConfigurationError
 from evenstep.plan import TokenBudget, Window
 from evenstep.plan.token_budget import EMISSION_ORDERS
+from plan_world import Turn, play
 
 
 def lognormal(count: int, seed: int, spread: float = 1.0) -> list[int]:

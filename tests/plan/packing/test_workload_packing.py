@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from plan_world import play
 
 from evenstep.cost import PaddedTokenCost, TransformerCost
 from evenstep.errors import ConfigurationError
@@ -13,6 +12,7 @@ from evenstep.plan.packing.workload import Workload
 from evenstep.plan.packing.workload_packing import WorkloadPacking
 from evenstep.plan.pipeline.schedule import PipelineSchedule
 from evenstep.simulate import deal, sample_lengths, simulate
+from plan_world import play
 
 CONTEXT = 131_072
 LENGTHS = sample_lengths("pretrain-128k", 6000, 2)
