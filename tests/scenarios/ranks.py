@@ -213,7 +213,13 @@ def _main(
         dist.init_process_group(
             "gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=world_size
         )
-        value = function(Rank(rank, world_size, folder), *args)
+        # A rank that fails at once must not close its connections while others are still making
+        # theirs.
+        here = Rank(rank, world_size, folder)
+        here.say("connected")
+        for other in range(world_size):
+            here.heard(other, "connected", within=60)
+        value = function(here, *args)
     except BaseException as caught:
         error = (type(caught).__name__, str(caught), traceback.format_exc())
         raise

@@ -30,10 +30,20 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 _EVERY = 1.0  # seconds between looks at a job that runs
 
 
+_HELP = """Many sources to many ranks: run a job, see how it does, look at its plans.
+
+\b
+Examples:
+  evenstep service run job.py --loaders 4
+  evenstep service status --json
+  evenstep service plan --step 12 --html step-12.html
+"""
+
+
 def register(app: typer.Typer) -> None:
     """Adds the commands to `app`."""
     group = typer.Typer(
-        help="Many sources to many ranks: run a job, see how it does, look at its plans.",
+        help=_HELP,
         no_args_is_help=True,
         rich_markup_mode=None,
     )
