@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenstep.errors import ConfigurationError, PeerError
-from evenstep.loader.peers import Place, Witness
+from evenstep.loader.peers import GroupPlace, Witness
 from evenstep.messages import abort_message, check_no_abort
 
 SAMPLES = st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=30)
@@ -46,7 +46,7 @@ def test_another_sample_in_a_window_changes_what_is_signed(
 
 @given(st.integers(1, 5), st.integers(1, 6))
 def test_neighbours_share_a_data_parallel_rank(context: int, ranks: int) -> None:
-    places = [Place(number, context * ranks, context) for number in range(context * ranks)]
+    places = [GroupPlace(number, context * ranks, context) for number in range(context * ranks)]
     assert [(p.rank, p.context_rank) for p in places] == [
         (rank, shard) for rank in range(ranks) for shard in range(context)
     ]
@@ -55,14 +55,14 @@ def test_neighbours_share_a_data_parallel_rank(context: int, ranks: int) -> None
 
 def test_a_group_that_cannot_be_divided_is_refused_with_the_remedy() -> None:
     with pytest.raises(ConfigurationError, match=r"context_parallel=4 .* group has 6.*pass group="):
-        Place(0, 6, 4)
+        GroupPlace(0, 6, 4)
 
 
 def test_peers_that_agree_have_one_message_without_its_signature() -> None:
     messages = [signed([1], [1], 1, b"Pa"), signed([1], [1], 1, b"Pa")]
     messages += [signed([2], [1], 1, b"Pb"), signed([2], [1], 1, b"Pb")]
-    assert Place(3, 4, 2).fold(messages) == [b"Pa", b"Pb"]
-    assert Place(1, 2).fold([b"Px", b"Py"]) == [b"Px", b"Py"]
+    assert GroupPlace(3, 4, 2).fold(messages) == [b"Pa", b"Pb"]
+    assert GroupPlace(1, 2).fold([b"Px", b"Py"]) == [b"Px", b"Py"]
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_peers_that_agree_have_one_message_without_its_signature() -> None:
 )
 def test_one_peer_that_differs_fails_the_round_and_is_named(odd: bytes, what: str) -> None:
     like = signed([1, 2], [1], 2)
-    folded = Place(0, 4, 2).fold([like, like, like, odd])
+    folded = GroupPlace(0, 4, 2).fold([like, like, like, odd])
     assert folded[0] == b"P"
     with pytest.raises(PeerError, match=f"rank 1 failed: .*{what}.* those of rank 2"):
         check_no_abort(folded)
@@ -80,4 +80,4 @@ def test_one_peer_that_differs_fails_the_round_and_is_named(odd: bytes, what: st
 def test_a_peer_that_failed_or_left_decides_for_all() -> None:
     like = signed([1], [1], 1)
     failed = abort_message("out of memory")
-    assert Place(0, 4, 2).fold([like, failed, b"", like]) == [failed, b""]
+    assert GroupPlace(0, 4, 2).fold([like, failed, b"", like]) == [failed, b""]

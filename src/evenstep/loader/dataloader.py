@@ -36,7 +36,7 @@ from evenstep.loader.iterator import StepIterator
 from evenstep.loader.mark import BadSample, Mark
 from evenstep.loader.order import Share, walk
 from evenstep.loader.own_place import OwnPlace
-from evenstep.loader.peers import Place
+from evenstep.loader.peers import GroupPlace
 from evenstep.loader.position import Position
 from evenstep.loader.process import BatcherProcess
 from evenstep.loader.spec import EpochSpec, LoaderSpec
@@ -481,7 +481,7 @@ class DataLoader:
         number, size = 0, 1
         if not self._alone():
             number, size = dist.get_rank(self._group), dist.get_world_size(self._group)
-        place = Place(number, size, self.policy.context_parallel)
+        place = GroupPlace(number, size, self.policy.context_parallel)
         return place.rank, place.world_size
 
     def _connect(self) -> Exchange:

@@ -30,7 +30,7 @@ import torch
 import torch.distributed as dist
 
 from evenstep.errors import PeerError
-from evenstep.loader.peers import Place
+from evenstep.loader.peers import GroupPlace
 from evenstep.messages import abort_message, check_no_abort
 
 __all__ = ["Exchange", "GlooExchange", "LocalExchange", "Session"]
@@ -129,7 +129,7 @@ class Session:
 class Exchange:
     """A thread that serves one session after the other."""
 
-    place = Place(0, 1)
+    place = GroupPlace(0, 1)
 
     def __init__(self) -> None:
         self.failure: PeerError | None = None
@@ -204,15 +204,13 @@ class GlooExchange(Exchange):
             PeerError: a rank died meanwhile.
         """
         ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
-        self._rank = dist.get_rank(group)
-        self._size = len(ranks)
-        self.place = Place(self._rank, self._size, context_parallel)
+        self.place = GroupPlace(dist.get_rank(group), len(ranks), context_parallel)
         # torch names a group of all ranks by a counter. One of some ranks, who make it without the
         # others, it names by how many groups exist: so none of these may go while more may come.
-        self._keep = self._size < dist.get_world_size()
+        self._keep = self.place.size < dist.get_world_size()
         lasting = hasattr(dist.ProcessGroup, "set_timeout")  # newer torch
         here: dict[str, Any] = {"host": socket.gethostname(), "pid": os.getpid()}
-        self._peers: list[Any] = [None] * self._size
+        self._peers: list[Any] = [None] * self.place.size
         limit = None if lasting else _FOREVER
         try:
             if dist.get_backend(group) == "gloo":
@@ -228,8 +226,8 @@ class GlooExchange(Exchange):
             dist.all_gather_object(self._peers, here, group=self._group)
         except RuntimeError as error:
             raise PeerError(
-                f"rank {self._rank} could not connect to the other ranks, one of which has died or "
-                f"does not use this loader ({_what(error)})"
+                f"rank {self.place.number} could not connect to the other ranks, one of which has "
+                f"died or does not use this loader ({_what(error)})"
             ) from error
         if lasting:  # so far there was a time limit, for a rank that never comes
             self._group.set_timeout(_FOREVER)
@@ -271,7 +269,7 @@ class GlooExchange(Exchange):
 
     def _gather(self, data: bytes) -> list[bytes]:
         tensor = torch.frombuffer(bytearray(data), dtype=torch.uint8)
-        out = [torch.empty_like(tensor) for _ in range(self._size)]
+        out = [torch.empty_like(tensor) for _ in range(self.place.size)]
         dist.all_gather(out, tensor, group=self._group)
         return [t.numpy().tobytes() for t in out]
 
@@ -287,7 +285,9 @@ class GlooExchange(Exchange):
             if peer["host"] == socket.gethostname() and not _alive(peer["pid"])
         ]
         who = ", ".join(dead) + " died" if dead else "a rank on another host died or failed"
-        return PeerError(f"{who}, so rank {self._rank} can make no further step ({_what(error)})")
+        return PeerError(
+            f"{who}, so rank {self.place.number} can make no further step ({_what(error)})"
+        )
 
     def _release(self) -> None:
         group, self._group = self._group, None

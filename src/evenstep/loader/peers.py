@@ -22,7 +22,7 @@ import numpy.typing as npt
 from evenstep.errors import ConfigurationError
 from evenstep.messages import abort_message, is_abort
 
-__all__ = ["Place", "Witness"]
+__all__ = ["GroupPlace", "Witness"]
 
 Int64Array = npt.NDArray[np.int64]
 
@@ -30,7 +30,7 @@ _DIGEST = struct.Struct("<I")
 
 
 @dataclass(frozen=True)
-class Place:
+class GroupPlace:
     """Where a process stands in its loader's group."""
 
     number: int
