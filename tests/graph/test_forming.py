@@ -51,8 +51,37 @@ def test_in_order_bins_are_consecutive_samples(
     assert placed.tolist() == sorted(placed.tolist())
 
 
+@given(lengths, st.integers(1, 8), st.integers(40, 90))
+def test_in_order_the_largest_bin_is_the_least_that_consecutive_samples_need(
+    tokens: np.ndarray, bins: int, cap: int
+) -> None:
+    bin_of = in_order(tokens, bins, cap)
+    even = in_order(tokens, bins, None)
+    if (bin_of < 0).any() or np.bincount(even, weights=tokens).max() <= cap:
+        return
+    # least[b][i]: the largest of b consecutive bins over the first i samples.
+    running = np.append(0, tokens.cumsum())
+    least = running.astype(float)
+    for _ in range(bins - 1):
+        least = np.array(
+            [
+                min(max(least[j], running[i] - running[j]) for j in range(i + 1))
+                for i in range(len(running))
+            ]
+        )
+    assert np.bincount(bin_of, weights=tokens).max() == least[-1]
+
+
+def test_in_order_no_bin_is_nearly_empty_behind_full_ones() -> None:
+    tokens = np.array([6, 6, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1] * 4)
+    held = np.bincount(in_order(tokens, 8, 14), weights=tokens)
+    assert held.max() <= 14
+    assert held.min() >= 6
+
+
 def test_bins_that_are_filled_up_leave_a_sample_to_each_that_follows() -> None:
-    assert in_order(np.array([5, 8, 2, 3, 3, 3]), 4, 10).tolist() == [0, 1, 1, 2, 2, 3]
+    assert in_order(np.array([5, 9, 2, 3, 3, 3]), 4, 10).tolist() == [0, 1, 2, 2, 2, 3]
+    assert in_order(np.array([5, 8, 8, 2, 3, 9]), 4, 10).tolist() == [0, 1, 2, 2, 3, -1]
 
 
 def test_all_are_placed_where_they_fit_although_the_method_finds_no_room() -> None:

@@ -6,6 +6,8 @@ Algorithm 1 deals micro-batches, heaviest first, to the buckets in turn, so that
 gets the heavier one each time; that is the method `round_robin`. The others are more even: `greedy`
 gives each to the lightest bucket that still lacks one, `zigzag` turns round at both ends, and
 `karmarkar_karp` is its balanced form, in which what is merged has the same number in each bucket.
+There no bucket can have two of the lightest part beside a very heavy one, so where `greedy` leaves
+less to the heaviest bucket, its dealing is taken.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import numpy.typing as npt
 from evenstep.errors import ConfigurationError
 from evenstep.graph.costs import Costs, name_of
 from evenstep.graph.methods import Method, bins_by, least_loaded
-from evenstep.plan.partition.items import Items
+from evenstep.plan.partition.items import Items, sums
 from evenstep.plan.partition.least_loaded import heaviest_first
 
 __all__ = ["deal"]
@@ -38,12 +40,14 @@ def deal(method: Method, costs: Costs, buckets: int, *, fast: bool = False) -> I
     Raises:
         ConfigurationError: a user's method gave no buckets, or not equally many to each.
     """
-    if method == "karmarkar_karp":
-        return _differencing(Items.read(costs, None, None).whole, buckets)
-    if method == "greedy":
+    if method in ("greedy", "karmarkar_karp"):
         dealt = least_loaded(costs, buckets, equal_counts=True, fast=fast)
         assert dealt is not None  # tokens are not limited
-        return dealt
+        if method == "greedy":
+            return dealt
+        weights = Items.read(costs, None, None).whole
+        differenced = _differencing(weights, buckets)
+        return min((differenced, dealt), key=lambda each: sums(weights, each, buckets).max())
     bucket_of = bins_by(method, costs, buckets, fast=fast)
     counts = np.bincount(bucket_of, minlength=buckets)
     if counts.min() != counts.max():

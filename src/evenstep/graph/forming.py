@@ -61,8 +61,9 @@ def by_method(
 
 
 def in_order(tokens: Int64Array, bins: int, cap: int | None) -> Int64Array:
-    """Bins of consecutive samples with about equally many tokens; where one exceeds the cap, bins
-    are filled up one after the other instead. Arguments and result as for `by_method`."""
+    """Bins of consecutive samples with about equally many tokens; where one exceeds the cap, with
+    no more in the largest than consecutive samples need, and filled up to the cap where some find
+    no room. Arguments and result as for `by_method`."""
     count = len(tokens)
     if count < bins:
         return np.arange(count)
@@ -74,7 +75,7 @@ def in_order(tokens: Int64Array, bins: int, cap: int | None) -> Int64Array:
     ends = np.minimum(ends, count - bins + 1 + steps)
     ends[-1] = count
     if cap is not None and np.diff(running[ends], prepend=0).max() > cap:
-        ends = _filled_up(running, bins, cap)
+        ends = _least_filled(running, bins, cap)
     bin_of = np.full(count, -1, np.int64)
     bin_of[: ends[-1]] = np.arange(bins).repeat(np.diff(ends, prepend=0))
     return bin_of
@@ -127,11 +128,30 @@ def _most_that_fit(tokens: Int64Array, bins: int, cap: int) -> int:
     return fits
 
 
-def _filled_up(running: Int64Array, bins: int, cap: int) -> Int64Array:
-    """[bins] where each ends, filled up to the cap but for one sample that each other one needs."""
+def _least_filled(running: Int64Array, bins: int, cap: int) -> Int64Array:
+    """`_filled_up` to the least limit with which all samples have room: filled to the cap, the
+    first bins would be full, and the last ones hold a sample each."""
+    count = len(running) - 1
+    ends = _filled_up(running, bins, cap)
+    if ends[-1] < count:
+        return ends
+    fails, fits = int(np.diff(running).max()) - 1, cap
+    while fits - fails > 1:
+        middle = (fails + fits) // 2
+        tried = _filled_up(running, bins, middle)
+        if tried[-1] == count:
+            fits, ends = middle, tried
+        else:
+            fails = middle
+    return ends
+
+
+def _filled_up(running: Int64Array, bins: int, limit: int) -> Int64Array:
+    """[bins] where each ends, filled up to a limit but for one sample that each other one needs."""
     count, ends, start = len(running) - 1, [], 0
+    # Of a bin that begins at each sample.
+    full = (np.searchsorted(running, running + limit, side="right") - 1).tolist()
     for left in range(bins - 1, -1, -1):
-        end = int(np.searchsorted(running, running[start] + cap, side="right")) - 1
-        start = min(end, count - left)
+        start = min(full[start], count - left)
         ends.append(start)
     return np.array(ends, np.int64)
