@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -46,15 +48,89 @@ def test_a_published_data_set_is_met_closely_by_the_knots_themselves(name: str) 
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_the_stored_knots_are_the_smoothest_that_fit(name: str) -> None:
-    optimize = pytest.importorskip("scipy.optimize")
     mean, median, p95, p99, longest, cv = PUBLISHED[name]
     stored = knots_of(DISTRIBUTIONS[name])
     levels = stored[0]
-    normal = LogNormal(1.0, 1.0)
-    at = np.log(normal(np.clip(levels, 0.0002, 0.9998)))
-    given_logs = {0.5: median, 0.95: p95, 0.99: p99, 1.0: longest}
-    free = np.array([level not in given_logs for level in levels])
-    logs = np.log([given_logs.get(level, 1.0) for level in levels])
+
+    def misfit(lengths: np.ndarray) -> list[float]:
+        quantiles = LogLinear(tuple(zip(levels, lengths)))
+        first, second = quantiles.moment(1), quantiles.moment(2)
+        return [first / mean - 1, np.sqrt(second - first**2) / first - cv]
+
+    given = {0.5: median, 0.95: p95, 0.99: p99, 1.0: longest}
+    before = np.log(median) - 3 * cv
+    solved = smoothest(levels, given, misfit, clip=0.0002, before=before)
+    assert solved == pytest.approx(stored[1], rel=0.005)
+
+
+# OVERLORD, section 2.3: share of texts with at most 64 tokens; share of the longest 1.62 % in all
+# tokens. From the data set's own page: mean, shortest and longest.
+COYO = {"short": 0.9823, "tail": 0.093, "mean": 17.24, "shortest": 3, "longest": 1523}
+
+
+def share_of_longest(lengths: np.ndarray) -> float:
+    tail = np.sort(lengths)[len(lengths) - round(0.0162 * len(lengths)) :]
+    return float(tail.sum() / lengths.sum())
+
+
+@settings(max_examples=10, deadline=None)
+@given(seed=seeds)
+def test_captions_have_the_published_skew_for_any_seed(seed: int) -> None:
+    lengths = sample_lengths("coyo-text", 96_000, seed)
+    assert (lengths <= 64).mean() == pytest.approx(COYO["short"], abs=0.001)
+    assert share_of_longest(lengths) == pytest.approx(COYO["tail"], abs=0.003)
+    assert lengths.mean() == pytest.approx(COYO["mean"], rel=0.005)
+    assert lengths.min() == COYO["shortest"]
+    assert 1000 < lengths.max() <= COYO["longest"]
+
+
+def test_the_knots_of_captions_are_the_smoothest_with_the_published_skew() -> None:
+    stored = knots_of(DISTRIBUTIONS["coyo-text"])
+    levels = stored[0]
+    tail = levels >= 1 - 0.0162
+
+    def misfit(lengths: np.ndarray) -> list[float]:
+        mean = LogLinear(tuple(zip(levels, lengths))).moment(1)
+        # Of a part of the levels, `moment` is that part's share in the mean.
+        in_tail = LogLinear(tuple(zip(levels[tail], lengths[tail]))).moment(1)
+        return [mean / COYO["mean"] - 1, in_tail / mean / COYO["tail"] - 1]
+
+    given = {0.0: COYO["shortest"], 0.9823: 64.5, 1.0: COYO["longest"]}
+    solved = smoothest(levels, given, misfit, clip=1e-6)
+    assert solved == pytest.approx(stored[1], rel=0.005)
+
+
+@settings(max_examples=5, deadline=None)
+@given(seed=seeds)
+def test_images_have_the_published_sizes_for_any_seed(seed: int) -> None:
+    cells = sample_lengths("coyo-image", 96_000, seed)
+    sides = 28 * np.sqrt(cells)
+    # Mean width 621.78 and mean height 540.99; none is below 200.
+    assert sides.mean() == pytest.approx((621.78 + 540.99) / 2, rel=0.005)
+    assert cells.min() == 200**2 // 28**2
+    # Of images, 57 % are less than 600 pixels wide and 71 % less than 600 high.
+    assert (sides < 600).mean() == pytest.approx((0.57 + 0.71) / 2, abs=0.01)
+
+
+def smoothest(
+    levels: np.ndarray,
+    given: Mapping[float, float],
+    misfit: Callable[[np.ndarray], list[float]],
+    *,
+    clip: float,
+    before: float | None = None,
+) -> np.ndarray:
+    """Lengths at `levels`: those given, and the others with the least sum of squared changes of
+    slope, in log length over the normal quantile, among those without misfit.
+
+    Args:
+        clip: distance of the outermost levels from 0 and 1, where the normal quantile ends.
+        before: log length from which to look for the first one, where it is not given.
+    """
+    optimize = pytest.importorskip("scipy.optimize")
+    at = np.log(LogNormal(1.0, 1.0)(np.clip(levels, clip, 1 - clip)))
+    free = np.array([level not in given for level in levels])
+    logs = np.log([given.get(level, 1.0) for level in levels])
 
     def curve(solved: np.ndarray) -> np.ndarray:
         full: np.ndarray = logs.copy()
@@ -64,24 +140,22 @@ def test_the_stored_knots_are_the_smoothest_that_fit(name: str) -> None:
     def roughness(solved: np.ndarray) -> float:
         return float(np.sum(np.diff(np.diff(curve(solved)) / np.diff(at)) ** 2))
 
-    def misfit(solved: np.ndarray) -> list[float]:
-        quantiles = LogLinear(tuple(zip(levels, np.exp(curve(solved)))))
-        first, second = quantiles.moment(1), quantiles.moment(2)
-        return [first / mean - 1, np.sqrt(second - first**2) / first - cv]
-
-    start = np.interp(at[free], [at[0], *at[~free]], [np.log(median) - 3 * cv, *logs[~free]])
+    known_at, known = at[~free], logs[~free]
+    if before is not None:
+        known_at, known = np.append(at[0], known_at), np.append(before, known)
     solution = optimize.minimize(
         roughness,
-        start,
+        np.interp(at[free], known_at, known),
         method="SLSQP",
         constraints=[
-            {"type": "eq", "fun": misfit},
+            {"type": "eq", "fun": lambda solved: misfit(np.exp(curve(solved)))},
             {"type": "ineq", "fun": lambda solved: np.diff(curve(solved)) - 0.005},
         ],
         options={"maxiter": 2000, "ftol": 1e-12},
     )
     assert solution.success
-    assert np.exp(curve(solution.x)) == pytest.approx(stored[1], rel=0.005)
+    result: np.ndarray = np.exp(curve(solution.x))
+    return result
 
 
 def knots_of(distribution: Distribution) -> np.ndarray:

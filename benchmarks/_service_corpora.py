@@ -1,0 +1,296 @@
+"""Metadata of corpora: what a planner sees of them, and the steps that a mixture draws."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.cost import GroupShapes, TransformerCost
+from evenstep.plan.groups import generator
+from evenstep.plan.mixing import Mixture
+from evenstep.plan.packing import cut_long
+from evenstep.plan.samples import SampleTable
+from evenstep.simulate import sample_lengths
+from evenstep.simulate.lengths import open_parquet
+
+Int64Array = npt.NDArray[np.int64]
+Columns = Mapping[str, Int64Array]
+
+DRAWN = 1 << 16
+"""Samples in a pass of a source whose lengths are drawn from a distribution."""
+ENCODER = "encoder"
+"""Column with the work of the encoder for a sample, in units of `WORK`. It is a column of its own
+as attention ends at the border of each image, so that it does not follow from the sum of cells."""
+WORK = 1e9
+PATCHES = 4
+"""Patches of 14 x 14 pixels, which an encoder sees, in a cell of 28 x 28, which a backbone sees."""
+MOST_CELLS = 1280
+
+# Table 1 of the paper; widths of feed-forward networks, which it leaves out, are those that make
+# models of the size in the name.
+LLAMA_12B = TransformerCost(
+    layers=45, hidden_size=4608, heads=36, ffn_size=12_288, vocab_size=32_000
+)
+VIT_1B = TransformerCost.vision(layers=39, hidden_size=1408, heads=16, ffn_size=6144)
+VIT_2B = TransformerCost.vision(layers=48, hidden_size=1664, heads=16, ffn_size=8192)
+
+# Text: name of the file, tokens of a micro-batch, what it holds.
+FILES = {
+    "code_repos": (32_768, "source code and documentation files of four public repositories"),
+    "chat_multi": (16_384, "chats and agent logs of many turns, and transcripts of meetings"),
+    "t0_permissive": (8192, "prompts and answers of many public tasks"),
+    "gsm8k": (4096, "school mathematics, all of about the same length"),
+}
+PAGES = "mm_interleaved_docs"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Corpus:
+    """Sources of a mixture. Every pass of a source has another order."""
+
+    name: str
+    what: str
+    context: int
+    """Tokens that a micro-batch is to have; no sample has more."""
+    weights: Mapping[str, float]
+    columns: tuple[Columns, ...]
+    """Of each source, by modality, [samples] lengths in the order stored."""
+    cut: int = 0
+    """Documents that were longer and are in pieces."""
+
+    @property
+    def modalities(self) -> tuple[str, ...]:
+        return tuple(name for name in self.columns[0] if name != ENCODER)
+
+    def steps(self, count: int, tokens: int, seed: int) -> Iterator[SampleTable]:
+        """As many samples in each as hold no more than `tokens`."""
+        mixture = Mixture(
+            tuple(self.weights),
+            self.weights,
+            tokens_per_step=tokens,
+            modalities=self.modalities,
+            seed=seed,
+        )
+        metadata = _Shuffled(tuple(self.weights), self.columns, seed)
+        for step in range(count):
+            yield mixture.draw(step, metadata)
+
+    def facts(self) -> dict[str, float | int | str]:
+        lengths = sum(
+            np.concatenate([columns[name] for columns in self.columns]) for name in self.modalities
+        )
+        assert isinstance(lengths, np.ndarray)
+        return {
+            "what": self.what,
+            "context": self.context,
+            "sources": len(self.weights),
+            "samples": len(lengths),
+            "median": float(np.median(lengths)),
+            "mean": float(lengths.mean()),
+            "p99": float(np.quantile(lengths, 0.99)),
+            "longest": int(lengths.max()),
+            "cut": self.cut,
+        }
+
+
+class _Shuffled:
+    """What comes next of each source: pass after pass, each in another random order."""
+
+    def __init__(self, names: tuple[str, ...], columns: Sequence[Columns], seed: int) -> None:
+        self._names, self._columns, self._seed = names, columns, seed
+        self._orders: dict[tuple[int, int], Int64Array] = {}
+
+    def ahead(self, source: int, position: int, count: int) -> SampleTable:
+        columns = self._columns[source]
+        size = len(next(iter(columns.values())))
+        places = np.arange(position, position + count, dtype=np.int64)
+        passes, within = np.divmod(places, size)
+        index = np.empty(count, np.int64)
+        for number in np.unique(passes).tolist():
+            here = passes == number
+            index[here] = self._order(source, number, size)[within[here]]
+        return SampleTable(
+            sources=self._names,
+            source=np.full(count, source, np.int32),
+            position=places,
+            shard=np.zeros(count, np.int32),
+            index=index,
+            lengths={name: column[index] for name, column in columns.items()},
+        )
+
+    def _order(self, source: int, number: int, size: int) -> Int64Array:
+        key = source, number
+        if key not in self._orders:
+            self._orders[key] = generator(self._seed, source, number).permutation(size)
+        return self._orders[key]
+
+
+# Text
+
+
+def named_text() -> list[Corpus]:
+    """Corpora of the named distributions."""
+    blend = {"pretrain-128k": 0.4, "ultrachat": 0.3, "sharegpt4o": 0.2, "mm-mix": 0.1}
+    return [
+        _drawn("pretrain-128k", "`pretrain-128k`, one source", {"pretrain-128k": 1.0}, 131_072),
+        _drawn("blend", "a mixture of four named distributions", blend, 32_768),
+        _drawn("coyo-text", "`coyo-text`, captions alone, one source", {"coyo-text": 1.0}, 2048),
+    ]
+
+
+def _drawn(name: str, what: str, weights: Mapping[str, float], context: int) -> Corpus:
+    columns, cut = [], 0
+    for source in weights:
+        lengths = sample_lengths(source, DRAWN)
+        columns.append({"text": cut_long(lengths, context, "split").lengths})
+        cut += int((lengths > context).sum())
+    return Corpus(
+        name=name, what=what, context=context, weights=weights, columns=tuple(columns), cut=cut
+    )
+
+
+def text_of(folder: Path) -> list[Corpus]:
+    """Corpora out of the files of `FILES` in a folder; says which are missing."""
+    found = []
+    for name, (context, what) in FILES.items():
+        path = _present(folder, name)
+        if path is None:
+            continue
+        rows = _read(path, ["source", "n_tokens"])
+        lengths = np.array(rows["n_tokens"], np.int64)
+        columns = {
+            source: {"text": cut_long(lengths[here], context, "split").lengths}
+            for source, here in _by_source(rows["source"])
+        }
+        found.append(
+            Corpus(
+                name=name,
+                what=what,
+                context=context,
+                weights=_weights(columns),
+                columns=tuple(columns.values()),
+                cut=int((lengths > context).sum()),
+            )
+        )
+    return found
+
+
+# Image and text
+
+
+def captioned(context: int, most_cells: int, encoder: TransformerCost) -> Corpus:
+    """Images and their captions, from five sources: `coyo-image` with `coyo-text`, which of both
+    comes with which being left to chance. Images with more than `most_cells`, or too large for the
+    context, are scaled down."""
+    names = [f"part {k}" for k in range(5)]
+    columns = []
+    for number in range(len(names)):
+        text = sample_lengths("coyo-text", DRAWN, 2 * number)
+        cells = sample_lengths("coyo-image", DRAWN, 2 * number + 1)
+        cells = np.minimum(cells, np.minimum(context - text, most_cells))
+        work = encoder_work(cells, np.arange(DRAWN + 1), encoder)
+        columns.append({"text": text, "image": cells, ENCODER: work})
+    return Corpus(
+        name="coyo",
+        what=f"`coyo-image`, up to {most_cells:,} cells, with `coyo-text`",
+        context=context,
+        weights=dict.fromkeys(names, 1.0),
+        columns=tuple(columns),
+    )
+
+
+def pages_of(folder: Path, context: int, encoder: TransformerCost) -> Corpus | None:
+    """Documents with any number of images in them; `n_tokens` are those of their text. Long ones
+    are cut into pieces with equally much of the text and equally many of the images."""
+    path = _present(folder, PAGES)
+    if path is None:
+        return None
+    rows = _read(path, ["source", "n_tokens", "image_w", "image_h"])
+    columns: dict[str, Columns] = {}
+    cut = 0
+    for source, here in _by_source(rows["source"]):
+        pieces = []
+        for row in here.tolist():
+            cells = cells_of(rows["image_w"][row], rows["image_h"][row])
+            parts = _pieces(rows["n_tokens"][row], cells, context)
+            cut += len(parts) > 1
+            pieces += parts
+        of_images = np.concatenate([cells for _, cells in pieces])
+        bounds = np.append(0, np.cumsum([len(cells) for _, cells in pieces]))
+        columns[source] = {
+            "text": np.array([tokens for tokens, _ in pieces], np.int64),
+            "image": np.diff(np.append(0, of_images.cumsum())[bounds]),
+            ENCODER: encoder_work(of_images, bounds, encoder),
+        }
+    return Corpus(
+        name=PAGES,
+        what="manuals, a textbook and statutes, with the images in them",
+        context=context,
+        weights=_weights(columns),
+        columns=tuple(columns.values()),
+        cut=cut,
+    )
+
+
+def cells_of(widths: Sequence[int], heights: Sequence[int]) -> Int64Array:
+    """[images] cells of 28 x 28 pixels, from 4, to which smaller images are scaled up, to
+    `MOST_CELLS`, to which larger ones are scaled down."""
+    across = np.maximum(np.rint(np.array(widths, np.float64) / 28), 1)
+    down = np.maximum(np.rint(np.array(heights, np.float64) / 28), 1)
+    cells: Int64Array = np.clip(across * down, 4, MOST_CELLS).astype(np.int64)
+    return cells
+
+
+def encoder_work(cells: Int64Array, bounds: Int64Array, encoder: TransformerCost) -> Int64Array:
+    """[samples] in units of `WORK`; the images of sample i are those from ``bounds[i]`` to
+    ``bounds[i + 1]``."""
+    patches = PATCHES * cells
+    each = encoder(GroupShapes.measure(patches, np.arange(len(cells) + 1)), packed=True)
+    running = np.append(0.0, each.cumsum())
+    return np.rint(np.diff(running[bounds]) / WORK).astype(np.int64)
+
+
+def _pieces(text: int, cells: Int64Array, context: int) -> list[tuple[int, Int64Array]]:
+    """Of a document: tokens of text and cells of images in each piece, none over `context`."""
+    count = -(-(text + int(cells.sum())) // context)
+    while True:
+        shares = np.diff(np.arange(count + 1) * text // count)
+        images = np.array_split(cells, count)
+        if all(int(t) + int(c.sum()) <= context for t, c in zip(shares, images)):
+            return [(int(t), c) for t, c in zip(shares, images)]
+        count += 1
+
+
+def _weights(columns: Mapping[str, Columns]) -> dict[str, float]:
+    """The square root of a source's samples, as mixtures commonly lift small sources."""
+    return {name: len(of["text"]) ** 0.5 for name, of in columns.items()}
+
+
+def _present(folder: Path, name: str) -> Path | None:
+    path = folder / f"{name}.parquet"
+    if path.is_file():
+        return path
+    print(f"skipped {name}: there is no {path}", file=sys.stderr)
+    return None
+
+
+def _read(path: Path, names: Sequence[str]) -> dict[str, list[Any]]:
+    with open_parquet(path) as file:
+        missing = sorted(set(names) - set(file.schema_arrow.names))
+        if missing:
+            sys.exit(f"{path} has no column {', '.join(missing)}")
+        found: dict[str, list[Any]] = file.read(columns=list(names)).to_pydict()
+    return found
+
+
+def _by_source(names: Sequence[str]) -> Iterator[tuple[str, Int64Array]]:
+    """Each source and its rows."""
+    of = np.array(names)
+    for name in np.unique(of):
+        yield str(name), np.flatnonzero(of == name)
