@@ -1,13 +1,15 @@
 """What planning a step costs at the size of a large job, and how many bytes a plan is.
 
 One process, no Ray, metadata only: the service's planner with 300 sources and 4,096 simulated
-clients, whose metadata come out of arrays as they would out of Source Loaders' buffers. A step is
-drawn from all sources, dealt to micro-batches and balanced over data-parallel ranks, checked and
-logged. Lengths of each source are lognormal, with a median of its own.
+clients. Its metadata come from 16 simulated Source Loaders with full buffers; what they do
+themselves is taken off, what the planner does to ask them and to tell each its share of the plan is
+not. A step is drawn from all sources, dealt to micro-batches and balanced over data-parallel ranks,
+checked, logged and divided among the loaders. Lengths of each source are lognormal, with a median
+of its own.
 
 Timed is `Planner.plan` of each step, the first ones left out; on a busy machine compare its CPU
-time. Bytes are those of a plan as Ray sends it to a constructor (pickled), of all that the loaders
-are sent, and of what one client is told of its own samples.
+time. Bytes are those of a whole plan (pickled), of all that the loaders are sent, and of what one
+client is told of its own samples.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from __future__ import annotations
 import argparse
 import pickle
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -23,17 +26,19 @@ from _report import Spread, parser, print_json, progress
 from torch.utils.data import Dataset
 
 import evenstep.service as es
-from evenstep.graph import DGraph, LoadingPlan
-from evenstep.plan.samples import SampleTable
+from evenstep.graph import DGraph, LoaderWork, LoadingPlan
 from evenstep.report import text_table
-from evenstep.service.layout import work_of
+from evenstep.service.handles import LocalHandle
+from evenstep.service.loaders import Loaders
 from evenstep.service.measuring import SUPERVISED
+from evenstep.service.source_buffer import Ahead
 from evenstep.topology import ClientPlaceTree
 
 TARGET = 50.0  # milliseconds
 WARM_UP = 3
 LOADERS = 16
-METHODS = ("greedy", "karmarkar_karp")
+CASES = (("greedy", "samples"), ("karmarkar_karp", "samples"), ("greedy", "tokens"))
+"""How steps are balanced, and what weights count."""
 
 
 class Nothing(Dataset[Any]):
@@ -46,32 +51,58 @@ class Nothing(Dataset[Any]):
         raise AssertionError("the planner reads no samples")
 
 
-class Arrays:
-    """Metadata of sources without end."""
+class Buffers:
+    """Stands for a Source Loader: tells what lies in its buffers, which are always full."""
 
-    def __init__(self, names: tuple[str, ...], columns: tuple[str, ...], seed: int) -> None:
-        rng = np.random.default_rng(seed)
-        medians = rng.uniform(100, 1500, len(names))
-        self.names, self.columns = names, columns
-        self.lengths = [
-            np.clip(rng.lognormal(np.log(median), 0.8, 4096), 8, 8192).astype(np.int64)
-            for median in medians
+    DEPTH = 256
+    PERIOD = 4096
+
+    def __init__(self, job: es.Job, names: Sequence[str], seed: int) -> None:
+        self.begins = dict.fromkeys(names, 0)
+        self.rows: dict[str, npt.NDArray[np.int64]] = {}
+        self.seconds = 0.0
+        """CPU time that went into this, and not into planning."""
+        self.sent = 0
+        """Bytes that it was told to stage."""
+        for name in names:
+            rng = np.random.default_rng([seed, job.names.index(name)])
+            median = rng.uniform(100, 1500)
+            lengths = np.clip(rng.lognormal(np.log(median), 0.8, self.PERIOD), 8, 8192)
+            of = {"text": lengths, SUPERVISED: lengths}
+            columns = [of.get(column, np.zeros(self.PERIOD)) for column in job.columns]
+            index = np.arange(self.PERIOD)
+            whole = np.stack([index, index // 512, index % 512, *columns], axis=1)
+            self.rows[name] = np.concatenate([whole, whole]).astype(np.int64)
+
+    def describe(self) -> dict[str, dict[str, Any]]:
+        return {name: {"size": None, "fingerprint": {}} for name in self.rows}
+
+    def ahead(self, name: str, position: int, count: int) -> Ahead:
+        return self.told(name, position, position + count)
+
+    def buffered(self, asked: Sequence[tuple[str, int]]) -> list[Ahead]:
+        begin = time.process_time()
+        answers = [
+            self.told(name, position, max(position, self.begins[name] + self.DEPTH))
+            for name, position in asked
         ]
+        self.seconds += time.process_time() - begin
+        return answers
 
-    def ahead(self, source: int, position: int, count: int) -> SampleTable:
-        positions = np.arange(position, position + count, dtype=np.int64)
-        lengths = self.lengths[source][positions % 4096]
-        return SampleTable(
-            sources=self.names,
-            source=np.full(count, source, np.int32),
-            position=positions,
-            shard=(positions // 65536).astype(np.int32),
-            index=positions % 65536,
-            lengths={
-                name: lengths if name in ("text", SUPERVISED) else np.zeros(count, np.int64)
-                for name in self.columns
-            },
-        )
+    def told(self, name: str, position: int, end: int) -> Ahead:
+        first = position % self.PERIOD
+        rows = self.rows[name][first : first + end - position].copy()
+        rows[:, 0] = np.arange(position, end)
+        return Ahead(rows, end, over=False)
+
+    def stage(self, work: LoaderWork) -> None:
+        begin = time.process_time()
+        self.sent += len(pickle.dumps(work))
+        ends = np.zeros(len(work.samples.sources), np.int64)
+        np.maximum.at(ends, work.samples.source, work.samples.position + 1)
+        for number in np.flatnonzero(ends).tolist():
+            self.begins[work.samples.sources[number]] = int(ends[number])
+        self.seconds += time.process_time() - begin
 
 
 class Strategy:
@@ -79,7 +110,8 @@ class Strategy:
         self.method = method
 
     def __call__(self, graph: DGraph, mesh: ClientPlaceTree, step: int) -> LoadingPlan:
-        return graph.mix().distribute("DP").cost(work).balance(self.method).plan()
+        graph = graph.mix().distribute("DP").cost(work)
+        return graph.balance(self.method).broadcast_at("TP").plan()
 
 
 def work(lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -87,10 +119,10 @@ def work(lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     return lengths * (24 * 4096) + 2 * lengths * lengths
 
 
-def planner_of(method: str, options: argparse.Namespace) -> tuple[es.Job, es.Planner]:
+def job_of(method: str, unit: str, options: argparse.Namespace) -> es.Job:
     if options.clients % 8:
         raise SystemExit("--clients must be a multiple of 8, the tensor-parallel ranks")
-    job = es.Job(
+    return es.Job(
         sources=[
             es.Source(f"source-{k:03d}", Nothing(), weight=1.0 + k % 7)
             for k in range(options.sources)
@@ -100,37 +132,44 @@ def planner_of(method: str, options: argparse.Namespace) -> tuple[es.Job, es.Pla
         micro_batches=options.micro_batches,
         max_tokens=options.max_tokens,
         samples_per_step=options.samples,
+        unit=unit,
         seed=options.seed,
         stop="repeat",
     )
-    return job, es.Planner(job, Arrays(job.names, job.columns, options.seed))
 
 
-def measured(method: str, options: argparse.Namespace) -> dict[str, Any]:
-    job, planner = planner_of(method, options)
+def measured(method: str, unit: str, options: argparse.Namespace) -> dict[str, Any]:
+    job = job_of(method, unit, options)
     layout = es.Layout.deal(job.names, LOADERS)
+    simulated = [
+        Buffers(job, [share.source for share in shares], options.seed) for shares in layout.shares
+    ]
+    handles = [LocalHandle(each) for each in simulated]
+    planner = es.Planner(job, Loaders(layout, handles, columns=job.columns))
     times, cpu, pickled, to_loaders, to_client = [], [], [], [], []
     imbalance, before = [], []
     for step in range(WARM_UP + options.repeats):
-        progress(f"{method}: step {step}")
+        progress(f"{method} by {unit}: step {step}")
+        for each in simulated:
+            each.seconds, each.sent = 0.0, 0
         begin, begin_cpu = time.perf_counter(), time.process_time()
         plan = planner.plan(step)
         seconds, cpu_seconds = time.perf_counter() - begin, time.process_time() - begin_cpu
         assert plan is not None
         if step < WARM_UP:
             continue
-        times.append(1000 * seconds)
-        cpu.append(1000 * cpu_seconds)
+        theirs = sum(each.seconds for each in simulated)
+        times.append(1000 * (seconds - theirs))
+        cpu.append(1000 * (cpu_seconds - theirs))
         pickled.append(len(pickle.dumps(plan)) / 1024)
-        to_loaders.append(
-            sum(len(pickle.dumps(work_of(plan, shares))) for shares in layout.shares) / 1024
-        )
+        to_loaders.append(sum(each.sent for each in simulated) / 1024)
         own = [plan.members(0, k) for k in range(plan.micro_batches)]
         to_client.append(len(pickle.dumps(own)) / 1024)
         imbalance.append(plan.imbalance)
         before.append(plan.imbalance_before)
     return {
         "method": method,
+        "unit": unit,
         "samples": len(plan),
         "buckets": plan.buckets,
         "milliseconds": Spread.of(times),
@@ -155,7 +194,7 @@ def main() -> None:
     arguments.add_argument("--micro-batches", type=int, default=4)
     arguments.add_argument("--max-tokens", type=int, default=32_768)
     options = arguments.parse_args()
-    results = [measured(method, options) for method in METHODS]
+    results = [measured(method, unit, options) for method, unit in CASES]
     progress("")
     if options.json:
         print_json(
@@ -175,6 +214,7 @@ def main() -> None:
     )
     head = (
         "method",
+        "weights in",
         "ms per step",
         "CPU ms",
         "plan KiB",
@@ -188,6 +228,7 @@ def main() -> None:
             [
                 (
                     each["method"],
+                    each["unit"],
                     each["milliseconds"].text(1),
                     each["cpu_milliseconds"].text(1),
                     each["plan_kib"].text(0),
@@ -202,8 +243,8 @@ def main() -> None:
     for each in results:
         wall, cpu = (each[name].median for name in ("milliseconds", "cpu_milliseconds"))
         print(
-            f"{each['method']}: {wall / TARGET:.2f} of the {TARGET:g} ms aimed at, "
-            f"{cpu / TARGET:.2f} by CPU time"
+            f"{each['method']}, weights in {each['unit']}: {wall / TARGET:.2f} of the {TARGET:g} "
+            f"ms aimed at, {cpu / TARGET:.2f} by CPU time"
         )
 
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenstep.graph.methods import METHODS
+from evenstep.graph.methods import METHODS, bins_by
 from evenstep.graph.two_levels import by_bucket_first, filled, greedy_by_bucket
 from evenstep.plan.partition import bins_needed
 
@@ -108,6 +108,27 @@ def test_buckets_are_even_although_one_sample_costs_more_than_a_mean_micro_batch
     assert costs.max() > 1.5 * costs.sum() / 64
     loads = np.bincount(found // 4, weights=costs)
     assert loads.max() / loads.mean() < 1.001
+
+
+@given(lengths, sizes, sizes, caps, st.booleans())
+def test_differencing_makes_micro_batches_of_each_bucket_by_itself(
+    tokens: np.ndarray, buckets: int, micro_batches: int, cap: int | None, whole: bool
+) -> None:
+    costs = tokens * tokens if whole else tokens**1.5
+    found = [
+        by_bucket_first("karmarkar_karp", costs, tokens, buckets, micro_batches, cap, fast=fast)
+        for fast in (False, True)
+    ]
+    assert found[0] is None or (found[0] == found[1]).all()
+    if cap is not None or found[0] is None:
+        return
+    bucket_of = bins_by("karmarkar_karp", costs, buckets)
+    expected = np.empty(len(tokens), np.int64)
+    for bucket in range(buckets):
+        rows = np.flatnonzero(bucket_of == bucket)
+        within = bins_by("karmarkar_karp", costs[rows], micro_batches)
+        expected[rows] = bucket * micro_batches + within
+    assert found[0].tolist() == filled(expected, costs, buckets * micro_batches).tolist()
 
 
 def test_the_cheapest_samples_that_are_not_alone_fill_empty_bins() -> None:

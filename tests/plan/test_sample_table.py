@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 
 import numpy as np
 import pytest
@@ -104,3 +105,18 @@ def test_buffered_metadata_gives_the_next_samples_by_position(
     ahead = BufferedMetadata(buffered).ahead(1, position, count)
     assert ahead.position.tolist() == list(range(position, min(position + count, 6)))
     assert (ahead.source == 1).all()
+
+
+def test_rows_that_are_no_list_of_rows_are_refused() -> None:
+    table = SampleTable(("a",), [0], [0], [0], [0], {"text": [5]})
+    for rows in (np.zeros((1, 1), np.int64), 0):
+        with pytest.raises(ConfigurationError, match="rows of shape"):
+            table[rows]
+
+
+def test_a_table_of_columns_that_are_right_is_the_same_unchecked() -> None:
+    table = SampleTable(("a", "b"), [1, 0], [9, 4], [2, 0], [7, 4], {"text": [1, 2]})
+    columns = {name: getattr(table, name) for name in ("source", "position", "shard", "index")}
+    again = SampleTable.unchecked(table.sources, columns, table.lengths)
+    assert again == table
+    assert SampleTable.from_bytes(again.to_bytes()) == pickle.loads(pickle.dumps(again)) == table

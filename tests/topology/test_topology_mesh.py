@@ -89,10 +89,26 @@ def test_both_halves_of_dp_count_as_one_axis_wherever_they_stand(
 
 
 @pytest.mark.parametrize(
+    ("shape", "names"),
+    [
+        ((2, 4, 1, 2), ("pp", "batch", "cp", "tp")),  # the mesh for data
+        ((2, 1, 4, 1, 2), ("pp", "dp_replicate", "dp_shard", "cp", "tp")),
+        ((2, 2, 2, 2), ("pp", "dp_shard_mod_ep", "dp_shard_in_ep", "tp")),  # with experts
+    ],
+)
+def test_all_meshes_of_torchtitan_that_tell_who_needs_which_data_are_alike(
+    shape: tuple[int, ...], names: tuple[str, ...]
+) -> None:
+    tree = ClientPlaceTree.of_mesh(mesh_of(shape, names))
+    assert tree == ClientPlaceTree.of({"PP": 2, "DP": 4, "CP": 1, "TP": 2})
+
+
+@pytest.mark.parametrize(
     ("shape", "names", "world_size", "words"),
     [
         ((2, 2), None, None, "the DeviceMesh has no names"),
         ((2, 2), ("dp", "ep"), None, "dimension 'ep' of the DeviceMesh is none of"),
+        ((2, 2), ("fsdp", "tp"), None, "dimension 'fsdp' .* such as pp, batch, cp and tp"),
         ((2, 2), ("dp", "tp"), 8, "the DeviceMesh has 4 clients and the job 8 ranks"),
     ],
 )

@@ -22,8 +22,14 @@ from evenstep.graph.methods import METHODS
 from evenstep.graph.mixing_protocol import Draws, Mixes, WeightedDraws
 from evenstep.graph.plan import LoadingPlan
 from evenstep.graph.plan_json import from_json, to_json
-from evenstep.graph.samples import BufferedMetadata, Metadata, SampleId, SampleTable
 from evenstep.graph.strategies import llm_balance, vlm_balance
+from evenstep.plan.samples import (
+    BufferedMetadata,
+    BulkMetadata,
+    Metadata,
+    SampleId,
+    SampleTable,
+)
 
 __all__ = [
     "METHODS",
@@ -31,6 +37,7 @@ __all__ = [
     "Assignment",
     "BufferSummary",
     "BufferedMetadata",
+    "BulkMetadata",
     "ConstructorWork",
     "DGraph",
     "Draws",

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from evenstep.errors import ConfigurationError
 from evenstep.graph.costs import Costs, name_of
 from evenstep.graph.methods import Method, bins_by, least_loaded
-from evenstep.graph.two_levels import filled
+from evenstep.graph.two_levels import filled, within_total
 from evenstep.plan.partition import bins_needed, partition
 from evenstep.plan.partition.items import sums
 
@@ -52,7 +52,7 @@ def by_method(
     Raises:
         ConfigurationError: a user's method gave no bins, or bins over the cap.
     """
-    within = _within_total(tokens, bins, cap)
+    within = within_total(tokens, bins, cap)
     bin_of = np.full(len(tokens), -1, np.int64)
     bin_of[:within] = _placed(method, costs[:within], tokens[:within], bins, cap, fast)
     placed = int((bin_of >= 0).sum())
@@ -79,13 +79,6 @@ def in_order(tokens: Int64Array, bins: int, cap: int | None) -> Int64Array:
     bin_of = np.full(count, -1, np.int64)
     bin_of[: ends[-1]] = np.arange(bins).repeat(np.diff(ends, prepend=0))
     return bin_of
-
-
-def _within_total(tokens: Int64Array, bins: int, cap: int | None) -> int:
-    """How many samples, in the order drawn, have no more tokens than all bins hold."""
-    if cap is None:
-        return len(tokens)
-    return int(np.searchsorted(tokens.cumsum(), bins * cap, side="right"))
 
 
 def _placed(

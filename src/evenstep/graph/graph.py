@@ -325,11 +325,11 @@ def _behind(carried: SampleTable | None, drawn: SampleTable) -> SampleTable:
 
 
 def _check_once(samples: SampleTable, by: str) -> None:
-    keys = (samples.source.astype(np.int64) << 40) + samples.position
-    keys.sort()
-    twice = np.flatnonzero(keys[1:] == keys[:-1])
+    keys = samples.keys()
+    order = keys.argsort()
+    twice = order[1:][keys[order[1:]] == keys[order[:-1]]]
     if len(twice):
-        source, position = divmod(int(keys[twice[0]]), 1 << 40)
+        source, position = samples.source[twice[0]], samples.position[twice[0]]
         raise ConfigurationError(
             f"{by} drew position {position:,} of source {samples.sources[source]!r} twice in a "
             "step, or again after it was carried here; each position is drawn once"

@@ -107,7 +107,7 @@ def plan_raw(
     where, which = np.asarray(bucket, np.int64), np.asarray(micro_batch, np.int64)
     place = _as_they_come(where, which) if order is None else np.asarray(order, np.int64)
     names = bound_for(tuple(modality), samples)
-    given = np.asarray(sum(samples.lengths[name] for name in names) if costs is None else costs)
+    given = samples.tokens(names) if costs is None else np.asarray(costs)
     columns = {"bucket": where, "micro_batch": which, "order": place, "costs": given}
     for name, column in columns.items():
         if column.shape != (len(samples),):

@@ -17,6 +17,7 @@ from evenstep.errors import ConfigurationError
 from evenstep.graph.costs import Costs, name_of
 from evenstep.plan.partition import partition
 from evenstep.plan.partition.items import Items
+from evenstep.plan.partition.karmarkar_karp import karmarkar_karp
 from evenstep.plan.partition.least_loaded import compiled, heaviest_first, place
 
 __all__ = [
@@ -51,7 +52,10 @@ def check_method(method: object) -> None:
 
 
 def bins_by(method: Method, costs: Costs, bins: int, *, fast: bool = False) -> Int64Array:
-    """[items] the bin of each by a method that knows of no limits; `fast` as for `least_loaded`.
+    """[items] the bin of each by a method that knows of no limits.
+
+    Args:
+        fast: whether numba may do it: compiling pays for itself.
 
     Raises:
         ConfigurationError: a user's method gave something else than a bin for each item.
@@ -66,8 +70,10 @@ def bins_by(method: Method, costs: Costs, bins: int, *, fast: bool = False) -> I
         bin_of = np.empty(len(costs), np.int64)
         bin_of[costliest_first(costs)] = np.arange(len(costs)) % bins
         return bin_of
-    name = method.replace("_", "-")
-    return partition(costs, bins, method=name, exchange=False).bin_of
+    if method == "karmarkar_karp":
+        whole = Items.read(costs, None, None).whole
+        return karmarkar_karp(whole, bins, heaviest_first(whole), fast=fast)
+    return partition(costs, bins, method=method, exchange=False).bin_of
 
 
 def costliest_first(costs: Costs) -> Int64Array:

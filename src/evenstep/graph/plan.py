@@ -91,10 +91,7 @@ class LoadingPlan:
     @cached_property
     def tokens(self) -> Int64Array:
         """[samples] of the modality."""
-        total = np.zeros(len(self), np.int64)
-        for name in self.modality:
-            total = total + self.samples.lengths[name]
-        return total
+        return self.samples.tokens(self.modality)
 
     @cached_property
     def carried(self) -> SampleTable:

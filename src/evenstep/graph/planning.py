@@ -93,9 +93,7 @@ def work_out(
         which = "" if subplan is None else f" of subplan {subplan!r}"
         raise ConfigurationError(f"the samples{which} are not distributed: call distribute(axis)")
     modality = bound_for(wanted.modality, samples)
-    tokens: Int64Array = np.zeros(len(samples), np.int64)
-    for name in modality:
-        tokens = tokens + samples.lengths[name]
+    tokens = samples.tokens(modality)
     notes: list[str] = []
     _check_lengths(samples, tokens, modality, max_tokens, subplan)
     if subplan is None:

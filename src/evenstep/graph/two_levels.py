@@ -24,10 +24,11 @@ import numpy.typing as npt
 from evenstep.graph.costs import Costs
 from evenstep.graph.methods import Method, bins_by
 from evenstep.plan.partition import bins_needed
-from evenstep.plan.partition.items import Items, sums
-from evenstep.plan.partition.least_loaded import heaviest_first
+from evenstep.plan.partition.items import Items, sums, whole_by_group
+from evenstep.plan.partition.karmarkar_karp import karmarkar_karp
+from evenstep.plan.partition.least_loaded import heaviest_first, tree_of, update
 
-__all__ = ["by_bucket_first", "greedy_by_bucket"]
+__all__ = ["by_bucket_first", "filled", "greedy_by_bucket", "within_total"]
 
 Int64Array = npt.NDArray[np.int64]
 
@@ -62,12 +63,10 @@ def by_bucket_first(
         where all may have room, but not this way.
     """
     bins, room = buckets * micro_batches, (buckets, micro_batches, cap)
-    within = len(tokens)
-    if cap is not None:
-        within = int(np.searchsorted(tokens.cumsum(), bins * cap, side="right"))
+    within = within_total(tokens, bins, cap)
     if within == len(tokens):
         if method != "greedy":
-            by_method = _by_method(method, costs, tokens, *room)
+            by_method = _by_method(method, costs, tokens, *room, fast=fast)
             if by_method is not None or callable(method):
                 return by_method
         bin_of = greedy_by_bucket(costs, tokens, *room, fast=fast)
@@ -83,6 +82,13 @@ def by_bucket_first(
     )
     rest = np.full(len(tokens) - len(found), -1, np.int64)
     return np.concatenate([filled(found, costs[: len(found)], bins), rest])
+
+
+def within_total(tokens: Int64Array, bins: int, cap: int | None) -> int:
+    """How many samples, in the order drawn, have no more tokens than all bins hold."""
+    if cap is None:
+        return len(tokens)
+    return int(np.searchsorted(tokens.cumsum(), bins * cap, side="right"))
 
 
 def _as_many(attempt: Callable[[int], Int64Array | None], most: int, bins: int) -> Int64Array:
@@ -108,16 +114,25 @@ def _by_method(
     buckets: int,
     micro_batches: int,
     cap: int | None,
+    *,
+    fast: bool,
 ) -> Int64Array | None:
     """Buckets of all samples, then micro-batches of those of each; None where one exceeds the
     cap."""
     bins = buckets * micro_batches
-    bucket_of = bins_by(method, costs, buckets)
-    bin_of = np.empty(len(costs), np.int64)
+    bucket_of = bins_by(method, costs, buckets, fast=fast)
     order = bucket_of.argsort(kind="stable")
-    bounds = np.bincount(bucket_of, minlength=buckets).cumsum()[:-1]
-    for bucket, rows in enumerate(np.split(order, bounds)):
-        bin_of[rows] = bucket * micro_batches + bins_by(method, costs[rows], micro_batches)
+    ends = np.bincount(bucket_of, minlength=buckets).cumsum()
+    bin_of = bucket_of * micro_batches
+    if method == "karmarkar_karp":
+        # All buckets at once, as there may be hundreds.
+        whole = whole_by_group(costs[order], ends)
+        heaviest = heaviest_first(whole)
+        heaviest = heaviest[bucket_of[order][heaviest].argsort(kind="stable")]
+        bin_of[order] += karmarkar_karp(whole, micro_batches, heaviest, ends=ends, fast=fast)
+    else:
+        for rows in np.split(order, ends[:-1]):
+            bin_of[rows] += bins_by(method, costs[rows], micro_batches)
     bin_of = filled(bin_of, costs, bins)
     over = cap is not None and len(tokens) and sums(tokens, bin_of, bins).max() > cap
     return None if over else bin_of
@@ -203,18 +218,13 @@ def compiled() -> Callable[..., Int64Array] | None:
         import numba
     except ImportError:
         return None
-    fill = numba.njit(nogil=True)(_filler(numba.njit(nogil=True)(_lightest)))
+    jit = numba.njit(nogil=True)
+    fill = jit(_filler(jit(_lightest), jit(update)))
 
     def make(
         weights: Int64Array, tokens: Int64Array, buckets: int, micro_batches: int, cap: int
     ) -> Int64Array:
-        leaves = 1 << (buckets - 1).bit_length()
-        # A tree over the buckets: a node holds the lightest below it, of equals the first.
-        tree = np.full(2 * leaves, -1, np.int64)
-        tree[leaves : leaves + buckets] = np.arange(buckets)
-        while leaves > 1:
-            tree[leaves // 2 : leaves] = tree[leaves : 2 * leaves : 2]
-            leaves //= 2
+        tree = tree_of(buckets)
         placed = np.empty(len(weights), np.int64)
         loads = np.zeros(buckets, np.int64)
         held, counts, used = np.zeros((3, buckets * micro_batches), np.int64)
@@ -237,7 +247,7 @@ def _lightest(
     return best
 
 
-def _filler(lightest: Callable[..., Any]) -> Callable[..., int]:
+def _filler(lightest: Callable[..., Any], update: Callable[..., None]) -> Callable[..., int]:
     def fill(
         weights: Any,
         tokens: Any,
@@ -268,13 +278,7 @@ def _filler(lightest: Callable[..., Any]) -> Callable[..., int]:
             counts[k] += 1
             used[k] += size
             loads[bucket] += weights[item]
-            node = (len(tree) // 2 + bucket) // 2
-            while node > 0:
-                left, right = tree[2 * node], tree[2 * node + 1]
-                tree[node] = left
-                if right >= 0 and loads[right] < loads[left]:
-                    tree[node] = right
-                node //= 2
+            update(tree, loads, bucket, bucket)
         return len(weights)
 
     return fill

@@ -12,16 +12,24 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import cached_property
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
 from evenstep.errors import ConfigurationError
 
-__all__ = ["BufferedMetadata", "Metadata", "SampleId", "SampleTable"]
+__all__ = [
+    "BufferedMetadata",
+    "BulkMetadata",
+    "Metadata",
+    "SampleId",
+    "SampleTable",
+    "ahead_of_many",
+]
 
 Int32Array = npt.NDArray[np.int32]
 Int64Array = npt.NDArray[np.int64]
@@ -91,11 +99,27 @@ class SampleTable:
             )
 
     @classmethod
+    def unchecked(
+        cls,
+        sources: tuple[str, ...],
+        columns: Mapping[str, npt.NDArray[Any]],
+        lengths: Mapping[str, Int64Array],
+    ) -> SampleTable:
+        """Of columns that are right, such as those of another table: nothing is looked at.
+
+        Args:
+            columns: "source", "position", "shard" and "index", in their types.
+        """
+        table = object.__new__(cls)
+        table.__dict__.update(columns, sources=sources, lengths=lengths)
+        return table
+
+    @classmethod
     def empty(cls, sources: Sequence[str], modalities: Sequence[str] = ()) -> SampleTable:
         """No samples of these sources."""
-        columns: dict[str, Any] = {name: np.empty(0, _DTYPES[name]) for name in _COLUMNS}
+        columns = {name: np.empty(0, _DTYPES[name]) for name in _COLUMNS}
         lengths = dict.fromkeys(modalities, np.empty(0, np.int64))
-        return cls(sources=tuple(sources), lengths=lengths, **columns)
+        return cls.unchecked(tuple(sources), columns, lengths)
 
     @classmethod
     def concatenate(cls, tables: Sequence[SampleTable]) -> SampleTable:
@@ -106,14 +130,15 @@ class SampleTable:
         """
         if not tables:
             raise ConfigurationError("nothing to concatenate; see SampleTable.empty")
-        if any(table.sources != tables[0].sources for table in tables):
+        sources = tables[0].sources
+        if any(table.sources is not sources and table.sources != sources for table in tables):
             raise ConfigurationError(
                 "tables count different sources; give every table the same tuple of all sources"
             )
         if len(tables) == 1:
             return tables[0]
         modalities = dict.fromkeys(name for table in tables for name in table.lengths)
-        columns: dict[str, Any] = {
+        columns = {
             name: np.concatenate([getattr(table, name) for table in tables]) for name in _COLUMNS
         }
         lengths = {
@@ -122,7 +147,7 @@ class SampleTable:
             )
             for name in modalities
         }
-        return cls(sources=tables[0].sources, lengths=lengths, **columns)
+        return cls.unchecked(sources, columns, lengths)
 
     def __len__(self) -> int:
         return len(self.source)
@@ -133,12 +158,18 @@ class SampleTable:
 
     def __getitem__(self, rows: slice | npt.NDArray[Any] | Sequence[int]) -> SampleTable:
         """The samples of a slice, of a mask or of row numbers, in that order."""
-        taken = rows if isinstance(rows, slice) else np.asarray(rows)
-        if isinstance(taken, np.ndarray) and not len(taken):
-            taken = taken.astype(np.int64)
-        columns: dict[str, Any] = {name: getattr(self, name)[taken] for name in _COLUMNS}
+        taken = rows
+        if not isinstance(rows, slice):
+            taken = np.asarray(rows)
+            if taken.ndim != 1:
+                raise ConfigurationError(
+                    f"rows of shape {taken.shape} must be one mask or a list of row numbers"
+                )
+            if not len(taken):
+                taken = taken.astype(np.int64)
+        columns = {name: getattr(self, name)[taken] for name in _COLUMNS}
         lengths = {name: column[taken] for name, column in self.lengths.items()}
-        return SampleTable(sources=self.sources, lengths=lengths, **columns)
+        return SampleTable.unchecked(self.sources, columns, lengths)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, SampleTable):
@@ -159,6 +190,18 @@ class SampleTable:
     def counts(self) -> Int64Array:
         """[sources] samples of each."""
         return np.bincount(self.source, minlength=len(self.sources))
+
+    def tokens(self, modalities: Iterable[str]) -> Int64Array:
+        """[samples] lengths in these modalities, added up."""
+        total = np.zeros(len(self), np.int64)
+        for name in modalities:
+            total = total + self.lengths[name]
+        return total
+
+    def keys(self) -> Int64Array:
+        """[samples] source and position as one number, different for each draw."""
+        keys: Int64Array = (self.source.astype(np.int64) << 40) + self.position
+        return keys
 
     # Outside of memory
 
@@ -223,14 +266,50 @@ class Metadata(Protocol):
         ...
 
 
+@runtime_checkable
+class BulkMetadata(Metadata, Protocol):
+    """One that can be asked for many sources at once, which is faster where there are hundreds."""
+
+    def ahead_of_many(
+        self, sources: Int64Array, positions: Int64Array, counts: Int64Array
+    ) -> SampleTable:
+        """What `ahead` gives for each, one behind the other.
+
+        Args:
+            sources: [n] ascending, each once.
+            positions, counts: [n] of each.
+        """
+        ...
+
+
+def ahead_of_many(
+    metadata: Metadata, sources: Int64Array, positions: Int64Array, counts: Int64Array
+) -> SampleTable:
+    """See `BulkMetadata`; of any metadata. `sources` has at least one."""
+    if isinstance(metadata, BulkMetadata):
+        return metadata.ahead_of_many(sources, positions, counts)
+    asked = zip(sources.tolist(), positions.tolist(), counts.tolist())
+    return SampleTable.concatenate([metadata.ahead(*each) for each in asked])
+
+
 @dataclass(frozen=True)
 class BufferedMetadata:
     """`Metadata` out of one table: what is buffered is all there is."""
 
     buffered: SampleTable
 
+    @cached_property
+    def _ordered(self) -> SampleTable:
+        """By source, of each by position."""
+        return self.buffered[np.lexsort((self.buffered.position, self.buffered.source))]
+
+    @cached_property
+    def _ends(self) -> Int64Array:
+        """[sources + 1] where those of a source begin there, and all end."""
+        return np.append(0, self.buffered.counts().cumsum())
+
     def ahead(self, source: int, position: int, count: int) -> SampleTable:
-        rows = np.flatnonzero(self.buffered.source == source)
-        places = self.buffered.position[rows]
-        rows = rows[(places >= position) & (places < position + count)]
-        return self.buffered[rows[self.buffered.position[rows].argsort(kind="stable")]]
+        ordered = self._ordered
+        first, last = self._ends[source : source + 2].tolist()
+        begin, end = ordered.position[first:last].searchsorted((position, position + count))
+        return ordered[first + begin : first + end]

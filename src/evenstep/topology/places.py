@@ -23,12 +23,16 @@ WORLD = "WORLD"
 DIVIDING_AXES = ("DP", "CP", "TP", WORLD)
 """Axes that data can be divided at."""
 
-# Names of torchtitan's meshes, by the axis that they are part of.
+# Names of torchtitan's meshes, by the axis that they are part of. Those that join data-parallel
+# with context-parallel ranks, as "fsdp" does, do not say who needs which data.
 _TORCH_NAMES = {
     "pp": "PP",
     "dp": "DP",
+    "batch": "DP",
     "dp_replicate": "DP",
     "dp_shard": "DP",
+    "dp_shard_mod_ep": "DP",
+    "dp_shard_in_ep": "DP",
     "cp": "CP",
     "tp": "TP",
 }
@@ -62,8 +66,8 @@ def axis_named(name: str) -> str:
     axis = name if name in AXES else _TORCH_NAMES.get(name)
     if axis is None:
         raise ConfigurationError(
-            f"dimension {name!r} of the DeviceMesh is none of {(*_TORCH_NAMES, *AXES)}; take the "
-            "dimensions that decide who needs which data"
+            f"dimension {name!r} of the DeviceMesh is none of {(*_TORCH_NAMES, *AXES)}; give the "
+            "mesh of the dimensions that decide who needs which data, such as pp, batch, cp and tp"
         )
     return axis
 

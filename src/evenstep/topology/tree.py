@@ -92,8 +92,9 @@ class ClientPlaceTree:
 
     @classmethod
     def of_mesh(cls, mesh: Any, *, world_size: int | None = None) -> ClientPlaceTree:
-        """Of a `torch.distributed.device_mesh.DeviceMesh`, whose dimensions have names: pp, dp (or
-        dp_replicate and dp_shard, as torchtitan has them), cp and tp, or those of this class.
+        """Of a `torch.distributed.device_mesh.DeviceMesh`, whose dimensions have names: pp, dp (or,
+        as torchtitan has them, batch, or dp_replicate and dp_shard, which expert parallelism splits
+        in two more), cp and tp, or those of this class.
 
         Raises:
             ConfigurationError: a dimension without a name, or of another name, or a mesh that does

@@ -43,6 +43,18 @@ class Arrays:
         )
 
 
+class AtOnce(Arrays):
+    """The same, asked for many sources at once and never for one."""
+
+    def ahead_of_many(self, sources: Any, positions: Any, counts: Any) -> SampleTable:
+        assert (np.diff(sources) > 0).all()
+        asked = zip(sources.tolist(), positions.tolist(), counts.tolist())
+        return SampleTable.concatenate([super(AtOnce, self).ahead(*each) for each in asked])
+
+    def ahead(self, source: int, position: int, count: int) -> SampleTable:
+        raise AssertionError("asked for one source")
+
+
 def drawn(table: SampleTable) -> list[tuple[int, int]]:
     """(source, position) of each draw, in order."""
     return list(zip(table.source.tolist(), table.position.tolist()))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mixing_world import Arrays, drawn, steps, through_json, weights_of, worlds
+from mixing_world import Arrays, AtOnce, drawn, steps, through_json, weights_of, worlds
 
 from evenstep.errors import ConfigurationError, InvariantError, MismatchError, SampleError
 from evenstep.plan.mixing import (
@@ -106,6 +106,31 @@ def test_resuming_at_any_step_draws_what_would_have_come(one):
             assert mixture.draw(mixture.step, provider) == table
             assert through_json(mixture.record.to_dict()) == record
         assert through_json(mixture.state_dict()) == states[-1]
+
+
+@given(made())
+def test_a_provider_may_be_asked_for_many_sources_at_once(one):
+    tables, records, states = one.run(8)
+    mixture, provider = one.mixture(), AtOnce(one.world, endless=one.endless)
+    for table, record in zip(tables, records):
+        assert mixture.draw(mixture.step, provider) == table
+        assert through_json(mixture.record.to_dict()) == record
+    assert through_json(mixture.state_dict()) == states[-1]
+
+
+@given(made())
+def test_a_state_that_is_kept_does_not_change_as_the_mixture_goes_on(one):
+    tables, _, states = one.run(8)
+    mixture, provider = one.mixture(), one.provider()
+    kept = []
+    for _ in tables:
+        kept.append(mixture.state)
+        mixture.draw(mixture.step, provider)
+        mixture.report(loss=1.0)
+    assert [through_json(mixture.state_dict(each))["sources"] for each in kept] == [
+        state["sources"] for state in states[: len(tables)]
+    ]
+    assert all(state.signals == ({} if k == 0 else {"loss": 1.0}) for k, state in enumerate(kept))
 
 
 @given(made())
@@ -347,7 +372,7 @@ def test_a_stage_that_could_not_begin_is_no_quiet_end():
     ],
 )
 def test_other_libraries_names_of_stop_rules_are_understood(alias, rule):
-    assert Mixture(["a"], {"a": 1}, samples_per_step=1, stop=alias).stop == rule
+    assert Mixture(["a"], {"a": 1}, samples_per_step=1, stop=alias).options.stop == rule
 
 
 # Curriculum
@@ -615,6 +640,24 @@ def test_a_provider_that_gives_other_positions_is_found_out():
 
     with pytest.raises(InvariantError, match="from position 0"):
         Mixture(["a"], {"a": 1}, samples_per_step=4).draw(0, Wrong({"a": [1]}))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        (lambda table: table[::-1], "from position 0"),
+        (lambda table: SampleTable.concatenate([table, table[:1]]), "and got 3"),
+        (lambda table: table[np.argsort(-table.source, kind="stable")], "not one source after"),
+    ],
+)
+def test_a_provider_that_mixes_sources_up_is_found_out(wrong, told):
+    class Wrong(AtOnce):
+        def ahead_of_many(self, sources, positions, counts):
+            return wrong(super().ahead_of_many(sources, positions, counts))
+
+    mixture = Mixture(["a", "b"], {"a": 1, "b": 1}, samples_per_step=4)
+    with pytest.raises(InvariantError, match=told):
+        mixture.draw(0, Wrong({"a": [1], "b": [1]}))
 
 
 def test_warm_up_goes_from_one_mixture_to_the_other_in_equal_parts():

@@ -21,6 +21,8 @@ from evenstep.plan.partition import (
     lower_bound,
     partition,
 )
+from evenstep.plan.partition.items import Items, whole_by_group
+from evenstep.plan.partition.karmarkar_karp import karmarkar_karp
 from evenstep.plan.partition.least_loaded import compiled, heaviest_first, place
 
 needs_numba = pytest.mark.skipif(compiled() is None, reason="numba is not installed")
@@ -281,6 +283,47 @@ def test_karmarkar_karp_is_as_with_a_load_for_every_bin(count: int, bins: int, s
     weights = np.random.default_rng(seed).integers(1, 1 << 55, count)
     made = partition(weights, bins, method="karmarkar-karp", exchange=False)
     assert sorted(made.loads.tolist()) == sorted(differences_of(weights, bins))
+
+
+@needs_numba
+@given(worlds())
+@few
+def test_compiled_and_plain_karmarkar_karp_merge_alike(world: World) -> None:
+    whole = Items.read(world.weights, None, None).whole
+    order = heaviest_first(whole)
+    plain, fast = (karmarkar_karp(whole, world.bins, order, fast=f) for f in (False, True))
+    assert plain.tolist() == fast.tolist()
+
+
+@needs_numba
+@pytest.mark.parametrize("bins", [1, 7, 64, 700])
+@pytest.mark.parametrize("distinct", [1, 3, 10**9])
+def test_many_items_are_merged_alike_with_numba_and_without(bins: int, distinct: int) -> None:
+    """Of few different weights, many partial partitions are large."""
+    weights = np.random.default_rng(bins).integers(1, distinct, 3000, endpoint=True)
+    order = heaviest_first(weights)
+    plain, fast = (karmarkar_karp(weights, bins, order, fast=f) for f in (False, True))
+    assert (plain == fast).all()
+
+
+@given(st.lists(worlds(), max_size=5), st.integers(1, 6), st.booleans())
+@few
+def test_karmarkar_karp_of_groups_is_that_of_each(
+    groups: list[World], bins: int, fast: bool
+) -> None:
+    weights = np.concatenate([np.zeros(0), *(world.weights for world in groups)])
+    if all(world.weights.dtype == np.int64 for world in groups):
+        weights = weights.astype(np.int64)
+    ends = np.cumsum([len(world.weights) for world in groups], dtype=np.int64)
+    whole = whole_by_group(weights, ends)
+    order, expected = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    for part in np.split(np.arange(len(weights)), ends[:-1]) if groups else []:
+        alone = Items.read(weights[part], None, None).whole
+        assert (whole[part] == alone).all()
+        order.append(part[heaviest_first(alone)])
+        expected.append(karmarkar_karp(alone, bins, heaviest_first(alone)))
+    found = karmarkar_karp(whole, bins, np.concatenate(order), ends=ends, fast=fast)
+    assert found.tolist() == np.concatenate(expected).tolist()
 
 
 def test_karmarkar_karp_evens_out_where_the_heaviest_first_does_not() -> None:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from evenstep.plan.mixing.pattern import labels, points, shuffled
 
-__all__ = ["DrawRecord", "Phase", "redrawn", "runs", "sequence"]
+__all__ = ["DrawRecord", "Phase", "redrawn", "runs_of", "sequence"]
 
 Int64Array = npt.NDArray[np.int64]
 Float64Array = npt.NDArray[np.float64]
@@ -83,14 +83,25 @@ def sequence(
     return np.concatenate([np.empty(0, np.int64), *parts])
 
 
-def runs(positions: Int64Array) -> tuple[tuple[int, int], ...]:
-    """Ascending numbers as runs of successive ones."""
-    if len(positions) and positions[-1] - positions[0] == len(positions) - 1:
-        return ((int(positions[0]), int(positions[-1]) + 1),)
-    cuts = np.flatnonzero(np.diff(positions) != 1) + 1
-    begins = np.concatenate([[0], cuts]) if len(positions) else cuts
-    ends = np.concatenate([cuts, [len(positions)]]) if len(positions) else cuts
-    return tuple((int(positions[a]), int(positions[b - 1]) + 1) for a, b in zip(begins, ends))
+def runs_of(positions: Int64Array, counts: Int64Array) -> list[tuple[tuple[int, int], ...]]:
+    """Ascending numbers as runs of successive ones, from the first to behind the last.
+
+    Args:
+        positions: [sum of counts] of one group after the other.
+        counts: [groups] numbers of each, at least 1.
+
+    Returns:
+        [groups]
+    """
+    ends = counts.cumsum()
+    fresh = np.ones(len(positions), np.bool_)
+    fresh[1:] = np.diff(positions) != 1
+    fresh[ends[:-1]] = True
+    begins = np.flatnonzero(fresh)
+    lasts = np.append(begins, len(positions))[1:] - 1
+    spans = list(zip(positions[begins].tolist(), (positions[lasts] + 1).tolist()))
+    cuts = [0, *begins.searchsorted(ends).tolist()]
+    return [tuple(spans[a:b]) for a, b in pairwise(cuts)]
 
 
 def redrawn(record: DrawRecord, sources: Sequence[str], seed: int) -> tuple[Int64Array, Int64Array]:

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.errors import MismatchError
-from evenstep.plan.mixing.line import Taken
+from evenstep.plan.mixing.lines import Taken
 from evenstep.plan.samples import SampleTable
 
 __all__ = ["MixtureState"]
@@ -24,6 +24,8 @@ Int64Array = npt.NDArray[np.int64]
 Float64Array = npt.NDArray[np.float64]
 
 _VERSION = 1
+_SAVED = ("position", "shard", "index", "lengths")
+"""Of each sample that waits."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,8 +44,8 @@ class MixtureState:
     """Tokens or samples that a source has still to give to have had its share; see `Mixture`."""
     over: npt.NDArray[np.bool_]
     """Whether it has ended for good."""
-    waiting: tuple[SampleTable, ...]
-    """Too long so far."""
+    waiting: SampleTable
+    """Too long so far, by source and position."""
     weights: Mapping[str, float] | None
     """Of the last step."""
     signals: dict[str, Any]
@@ -59,7 +61,7 @@ class MixtureState:
             tokens=zeros,
             balance=zeros.astype(np.float64),
             over=zeros.astype(np.bool_),
-            waiting=(SampleTable.empty(sources),) * len(sources),
+            waiting=SampleTable.empty(sources),
             weights=None,
             signals={},
             ended=False,
@@ -72,33 +74,36 @@ class MixtureState:
         self,
         *,
         weights: Mapping[str, float],
-        takes: Sequence[Taken | None],
+        taken: Taken,
+        over: npt.NDArray[np.bool_],
         counts: Int64Array,
-        given: Int64Array,
+        tokens: Int64Array,
         balance: Float64Array,
         ended: bool,
     ) -> MixtureState:
         """The state after one more step."""
-        cursors, over, waiting = self.cursors.copy(), self.over.copy(), list(self.waiting)
-        for source, take in enumerate(takes):
-            if take is not None:
-                cursors[source], over[source] = take.cursor, take.over
-                waiting[source] = take.waiting
         return replace(
             self,
             step=self.step + 1,
-            cursors=cursors,
+            cursors=taken.cursors,
             counts=self.counts + counts,
-            tokens=self.tokens + given,
+            tokens=self.tokens + tokens,
             balance=balance,
             over=over,
-            waiting=tuple(waiting),
+            waiting=taken.waiting,
             weights=dict(weights),
             ended=ended,
-            signals=dict(self.signals),
         )
 
     def to_dict(self, sources: Sequence[str], *, seed: int, unit: str) -> dict[str, Any]:
+        columns = {
+            "cursor": self.cursors.tolist(),
+            "samples": self.counts.tolist(),
+            "tokens": self.tokens.tolist(),
+            "balance": self.balance.tolist(),
+            "over": self.over.tolist(),
+            "waiting": _rows(self.waiting),
+        }
         return {
             "version": _VERSION,
             "seed": seed,
@@ -108,15 +113,7 @@ class MixtureState:
             "weights": None if self.weights is None else dict(self.weights),
             "signals": copy.deepcopy(self.signals),
             "sources": {
-                name: {
-                    "cursor": int(self.cursors[s]),
-                    "samples": int(self.counts[s]),
-                    "tokens": int(self.tokens[s]),
-                    "balance": float(self.balance[s]),
-                    "over": bool(self.over[s]),
-                    "waiting": _rows(self.waiting[s]),
-                }
-                for s, name in enumerate(sources)
+                name: dict(zip(columns, row)) for name, row in zip(sources, zip(*columns.values()))
             },
         }
 
@@ -152,7 +149,7 @@ class MixtureState:
             tokens=column("tokens", np.int64),
             balance=column("balance", np.float64),
             over=column("over", np.bool_),
-            waiting=tuple(_table(row["waiting"], sources, s) for s, row in enumerate(rows)),
+            waiting=_table([row["waiting"] for row in rows], sources),
             weights=given["weights"],
             signals=copy.deepcopy(dict(given["signals"])),
             # With sources that are new, there is something to draw again.
@@ -160,16 +157,24 @@ class MixtureState:
         )
 
 
-def _rows(waiting: SampleTable) -> dict[str, Any]:
-    """Columns of the samples that wait; of none, nothing."""
-    if not len(waiting):
-        return {}
-    saved = waiting.to_dict()
-    return {name: saved[name] for name in ("position", "shard", "index", "lengths")}
+def _rows(waiting: SampleTable) -> list[dict[str, Any]]:
+    """[sources] columns of the samples that wait of each; of none, nothing."""
+    counts = waiting.counts()
+    rows: list[dict[str, Any]] = [{} for _ in counts]
+    ends = counts.cumsum()
+    for source in np.flatnonzero(counts):
+        saved = waiting[ends[source] - counts[source] : ends[source]].to_dict()
+        rows[source] = {name: saved[name] for name in _SAVED}
+    return rows
 
 
-def _table(saved: Mapping[str, Any], sources: Sequence[str], source: int) -> SampleTable:
-    if not saved:
-        return SampleTable.empty(sources)
-    numbers = [source] * len(saved["position"])
-    return SampleTable.from_dict({**saved, "source": numbers, "sources": sources})
+def _table(rows: Sequence[Mapping[str, Any]], sources: Sequence[str]) -> SampleTable:
+    """Of what `_rows` made."""
+    tables = [
+        SampleTable.from_dict(
+            {**saved, "source": [source] * len(saved["position"]), "sources": sources}
+        )
+        for source, saved in enumerate(rows)
+        if saved
+    ]
+    return SampleTable.concatenate(tables or [SampleTable.empty(sources)])

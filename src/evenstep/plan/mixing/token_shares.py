@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from evenstep.errors import SampleError
-from evenstep.plan.mixing.line import Line
+from evenstep.plan.mixing.lines import Lines
 
 __all__ = ["draw_shares", "expected_shares", "settled_balance"]
 
@@ -30,7 +31,8 @@ _EMPTY = 1024  # samples without a token after which none is expected
 
 def draw_shares(
     weights: Float64Array,
-    lines: Sequence[Line | None],
+    lines: Lines,
+    names: Sequence[str],
     balance: Float64Array,
     means: Float64Array,
     *,
@@ -41,28 +43,26 @@ def draw_shares(
     Args:
         weights: [sources] shares in tokens, with a sum of 1.
         lines: of all sources whose weight is positive.
+        names: of the sources.
         balance: [sources] tokens that each has still to give, from the steps before.
         means: [sources] mean length of what each gave so far; 0 where it gave nothing.
         samples, tokens: what the step is to hold, one of them.
 
     Returns:
         [sources] samples that each is expected to give; some positive.
+
+    Raises:
+        SampleError: the next samples of a source have no tokens.
     """
     live = np.flatnonzero(weights)
-    means = means.copy()
-    for source in live[means[live] <= 0]:
-        line = _line(lines, source)
-        seen = line.lengths(min(line.reach(_SAMPLED), _SAMPLED))
-        means[source] = max(float(seen.mean()), 1.0) if len(seen) else 1.0
+    means = np.where(means > 0, means, _first_means(lines, (weights > 0) & (means <= 0)))
     if tokens is None:
         assert samples is not None
         tokens_of_step = samples / math.fsum((weights[live] / means[live]).tolist())
     else:
         tokens_of_step = float(tokens)
     wanted = expected_shares(weights, balance, tokens_of_step)
-    shares = np.zeros(len(weights))
-    for source in live.tolist():
-        shares[source] = _samples_worth(_line(lines, source), wanted[source], means[source])
+    shares = _samples_worth(lines, names, live, wanted, means)
     return shares if shares.any() else weights
 
 
@@ -82,28 +82,65 @@ def settled_balance(
     return balance + weights * float(given.sum()) - given
 
 
-def _samples_worth(line: Line, tokens: float, mean: float) -> float:
-    """How many of the next samples hold so many tokens, the last one in part."""
-    count = math.ceil(tokens / mean * 1.1) + 2
+def _first_means(lines: Lines, asked: npt.NDArray[np.bool_]) -> Float64Array:
+    """[sources] mean length of the next samples of those that are asked for, at least 1."""
+    if not asked.any():
+        return np.ones(len(asked))
+    counts = np.where(asked, _SAMPLED, 0)
+    counts = np.minimum(lines.reach(counts), counts)
+    return np.maximum(_Running.of(lines, counts).totals / np.maximum(counts, 1), 1.0)
+
+
+def _samples_worth(
+    lines: Lines, names: Sequence[str], live: Int64Array, tokens: Float64Array, means: Float64Array
+) -> Float64Array:
+    """[sources] how many of the next samples of each that is live hold so many tokens, the last one
+    in part."""
+    counts = np.zeros(len(tokens), np.int64)
+    counts[live] = np.ceil(tokens[live] / means[live] * 1.1).astype(np.int64) + 2
     while True:
-        reached = min(line.reach(count), count)
-        sums = line.lengths(reached).cumsum()
-        if reached < count or (reached and sums[-1] >= tokens):
-            break
-        if count > _EMPTY and not sums[-1]:
+        reached = np.minimum(lines.reach(counts), counts)
+        running = _Running.of(lines, reached)
+        short = live[((reached == counts) & (running.totals < tokens))[live]]
+        if not len(short):
+            return running.held(tokens)
+        empty = short[(counts[short] > _EMPTY) & (running.totals[short] == 0)]
+        if len(empty):
             raise SampleError(
-                f"the next {count:,} samples of source {line.name!r} have no tokens, so it can "
-                "have no share of them; count another modality, or use unit='samples'"
+                f"the next {counts[empty[0]]:,} samples of source {names[empty[0]]!r} have no "
+                "tokens, so it can have no share of them; count another modality, or use "
+                "unit='samples'"
             )
-        count *= 2
-    whole = int(sums.searchsorted(tokens, side="right"))
-    if whole >= reached:
-        return float(reached)
-    before = float(sums[whole - 1]) if whole else 0.0
-    return whole + (tokens - before) / (float(sums[whole]) - before)
+        counts[short] *= 2
 
 
-def _line(lines: Sequence[Line | None], source: int) -> Line:
-    line = lines[source]
-    assert line is not None
-    return line
+@dataclass(frozen=True)
+class _Running:
+    """Tokens of the next samples of each source, added up one by one."""
+
+    sums: Int64Array
+    """[samples] by source: of its samples up to and with this one."""
+    counts: Int64Array
+    """[sources] samples."""
+    totals: Int64Array
+    """[sources] tokens of these."""
+
+    @classmethod
+    def of(cls, lines: Lines, counts: Int64Array) -> _Running:
+        sums = np.append(0, lines.lengths(counts).cumsum())
+        ends = counts.cumsum()
+        before = sums[ends - counts]
+        return cls(sums[1:] - before.repeat(counts), counts, sums[ends] - before)
+
+    def held(self, tokens: Float64Array) -> Float64Array:
+        """[sources] samples that hold so many tokens, the last one in part; all where they hold no
+        more."""
+        begins = self.counts.cumsum() - self.counts
+        within = np.append(0, (self.sums <= tokens.repeat(self.counts)).cumsum())
+        whole = within[begins + self.counts] - within[begins]
+        found: Float64Array = whole.astype(np.float64)
+        cut = np.flatnonzero(whole < self.counts)
+        first = begins[cut] + whole[cut]
+        before = np.where(whole[cut] > 0, self.sums[first - 1], 0)
+        found[cut] += (tokens[cut] - before) / (self.sums[first] - before)
+        return found

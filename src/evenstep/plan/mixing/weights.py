@@ -61,7 +61,8 @@ def check_names(names: Iterable[str], sources: Sequence[str], of: str) -> None:
     Raises:
         ConfigurationError: a name that no source has.
     """
-    unknown = [name for name in names if name not in sources]
+    known = set(sources)
+    unknown = [name for name in names if name not in known]
     if unknown:
         shown = ", ".join(list(sources)[:20]) + (", ..." if len(sources) > 20 else "")
         raise ConfigurationError(

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from evenstep.errors import ConfigurationError
 from evenstep.plan.checks import check_at_least
 
-__all__ = ["Items", "Weights", "sums"]
+__all__ = ["Items", "Weights", "sums", "whole_by_group"]
 
 Int64Array = npt.NDArray[np.int64]
 Weights = npt.NDArray[np.int64] | npt.NDArray[np.float64]
@@ -63,7 +63,7 @@ class Items:
             unit_of = rank[unit_of]
             read = sums(read, unit_of, len(first))
             sizes = None if sizes is None else sums(sizes, unit_of, len(first))
-        return cls(read, _whole(read), sizes, unit_of)
+        return cls(read, whole_by_group(read, np.array([len(read)])), sizes, unit_of)
 
     def check(self, cap: int | None) -> None:
         """Raises `ConfigurationError` where the cap is wrong or an item exceeds it."""
@@ -108,12 +108,18 @@ def _numbers(name: str, values: Any, count: int | None, *, whole: bool = False) 
     return array.astype(np.float64 if array.dtype.kind == "f" else np.int64, copy=False)
 
 
-def _whole(weights: Weights) -> Int64Array:
+def whole_by_group(weights: Weights, ends: Int64Array) -> Int64Array:
+    """[items] what `Items.whole` is for each group by itself.
+
+    Args:
+        weights: [items] group after group, checked.
+        ends: [groups] where each ends.
+    """
     if weights.dtype == np.int64:
         return weights  # type: ignore[return-value]
-    total = float(weights.sum())
-    if not total:
-        return np.zeros(len(weights), np.int64)
+    totals = [group.sum() for group in np.split(weights, ends[:-1])]
     # By a power of two, which rounds nothing but what is below one.
-    power = _STEPS - int(np.frexp(total)[1])
-    return np.rint(np.ldexp(weights, power)).astype(np.int64)
+    powers = _STEPS - np.frexp(totals)[1]
+    scaled = np.ldexp(weights, powers.repeat(np.diff(ends, prepend=0)))
+    whole: Int64Array = np.rint(scaled).astype(np.int64)
+    return whole

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["compiled", "heaviest_first", "place"]
+__all__ = ["compiled", "heaviest_first", "place", "tree_of", "update"]
 
 Int64Array = npt.NDArray[np.int64]
 
@@ -89,18 +89,13 @@ def compiled() -> Callable[..., Int64Array] | None:
     except ImportError:
         return None
     # Not cached on disk: where the package lies may be read-only, or shared with other machines.
-    fill = numba.njit(nogil=True)(_filler(numba.njit(nogil=True)(_update)))
+    fill = numba.njit(nogil=True)(_filler(numba.njit(nogil=True)(update)))
 
     def make(
         weights: Int64Array, tokens: Int64Array, bins: int, cap: int, most: int, extra: int
     ) -> Int64Array:
-        leaves = 1 << (bins - 1).bit_length()
-        short_bins = np.full(2 * leaves, -1, np.int64)
-        open_bins = short_bins.copy()
-        open_bins[leaves : leaves + bins] = np.arange(bins)
-        while leaves > 1:  # all loads are 0, so the first bin comes first
-            open_bins[leaves // 2 : leaves] = open_bins[leaves : 2 * leaves : 2]
-            leaves //= 2
+        open_bins = tree_of(bins)
+        short_bins = np.full_like(open_bins, -1)
         placed = np.empty(len(weights), np.int64)
         # Arrays are made here, as it takes numba long to compile that.
         loads, used, counts = np.zeros((3, bins), np.int64)
@@ -160,9 +155,24 @@ def _place_limited(
     return placed
 
 
-def _update(tree: Any, values: Any, b: Any, winner: Any) -> None:
-    # Node 1 is the root, node n has the children 2n and 2n + 1, the last half are the leaves, one
-    # for each bin. A node holds the bin below it with the least value, of equals the first, or -1.
+def tree_of(bins: int) -> Int64Array:
+    """A tree over bins that all have the load 0, for `update`.
+
+    Node 1 is the root, node n has the children 2n and 2n + 1, and the last half are the leaves, one
+    for each bin. A node holds the bin below it with the least value, of equals the first, or -1.
+    """
+    leaves = 1 << (bins - 1).bit_length()
+    tree = np.full(2 * leaves, -1, np.int64)
+    tree[leaves : leaves + bins] = np.arange(bins)
+    while leaves > 1:
+        tree[leaves // 2 : leaves] = tree[leaves : 2 * leaves : 2]
+        leaves //= 2
+    return tree
+
+
+def update(tree: Any, values: Any, b: Any, winner: Any) -> None:
+    """After the value of bin `b` has changed; `winner` is the bin itself, or -1 to take it out. To
+    be compiled."""
     node = len(tree) // 2 + b
     tree[node] = winner
     while node > 1:
