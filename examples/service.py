@@ -1,14 +1,17 @@
-"""Three sources to the ranks of a mesh, in one process: what each rank gets, step by step.
+"""Three sources to the ranks of a mesh: what each rank gets, step by step.
 
-    python examples/service.py
+    python examples/service.py          all roles in this process
+    python examples/service.py --ray    each role an actor, in a Ray of this machine
 
 Two data-parallel groups, each of two context-parallel ranks that share rows, and two
 tensor-parallel peers of which the first broadcasts. What a trainer would have is `client`, and the
-loop over it; on a cluster everything else is the same with ``backend="ray"``.
+loop over it; in a process of its own it makes its client by ``es.Client(address, job_name)``. Both
+backends give the same.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import random
 import tempfile
@@ -48,7 +51,7 @@ def write(folder: Path) -> None:
         (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
 
 
-def main() -> None:
+def main(backend: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         write(Path(folder))
         weights = {name: weight for name, (_, weight) in SOURCES.items()}
@@ -62,7 +65,7 @@ def main() -> None:
             micro_batches=4,
             max_tokens=4096,
         )
-        with es.start(job, loaders=2) as service:
+        with es.start(job, backend=backend, loaders=2) as service:
             clients = [service.client(rank) for rank in range(len(job.tree))]
             for client in clients:
                 if not client.fetches:
@@ -82,4 +85,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    parser = argparse.ArgumentParser(description="Three sources to the ranks of a mesh.")
+    parser.add_argument("--ray", action="store_true", help="each role an actor of Ray")
+    main("ray" if parser.parse_args().ray else "local")

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import pickle
+import sys
 from collections import UserDict, namedtuple
 from dataclasses import dataclass, field
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -194,6 +196,12 @@ def test_patches_come_from_grids_or_else_from_pixels(sample, expected):
 def test_a_grid_that_holds_no_triples_is_refused():
     with pytest.raises(SampleError, match=r"image_grid_thw .*\(2, 2\).* patches_fn="):
         patches_of({"image_grid_thw": torch.ones(2, 2)})
+
+
+def test_samples_are_measured_while_another_thread_imports_torch(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", ModuleType("torch"))  # as far as it has come
+    sample = {"input_ids": np.arange(5), "labels": [-100, -100, 1, 2, 3]}
+    assert measured(sample) == [5, 3, 0]
 
 
 def test_measure_gives_one_int64_row_per_sample():

@@ -4,7 +4,9 @@ import json
 import os
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -60,10 +62,15 @@ def cluster() -> Iterator[None]:
     ray.shutdown()
 
 
+@dataclass
+class Running:
+    process: subprocess.Popen[str]
+    url: str
+    """Of its status."""
+
+
 @pytest.fixture(scope="module")
-def running(
-    cluster: None, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[subprocess.Popen[str]]:
+def running(cluster: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """`evenstep service run` in a process of its own."""
     folder = tmp_path_factory.mktemp("job")
     (folder / "a_job.py").write_text(JOB)
@@ -71,7 +78,7 @@ def running(
     process = subprocess.Popen(
         [
             *(sys.executable, "-m", "evenstep", "service", "run", "a_job.py", "--json"),
-            *("--address", address, "--plan-log", "plans.jsonl"),
+            *("--address", address, "--plan-log", "plans.jsonl", "--port", "0"),
         ],
         cwd=folder,
         stdout=subprocess.PIPE,
@@ -86,18 +93,19 @@ def running(
             break
     else:
         pytest.fail("".join(lines))
-    yield process
+    (told,) = [line for line in lines if line.startswith("status at ")]
+    yield Running(process, told.split()[-1])
     process.kill()
     process.communicate()
 
 
 @pytest.mark.soak
 def test_a_job_runs_to_its_end_and_can_be_looked_at(
-    running: subprocess.Popen[str], capsys: Capture, tmp_path: Path
+    running: Running, capsys: Capture, tmp_path: Path
 ) -> None:
-    from evenstep.service.ray import RemoteClient
+    from evenstep.service.ray import Client
 
-    client = RemoteClient("auto", rank=0)
+    client = Client("auto", rank=0)
     next(client)
     code, out, _ = evenstep(capsys, "status", "--json")
     assert code == 0
@@ -105,6 +113,8 @@ def test_a_job_runs_to_its_end_and_can_be_looked_at(
     assert told["clients"] == [
         {"rank": 0, "step": 1, "wait_seconds": pytest.approx(client.wait_seconds), "ended": False}
     ]
+    with urllib.request.urlopen(running.url, timeout=20) as answer:
+        assert json.load(answer)["clients"] == told["clients"]
     code, out, _ = evenstep(capsys, "status")
     assert code == 0
     assert "exposed wait per step" in out
@@ -122,8 +132,8 @@ def test_a_job_runs_to_its_end_and_can_be_looked_at(
     assert "no step 99" in err
 
     taken = 1 + sum(1 for _ in client)
-    out, err = running.communicate(timeout=60)
-    assert running.returncode == 0, err
+    out, err = running.process.communicate(timeout=60)
+    assert running.process.returncode == 0, err
     told = json.loads(out)
     assert told["ended"]
     assert told["steps"]["steps"] == taken > 3

@@ -8,11 +8,11 @@ import time
 
 from service_world import steps_of, told
 
-from evenstep.service.ray import RemoteClient
+import evenstep.service as es
 
 
 def main(address: str, job: str) -> None:
-    client = RemoteClient(address, job)  # the rank comes as torchrun gives it
+    client = es.Client(address, job)  # the rank comes as torchrun gives it
     print(json.dumps(told(steps_of(client, 3)), default=repr), flush=True)
     sys.stdin.readline()
     begin = time.monotonic()

@@ -1,4 +1,4 @@
-"""Jobs over small files, for the tests of the service."""
+"""Jobs over small files, for the tests of the service. Actors that import it need no torch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 import evenstep.service as es
 from evenstep.graph import DGraph, LoadingPlan
@@ -58,7 +57,7 @@ def write_jsonl(path: Path, table: Sequence[Mapping[str, Any]]) -> Path:
     return path
 
 
-class Rows(torch.utils.data.Dataset):
+class Rows:
     """A map-style dataset."""
 
     def __init__(self, table: Sequence[Mapping[str, Any]]) -> None:
@@ -116,7 +115,7 @@ def job_of(folder: Path, **options: Any) -> es.Job:
     return es.Job(**given)
 
 
-def steps_of(client: es.Client, count: int | None = None) -> Batches:
+def steps_of(client: es.RankClient, count: int | None = None) -> Batches:
     """The next steps of a client, all of them where no number is given."""
     taken: Batches = []
     while count is None or len(taken) < count:
@@ -145,7 +144,7 @@ def told(taken: Batches) -> list[Any]:
 
 
 def plain(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
+    if hasattr(value, "tolist"):
         return value.tolist()
     if isinstance(value, Mapping):
         return {name: plain(field) for name, field in value.items() if name != "sharding"}

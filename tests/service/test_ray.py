@@ -1,47 +1,47 @@
-"""The service on a real Ray of this machine."""
+"""The service on a real Ray of this machine: the same as in one process, and the same errors.
+
+Tests share one cluster, and those that need trainers one service, as an actor takes a second to
+start. What takes longer is in test_ray_deaths.py.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import signal
-import subprocess
-import sys
-import time
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
+from ray_cluster import HERE, PATIENCE, Process, having, processes, small_cluster, until
+from service_world import (
+    failing,
+    job_of,
+    rows,
+    sources,
+    steps_of,
+    tokens_of_row,
+    told,
+    write_parquet,
+)
 
-os.environ.update(RAY_USAGE_STATS_ENABLED="0", RAY_AUTH_MODE="disabled")
 pytest.importorskip("ray", reason="ray is not installed")
 
-import ray
-from service_world import job_of, sources, steps_of, told
-
 import evenstep.service as es
-from evenstep.errors import ConfigurationError, LoaderDiedError, SampleError
+from evenstep.errors import ConfigurationError, EvenstepError, LoaderDiedError, SampleError
 from evenstep.graph import to_json
 from evenstep.service.ray import RayService, attach
 
-pytestmark = pytest.mark.soak  # each actor imports torch, so these take minutes
-
-HERE = Path(__file__).parent
-SETTLED = 20.0  # seconds that processes may take to be gone
+PAGE = HERE.parents[1] / "docs" / "service-operation.md"
 
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster() -> Iterator[None]:
-    ray.init(
-        num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR",
-        object_store_memory=150_000_000,
-    )  # fmt: skip
-    yield
-    ray.shutdown()
+    with small_cluster():
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -59,30 +59,16 @@ def service(job: es.Job) -> Iterator[RayService]:
 class Trainers:
     """One process for each rank, behind its third step."""
 
-    processes: list[subprocess.Popen[str]]
+    processes: list[Process]
     steps: list[Any]
 
 
 @pytest.fixture(scope="module")
 def trainers(service: RayService, job: es.Job) -> Iterator[Trainers]:
-    processes = []
-    try:
-        for rank in range(len(job.tree)):
-            command = [sys.executable, str(HERE / "ray_trainer.py"), service.address, "shared"]
-            processes.append(
-                subprocess.Popen(
-                    command,
-                    env={**os.environ, "RANK": str(rank)},
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    text=True,
-                )
-            )
-        yield Trainers(processes, [json.loads(process.stdout.readline()) for process in processes])  # type: ignore[union-attr]
-    finally:
-        for process in processes:
-            process.kill()
-            process.communicate()
+    command = [str(HERE / "ray_trainer.py"), service.address, "shared"]
+    ranks = [{"RANK": str(rank)} for rank in range(len(job.tree))]
+    with processes([command] * len(ranks), ranks) as started:
+        yield Trainers(started, [process.json() for process in started])
 
 
 def in_one_process(job: es.Job, steps: int | None = None) -> list[Any]:
@@ -95,13 +81,20 @@ def plain(value: Any) -> Any:
     return json.loads(json.dumps(value, default=repr))
 
 
+def plans_of(service: Any) -> Iterator[Any]:
+    step = 0
+    while (plan := service.plan(step)) is not None:
+        yield plan
+        step += 1
+
+
 def test_eight_loaders_give_the_plans_and_batches_of_one_process(tmp_path: Path) -> None:
     job = job_of(tmp_path, stop="first_exhausted")
     with es.start(job, backend="local") as service:
-        plans = [to_json(plan) for plan in iter_plans(service)]
+        plans = [to_json(plan) for plan in plans_of(service)]
     with RayService(job, name="eight", loaders=8, constructors=1, stripe=8) as service:
         assert [told(steps_of(service.client(rank))) for rank in range(2)] == in_one_process(job)
-        assert [to_json(plan) for plan in iter_plans(service)] == plans
+        assert [to_json(plan) for plan in plans_of(service)] == plans
         assert len(plans) > 3
         status = service.status()
         assert len(status["loaders"]) == 8
@@ -110,14 +103,17 @@ def test_eight_loaders_give_the_plans_and_batches_of_one_process(tmp_path: Path)
         assert status["steps"]["exposed_seconds"]["largest"] > 0
         assert {"plan", "fetch", "build"} <= status["steps"]["stage_seconds"].keys()
         assert status["bytes"]["loader_to_constructor"] > 0
+        assert not any(constructor["steps"] for constructor in status["constructors"])
+        assert not any(loader["staged_samples"] for loader in status["loaders"])
         json.dumps(status, allow_nan=False)
 
 
-def iter_plans(service: Any) -> Iterator[Any]:
-    step = 0
-    while (plan := service.plan(step)) is not None:
-        yield plan
-        step += 1
+def test_a_client_that_is_begun_anew_gets_the_same_steps_again(
+    service: RayService, job: es.Job
+) -> None:
+    expected = in_one_process(job, 5)[2]
+    assert told(steps_of(service.client(2), 5)) == expected
+    assert told(steps_of(service.client(2), 4)) == expected[:4]
 
 
 def test_one_loader_gives_the_same_to_four_processes(trainers: Trainers, job: es.Job) -> None:
@@ -125,19 +121,21 @@ def test_one_loader_gives_the_same_to_four_processes(trainers: Trainers, job: es
 
 
 def test_those_who_look_see_what_the_owner_sees(service: RayService, trainers: Trainers) -> None:
+    def all_told() -> bool:
+        # Rank 2 was taken further above, by a client of this process.
+        steps = {client["rank"]: client["step"] for client in service.status()["clients"]}
+        return [steps.get(rank) for rank in (0, 1, 3)] == [3] * 3
+
+    until(all_told, "the third step of all clients")
     with attach(service.address, "shared") as attached:
-        deadline = time.monotonic() + 20
         status = attached.status()
-        while [client["step"] for client in status["clients"]] != [3] * 4:  # told on the side
-            assert time.monotonic() < deadline, status["clients"]
-            time.sleep(0.1)
-            status = attached.status()
         assert status["planner"]["drawn"].keys() == {"code", "web", "books"}
+        assert status["failed"] is None
         plan, own = attached.plan(1), service.plan(1)
         assert plan is not None
         assert own is not None
         assert to_json(plan) == to_json(own)
-    assert service.state_dict() == service.state_dict(3)
+    assert service.state_dict(3)["step"] == 3
 
 
 def test_names(service: RayService, job: es.Job) -> None:
@@ -145,10 +143,22 @@ def test_names(service: RayService, job: es.Job) -> None:
         RayService(job, name="shared")
     with pytest.raises(ConfigurationError, match=r"no job named 'other'.*running are: shared"):
         attach(service.address, "other")
-    with pytest.raises(ConfigurationError, match="rank"):
-        service.client(9)
     with pytest.raises(ConfigurationError, match="choose at most"):
         RayService(job, name="greedy", cpus=5)
+
+
+def test_a_client_of_a_rank_that_does_not_exist_is_refused(
+    service: RayService, job: es.Job
+) -> None:
+    said = "rank 9 is no client.*0-3"
+    with es.start(job, backend="local") as local, pytest.raises(ConfigurationError, match=said):
+        local.client(9)
+    with pytest.raises(ConfigurationError, match=said):
+        service.client(9)
+    with pytest.raises(ConfigurationError, match=said):
+        es.Client(service.address, "shared", 9)
+    with pytest.raises(ConfigurationError, match="DP=2 must be from 0 to 1"):
+        service.client(DP=2)
 
 
 def test_a_killed_loader_is_named_to_every_client(service: RayService, trainers: Trainers) -> None:
@@ -156,15 +166,12 @@ def test_a_killed_loader_is_named_to_every_client(service: RayService, trainers:
     process = service.status()["loaders"][0]["process"]["process"]
     os.kill(process, signal.SIGKILL)
     for trainer in trainers.processes:
-        assert trainer.stdin is not None
-        trainer.stdin.write("go on\n")
-        trainer.stdin.flush()
+        trainer.tell("go on")
     for trainer in trainers.processes:
-        assert trainer.stdout is not None
-        kind, text, seconds = json.loads(trainer.stdout.readline())
+        kind, text, seconds = trainer.json()
         assert kind == "LoaderDiedError"
         assert f"Source Loader 0 (process {process}" in text
-        assert seconds < 10
+        assert seconds < PATIENCE / 2
     with pytest.raises(LoaderDiedError, match=f"process {process} "):
         next(service.client(0))
     # The name of the dead one is in nobody's way.
@@ -173,62 +180,154 @@ def test_a_killed_loader_is_named_to_every_client(service: RayService, trainers:
         assert steps_of(again.client(0), 1)
 
 
-def test_a_bad_row_is_told_of_by_source_and_index(tmp_path: Path) -> None:
-    from service_world import failing
+# What is wrong with a job is said alike
 
-    job = job_of(tmp_path, sources=sources(tmp_path, transform=failing))
-    with (
-        RayService(job, name="bad", constructors=1) as service,
-        pytest.raises(SampleError, match=r"a bad row"),
-    ):
-        steps_of(service.client(1), 50)
+Misuse = Callable[[Path, Callable[[es.Job], Any]], Any]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def no_such_axis(graph: Any, mesh: Any, step: int) -> Any:
+    return graph.mix().distribute("EP").plan()
+
+
+def an_unknown_axis(folder: Path, first_step: Any) -> None:
+    first_step(job_of(folder, strategy=no_such_axis))
+
+
+def weights_of_zero(folder: Path, first_step: Any) -> None:
+    first_step(job_of(folder, schedule={"code": 0.0, "web": 0.0}))
+
+
+def another_schema(folder: Path, first_step: Any) -> None:
+    write_parquet(folder / "mixed" / "0.parquet", rows(20, 0, 9))
+    write_parquet(folder / "mixed" / "1.parquet", [{"id": 1, "words": "two"}])
+    path = str(folder / "mixed" / "*.parquet")
+    first_step(job_of(folder, sources=[es.Source("mixed", path, transform=tokens_of_row)]))
+
+
+def a_missing_file(folder: Path, first_step: Any) -> None:
+    first_step(job_of(folder, sources=[es.Source("gone", str(folder / "gone.parquet"))]))
+
+
+def a_file_that_goes_missing(folder: Path, first_step: Any) -> None:
+    path = write_parquet(folder / "here.parquet", rows(20, 0, 9))
+    job = job_of(folder, sources=[es.Source("gone", str(path), transform=tokens_of_row)])
+    path.unlink()
+    first_step(job)
+
+
+def a_mesh_of_another_world(folder: Path, first_step: Any) -> None:
+    first_step(job_of(folder, mesh=es.Mesh(DP=2, CP=2), world_size=6))
+
+
+def a_transform_that_raises(folder: Path, first_step: Any) -> None:
+    first_step(job_of(folder, sources=sources(folder, transform=failing)))
+
+
+def a_collate_that_raises(folder: Path, first_step: Any) -> None:
+    first_step(job_of(folder, collate=refused))
+
+
+def refused(samples: Any) -> Any:
+    raise ValueError("no such batch")
+
+
+@pytest.mark.parametrize(
+    ("misuse", "kind", "said"),
+    [
+        (an_unknown_axis, ConfigurationError, r"axis 'EP' must be one of"),
+        (weights_of_zero, ConfigurationError, r"weights.*sum to 0"),
+        (another_schema, ConfigurationError, r"mixed.*1\.parquet"),
+        (a_missing_file, ConfigurationError, r"gone\.parquet"),
+        (a_file_that_goes_missing, ConfigurationError, r"here\.parquet"),
+        (a_mesh_of_another_world, ConfigurationError, r"4 clients and the job 6"),
+        (a_transform_that_raises, SampleError, r"failing.*(code|web|books)\[\d\]\[\d+\].*bad row"),
+        (a_collate_that_raises, EvenstepError, r"micro-batch 0.*\[\d\]\[\d+\].*no such batch"),
+    ],
+    ids=lambda each: getattr(each, "__name__", ""),
+)
+def test_misuse_is_told_by_the_same_error_on_both(
+    misuse: Misuse, kind: type[Exception], said: str, tmp_path: Path
+) -> None:
+    def on(start: Callable[[es.Job], Any]) -> str:
+        def first_step(job: es.Job) -> None:
+            with start(job) as service:
+                steps_of(service.client(1), 30)
+
+        with pytest.raises(kind, match=said) as raised:
+            misuse(tmp_path, first_step)
+        assert type(raised.value).__module__ == "evenstep.errors"
+        return f"{type(raised.value).__name__}: {raised.value}"
+
+    expected = on(lambda job: es.start(job, backend="local"))
+    assert on(lambda job: RayService(job, name="wrong", constructors=1)) == expected
+
+
+# Where functions come from, and what is left
+
+
+def test_functions_of_a_script_and_within_functions_travel(tmp_path: Path, cluster: None) -> None:
+    import ray
+
+    address = ray.get_runtime_context().gcs_address
+    command = [str(HERE / "ray_main_script.py"), str(tmp_path), address, "0"]
+    with processes([command], [{}]) as (script,):
+        said = script.json()
+    assert said["same"]
+    assert {len(ids) for ids in said["first"][0]} <= {2, 3, 4}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT])
 def test_nothing_is_left_when_the_driver_is_asked_to_end(
     tmp_path: Path, number: signal.Signals
 ) -> None:
+    _ends_with_its_driver(tmp_path, number)
+
+
+@pytest.mark.soak
+def test_nothing_is_left_when_the_driver_is_terminated(tmp_path: Path) -> None:
+    _ends_with_its_driver(tmp_path, signal.SIGTERM)
+
+
+def _ends_with_its_driver(folder: Path, number: signal.Signals) -> None:
     token = f"EVENSTEP_TEST_{os.getpid()}_{number}"
-    driver = tmp_path / "driver.py"
+    driver = folder / "driver.py"
     driver.write_text(
         f"import sys, time, pathlib\nsys.path.insert(0, {str(HERE)!r})\n"
-        "from service_world import job_of\nfrom evenstep.service.ray import start\n"
+        "import evenstep.service as es\nfrom service_world import job_of\n"
         "if __name__ == '__main__':\n"
-        f"    job = job_of(pathlib.Path({str(tmp_path)!r}), workers=1)\n"
+        f"    job = job_of(pathlib.Path({str(folder)!r}), workers=1)\n"
         "    options = {'num_cpus': 2, 'object_store_memory': 100_000_000}\n"
-        "    with start(job, address='local', constructors=1, ray_options=options) as service:\n"
+        "    with es.start(\n"
+        "        job, address='local', constructors=1, ray_options=options\n"
+        "    ) as service:\n"
         "        next(service.client(0))\n"
         "        print('on', flush=True)\n"
         "        time.sleep(600)\n"
     )
-    process = subprocess.Popen(
-        [sys.executable, str(driver)],
-        env={**os.environ, token: "1"},
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    process = Process([str(driver)], new_session=True, **{token: "1"})
     try:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "on\n"
+        assert process.line() == "on\n"
         assert len(having(token)) > 3
-        process.send_signal(number)
-        process.wait(timeout=SETTLED)
-        until = time.monotonic() + SETTLED
-        while having(token) and time.monotonic() < until:
-            time.sleep(0.2)
-        assert [p.info for p in having(token)] == []
+        process.popen.send_signal(number)
+        until(lambda: not having(token), "the end of all processes")
     finally:
         for left in having(token):
             left.kill()
-        process.communicate()
+        process.end()
 
 
-def having(token: str) -> list[psutil.Process]:
-    """Processes whose environment has a variable."""
-    found = []
-    for process in psutil.process_iter(["pid", "cmdline"]):
-        with suppress(psutil.Error):
-            if token in process.environ() and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-    return found
+# The page on operation
+
+
+def test_the_code_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+    names: dict[str, Any] = {"job": job_of(tmp_path, stop="first_exhausted"), "train": list}
+    monkeypatch.setenv("RANK", "1")
+    assert len(blocks) == 2
+    try:
+        for block in blocks:
+            exec(compile(block, PAGE.name, "exec"), names)
+    finally:
+        if "service" in names:
+            names["service"].close()
+    assert names["step"].rank == 1

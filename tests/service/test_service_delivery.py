@@ -43,7 +43,7 @@ def test_each_drawn_sample_is_delivered_once_to_the_ranks_that_the_mesh_says(
 
     job = job_of(folder, mesh=es.Mesh(**sizes), strategy=strategy, sharding=None)
     tree = job.tree
-    with es.start(job, loaders=2) as service:
+    with es.start(job, backend="local", loaders=2) as service:
         for number in range(2):
             plan = service.plan(number)
             per_bucket: dict[int, list[list[str]]] = {}
@@ -77,7 +77,7 @@ def test_context_parallel_ranks_get_complementary_shards_of_the_same_rows(tmp_pa
     for method in ("per-sequence", "per-document", ("per-document", "hybrid")):
         job = job_of(tmp_path, mesh=es.Mesh(DP=2, CP=2), sharding=method)
         whole = job_of(tmp_path, mesh=es.Mesh(DP=2, CP=2), sharding=None)
-        with es.start(job) as service, es.start(whole) as rows:
+        with es.start(job, backend="local") as service, es.start(whole, backend="local") as rows:
             for dp in range(2):
                 parts = [steps_of(service.client(DP=dp, CP=cp), 3) for cp in range(2)]
                 full = steps_of(rows.client(DP=dp), 3)
@@ -98,14 +98,14 @@ def test_a_user_may_cut_rows_by_a_function(tmp_path: Path) -> None:
     from evenstep.plan.sharding import shard_per_document
 
     job = job_of(tmp_path, mesh=es.Mesh(CP=2), sharding=shard_per_document)
-    with es.start(job) as service:
+    with es.start(job, backend="local") as service:
         batches, _ = next(service.client(CP=1))
     assert {batch["sharding"].method for batch in batches} == {"per-document"}
 
 
 def test_peers_of_a_broadcast_have_nothing_to_fetch_and_are_told_who_does(tmp_path: Path) -> None:
     job = job_of(tmp_path, mesh=es.Mesh(DP=2, TP=2), strategy=broadcast_at_tp)
-    with es.start(job) as service:
+    with es.start(job, backend="local") as service:
         peer = service.client(DP=1, TP=1)
         assert not peer.fetches
         with pytest.raises(ConfigurationError, match=r"rank 3 .*TP=1.*rank 2 .*fetches for it"):
@@ -116,7 +116,7 @@ def test_peers_of_a_broadcast_have_nothing_to_fetch_and_are_told_who_does(tmp_pa
 
 
 def test_stages_in_the_middle_of_a_pipeline_need_no_data(tmp_path: Path) -> None:
-    with es.start(job_of(tmp_path, mesh=es.Mesh(PP=3))) as service:
+    with es.start(job_of(tmp_path, mesh=es.Mesh(PP=3)), backend="local") as service:
         clients = [service.client(PP=stage) for stage in range(3)]
         assert [client.fetches for client in clients] == [True, False, True]
         with pytest.raises(ConfigurationError, match="its stage of the pipeline needs no data"):
@@ -126,7 +126,7 @@ def test_stages_in_the_middle_of_a_pipeline_need_no_data(tmp_path: Path) -> None
 
 
 def test_one_clients_changes_do_not_reach_another(tmp_path: Path) -> None:
-    with es.start(job_of(tmp_path, mesh=es.Mesh(PP=2))) as service:
+    with es.start(job_of(tmp_path, mesh=es.Mesh(PP=2)), backend="local") as service:
         (batches, _), (others, _) = (next(service.client(PP=stage)) for stage in range(2))
         batches[0].pop("input_ids")
         assert "input_ids" in others[0]
@@ -137,7 +137,11 @@ def test_padded_and_own_batches_are_made_of_the_same_samples(tmp_path: Path) -> 
     packed = job_of(tmp_path, sources=given)
     padded = job_of(tmp_path, sources=given, collate="pad")
     own = job_of(tmp_path, sources=given, collate=list)
-    with es.start(packed) as a, es.start(padded) as b, es.start(own) as c:
+    with (
+        es.start(packed, backend="local") as a,
+        es.start(padded, backend="local") as b,
+        es.start(own, backend="local") as c,
+    ):
         for (rows, s), (rectangles, t), (lists, u) in zip(
             *(steps_of(service.client(1), 3) for service in (a, b, c))
         ):
@@ -152,7 +156,7 @@ def test_samples_that_found_no_room_come_first_in_the_next_step(tmp_path: Path) 
     job = job_of(tmp_path, samples_per_step=15, max_tokens=80, stop="all_exhausted")
     carried: list[str] = []
     seen = 0
-    with es.start(job) as service:
+    with es.start(job, backend="local") as service:
         for number in range(100):
             plan = service.plan(number)
             if plan is None:
@@ -172,5 +176,8 @@ def test_a_step_that_draws_more_than_it_holds_is_refused_before_samples_pile_up(
     tmp_path: Path,
 ) -> None:
     job = job_of(tmp_path, samples_per_step=60, max_tokens=80)
-    with es.start(job) as service, pytest.raises(Exception, match="more than it holds"):
+    with (
+        es.start(job, backend="local") as service,
+        pytest.raises(Exception, match="more than it holds"),
+    ):
         steps_of(service.client(0), 5)

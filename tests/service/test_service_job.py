@@ -104,7 +104,9 @@ def test_functions_within_functions_may_be_in_a_job(tmp_path: Path) -> None:
     job_of(tmp_path, strategy=strategy)
 
 
-def test_workers_need_sources_that_can_be_sent(tmp_path: Path) -> None:
+def test_without_cloudpickle_workers_need_what_can_be_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Local:
         def __len__(self) -> int:
             return 4
@@ -112,9 +114,12 @@ def test_workers_need_sources_that_can_be_sent(tmp_path: Path) -> None:
         def __getitem__(self, index: int) -> dict[str, Any]:
             return {"input_ids": [1, 2]}
 
-    refused(
-        tmp_path, "source 'local'", "workers=0", sources=[es.Source("local", Local())], workers=1
-    )
+    local = es.Source("local", Local(), transform=lambda sample: sample)
+    for module in ("cloudpickle", "ray.cloudpickle"):
+        monkeypatch.setitem(sys.modules, module, None)
+    job_of(tmp_path, sources=[local])
+    refused(tmp_path, "source 'local'", "workers=0", sources=[local], workers=1)
+    refused(tmp_path, "measured by", "workers=0", supervised=lambda sample: 1, workers=1)
 
 
 @pytest.mark.parametrize(
@@ -165,7 +170,7 @@ def test_importing_the_service_imports_no_ray() -> None:
 
 def test_start_refuses_what_is_no_job_and_unknown_backends(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="must be given an evenstep"):
-        es.start({"sources": []})  # type: ignore[arg-type]
-    with pytest.raises(ConfigurationError, match="backend='slurm' must be one of local, ray"):
+        es.start({"sources": []}, backend="local")  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="backend='slurm' must be one of ray, local"):
         es.start(job_of(tmp_path), backend="slurm")
     assert balanced is job_of(tmp_path).strategy

@@ -37,7 +37,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> es.Job:
 @pytest.fixture(scope="module")
 def alone(job: es.Job) -> dict[int, Any]:
     """Steps of each rank, taken one rank after the other."""
-    with es.start(job) as service:
+    with es.start(job, backend="local") as service:
         return {rank: told(steps_of(service.client(rank))) for rank in range(8)}
 
 
@@ -45,10 +45,10 @@ def alone(job: es.Job) -> dict[int, Any]:
 def test_plans_and_batches_are_the_same_with_any_number_of_loaders(
     job: es.Job, alone: dict[int, Any], loaders: int
 ) -> None:
-    with es.start(job, loaders=loaders, stripe=4, constructors=1) as service:
+    with es.start(job, backend="local", loaders=loaders, stripe=4, constructors=1) as service:
         assert {rank: told(steps_of(service.client(rank))) for rank in range(8)} == alone
         plans = [to_json(service.plan(step)) for step in range(len(alone[0]))]
-    with es.start(job) as service:
+    with es.start(job, backend="local") as service:
         assert [to_json(service.plan(step)) for step in range(len(alone[0]))] == plans
         assert service.plan(len(alone[0])) is None
 
@@ -65,7 +65,9 @@ def test_steps_do_not_depend_on_the_order_in_which_clients_ask(
     job: es.Job, alone: dict[int, Any], data: st.DataObject
 ) -> None:
     loaders = data.draw(st.integers(1, 8), label="loaders")
-    with es.start(job, loaders=loaders, stripe=data.draw(st.sampled_from([1, 5, 64]))) as service:
+    with es.start(
+        job, backend="local", loaders=loaders, stripe=data.draw(st.sampled_from([1, 5, 64]))
+    ) as service:
         clients = [service.client(rank) for rank in range(8)]
         taken: dict[int, list[Any]] = {rank: [] for rank in range(8)}
         for rank in data.draw(st.lists(st.integers(0, 7), min_size=1, max_size=40), label="calls"):
@@ -80,7 +82,7 @@ def test_steps_do_not_depend_on_the_order_in_which_clients_ask(
 def test_a_client_that_is_begun_anew_gets_the_same_steps_again(
     job: es.Job, alone: dict[int, Any]
 ) -> None:
-    with es.start(job, loaders=3) as service:
+    with es.start(job, backend="local", loaders=3) as service:
         for rank in (0, 1, 4):
             steps_of(service.client(rank), 5)
         assert told(steps_of(service.client(0), 6)) == alone[0][:6]
@@ -90,7 +92,7 @@ def test_all_ranks_end_at_the_same_step_under_every_stop_rule(tmp_path: Path) ->
     given = sources(tmp_path, counts=(40, 20, 24))
     for stop, everything in [("first_exhausted", False), ("all_exhausted", True)]:
         job = job_of(tmp_path, sources=given, stop=stop)
-        with es.start(job, loaders=2) as service:
+        with es.start(job, backend="local", loaders=2) as service:
             clients = [service.client(DP=dp) for dp in range(2)]
             taken = [steps_of(client) for client in clients]
             assert len(taken[0]) == len(taken[1]) > 0
@@ -100,7 +102,7 @@ def test_all_ranks_end_at_the_same_step_under_every_stop_rule(tmp_path: Path) ->
         assert len(drawn) + status["left_over"] == sum(status["drawn"].values())
         assert (len(drawn) + status["left_over"] == 84) == everything
         assert status["left_over"] < 2
-    with es.start(job_of(tmp_path, sources=given, stop="repeat")) as service:
+    with es.start(job_of(tmp_path, sources=given, stop="repeat"), backend="local") as service:
         assert len(steps_of(service.client(0), 20)) == 20
 
 
@@ -120,7 +122,7 @@ def test_sources_of_unknown_size_end_as_well(tmp_path: Path) -> None:
     )
     seen = []
     for loaders in (1, 3):
-        with es.start(job, loaders=loaders, stripe=4) as service:
+        with es.start(job, backend="local", loaders=loaders, stripe=4) as service:
             taken = [told(steps_of(service.client(rank))) for rank in range(2)]
             seen.append(taken)
             assert service.status()["planner"]["drawn"] == {"stream": 33, "code": 20}
@@ -129,17 +131,17 @@ def test_sources_of_unknown_size_end_as_well(tmp_path: Path) -> None:
 
 def test_state_goes_on_as_if_nothing_had_happened(tmp_path: Path) -> None:
     job = job_of(tmp_path, samples_per_step=20, max_tokens=90, mesh=es.Mesh(DP=2, CP=2))
-    with es.start(job) as service:
+    with es.start(job, backend="local") as service:
         whole = {rank: told(steps_of(service.client(rank), 9)) for rank in range(4)}
     for stopped in (1, 4, 6):
-        with es.start(job, loaders=2) as service:
+        with es.start(job, backend="local", loaders=2) as service:
             clients = [service.client(rank) for rank in range(4)]
             for client in clients:
                 steps_of(client, stopped)
             service.plan(stopped + 2)  # as prefetching has planned ahead
             state = json.loads(json.dumps(service.state_dict()))
             assert state == clients[3].state_dict()
-        with es.start(job, loaders=5, stripe=3, state=state) as service:
+        with es.start(job, backend="local", loaders=5, stripe=3, state=state) as service:
             assert service.status()["planner"]["step"] == stopped
             for rank in range(4):
                 rest = told(steps_of(service.client(rank), 9 - stopped))
@@ -154,10 +156,12 @@ def test_a_state_goes_on_with_another_mesh_and_loses_no_sample(tmp_path: Path) -
         steps = [s for r in range(ranks) for _, s in steps_of(service.client(r), count)]
         return [each for step in steps for found in step.sample_ids for each in found]
 
-    with es.start(job_of(tmp_path, mesh=es.Mesh(DP=4), **options)) as service:
+    with es.start(job_of(tmp_path, mesh=es.Mesh(DP=4), **options), backend="local") as service:
         first = ids(service, 4, 3)
         state = service.state_dict()
-    with es.start(job_of(tmp_path, mesh=es.Mesh(DP=2), **options), state=state) as service:
+    with es.start(
+        job_of(tmp_path, mesh=es.Mesh(DP=2), **options), backend="local", state=state
+    ) as service:
         rest = ids(service, 2)
         left = service.status()["planner"]["left_over"]
     assert len(set(first + rest)) == len(first + rest) == 120 - left
@@ -166,22 +170,22 @@ def test_a_state_goes_on_with_another_mesh_and_loses_no_sample(tmp_path: Path) -
 
 def test_a_state_of_other_data_is_refused(tmp_path: Path) -> None:
     given = sources(tmp_path)
-    with es.start(job_of(tmp_path, sources=given)) as service:
+    with es.start(job_of(tmp_path, sources=given), backend="local") as service:
         steps_of(service.client(0), 2)
         state = service.state_dict(2)
     changed = [es.Source("code", given[0].data, transform=tokens_of_row, weight=0.5), *given[1:]]
     with pytest.raises(Exception, match="source 'code' has changed"):
-        es.start(job_of(tmp_path, sources=changed), state=state)
+        es.start(job_of(tmp_path, sources=changed), backend="local", state=state)
     with pytest.raises(Exception, match="seed"):
-        es.start(job_of(tmp_path, sources=given, seed=9), state=state)
+        es.start(job_of(tmp_path, sources=given, seed=9), backend="local", state=state)
     with pytest.raises(Exception, match="version 7"):
-        es.start(job_of(tmp_path, sources=given), state={**state, "version": 7})
+        es.start(job_of(tmp_path, sources=given), backend="local", state={**state, "version": 7})
 
 
 def test_clients_that_have_taken_different_numbers_of_steps_have_no_common_state(
     tmp_path: Path,
 ) -> None:
-    with es.start(job_of(tmp_path)) as service:
+    with es.start(job_of(tmp_path), backend="local") as service:
         steps_of(service.client(0), 2)
         steps_of(service.client(1), 1)
         with pytest.raises(ConfigurationError, match="different steps, from 1 to 2"):
@@ -190,7 +194,7 @@ def test_clients_that_have_taken_different_numbers_of_steps_have_no_common_state
 
 
 def test_a_client_of_a_rank_that_does_not_exist_is_refused(tmp_path: Path) -> None:
-    with es.start(job_of(tmp_path)) as service:
+    with es.start(job_of(tmp_path), backend="local") as service:
         with pytest.raises(ConfigurationError, match="rank 7 is no client"):
             service.client(7)
         with pytest.raises(ConfigurationError, match="DP=2 must be from 0 to 1"):
@@ -204,7 +208,7 @@ def test_a_client_of_a_rank_that_does_not_exist_is_refused(tmp_path: Path) -> No
 
 
 def test_a_closed_service_says_so_and_may_be_closed_again(tmp_path: Path) -> None:
-    with es.start(job_of(tmp_path)) as service:
+    with es.start(job_of(tmp_path), backend="local") as service:
         client = service.client(0)
         next(client)
     service.close()
@@ -215,7 +219,7 @@ def test_a_closed_service_says_so_and_may_be_closed_again(tmp_path: Path) -> Non
 
 
 def test_status_is_json_and_counts_what_was_drawn(tmp_path: Path) -> None:
-    with es.start(job_of(tmp_path), loaders=2) as service:
+    with es.start(job_of(tmp_path), backend="local", loaders=2) as service:
         steps_of(service.client(0), 3)
         status = json.loads(json.dumps(service.status()))
     assert sum(status["planner"]["drawn"].values()) == 3 * 16
@@ -226,5 +230,5 @@ def test_status_is_json_and_counts_what_was_drawn(tmp_path: Path) -> None:
 
 def test_more_constructors_than_groups_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="constructors=3"):
-        es.start(job_of(tmp_path), constructors=3)
+        es.start(job_of(tmp_path), backend="local", constructors=3)
     assert balanced is not broadcast_at_tp

@@ -97,7 +97,7 @@ def test_scaled_losses_of_all_clients_give_the_gradient_of_one_big_batch(
     given = sources(tmp_path, transform=options.pop("transform", with_prompt))
     job = job_of(tmp_path, sources=given, mesh=es.Mesh(**sizes), **options)
     model, reduction = Bigram(), job.loss_reduction
-    with es.start(job) as service:
+    with es.start(job, backend="local") as service:
         for number in (0, 2):
             found, samples = of_clients(service, len(job.tree), number, model, reduction)
             ids = {(i.source, i.shard, i.index) for i in samples}
@@ -107,7 +107,7 @@ def test_scaled_losses_of_all_clients_give_the_gradient_of_one_big_batch(
 
 
 def test_scales_of_all_ranks_add_up_to_their_number(tmp_path: Path) -> None:
-    with es.start(job_of(tmp_path, mesh=es.Mesh(DP=2, CP=2))) as service:
+    with es.start(job_of(tmp_path, mesh=es.Mesh(DP=2, CP=2)), backend="local") as service:
         taken = [steps_of(service.client(rank), 3) for rank in range(4)]
     for number in range(3):
         steps = [ranks[number][1] for ranks in taken]
@@ -117,5 +117,8 @@ def test_scales_of_all_ranks_add_up_to_their_number(tmp_path: Path) -> None:
 
 def test_a_wrong_count_of_tokens_that_bear_loss_is_refused(tmp_path: Path) -> None:
     job = job_of(tmp_path, supervised=lambda sample: len(sample["input_ids"]))
-    with es.start(job) as service, pytest.raises(CollateError, match="loss scales would be wrong"):
+    with (
+        es.start(job, backend="local") as service,
+        pytest.raises(CollateError, match="loss scales would be wrong"),
+    ):
         next(service.client(0))

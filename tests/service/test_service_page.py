@@ -32,7 +32,9 @@ def test_the_job_of_the_page_trains(tmp_path: Path) -> None:
         "tokenize": tokens_of_row,
         "train": lambda batch, scale: trained.append(scale),
     }
-    exec(compile(code_of("A job"), PAGE.name, "exec"), names)
+    code = code_of("A job").replace("es.start(job)", 'es.start(job, backend="local")')
+    assert "backend" in code
+    exec(compile(code, PAGE.name, "exec"), names)
     assert names["step"].step == 3
     assert len(trained) == 16
     assert {i.source for ids in names["step"].sample_ids for i in ids} == {"web"}
@@ -45,7 +47,7 @@ def test_the_vision_strategy_of_the_page_plans(tmp_path: Path) -> None:
     table = [{"id": k, "length": 3 + k % 5} for k in range(60)]
     pictures = es.Source("pictures", Rows(table), transform=pictured)
     options = {"strategy": names["vision"], "collate": text_of, "mesh": es.Mesh(DP=2, TP=2)}
-    with es.start(job_of(tmp_path, sources=[pictures], **options)) as service:
+    with es.start(job_of(tmp_path, sources=[pictures], **options), backend="local") as service:
         for rank in range(4):
             batches, step = next(service.client(rank))
             assert bool(batches) == (rank % 2 == 0)
@@ -55,7 +57,8 @@ def test_the_vision_strategy_of_the_page_plans(tmp_path: Path) -> None:
 def test_the_example_prints_steps_of_all_ranks_that_fetch(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    runpy.run_path(str(ROOT / "examples" / "service.py"), run_name="__main__")
+    main = runpy.run_path(str(ROOT / "examples" / "service.py"))["main"]
+    main("local")
     printed = capsys.readouterr().out
     assert printed.count("fetches nothing") == 4
     assert len(re.findall(r"rank (\d): micro-batches of", printed)) == 8 * 4

@@ -32,7 +32,7 @@ from evenstep.service.signals import Signals
 def errors_of(job: es.Job, loaders: int = 1, *, fill: bool = False) -> list[tuple[int, str]]:
     """Of each client, the step at which it failed, and the error."""
     found = []
-    with es.start(job, loaders=loaders, stripe=4) as service:
+    with es.start(job, backend="local", loaders=loaders, stripe=4) as service:
         for loader in service._loaders if fill else ():
             for number, _ in enumerate(job.sources):
                 service._planner._metadata.ahead(number, 0, 1)
@@ -97,7 +97,7 @@ def test_a_source_of_another_schema_is_refused_where_the_job_starts(tmp_path: Pa
     write_parquet(tmp_path / "x" / "2.parquet", [{"text": "a"}])
     source = es.Source("mixed", str(tmp_path / "x" / "*.parquet"))
     with pytest.raises(ConfigurationError, match="'mixed'"):
-        es.start(job_of(tmp_path, sources=[source]))
+        es.start(job_of(tmp_path, sources=[source]), backend="local")
 
 
 # Strategies
@@ -171,7 +171,9 @@ def test_a_strategy_may_change_weights_axes_and_methods_from_step_to_step(tmp_pa
         only = ("code", "web", "books")[step % 3]
         return graph.mix({only: 1.0}).distribute(("DP", "CP")[step % 2]).plan()
 
-    with es.start(job_of(tmp_path, strategy=strategy, mesh=es.Mesh(DP=2, CP=2))) as service:
+    with es.start(
+        job_of(tmp_path, strategy=strategy, mesh=es.Mesh(DP=2, CP=2)), backend="local"
+    ) as service:
         taken = steps_of(service.client(3), 6)
     for _, step in taken:
         assert {i.source for ids in step.sample_ids for i in ids} == set(step.weights)
@@ -183,7 +185,7 @@ def test_what_a_constructor_cannot_build_reaches_the_clients_of_others_in_the_ne
 ) -> None:
     """Also where the next steps are planned already."""
     job = job_of(tmp_path, collate=collating_but_not_1004)
-    with es.start(job) as service:
+    with es.start(job, backend="local") as service:
         service.plan(30)
         clients = [service.client(rank) for rank in range(2)]
         failed: dict[int, tuple[int, str]] = {}
@@ -213,13 +215,13 @@ def collating_but_not_1004(samples: Any) -> Any:
 def test_plans_are_kept_in_a_file_and_told_again_exactly(tmp_path: Path) -> None:
     job = job_of(tmp_path, plans_kept=2)
     log = tmp_path / "log" / "plans.jsonl"
-    with es.start(job, plan_log=log) as service:
+    with es.start(job, backend="local", plan_log=log) as service:
         plans = [to_json(service.plan(step)) for step in range(6)]
         assert to_json(service.plan(1)) == plans[1]
         assert len(log.read_text().splitlines()) == 6
     assert [to_json(es.read_log(log, step)) for step in range(6)] == plans
     assert es.read_log(log, 6) is None
-    with es.start(job) as service:
+    with es.start(job, backend="local") as service:
         service.plan(5)
         with pytest.raises(ConfigurationError, match="plan of step 1 is not kept, those from"):
             service.plan(1)
@@ -230,7 +232,7 @@ def test_plans_are_kept_in_a_file_and_told_again_exactly(tmp_path: Path) -> None
 def test_a_planner_needs_nothing_but_metadata(tmp_path: Path) -> None:
     """The same plans of an array of lengths as of the loaders' buffers."""
     job = job_of(tmp_path)
-    with es.start(job) as service:
+    with es.start(job, backend="local") as service:
         plans = [service.plan(step) for step in range(5)]
         parts = []
         for number in range(3):
@@ -243,9 +245,36 @@ def test_a_planner_needs_nothing_but_metadata(tmp_path: Path) -> None:
 
 
 def test_a_state_is_small_and_json(tmp_path: Path) -> None:
-    with es.start(job_of(tmp_path)) as service:
+    with es.start(job_of(tmp_path), backend="local") as service:
         service.plan(5)
         assert len(json.dumps(service.state_dict(4))) < 5000
+
+
+class GivesUp:
+    """Balances, but for one step, after it was drawn."""
+
+    def __init__(self, step: int | None) -> None:
+        self.step = step
+
+    def __call__(self, graph: Any, mesh: Any, step: int) -> Any:
+        plan = balanced(graph, mesh, step)
+        if step == self.step:
+            raise RuntimeError("not this one")
+        return plan
+
+
+def test_the_state_before_a_step_that_failed_draws_it_again(tmp_path: Path) -> None:
+    """What the step had drawn is in no state, so nothing is lost when the strategy is mended."""
+    with es.start(job_of(tmp_path, strategy=GivesUp(None)), backend="local") as service:
+        expected = [to_json(service.plan(step)) for step in range(5)]
+    with es.start(job_of(tmp_path, strategy=GivesUp(3)), backend="local") as service:
+        with pytest.raises(EvenstepError, match="not this one"):
+            service.plan(4)
+        states = [json.loads(json.dumps(service.state_dict(step))) for step in (2, 3)]
+    for step, state in zip((2, 3), states):
+        job = job_of(tmp_path, strategy=GivesUp(None))
+        with es.start(job, backend="local", state=state) as service:
+            assert [to_json(service.plan(s)) for s in range(step, 5)] == expected[step:]
 
 
 # Signals
@@ -258,7 +287,7 @@ def test_weights_that_follow_reports_do_not_depend_on_timing(tmp_path: Path) -> 
     job = job_of(tmp_path, schedule=schedule, prefetch=1)
     histories = []
     for planned_ahead in (0, 1):
-        with es.start(job) as service:
+        with es.start(job, backend="local") as service:
             clients = [service.client(rank) for rank in range(2)]
             taken: list[Any] = []
             for number in range(8):
@@ -287,7 +316,7 @@ def test_signals_of_ranks_are_averaged_and_those_of_later_steps_win() -> None:
 
 
 def test_reports_that_are_no_numbers_are_refused(tmp_path: Path) -> None:
-    with es.start(job_of(tmp_path)) as service:
+    with es.start(job_of(tmp_path), backend="local") as service:
         client = service.client(1)
         with pytest.raises(ConfigurationError, match="before its first step"):
             client.report(loss=1.0)
@@ -300,7 +329,7 @@ def test_reports_that_are_no_numbers_are_refused(tmp_path: Path) -> None:
 
 
 def test_samples_of_a_source_come_in_its_order(tmp_path: Path) -> None:
-    with es.start(job_of(tmp_path), loaders=8, stripe=3) as service:
+    with es.start(job_of(tmp_path), backend="local", loaders=8, stripe=3) as service:
         positions: dict[int, list[int]] = {}
         for number in range(8):
             plan = service.plan(number)
@@ -313,11 +342,17 @@ def test_samples_of_a_source_come_in_its_order(tmp_path: Path) -> None:
 
 def test_too_few_samples_for_the_ranks_is_an_error_where_more_would_come(tmp_path: Path) -> None:
     job = job_of(tmp_path, samples_per_step=3, mesh=es.Mesh(DP=4))
-    with es.start(job) as service, pytest.raises(ConfigurationError, match="draw more samples"):
+    with (
+        es.start(job, backend="local") as service,
+        pytest.raises(ConfigurationError, match="draw more samples"),
+    ):
         next(service.client(0))
 
 
 def test_a_sample_over_max_tokens_is_named(tmp_path: Path) -> None:
     job = job_of(tmp_path, max_tokens=20)
-    with es.start(job) as service, pytest.raises(SampleError, match=r"\w+\[\d+\]\[\d+\]"):
+    with (
+        es.start(job, backend="local") as service,
+        pytest.raises(SampleError, match=r"\w+\[\d+\]\[\d+\]"),
+    ):
         steps_of(service.client(0))

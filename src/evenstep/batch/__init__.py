@@ -1,43 +1,66 @@
-"""From samples to batches: measuring, collating, and what each step says about itself."""
+"""From samples to batches: measuring, collating, and what each step says about itself.
 
-from evenstep.batch.check import check_packed, check_supervised
-from evenstep.batch.forms import (
-    attention_mask,
-    block_mask,
-    to_hugging_face,
-    to_megatron,
-    to_torchtitan,
-)
+Each name is imported on first use: samples are measured in processes that have no use for torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+# At once, as the module has the name of its function: it would take its place later.
 from evenstep.batch.loss_scale import LOSS_SCALING, loss_scale, shard_loss_scale
-from evenstep.batch.measure import Measure, length_of, patches_of, supervised_of
-from evenstep.batch.pack import PackCollator
-from evenstep.batch.pad import PadCollator
-from evenstep.batch.shard import document_lengths, shard_batch, unshard
-from evenstep.batch.step_info import STEP_KEY, StepInfo, StepTotals, attach_step, pop_step
 
-__all__ = [
-    "LOSS_SCALING",
-    "STEP_KEY",
-    "Measure",
-    "PackCollator",
-    "PadCollator",
-    "StepInfo",
-    "StepTotals",
-    "attach_step",
-    "attention_mask",
-    "block_mask",
-    "check_packed",
-    "check_supervised",
-    "document_lengths",
-    "length_of",
-    "loss_scale",
-    "patches_of",
-    "pop_step",
-    "shard_batch",
-    "shard_loss_scale",
-    "supervised_of",
-    "to_hugging_face",
-    "to_megatron",
-    "to_torchtitan",
-    "unshard",
-]
+if TYPE_CHECKING:
+    from evenstep.batch.check import check_packed as check_packed
+    from evenstep.batch.check import check_supervised as check_supervised
+    from evenstep.batch.forms import attention_mask as attention_mask
+    from evenstep.batch.forms import block_mask as block_mask
+    from evenstep.batch.forms import to_hugging_face as to_hugging_face
+    from evenstep.batch.forms import to_megatron as to_megatron
+    from evenstep.batch.forms import to_torchtitan as to_torchtitan
+    from evenstep.batch.measure import Measure as Measure
+    from evenstep.batch.measure import length_of as length_of
+    from evenstep.batch.measure import patches_of as patches_of
+    from evenstep.batch.measure import supervised_of as supervised_of
+    from evenstep.batch.pack import PackCollator as PackCollator
+    from evenstep.batch.pad import PadCollator as PadCollator
+    from evenstep.batch.shard import document_lengths as document_lengths
+    from evenstep.batch.shard import shard_batch as shard_batch
+    from evenstep.batch.shard import unshard as unshard
+    from evenstep.batch.step_info import STEP_KEY as STEP_KEY
+    from evenstep.batch.step_info import StepInfo as StepInfo
+    from evenstep.batch.step_info import StepTotals as StepTotals
+    from evenstep.batch.step_info import attach_step as attach_step
+    from evenstep.batch.step_info import pop_step as pop_step
+
+_HOMES = {
+    "check": ("check_packed", "check_supervised"),
+    "forms": (
+        "attention_mask",
+        "block_mask",
+        "to_hugging_face",
+        "to_megatron",
+        "to_torchtitan",
+    ),
+    "measure": ("Measure", "length_of", "patches_of", "supervised_of"),
+    "pack": ("PackCollator",),
+    "pad": ("PadCollator",),
+    "shard": ("document_lengths", "shard_batch", "unshard"),
+    "step_info": ("STEP_KEY", "StepInfo", "StepTotals", "attach_step", "pop_step"),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = ["LOSS_SCALING", "loss_scale", "shard_loss_scale", *sorted(_HOME_OF)]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'evenstep.batch' has no attribute {name!r}")
+    value = getattr(import_module(f"evenstep.batch.{_HOME_OF[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -8,12 +8,12 @@ no loss either, whatever it says.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 __all__ = [
     "IGNORE_INDEX",
@@ -21,6 +21,7 @@ __all__ = [
     "as_array",
     "copies_inputs",
     "count_supervised",
+    "is_tensor",
     "labels_of",
 ]
 
@@ -39,7 +40,7 @@ def labels_of(sample: Any) -> Any | None:
             if labels is not None:
                 return labels
         return None
-    if isinstance(sample, (torch.Tensor, np.ndarray, list)):
+    if isinstance(sample, (np.ndarray, list)) or is_tensor(sample):
         return None
     for name in LABEL_FIELDS:
         labels = getattr(sample, name, None)
@@ -48,13 +49,21 @@ def labels_of(sample: Any) -> Any | None:
     return None
 
 
+def is_tensor(value: Any) -> bool:
+    """Whether it is a tensor of torch. Found out without torch, since samples are measured in
+    processes that have no other use for it: where it was not imported, nothing is."""
+    # A module that another thread is importing may have no such name yet.
+    kind = getattr(sys.modules.get("torch"), "Tensor", None)
+    return kind is not None and isinstance(value, kind)
+
+
 def as_array(value: Any) -> npt.NDArray[Any]:
     """`value` as an array, without a copy where it is a CPU tensor of a type that NumPy has.
 
     Raises:
         ValueError: nested lists of unequal lengths.
     """
-    if not isinstance(value, torch.Tensor):
+    if not is_tensor(value):
         return np.asarray(value)
     try:
         array: npt.NDArray[Any] = value.numpy()

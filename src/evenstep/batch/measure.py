@@ -14,9 +14,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
-from evenstep.batch.labels import as_array, count_supervised, labels_of
+from evenstep.batch.labels import as_array, count_supervised, is_tensor, labels_of
 from evenstep.errors import ConfigurationError, SampleError
 
 __all__ = ["VISION_GRIDS", "Measure", "length_of", "patches_of", "supervised_of", "tokens_of"]
@@ -204,7 +203,7 @@ def _field(sample: Any, name: str) -> Any | None:
 def tokens_of(sample: Any) -> Any | None:
     if isinstance(sample, Mapping):
         return sample.get("input_ids")
-    if isinstance(sample, (torch.Tensor, np.ndarray)):
+    if isinstance(sample, np.ndarray) or is_tensor(sample):
         return sample
     if isinstance(sample, list) and (not sample or isinstance(sample[0], _NUMBERS)):
         return sample
@@ -216,7 +215,7 @@ def tokens_of(sample: Any) -> Any | None:
 
 def _sequence_length(value: Any) -> int | None:
     """None where `value` is not one sequence of numbers."""
-    if isinstance(value, (torch.Tensor, np.ndarray)):
+    if isinstance(value, np.ndarray) or is_tensor(value):
         return value.shape[0] if value.ndim == 1 else None
     if isinstance(value, (list, tuple)) and (not value or isinstance(value[0], _NUMBERS)):
         return len(value)
@@ -235,7 +234,7 @@ def _pixel_rows(pixels: Any) -> int:
 
 
 def _describe(value: Any) -> str:
-    if isinstance(value, (torch.Tensor, np.ndarray)):
+    if isinstance(value, np.ndarray) or is_tensor(value):
         return f"a {type(value).__name__} of shape {tuple(value.shape)}"
     if isinstance(value, (list, tuple)) and value:
         return f"a {type(value).__name__} of {type(value[0]).__name__}"

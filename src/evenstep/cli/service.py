@@ -6,7 +6,7 @@ import json as json_module
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -72,34 +72,48 @@ def run(
     plan_log: Annotated[
         Path | None, typer.Option(help="File that plans are written to, a line of JSON each.")
     ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(help="Tell the status as JSON over HTTP here: /status, /healthz. 0: any."),
+    ] = None,
+    host: Annotated[
+        str, typer.Option(help="To listen at with --port; 0.0.0.0 for other machines, too.")
+    ] = "127.0.0.1",
     json: Json = False,
 ) -> None:
     """Run a job until its trainers have come to the end of the mixture, or Ctrl-C.
 
-    Trainers take part by evenstep.service.ray.RemoteClient(address, name), each with its own RANK.
+    Trainers take part by evenstep.service.Client(address, name), each with its own RANK.
     With --json the last status is printed when the job has ended.
 
     \b
     Examples:
-      evenstep service run job.py --loaders 4
+      evenstep service run job.py --loaders 4 --port 8099
       evenstep service run jobs.pretrain:job --address 10.0.0.1:6379 --name pretrain
     """
+    from evenstep.service.endpoint import StatusEndpoint
     from evenstep.service.ray import RayService
 
     made = _job(job)
     state = None if resume is None else json_module.loads(resume.read_text())
     note(f"starting {len(made.sources):,} sources for {len(made.tree):,} ranks")
-    with RayService(
-        made,
-        address=address,
-        name=name,
-        loaders=loaders,
-        constructors=constructors,
-        cpus=cpus,
-        state=state,
-        plan_log=plan_log,
-    ) as service:
-        note(f"running; trainers: RemoteClient({service.address!r}, {name!r})")
+    with ExitStack() as stack:
+        service = stack.enter_context(
+            RayService(
+                made,
+                address=address,
+                name=name,
+                loaders=loaders,
+                constructors=constructors,
+                cpus=cpus,
+                state=state,
+                plan_log=plan_log,
+            )
+        )
+        if port is not None:
+            endpoint = stack.enter_context(StatusEndpoint(service, port=port, host=host))
+            note(f"status at {endpoint.url}/status")
+        note(f"running; trainers: es.Client({service.address!r}, {name!r})")
         last: dict[str, Any] = service.status()
         try:
             with _shown() as show:

@@ -1,62 +1,83 @@
 """The service: many sources to the ranks of a trainer's mesh (OVERLORD, section 3).
 
 A `Job` says what there is, and `start` runs it. The roles are plain classes, each with a method for
-each message: `SourceLoader`, `Planner`, `DataConstructor` and `Client`.
+each message: `SourceLoader`, `Planner`, `DataConstructor` and `RankClient`. `Client` is the last of
+these in a trainer's process, of a service on Ray.
+
+Each name is imported on first use: a process that plays one role loads what that role needs, which
+is torch for constructors alone and Ray for none.
 """
+
+from __future__ import annotations
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from evenstep.service.client import Client
-from evenstep.service.collating import vision_fields
-from evenstep.service.data_constructor import DataConstructor
-from evenstep.service.handles import Handle, LocalHandle, Reply
-from evenstep.service.job import Job, Strategy
-from evenstep.service.layout import Layout, SourceShare
-from evenstep.service.loaders import Loaders
-from evenstep.service.local import LocalService
-from evenstep.service.measuring import SUPERVISED
-from evenstep.service.mesh import Mesh
-from evenstep.service.plan_log import read_log
-from evenstep.service.planner import Planner
-from evenstep.service.service_step import Parcel, ServiceStep, SubplanStep
-from evenstep.service.source_loader import Fetched, SourceLoader
-from evenstep.service.start import start
-from evenstep.sources.source import Source
-
 if TYPE_CHECKING:
-    from evenstep.service.ray import RemoteClient as RemoteClient
+    from evenstep.service.client import RankClient as RankClient
+    from evenstep.service.collating import vision_fields as vision_fields
+    from evenstep.service.data_constructor import DataConstructor as DataConstructor
+    from evenstep.service.handles import Handle as Handle
+    from evenstep.service.handles import LocalHandle as LocalHandle
+    from evenstep.service.handles import Reply as Reply
+    from evenstep.service.job import Job as Job
+    from evenstep.service.job import Strategy as Strategy
+    from evenstep.service.layout import Layout as Layout
+    from evenstep.service.layout import SourceShare as SourceShare
+    from evenstep.service.loader_job import LoaderJob as LoaderJob
+    from evenstep.service.loaders import Loaders as Loaders
+    from evenstep.service.local import LocalService as LocalService
+    from evenstep.service.measuring import SUPERVISED as SUPERVISED
+    from evenstep.service.mesh import Mesh as Mesh
+    from evenstep.service.plan_log import read_log as read_log
+    from evenstep.service.planner import Planner as Planner
+    from evenstep.service.ray.client import Client as Client
+    from evenstep.service.service_step import Parcel as Parcel
+    from evenstep.service.service_step import ServiceStep as ServiceStep
+    from evenstep.service.service_step import SubplanStep as SubplanStep
+    from evenstep.service.source_loader import Fetched as Fetched
+    from evenstep.service.source_loader import SourceLoader as SourceLoader
+    from evenstep.service.starting import start as start
+    from evenstep.sources.source import Source as Source
 
-__all__ = [
-    "SUPERVISED",
-    "Client",
-    "DataConstructor",
-    "Fetched",
-    "Handle",
-    "Job",
-    "Layout",
-    "Loaders",
-    "LocalHandle",
-    "LocalService",
-    "Mesh",
-    "Parcel",
-    "Planner",
-    "RemoteClient",
-    "Reply",
-    "ServiceStep",
-    "Source",
-    "SourceLoader",
-    "SourceShare",
-    "Strategy",
-    "SubplanStep",
-    "read_log",
-    "start",
-    "vision_fields",
-]
+_HOME_OF = {
+    "SUPERVISED": "evenstep.service.measuring",
+    "Client": "evenstep.service.ray.client",
+    "DataConstructor": "evenstep.service.data_constructor",
+    "Fetched": "evenstep.service.source_loader",
+    "Handle": "evenstep.service.handles",
+    "Job": "evenstep.service.job",
+    "Layout": "evenstep.service.layout",
+    "LoaderJob": "evenstep.service.loader_job",
+    "Loaders": "evenstep.service.loaders",
+    "LocalHandle": "evenstep.service.handles",
+    "LocalService": "evenstep.service.local",
+    "Mesh": "evenstep.service.mesh",
+    "Parcel": "evenstep.service.service_step",
+    "Planner": "evenstep.service.planner",
+    "RankClient": "evenstep.service.client",
+    "Reply": "evenstep.service.handles",
+    "ServiceStep": "evenstep.service.service_step",
+    "Source": "evenstep.sources.source",
+    "SourceLoader": "evenstep.service.source_loader",
+    "SourceShare": "evenstep.service.layout",
+    "Strategy": "evenstep.service.job",
+    "SubplanStep": "evenstep.service.service_step",
+    "read_log": "evenstep.service.plan_log",
+    "start": "evenstep.service.starting",
+    "vision_fields": "evenstep.service.collating",
+}
+
+__all__ = sorted(_HOME_OF)
 
 
 def __getattr__(name: str) -> Any:
-    if name != "RemoteClient":
+    if name not in _HOME_OF:
         raise AttributeError(f"module 'evenstep.service' has no attribute {name!r}")
-    # Not before it is asked for, so that jobs on one machine need no Ray.
-    return import_module("evenstep.service.ray").RemoteClient
+    value = getattr(import_module(_HOME_OF[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

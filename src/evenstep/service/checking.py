@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from evenstep.errors import ConfigurationError
 from evenstep.graph import DGraph, LoadingPlan
@@ -55,7 +54,7 @@ def check_plan(plan: Any, *, step: int, tree: ClientPlaceTree, samples: SampleTa
 def _check_samples(given: SampleTable, samples: SampleTable) -> None:
     if given is samples:
         return
-    theirs, ours = _keys(given), _keys(samples)
+    theirs, ours = given.keys(), samples.keys()
     if np.array_equal(theirs, ours):
         return
     if len(theirs) != len(np.unique(theirs)):
@@ -74,8 +73,3 @@ def _check_samples(given: SampleTable, samples: SampleTable) -> None:
             f"the strategy's plan has {len(invented):,} samples that were not drawn, such as "
             f"{given.identity(row)}; plan those of the graph"
         )
-
-
-def _keys(samples: SampleTable) -> npt.NDArray[np.int64]:
-    keys: npt.NDArray[np.int64] = (samples.source.astype(np.int64) << 40) + samples.position
-    return keys

@@ -1,4 +1,4 @@
-"""`Client`: the micro-batches of one trainer rank, step by step.
+"""`RankClient`: the micro-batches of one trainer rank, step by step.
 
 It asks its constructor for a few steps beyond the one at hand, `Job.prefetch`, and for no more
 until that one is taken: so memory is bounded, and a trainer that is slow slows down what is
@@ -19,10 +19,10 @@ from evenstep.service.job import Job
 from evenstep.service.service_step import Parcel, ServiceStep
 from evenstep.topology import Place
 
-__all__ = ["Client"]
+__all__ = ["RankClient"]
 
 
-class Client:
+class RankClient:
     """Iterates over ``(micro_batches, step)``. Use it in one thread."""
 
     def __init__(
@@ -124,7 +124,7 @@ class Client:
         self._asked.clear()
         self._closed = True
 
-    def __enter__(self) -> Client:
+    def __enter__(self) -> RankClient:
         return self
 
     def __exit__(self, *_: object) -> None:

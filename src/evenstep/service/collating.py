@@ -1,23 +1,30 @@
-"""What a constructor makes of the samples of a micro-batch, by name or as the user's function."""
+"""What a constructor makes of the samples of a micro-batch, by name or as the user's function.
+
+Torch is imported where something is made of samples, and not where a job is only read.
+"""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import torch
-
 from evenstep.batch.measure import VISION_GRIDS
-from evenstep.batch.memory import cat
-from evenstep.batch.pack import PackCollator
-from evenstep.batch.pad import PadCollator
 from evenstep.errors import ConfigurationError
 
-__all__ = ["COLLATORS", "Collate", "collator_of", "vision_fields"]
+__all__ = [
+    "COLLATORS",
+    "Collate",
+    "check_collate",
+    "collator_of",
+    "masks_first_label",
+    "pads",
+    "vision_fields",
+]
 
 Collate = Callable[[Sequence[Any]], Any]
 
-COLLATORS = {"pack": PackCollator, "pad": PadCollator}
+COLLATORS = ("pack", "pad")
 
 
 def collator_of(given: str | Collate) -> Collate:
@@ -25,20 +32,56 @@ def collator_of(given: str | Collate) -> Collate:
     Raises:
         ConfigurationError: neither a name nor a function.
     """
-    if isinstance(given, str) and given in COLLATORS:
-        collate: Collate = COLLATORS[given]()
-        return collate
-    if isinstance(given, str) or not callable(given):
+    check_collate(given)
+    if not isinstance(given, str):
+        return given
+    from evenstep.batch import PackCollator, PadCollator
+
+    return PackCollator() if given == "pack" else PadCollator()
+
+
+def check_collate(given: Any) -> None:
+    """
+    Raises:
+        ConfigurationError: neither a name nor a function.
+    """
+    if given not in COLLATORS if isinstance(given, str) else not callable(given):
         raise ConfigurationError(
             f"collate={given!r} must be one of {', '.join(COLLATORS)}, or a function from a list "
             "of samples to a batch"
         )
-    return given
+
+
+def masks_first_label(given: str | Collate) -> bool:
+    """Whether rows are packed by `PackCollator` with the first label of each document masked."""
+    if isinstance(given, str):
+        return given == "pack"
+    # There is no object of a class whose module, which needs torch, was not imported.
+    if "evenstep.batch.pack" not in sys.modules:
+        return False
+    from evenstep.batch.pack import PackCollator
+
+    return isinstance(given, PackCollator) and given.mask_first_label
+
+
+def pads(given: str | Collate) -> bool:
+    """Whether rows are padded by `PadCollator`."""
+    if isinstance(given, str):
+        return given == "pad"
+    if "evenstep.batch.pad" not in sys.modules:
+        return False
+    from evenstep.batch.pad import PadCollator
+
+    return isinstance(given, PadCollator)
 
 
 def vision_fields(samples: Sequence[Any]) -> dict[str, Any] | list[Any]:
     """What a vision encoder works on: grids and pixels of all samples, joined in their order. The
     samples themselves where they have no such fields. The default of subplans."""
+    import torch
+
+    from evenstep.batch.memory import cat
+
     joined = {}
     for name in (name for pair in VISION_GRIDS.items() for name in pair):
         found = [s[name] for s in samples if isinstance(s, Mapping) and s.get(name) is not None]

@@ -4,28 +4,33 @@ It builds what its clients fetch, once for each bucket however many of them shar
 the first of them asks. What it built stays until every client that fetches has gone on, so who asks
 twice is given the same twice; then it is let go of, here and at the loaders. A step that is asked
 for after that is built again, from the same plan.
+
+Clients ask ahead, and may ask from several threads: one step is then built while the plan and the
+samples of others are on their way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from evenstep.batch.loss_scale import shard_loss_scale
-from evenstep.errors import ConfigurationError, EvenstepError, InvariantError
+from evenstep.errors import ConfigurationError, EvenstepError
 from evenstep.graph import LoadingPlan
+from evenstep.service.arrivals import Arrivals, Samples
 from evenstep.service.building import BuiltBucket, build, collated, context_shards
 from evenstep.service.collating import vision_fields
-from evenstep.service.handles import Handle, call, results
+from evenstep.service.handles import Handle, call
 from evenstep.service.job import Job
-from evenstep.service.layout import Layout
+from evenstep.service.layout import Layout, StageKey
 from evenstep.service.measuring import SUPERVISED
 from evenstep.service.routing import routes
 from evenstep.service.service_step import Parcel, ServiceStep, SubplanStep
-from evenstep.service.source_loader import StageKey
 
 __all__ = ["DataConstructor"]
 
@@ -35,10 +40,8 @@ class _Step:
     """What was built of a step."""
 
     plan: LoadingPlan
-    samples: dict[StageKey, dict[int, Any]]
-    """By bucket of the plan or of a subplan, samples by row."""
-    held_by: dict[int, list[StageKey]]
-    """By loader, what it has staged for this constructor."""
+    samples: Samples
+    """Those that nothing was built of yet."""
     shards: int
     buckets: dict[int, BuiltBucket] = field(default_factory=dict)
     encoded: dict[StageKey, list[Any]] = field(default_factory=dict)
@@ -48,6 +51,9 @@ class _Step:
 class DataConstructor:
     """See the module docstring."""
 
+    in_threads = True
+    """Messages may come at the same time, in several threads."""
+
     def __init__(
         self,
         job: Job,
@@ -55,6 +61,8 @@ class DataConstructor:
         planner: Handle,
         loaders: Sequence[Handle],
         layout: Layout,
+        *,
+        queued: Callable[[float], None] | None = None,
     ) -> None:
         """
         Args:
@@ -63,6 +71,7 @@ class DataConstructor:
             planner: who says what is in a step.
             loaders: [loaders] where samples are staged.
             layout: which of them has what.
+            queued: called with the seconds that a client waited while others' batches were built.
 
         Raises:
             ConfigurationError: the mesh has no such data-parallel group.
@@ -74,20 +83,23 @@ class DataConstructor:
                 f"buckets={list(buckets)} of a constructor must be data-parallel groups, from 0 to "
                 f"{tree.sizes['DP'] - 1}"
             )
-        self._job, self._planner, self._layout = job, planner, layout
-        self._loaders = list(loaders)
+        self._job, self._planner = job, planner
         self.buckets = tuple(sorted(buckets))
         clients = tree.ranks[:, list(self.buckets)]
         self.clients: tuple[int, ...] = tuple(sorted(clients.ravel().tolist()))
-        self._steps: dict[int, _Step] = {}
+        self._arrivals = Arrivals(self.clients, planner, loaders, layout)
+        self._queued = queued
+        self._lock = threading.Lock()  # of what clients have taken
         self._taken = dict.fromkeys(self.clients, 0)
+        self._building = threading.Lock()  # of what was built
+        self._steps: dict[int, _Step] = {}
 
     # Messages of clients
 
     def fetches(self, step: int, rank: int) -> bool:
         """Whether there is anything in a step that a client asks for itself."""
         self._check(rank)
-        plan = self._plan(step)
+        plan = self._arrivals.plan(step)
         return plan is not None and _fetches(plan, rank)
 
     def deliver(self, step: int, rank: int, taken: int = 0) -> Parcel:
@@ -102,14 +114,19 @@ class DataConstructor:
             EvenstepError: the step could not be planned, read or built. Every client is told so.
         """
         self._check(rank)
-        self._go_on(rank, taken)
-        plan = self._plan(step)
+        self._go_on(rank, taken, begins=step == taken)
+        plan = self._arrivals.plan(step)
         if plan is None:
             return Parcel(step=step, ended=True)
         if not _fetches(plan, rank):
             return Parcel(step=step, fetched_by=_fetched_by(plan, rank))
         try:
-            return self._parcel(self._fetched(plan), rank)
+            samples = self._arrivals.samples(plan)
+            begin = time.perf_counter()
+            with self._building:
+                if self._queued is not None:
+                    self._queued(time.perf_counter() - begin)
+                return self._parcel(self._step(plan, samples), rank)
         except EvenstepError as error:
             call(self._planner, "fail", step + 1, error)
             raise
@@ -117,94 +134,50 @@ class DataConstructor:
     def release(self, rank: int, taken: int) -> None:
         """A client has received the steps below `taken`, and asks for no more now."""
         self._check(rank)
-        self._go_on(rank, taken)
+        self._go_on(rank, taken, begins=False)
+        self._arrivals.flush()
 
     def status(self) -> Mapping[str, Any]:
         """JSON-able."""
         return {
             "buckets": list(self.buckets),
             "clients": list(self.clients),
-            "steps": sorted(self._steps),
+            "steps": sorted(plan.step for plan in self._arrivals.plans()),
             "taken": {str(rank): taken for rank, taken in self._taken.items()},
         }
 
     def close(self) -> None:
         """Lets go of all steps. Harmless the second time."""
-        self._steps.clear()
+        self._arrivals.clear()
+        with self._building:
+            self._steps.clear()
 
-    # Samples
+    def _go_on(self, rank: int, taken: int, *, begins: bool) -> None:
+        """Lets go of steps that no client fetches any more.
 
-    def _plan(self, step: int) -> LoadingPlan | None:
-        if step in self._steps:
-            return self._steps[step].plan
-        plan: LoadingPlan | None = call(self._planner, "plan", step)
-        return plan
-
-    def _fetched(self, plan: LoadingPlan) -> _Step:
-        if plan.step in self._steps:
-            return self._steps[plan.step]
-        wanted: list[StageKey] = [(None, bucket) for bucket in self._buckets_of(plan)]
-        for subplan_name, subplan in plan.subplans.items():
-            wanted += [(subplan_name, bucket) for bucket in self._buckets_of(subplan)]
-        asked: list[tuple[int, StageKey]] = []
-        expected: dict[StageKey, set[int]] = {}
-        for key in wanted:
-            name, bucket = key
-            of = plan if name is None else plan.subplans[name]
-            rows = np.flatnonzero(of.assignment.bucket == bucket)
-            expected[key] = set(rows.tolist())
-            owners = self._layout.owners(plan.samples.source[rows], plan.samples.position[rows])
-            asked += [(loader, key) for loader in np.unique(owners).tolist()]
-        samples: dict[StageKey, dict[int, Any]] = {key: {} for key in wanted}
-        for attempt in range(2):
-            replies = [
-                self._loaders[loader].start("fetch", plan.step, bucket, name)
-                for loader, (name, bucket) in asked
-            ]
-            missing = []
-            for (loader, key), fetched in zip(asked, results(replies)):
-                if fetched is None:
-                    missing.append((loader, key))
-                else:
-                    samples[key].update(zip(fetched.rows.tolist(), fetched.samples))
-            if not missing:
-                break
-            if attempt == 0:
-                call(self._planner, "restage", plan.step)
-        for key, rows_wanted in expected.items():
-            if samples[key].keys() != rows_wanted:
-                raise InvariantError(
-                    f"step {plan.step}: bucket {key} has {len(rows_wanted)} samples, and "
-                    f"{len(samples[key])} were staged for it"
-                )
-        held_by: dict[int, list[StageKey]] = {}
-        for loader, key in asked:
-            held_by.setdefault(loader, []).append(key)
-        step = _Step(plan, samples, held_by, context_shards(self._job, plan))
-        self._steps[plan.step] = step
-        return step
-
-    def _buckets_of(self, plan: LoadingPlan) -> list[int]:
-        """That clients of this constructor fetch."""
-        delivery = plan.delivery
-        mine = np.isin(delivery.fetched_by, self.clients)
-        fetched: list[int] = np.unique(delivery.bucket[mine]).tolist()
-        return fetched
-
-    def _go_on(self, rank: int, taken: int) -> None:
-        if taken < self._taken[rank]:
-            self._taken[rank] = taken  # a client that was begun anew goes back
-            return
-        self._taken[rank] = taken
-        for number in [n for n in self._steps if n < taken]:
-            step = self._steps[number]
-            waiting = [rank for rank in self.clients if self._taken[rank] <= number]
-            if not any(_fetches(step.plan, rank) for rank in waiting):
-                for loader, keys in step.held_by.items():
-                    call(self._loaders[loader], "release", number, keys)
-                del self._steps[number]
+        Args:
+            begins: whether it may be the first message of a client that was begun anew. Any other
+                that says less than was known has been overtaken on its way.
+        """
+        with self._lock:
+            if begins or taken > self._taken[rank]:
+                self._taken[rank] = taken
+            here = {plan.step: plan for plan in self._arrivals.plans()}
+            here.update({number: step.plan for number, step in list(self._steps.items())})
+            for plan in [plan for number, plan in here.items() if number < taken]:
+                waiting = [each for each in self.clients if self._taken[each] <= plan.step]
+                if not any(_fetches(plan, each) for each in waiting):
+                    self._arrivals.forget(plan.step)
+                    self._steps.pop(plan.step, None)
 
     # Parcels
+
+    def _step(self, plan: LoadingPlan, samples: Samples) -> _Step:
+        step = self._steps.get(plan.step)
+        if step is None:
+            step = _Step(plan, samples, context_shards(self._job, plan))
+            self._steps[plan.step] = step
+        return step
 
     def _parcel(self, step: _Step, rank: int) -> Parcel:
         plan, place = step.plan, self._job.tree.place(rank)

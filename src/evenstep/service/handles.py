@@ -1,8 +1,9 @@
 """How one role calls another: through a handle, never through the object.
 
-A handle has one method, `start`, which names a message of the role and gives a `Reply`; what the
-reply is waited for, it is had by `result`. In one process a handle is the object and little else;
-between processes it is an actor, and `start` sends the message at once.
+A handle has `start`, which names a message of the role and gives a `Reply`; what the reply is
+waited for, it is had by `result`. In one process a handle is the object and little else; between
+processes it is an actor, and `start` sends the message at once. What goes to the same role at the
+same time goes in one, by `start_all`: between processes each message has its price.
 
 Roles call in one direction only (clients call constructors, those call the planner and loaders, and
 the planner calls loaders), so that whoever waits is never waited for by the one that it waits for.
@@ -13,7 +14,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-__all__ = ["Handle", "LocalHandle", "LocalReply", "Reply", "call", "results"]
+__all__ = ["Handle", "LocalHandle", "LocalReply", "Message", "Reply", "call", "results"]
+
+Message = tuple[str, tuple[Any, ...]]
+"""The name of a method and its arguments."""
 
 
 class Reply(Protocol):
@@ -29,6 +33,11 @@ class Handle(Protocol):
 
     def start(self, message: str, *arguments: Any) -> Reply:
         """Sends a message, the name of a method, and does not wait."""
+        ...
+
+    def start_all(self, messages: Sequence[Message]) -> Reply:
+        """The same with several, done in this order. The reply is a list of answers; what one of
+        them raises is raised, and those behind it are not done."""
         ...
 
 
@@ -80,3 +89,6 @@ class LocalHandle:
 
     def start(self, message: str, *arguments: Any) -> Reply:
         return LocalReply(lambda: getattr(self._role, message)(*arguments))
+
+    def start_all(self, messages: Sequence[Message]) -> Reply:
+        return LocalReply(lambda: [getattr(self._role, name)(*given) for name, given in messages])

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import pickle
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any
 
-from evenstep.batch.pack import PackCollator
-from evenstep.batch.pad import PadCollator
 from evenstep.errors import ConfigurationError
 from evenstep.graph import DGraph, LoadingPlan
 from evenstep.plan.checks import check_at_least, check_given
@@ -20,11 +17,13 @@ from evenstep.plan.mixing import LengthCurriculum, Mixture, Schedule
 from evenstep.plan.mixing.stop import ALL_REPEATED, REPEAT, stop_rule
 from evenstep.plan.sharding import METHODS, Sharding
 from evenstep.plan.sharding.choice import check_methods
-from evenstep.service.collating import Collate, collator_of
+from evenstep.service.collating import Collate, check_collate, collator_of, masks_first_label, pads
+from evenstep.service.layout import SourceShare
+from evenstep.service.loader_job import LoaderJob
 from evenstep.service.measuring import MODALITIES, SUPERVISED, SampleMeasure
 from evenstep.service.mesh import mesh_of
-from evenstep.service.travels import check_travels
 from evenstep.sources.source import Source
+from evenstep.sources.travels import check_travels, packed
 from evenstep.topology import ClientPlaceTree
 
 __all__ = ["Job", "Strategy"]
@@ -148,11 +147,10 @@ class Job:
 
     @property
     def measure(self) -> SampleMeasure:
-        packs = isinstance(self.collator, PackCollator) and self.collator.mask_first_label
         return SampleMeasure(
             modalities=self.modalities,
             supervised=self.supervised,
-            packed=packs,
+            packed=masks_first_label(self.collate),
             counted=self.counted[0],
         )
 
@@ -227,6 +225,40 @@ class Job:
         text = json.dumps(about, sort_keys=True, default=_named)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
+    def for_loader(self, shares: Sequence[SourceShare | str], number: int = 0) -> LoaderJob:
+        """What a Source Loader is told.
+
+        Args:
+            shares: of sources, or names for whole ones.
+            number: which loader of the job it is.
+
+        Raises:
+            ConfigurationError: a source that the job does not have.
+        """
+        given = [s if isinstance(s, SourceShare) else SourceShare(source=s) for s in shares]
+        by_name = {source.name: source for source in self.sources}
+        unknown = [share.source for share in given if share.source not in by_name]
+        if unknown:
+            raise ConfigurationError(
+                f"loader {number} was given source {unknown[0]!r}, which the job does not have"
+            )
+        return LoaderJob(
+            number=number,
+            sources=tuple(by_name[share.source] for share in given),
+            shares=tuple(given),
+            measure=self.measure,
+            columns=self.columns,
+            seed=self.seed,
+            passes=self.passes,
+            workers=self.workers,
+            buffer_size=self.buffer_size,
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Fields alone: who is sent a job may have no use for what was worked out from it, such as
+        a collate function, which needs torch."""
+        return {each.name: getattr(self, each.name) for each in fields(self)}
+
     # Construction
 
     def _read_sources(self) -> None:
@@ -287,16 +319,12 @@ class Job:
             raise ConfigurationError(
                 f"loss_reduction={self.loss_reduction!r} must be one of {', '.join(_REDUCTIONS)}"
             )
-        collator = self.collator
+        check_collate(self.collate)
         if isinstance(self.sharding, str):
             object.__setattr__(self, "sharding", (self.sharding,))
         if self.sharding is not None and not callable(self.sharding):
             check_methods(self.sharding)
-        if (
-            self.tree.sizes["CP"] > 1
-            and self.sharding is not None
-            and isinstance(collator, PadCollator)
-        ):
+        if self.tree.sizes["CP"] > 1 and self.sharding is not None and pads(self.collate):
             raise ConfigurationError(
                 f"the mesh has CP={self.tree.sizes['CP']}, and padded rows are not cut over "
                 "context-parallel ranks; choose collate='pack', or sharding=None if each of them "
@@ -308,15 +336,10 @@ class Job:
                     f"subplan_collate of {name!r} is {function!r}; give a function from a list of "
                     "samples to a batch"
                 )
-        for source in self.sources if self.workers else ():
-            try:
-                pickle.dumps(source)
-            except Exception as error:
-                raise ConfigurationError(
-                    f"source {source.name!r} cannot be sent to worker processes "
-                    f"({type(error).__name__}: {error}); choose workers=0, or define what it holds "
-                    "at the top level of a module"
-                ) from error
+        if self.workers:
+            packed("what samples of the job are measured by", self.measure)
+            for source in self.sources:
+                packed(f"source {source.name!r}", source)
 
 
 def _files(source: Source) -> None:

@@ -15,15 +15,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.graph import LoaderWork, LoadingPlan, loader_do_plan
+from evenstep.graph import LoaderWork, LoadingPlan
 from evenstep.plan.checks import check_at_least
 
-__all__ = ["Layout", "SourceShare", "work_of"]
+__all__ = ["Layout", "SourceShare", "StageKey", "works_of"]
 
 Int64Array = npt.NDArray[np.int64]
 
 STRIPE = 64
 """Positions of a stripe."""
+
+StageKey = tuple[str | None, int]
+"""Where samples are staged within a step: the name of the subplan, None for the plan itself, and
+the bucket."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,30 +88,56 @@ class Layout:
 
     def owners(self, source: npt.NDArray[np.integer[Any]], position: Int64Array) -> Int64Array:
         """[samples] the loader that has each, by numbers of sources and positions."""
-        owner = np.empty(len(source), np.int64)
-        for number in np.unique(source).tolist():
+        owner: Int64Array = self._first_owner[source]
+        for number in self._shared:
             rows = np.flatnonzero(source == number)
             for loader, share in self.of_source[self.sources[number]]:
                 owner[rows[share.owns(position[rows])]] = loader
         return owner
 
+    @cached_property
+    def _first_owner(self) -> Int64Array:
+        """[sources] the first loader that has some of each."""
+        return np.array([self.of_source[name][0][0] for name in self.sources], np.int64)
 
-def work_of(plan: LoadingPlan, shares: Sequence[SourceShare]) -> LoaderWork:
-    """The share of a plan of the loader that has these shares of sources."""
-    work = loader_do_plan(plan, [share.source for share in shares])
-    if all(share.parts == 1 for share in shares):
-        return work
-    by_name = {share.source: share for share in shares}
-    mine = np.zeros(len(work.rows), np.bool_)
-    for number in np.unique(work.samples.source).tolist():
-        rows = np.flatnonzero(work.samples.source == number)
-        share = by_name[work.samples.sources[number]]
-        mine[rows] = share.owns(work.samples.position[rows])
-    kept = np.flatnonzero(mine)
-    return LoaderWork(
-        step=work.step,
-        rows=work.rows[kept],
-        samples=work.samples[kept],
-        bucket=work.bucket[kept],
-        subplans={name: bucket[kept] for name, bucket in work.subplans.items()},
-    )
+    @cached_property
+    def _shared(self) -> list[int]:
+        """Sources that several loaders have."""
+        return [n for n, name in enumerate(self.sources) if len(self.of_source[name]) > 1]
+
+
+def works_of(
+    plan: LoadingPlan, layout: Layout, keys: Sequence[StageKey] | None = None
+) -> list[LoaderWork]:
+    """[loaders] the share of each in a plan.
+
+    Args:
+        keys: buckets whose samples are to be staged; None is all of them.
+    """
+    samples = plan.samples
+    owner = layout.owners(samples.source, samples.position)
+    order = ((owner * len(layout.sources) + samples.source) << 40) + samples.position
+    ends = np.bincount(owner, minlength=len(layout.shares)).cumsum()
+    return [
+        LoaderWork(
+            step=plan.step,
+            rows=rows,
+            samples=samples[rows],
+            bucket=_only(plan.assignment.bucket[rows], None, keys),
+            subplans={
+                name: _only(subplan.assignment.bucket[rows], name, keys)
+                for name, subplan in plan.subplans.items()
+            },
+        )
+        for rows in np.split(order.argsort(), ends[:-1])
+    ]
+
+
+def _only(
+    bucket: npt.NDArray[np.integer[Any]], subplan: str | None, keys: Sequence[StageKey] | None
+) -> Int64Array:
+    """Buckets of samples, -1 for those that are not among the keys."""
+    if keys is not None:
+        wanted = [number for name, number in keys if name == subplan]
+        bucket = np.where(np.isin(bucket, wanted), bucket, -1)
+    return bucket.astype(np.int64)

@@ -16,14 +16,17 @@ import numpy.typing as npt
 
 from evenstep.graph import LoadingPlan
 from evenstep.plan.samples import SampleTable
-from evenstep.service.handles import Handle, call, results
-from evenstep.service.layout import Layout, work_of
+from evenstep.service.handles import Handle, Message, Reply, call, results
+from evenstep.service.layout import Layout, StageKey, works_of
 from evenstep.service.preparing import Failure
 from evenstep.service.source_buffer import Ahead
 
 __all__ = ["Loaders"]
 
 Int64Array = npt.NDArray[np.int64]
+
+
+_STEPS = 3  # like the last, of which it is known what they would draw
 
 
 @dataclass
@@ -49,18 +52,16 @@ class Loaders:
         handles: Sequence[Handle],
         *,
         columns: Sequence[str] = (),
-        read_ahead: bool = False,
     ) -> None:
         """
         Args:
             layout: which loader has what.
             handles: [loaders]
             columns: of lengths.
-            read_ahead: tell loaders to fill their buffers after each plan, without waiting.
         """
         self.layout = layout
         self.handles = list(handles)
-        self._columns, self._read_ahead = tuple(columns), read_ahead
+        self._columns = tuple(columns)
         self._known: dict[int, _Known] = {}
 
     def describe(self) -> dict[str, dict[str, Any]]:
@@ -78,63 +79,108 @@ class Loaders:
         Raises:
             SampleError: one of these samples cannot be had.
         """
+        return self.ahead_of_many(*(np.array([n], np.int64) for n in (source, position, count)))
+
+    def ahead_of_many(
+        self, sources: Int64Array, positions: Int64Array, counts: Int64Array
+    ) -> SampleTable:
+        """See `evenstep.plan.samples.BulkMetadata`. Loaders are asked all at once, each of all the
+        sources that it has.
+
+        Raises:
+            SampleError: one of these samples cannot be had; where it is several, that of the source
+                that comes first.
+        """
+        numbers, begins = sources.tolist(), positions.tolist()
+        ends = (positions + counts).tolist()
+        short = []
+        for source, position, end in zip(numbers, begins, ends):
+            known = self._from(source, position)
+            if known.end < end and not known.over and known.failure is None:
+                short.append((source, known.end, end - known.end))
+        if short:
+            self._ask(short)
+        parts = []
+        for source, position, end in zip(numbers, begins, ends):
+            known = self._known[source]
+            if known.failure is not None and known.failure.position < end:
+                raise known.failure.error
+            first, last = known.rows[:, 0].searchsorted((position, end)).tolist()
+            parts.append(known.rows[first:last])
+        return self._table(np.repeat(sources, [len(part) for part in parts]), parts)
+
+    def _from(self, source: int, position: int) -> _Known:
+        """What is known of a source, about a position from which something is asked."""
         known = self._known.get(source)
         if known is None or not known.begin <= position <= known.end:
             none = np.empty((0, 3 + len(self._columns)), np.int64)
-            known = _Known(none, position, position, False, None)
-            self._known[source] = known
+            known = self._known[source] = _Known(none, position, position, False, None)
         if known.asked is None:
             known.asked = position
-        end = position + count
-        if known.end < end and not known.over and known.failure is None:
+        return known
+
+    def _ask(self, short: Sequence[tuple[int, int, int]]) -> None:
+        """Learns more of sources: of each from a position on, so many positions."""
+        asked: list[list[Message]] = [[] for _ in self.handles]
+        about: list[list[int]] = [[] for _ in self.handles]
+        for source, position, count in short:
             name = self.layout.sources[source]
-            asked = [
-                self.handles[loader].start("ahead", name, known.end, end - known.end)
-                for loader, _ in self.layout.of_source[name]
-            ]
-            _add(known, _merged(results(asked)))
-        if known.failure is not None and known.failure.position < end:
-            raise known.failure.error
-        first, last = known.rows[:, 0].searchsorted((position, end)).tolist()
-        return self._table(source, known.rows[first:last])
+            for loader, _ in self.layout.of_source[name]:
+                asked[loader].append(("ahead", (name, position, count)))
+                about[loader].append(source)
+        self._learn(about, [h.start_all(m) if m else None for h, m in zip(self.handles, asked)])
 
     def refresh(self) -> None:
-        """Learns what loaders have buffered meanwhile, by one question to each, and forgets what
-        has been drawn. Before each step; without it all is the same, by more questions."""
-        asked: list[list[tuple[int, str, int]]] = [[] for _ in self.handles]
+        """Learns what loaders have buffered meanwhile, by one question to each of which too little
+        is known for another step like the last, and forgets what has been drawn. Before each step;
+        without it all is the same, by more questions."""
+        asked: list[list[tuple[str, int]]] = [[] for _ in self.handles]
+        about: list[list[int]] = [[] for _ in self.handles]
+        lacking = [False] * len(self.handles)
         for source, known in self._known.items():
+            drawn = 0
             if known.asked is not None:
-                first = int(known.rows[:, 0].searchsorted(known.asked))
-                known.rows, known.begin, known.asked = known.rows[first:], known.asked, None
+                drawn = int(known.rows[:, 0].searchsorted(known.asked))
+                known.rows, known.begin, known.asked = known.rows[drawn:], known.asked, None
             if not known.over and known.failure is None:
                 name = self.layout.sources[source]
                 for loader, _ in self.layout.of_source[name]:
-                    asked[loader].append((source, name, known.end))
-        busy = [loader for loader, wanted in enumerate(asked) if wanted]
+                    asked[loader].append((name, known.end))
+                    about[loader].append(source)
+                    lacking[loader] |= len(known.rows) < _STEPS * max(drawn, 1)
         replies = [
-            self.handles[loader].start("buffered", [(name, at) for _, name, at in asked[loader]])
-            for loader in busy
+            handle.start("buffered", each) if lacks else None
+            for handle, each, lacks in zip(self.handles, asked, lacking)
         ]
+        self._learn(about, replies)
+
+    def _learn(self, about: Sequence[Sequence[int]], replies: Sequence[Reply | None]) -> None:
+        """
+        Args:
+            about: [loaders] sources that each was asked about.
+            replies: [loaders] None where it was not asked.
+        """
+        busy = [sources for sources, reply in zip(about, replies) if reply is not None]
         told: dict[int, list[Ahead]] = {}
-        for loader, answers in zip(busy, results(replies)):
-            for (source, _, _), answer in zip(asked[loader], answers):
+        for sources, answers in zip(busy, results([r for r in replies if r is not None])):
+            for source, answer in zip(sources, answers):
                 told.setdefault(source, []).append(answer)
         for source, parts in told.items():
             _add(self._known[source], _merged(parts))
 
     # Plans
 
-    def stage(self, plan: LoadingPlan) -> None:
-        """Has every loader stage its share, and waits until it is done."""
+    def stage(self, plan: LoadingPlan, keys: Sequence[StageKey] | None = None) -> None:
+        """Has every loader stage its share, or of it only some buckets, and waits until it is
+        done."""
         replies = [
-            handle.start("stage", work_of(plan, shares))
-            for handle, shares in zip(self.handles, self.layout.shares)
+            handle.start("stage", work)
+            for handle, work, shares in zip(
+                self.handles, works_of(plan, self.layout, keys), self.layout.shares
+            )
             if shares
         ]
         results(replies)
-        if self._read_ahead:
-            for handle in self.handles:
-                handle.start("fill")
 
     def status(self) -> list[Mapping[str, Any]]:
         """[loaders]"""
@@ -144,14 +190,17 @@ class Loaders:
         for handle in self.handles:
             call(handle, "close")
 
-    def _table(self, source: int, rows: Int64Array) -> SampleTable:
-        return SampleTable(
-            sources=self.layout.sources,
-            source=np.full(len(rows), source, np.int32),
-            position=rows[:, 0],
-            shard=rows[:, 1].astype(np.int32),
-            index=rows[:, 2],
-            lengths={name: rows[:, 3 + k] for k, name in enumerate(self._columns)},
+    def _table(self, source: Int64Array, parts: Sequence[Int64Array]) -> SampleTable:
+        columns = np.concatenate(parts).T.copy()
+        return SampleTable.unchecked(
+            self.layout.sources,
+            {
+                "source": source.astype(np.int32),
+                "position": columns[0],
+                "shard": columns[1].astype(np.int32),
+                "index": columns[2],
+            },
+            {name: columns[3 + k] for k, name in enumerate(self._columns)},
         )
 
 

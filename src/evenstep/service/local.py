@@ -12,8 +12,7 @@ from typing import Any
 from evenstep.errors import ConfigurationError
 from evenstep.graph import LoadingPlan
 from evenstep.plan.checks import check_at_least
-from evenstep.service.client import Client
-from evenstep.service.data_constructor import DataConstructor
+from evenstep.service.client import RankClient
 from evenstep.service.handles import LocalHandle
 from evenstep.service.job import Job
 from evenstep.service.layout import STRIPE, Layout
@@ -54,11 +53,13 @@ class LocalService:
         """
         self.job = job
         self._closed = False
+        from evenstep.service.data_constructor import DataConstructor  # which needs torch
+
         layout = Layout.deal(job.names, loaders, stripe=stripe)
         self._loaders: list[SourceLoader] = []
         try:
             for number, shares in enumerate(layout.shares):
-                self._loaders.append(SourceLoader(job, shares, number))
+                self._loaders.append(SourceLoader(job.for_loader(shares, number)))
             handles = [LocalHandle(loader) for loader in self._loaders]
             metadata = Loaders(layout, handles, columns=job.columns)
             self._planner = Planner(job, metadata, plan_log=plan_log)
@@ -73,9 +74,9 @@ class LocalService:
         except BaseException:
             self.close()
             raise
-        self._clients: list[Client] = []
+        self._clients: list[RankClient] = []
 
-    def client(self, rank: int | None = None, **place: int) -> Client:
+    def client(self, rank: int | None = None, **place: int) -> RankClient:
         """The client of a rank, or of its coordinates: ``client(PP=0, DP=1, CP=0, TP=0)``, those
         left out 0. Another call gives another client of it, that begins with the first step.
 
@@ -85,7 +86,7 @@ class LocalService:
         self._check_open()
         rank = rank_of(self.job, rank, place)
         having = next(c for c in self._constructors if rank in c.clients)
-        client = Client(
+        client = RankClient(
             self.job, rank, LocalHandle(having), LocalHandle(self._planner), step=self._first
         )
         self._clients.append(client)

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
 import numpy as np
-import torch
+
+from evenstep.batch.labels import is_tensor
 
 __all__ = ["STAGES", "Published", "Waits", "payload_bytes"]
 
@@ -25,7 +26,7 @@ _NUMBER = 8
 
 def payload_bytes(value: Any) -> int:
     """Bytes of the tensors, arrays, text and numbers in a value; what holds them is not counted."""
-    if isinstance(value, (torch.Tensor, np.ndarray)):
+    if isinstance(value, np.ndarray) or is_tensor(value):
         return int(value.nbytes)
     if isinstance(value, (str, bytes)):
         return len(value)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,22 @@ from typing import Any
 from evenstep.errors import ConfigurationError
 from evenstep.graph import LoadingPlan, from_json, to_json
 from evenstep.plan.mixing import DrawRecord
+from evenstep.plan.mixing.state import MixtureState
+from evenstep.plan.samples import SampleTable
 
-__all__ = ["LoggedPlan", "PlanLog", "read_log"]
+__all__ = ["LoggedPlan", "PlanLog", "PlannerState", "read_log"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannerState:
+    """What the planner knows before a step. It never changes, and is small: it is written out only
+    where it is asked for."""
+
+    step: int
+    mixture: MixtureState
+    carried: SampleTable
+    signals: Sequence[Sequence[Any]]
+    """Reports that do not count yet; see `Signals.to_list`."""
 
 
 @dataclass(frozen=True)
@@ -27,8 +42,8 @@ class LoggedPlan:
     plan: LoadingPlan
     record: DrawRecord
     """Of the draws."""
-    before: dict[str, Any]
-    """The planner's state from which the step was planned."""
+    before: PlannerState
+    """From which the step was planned."""
 
 
 class PlanLog:

@@ -15,7 +15,7 @@ import copy
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from evenstep.errors import ConfigurationError, EvenstepError, MismatchError, SampleError
@@ -24,7 +24,8 @@ from evenstep.plan.mixing import Mixture
 from evenstep.plan.samples import Metadata, SampleTable
 from evenstep.service.checking import check_plan
 from evenstep.service.job import Job
-from evenstep.service.plan_log import LoggedPlan, PlanLog
+from evenstep.service.layout import StageKey
+from evenstep.service.plan_log import LoggedPlan, PlanLog, PlannerState
 from evenstep.service.signals import Signals
 
 __all__ = ["Planner", "Stages"]
@@ -41,7 +42,7 @@ class Stages(Protocol):
 
     def refresh(self) -> None: ...
 
-    def stage(self, plan: LoadingPlan) -> None: ...
+    def stage(self, plan: LoadingPlan, keys: Sequence[StageKey] | None = None) -> None: ...
 
 
 class Planner:
@@ -69,7 +70,8 @@ class Planner:
         self._ended_at: int | None = None
         self._failure: Exception | None = None
         self._failed_at = 0
-        self._drawn = dict.fromkeys(job.names, 0)
+        self._stopped: PlannerState | None = None
+        """Before the step that failed, of which something may have been drawn."""
 
     @property
     def step(self) -> int:
@@ -97,26 +99,30 @@ class Planner:
                 return self._log.plan(step)
             if self._ended_at is not None:
                 return None
+            before = self._state()
             try:
-                self._plan_next()
-            except EvenstepError as error:
-                self.fail(self._step, error)
-                raise
+                self._plan_next(before)
             except Exception as error:
-                told = _told(error, self._step)
+                told = error if isinstance(error, EvenstepError) else _told(error, self._step)
+                self._stopped = before
                 self.fail(self._step, told)
+                if told is error:
+                    raise
                 raise told from error
 
-    def restage(self, step: int) -> None:
+    def restage(self, step: int, keys: Sequence[StageKey] | None = None) -> None:
         """Stages a planned step again, for a constructor that found it released or lost. Loaders
         that have it staged do nothing.
+
+        Args:
+            keys: the buckets that it lacks; what others have released stays released. None is all.
 
         Raises:
             ConfigurationError: its plan is not kept.
             MismatchError: a sample has changed since.
         """
         if self._loaders is not None:
-            self._loaders.stage(self._log.plan(step))
+            self._loaders.stage(self._log.plan(step), keys)
 
     def report(self, step: int, rank: int, signals: Mapping[str, Any]) -> None:
         """What a rank has found in a step, such as ``{"loss_by_source": {"web": 2.1}}``; see
@@ -153,16 +159,16 @@ class Planner:
             ConfigurationError: the step is not planned yet, or its plan is not kept.
         """
         if step is None or step == self._step:
-            return self._state()
+            return self._written(self._state())
         logged = self._log.get(step)
         if logged is None and self._ended_at is not None and step > self._step:
-            return self._state()
+            return self._written(self._state())
         if logged is None:
             raise ConfigurationError(
                 f"the state before step {step} is not there: step {self._step} is planned next, "
                 f"and {self._job.plans_kept} steps are kept (plans_kept= of Job)"
             )
-        return copy.deepcopy(logged.before)
+        return self._written(logged.before)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on from a state. The mesh, the strategy and weights may be others; plans kept until
@@ -197,8 +203,7 @@ class Planner:
         self._signals = Signals(self._job.prefetch)
         self._signals.load(state["signals"])
         self._step = int(state["step"])
-        self._drawn = {name: int(state["drawn"].get(name, 0)) for name in self._job.names}
-        self._ended_at, self._failure = None, None
+        self._ended_at, self._failure, self._stopped = None, None, None
         self._log.clear()
 
     def status(self) -> dict[str, Any]:
@@ -208,7 +213,7 @@ class Planner:
             "step": self._step,
             "ended_at": self._ended_at,
             "failed": None if self._failure is None else str(self._failure),
-            "drawn": dict(self._drawn),
+            "drawn": dict(zip(self._job.names, self._mixture.state.counts.tolist())),
             "carried": len(self._carried),
             "left_over": len(self._carried) if self._ended_at is not None else 0,
             "imbalance": None if last is None else last.plan.imbalance,
@@ -219,12 +224,11 @@ class Planner:
 
     # Planning
 
-    def _plan_next(self) -> None:
+    def _plan_next(self, before: PlannerState) -> None:
         job, step = self._job, self._step
         if self._mixture.ended and not len(self._carried):
             self._ended_at = step
             return
-        before = self._state()
         if self._loaders is not None:
             self._loaders.refresh()
         signals = self._signals.take(step)
@@ -252,15 +256,15 @@ class Planner:
                 "graph.mix(), for the job's own weights, or graph.mix(weights)"
             )
         drawn = self._mixture.draw(step, self._metadata)
-        samples = SampleTable.concatenate([self._carried, drawn])
+        samples = drawn
+        if len(self._carried):
+            samples = SampleTable.concatenate([self._carried, drawn])
         plan = check_plan(made, step=step, tree=job.tree, samples=samples)
         self._check_room(plan)
         if self._loaders is not None:
             self._loaders.stage(plan)
         assert self._mixture.record is not None
         self._log.add(LoggedPlan(plan, self._mixture.record, before))
-        for name, count in self._mixture.record.counts.items():
-            self._drawn[name] += count
         self._carried, self._buckets, self._step = plan.carried, plan.buckets, step + 1
 
     def _too_few(self) -> bool:
@@ -276,8 +280,6 @@ class Planner:
         """What is left over is in the state as carried samples."""
         drawn = self._mixture.draw(step, self._metadata)
         self._carried = SampleTable.concatenate([self._carried, drawn])
-        for name, count in zip(drawn.sources, drawn.counts().tolist()):
-            self._drawn[name] += count
         self._ended_at = step
 
     def _check_room(self, plan: LoadingPlan) -> None:
@@ -299,17 +301,28 @@ class Planner:
     def _new_mixture(self) -> Mixture:
         return self._job.mixture(self._sizes)
 
-    def _state(self) -> dict[str, Any]:
+    def _state(self) -> PlannerState:
+        """Before the step that is planned next."""
+        if self._stopped is not None:
+            return self._stopped
+        return PlannerState(
+            step=self._step,
+            mixture=self._mixture.state,
+            carried=self._carried,
+            signals=self._signals.to_list(),
+        )
+
+    def _written(self, state: PlannerState) -> dict[str, Any]:
         return {
             "version": _VERSION,
             "job": self._job.fingerprint,
             "contents": dict(self._contents),
             "columns": list(self._job.columns),
-            "step": self._step,
-            "mixture": self._mixture.state_dict(),
-            "carried": self._carried.to_dict(),
-            "signals": self._signals.to_list(),
-            "drawn": dict(self._drawn),
+            "step": state.step,
+            "mixture": self._mixture.state_dict(state.mixture),
+            "carried": state.carried.to_dict(),
+            "signals": copy.deepcopy(state.signals),
+            "drawn": dict(zip(self._job.names, state.mixture.counts.tolist())),
         }
 
 

@@ -15,10 +15,11 @@ from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from evenstep.errors import LoaderDiedError, SampleError
+from evenstep.errors import ConfigurationError, LoaderDiedError, SampleError
 from evenstep.service.measuring import SampleMeasure
 from evenstep.sources.reader import Item
 from evenstep.sources.source import Source
+from evenstep.sources.travels import packed
 
 __all__ = ["Failure", "Prepared", "Preparer"]
 
@@ -85,13 +86,13 @@ class Preparer:
     def _by_workers(
         self, source: str, items: Sequence[Item]
     ) -> tuple[list[Prepared], SampleError | None]:
-        plain = _plain(items)
+        plain, of = _plain(items), f"a sample of source {source!r}"
         made: list[Prepared] = []
         try:
             if self._pool is None:
                 self._pool = self._started()
             sent = [
-                self._pool.submit(_work, source, pickle.dumps(plain[begin : begin + _CHUNK]))
+                self._pool.submit(_work, source, packed(of, plain[begin : begin + _CHUNK]))
                 for begin in range(0, len(plain), _CHUNK)
             ]
             for reply in sent:
@@ -108,7 +109,7 @@ class Preparer:
         return made, None
 
     def _started(self) -> ProcessPoolExecutor:
-        kinds = pickle.dumps((self._sources, self._measure))
+        kinds = packed(f"what {self._name} reads", (self._sources, self._measure))
         return ProcessPoolExecutor(
             self._workers,
             mp_context=multiprocessing.get_context("spawn"),
@@ -139,12 +140,16 @@ def _prepared(
 
 # In a worker process
 
-_kinds: tuple[Mapping[str, Source], SampleMeasure] | None = None
+_kinds: tuple[Mapping[str, Source], SampleMeasure] | Exception | None = None
+"""The error where it could not be read."""
 
 
 def _begin(kinds: bytes) -> None:
     global _kinds
-    _kinds = pickle.loads(kinds)
+    try:
+        _kinds = pickle.loads(kinds)
+    except Exception as error:  # of what is imported for it
+        _kinds = error
     threading.Thread(target=_leave_with_parent, daemon=True).start()
 
 
@@ -158,6 +163,12 @@ def _leave_with_parent() -> None:
 
 def _work(source: str, items: bytes) -> bytes:
     assert _kinds is not None
+    if isinstance(_kinds, Exception):
+        raise ConfigurationError(
+            f"source {source!r} cannot be read in a worker process ({type(_kinds).__name__}: "
+            f"{_kinds}); define its functions in a module that can be imported there, or choose "
+            "workers=0"
+        ) from _kinds
     sources, measure = _kinds
     made, error = _prepared(sources[source], measure, pickle.loads(items))
-    return pickle.dumps((made, error))
+    return packed(f"a prepared sample of source {source!r}", (made, error))

@@ -102,11 +102,15 @@ class SourceBuffer:
             return Ahead(self._numbers([]), position, False)
         return self._told(position, max(self._window.end, position))
 
-    def fill(self) -> int:
-        """Prepares samples until the limit is held; gives how many were prepared."""
+    def fill(self, at_most: int | None = None) -> int:
+        """Prepares samples until the limit is held, or so many have been prepared; gives how many
+        were. Workers are kept busy all the same."""
         before, window = len(self._held), self._window
         passed = sum(position < window.begin for position in self._held)
-        while len(self._held) - passed < self._limit and not window.over and window.failure is None:
+        limit = passed + self._limit
+        if at_most is not None:
+            limit = min(limit, before + at_most)
+        while len(self._held) < limit and not window.over and window.failure is None:
             self._extend(self._preparer.at_once)
         return len(self._held) - before
 

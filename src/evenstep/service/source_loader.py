@@ -16,18 +16,14 @@ import numpy.typing as npt
 
 from evenstep.errors import ConfigurationError
 from evenstep.graph import LoaderWork
-from evenstep.service.job import Job
-from evenstep.service.layout import SourceShare
+from evenstep.service.layout import StageKey
+from evenstep.service.loader_job import LoaderJob
 from evenstep.service.preparing import Preparer
 from evenstep.service.source_buffer import Ahead, SourceBuffer
 
-__all__ = ["Fetched", "SourceLoader", "StageKey"]
+__all__ = ["Fetched", "SourceLoader"]
 
 Int64Array = npt.NDArray[np.int64]
-
-StageKey = tuple[str | None, int]
-"""Where samples are staged within a step: the name of the subplan, None for the plan itself, and
-the bucket."""
 
 
 @dataclass(frozen=True)
@@ -42,29 +38,17 @@ class Fetched:
 class SourceLoader:
     """See the module docstring."""
 
-    def __init__(self, job: Job, sources: Sequence[SourceShare | str], number: int = 0) -> None:
+    def __init__(self, job: LoaderJob) -> None:
         """
-        Args:
-            sources: shares of sources, or names for whole ones.
-            number: which loader of the job it is.
-
         Raises:
-            ConfigurationError: a source that the job does not have, or that cannot be opened.
+            ConfigurationError: a source that cannot be opened.
         """
-        self.number = number
-        shares = [s if isinstance(s, SourceShare) else SourceShare(source=s) for s in sources]
-        by_name = {source.name: source for source in job.sources}
-        unknown = [share.source for share in shares if share.source not in by_name]
-        if unknown:
-            raise ConfigurationError(
-                f"loader {number} was given source {unknown[0]!r}, which the job does not have"
-            )
-        own = [by_name[share.source] for share in shares]
+        self.number = job.number
         self._preparer = Preparer(
-            own, job.measure, workers=job.workers, name=f"Source Loader {number}"
+            job.sources, job.measure, workers=job.workers, name=f"Source Loader {job.number}"
         )
         self._buffers: dict[str, SourceBuffer] = {}
-        for source, share in zip(own, shares):
+        for source, share in zip(job.sources, job.shares):
             self._buffers[source.name] = SourceBuffer(
                 source.open(seed=job.seed),
                 share,
@@ -94,10 +78,20 @@ class SourceLoader:
         """The same of several sources from a position each, as far as it is known already."""
         return [self._buffer(source).buffered(position) for source, position in asked]
 
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Names of those that it has."""
+        return tuple(self._buffers)
+
     def fill(self) -> int:
         """Prepares samples ahead until each source has `Job.buffer_size`; gives how many it
         prepared."""
-        made = sum(buffer.fill() for buffer in self._buffers.values())
+        return sum(map(self.fill_one, self._buffers))
+
+    def fill_one(self, source: str, at_most: int | None = None) -> int:
+        """The same of one source, or so many samples of it, for who has other messages to answer in
+        between."""
+        made = self._buffer(source).fill(at_most)
         self._counts["prepared"] += made
         return made
 
@@ -105,29 +99,31 @@ class SourceLoader:
 
     def stage(self, work: LoaderWork) -> None:
         """Moves samples of a plan out of the buffers to where the constructors of their buckets
-        fetch them. Those that are carried stay.
+        fetch them. Those that are carried stay, and so does what is staged already.
 
         Raises:
             SampleError, MismatchError: see `SourceBuffer.take`.
         """
-        if work.step in self._staged:
+        here = self._staged.get(work.step, {})
+        wanted: dict[StageKey, Int64Array] = {}
+        for subplan, buckets in [(None, work.bucket), *work.subplans.items()]:
+            for bucket in np.unique(buckets[buckets >= 0]).tolist():
+                if (subplan, bucket) not in here:
+                    wanted[(subplan, bucket)] = np.flatnonzero(buckets == bucket)
+        if not wanted:
             return
+        used = np.zeros(len(work.rows), np.bool_)
+        used[np.concatenate(list(wanted.values()))] = True
         payload: dict[int, Any] = {}
-        used = work.bucket >= 0
         for name, buffer in self._buffers.items():
             of_source = work.samples.source == work.samples.sources.index(name)
             rows = np.flatnonzero(of_source & used)
             if len(rows):
                 taken = buffer.take(work.samples[rows])
                 payload.update(zip(rows.tolist(), (prepared.sample for prepared in taken)))
-        staged: dict[StageKey, Fetched] = {}
-        for subplan, buckets in [(None, work.bucket), *work.subplans.items()]:
-            for bucket in np.unique(buckets[buckets >= 0]).tolist():
-                rows = np.flatnonzero(buckets == bucket)
-                samples = [payload[row] for row in rows.tolist()]
-                staged[(subplan, bucket)] = Fetched(work.rows[rows], samples)
-        if staged:
-            self._staged[work.step] = staged
+        staged = self._staged.setdefault(work.step, {})
+        for key, rows in wanted.items():
+            staged[key] = Fetched(work.rows[rows], [payload[row] for row in rows.tolist()])
         self._counts["staged"] += len(payload)
 
     def fetch(self, step: int, bucket: int, subplan: str | None = None) -> Fetched | None:

@@ -61,7 +61,7 @@ class ParquetReader(ShardedReader):
         return [int(self._footers[f].row_group(g).total_byte_size) for f, g in self._groups]
 
     def close(self) -> None:
-        self._arrow.default_memory_pool().release_unused()
+        self._release()
 
     def _shard(self, part: ShardPart) -> Iterator[Any]:
         table = self._row_group(part.shard)
@@ -75,17 +75,22 @@ class ParquetReader(ShardedReader):
                 yield from table.take(chosen).to_pylist()
         finally:
             del table
-            # What is freed stays with the process otherwise, one row group for each source.
-            self._arrow.default_memory_pool().release_unused()
+            self._release()
 
     def _row_group(self, shard: int) -> Any:
         number, group = self._groups[shard].tolist()
         try:
             with ExitStack() as opened:
                 file = self._open(self._files[number], opened, self._footers[number])
-                return file.read_row_group(group, columns=self._columns, use_threads=False)
+                table = file.read_row_group(group, columns=self._columns, use_threads=False)
+            self._release()  # several times as much was needed to decode it
+            return table
         except Exception as error:  # of file systems, which have errors of their own
             raise self._failed(error, shard) from error
+
+    def _release(self) -> None:
+        """What Arrow has freed stays with the process otherwise, a row group for each source."""
+        self._arrow.default_memory_pool().release_unused()
 
     def _open(self, file: SourceFile, opened: ExitStack, footer: Any = None) -> Any:
         where = file.path if file.local else opened.enter_context(file.open())

@@ -6,15 +6,16 @@ A description, which travels between processes; `open` makes a reader of it wher
 from __future__ import annotations
 
 import math
-import pickle
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
+from evenstep.batch.measure import length_of
 from evenstep.errors import ConfigurationError, SampleError
 from evenstep.plan.checks import check_at_least
 from evenstep.sources.reader import SourceReader
+from evenstep.sources.travels import check_travels
 
 __all__ = ["FORMATS", "Source"]
 
@@ -42,8 +43,8 @@ class Source:
     arguments that makes one where it is read."""
     _: KW_ONLY
     transform: Callable[[Any], Any] | None = None
-    """From a sample as it is stored to one that is trained on. Defined at the top level of a
-    module, since worker processes call it."""
+    """From a sample as it is stored to one that is trained on. Called in other processes, so it
+    holds no open files, locks or connections."""
     weight: float = 1.0
     """In a mixture that has no schedule, in any unit."""
     columns: Sequence[str] | None = None
@@ -205,7 +206,7 @@ class Source:
             SampleError: they cannot be told.
         """
         try:
-            found = (self.lengths or _tokens)(sample)
+            found = (self.lengths or length_of)(sample)
             by_modality = found if isinstance(found, Mapping) else {"text": found}
             return {str(name): int(length) for name, length in by_modality.items()}
         except Exception as error:
@@ -222,14 +223,7 @@ class Source:
             raise ConfigurationError(
                 f"{role}={function!r} of source {self.name!r} must be a function of a sample"
             )
-        try:
-            pickle.dumps(function)
-        except Exception as error:
-            raise ConfigurationError(
-                f"{role} {_described(function)} of source {self.name!r} cannot be sent to worker "
-                f"processes ({type(error).__name__}: {error}); define it at the top level of a "
-                "module, and bind arguments by functools.partial or in a class with __call__"
-            ) from error
+        check_travels(f"{role} {_described(function)} of source {self.name!r}", function)
 
 
 def _format_of(path: str) -> str | None:
@@ -240,12 +234,6 @@ def _format_of(path: str) -> str | None:
         if path.lower().endswith(packed) and _format_of(path[: -len(packed)]) == "jsonl":
             return "jsonl"
     return None
-
-
-def _tokens(sample: Any) -> int:
-    from evenstep.batch.measure import length_of  # which needs torch
-
-    return length_of(sample)
 
 
 def _described(function: Any) -> str:

@@ -7,7 +7,7 @@ those to clients through Ray's object store, and never through the planner or th
 Ray itself is imported when a service is started or a client is made.
 """
 
-from evenstep.service.ray.client import RayClient, RemoteClient
+from evenstep.service.ray.client import Client, RayClient
 from evenstep.service.ray.service import RayService, attach, start
 
-__all__ = ["RayClient", "RayService", "RemoteClient", "attach", "start"]
+__all__ = ["Client", "RayClient", "RayService", "attach", "start"]

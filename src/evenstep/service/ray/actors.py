@@ -1,7 +1,9 @@
 """`RoleActor`: a role of the service as an actor of Ray.
 
-It forwards messages to the role, one at a time and in turn; the role itself knows nothing of Ray. A
-Source Loader fills its buffers in a thread of its own, one source after the other between messages.
+It forwards messages to the role; the role itself knows nothing of Ray. They are handled one at a
+time and in turn, but for those of a Data Constructor, which waits for others in several threads. A
+Source Loader fills its buffers in a thread of its own, one source after the other between messages,
+when a plan has taken something out of them.
 
 Actors are not restarted and calls are not repeated: one that dies is told to all clients.
 """
@@ -15,22 +17,30 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from evenstep.errors import ConfigurationError, EvenstepError
-from evenstep.service.data_constructor import DataConstructor
+from evenstep.service.handles import Message
 from evenstep.service.job import Job
 from evenstep.service.layout import Layout
+from evenstep.service.loader_job import LoaderJob
 from evenstep.service.loaders import Loaders
 from evenstep.service.metrics import payload_bytes
 from evenstep.service.planner import Planner
 from evenstep.service.ray.handles import Answer, RayHandle
-from evenstep.service.ray.tensors import register_tensors
+from evenstep.service.ray.turns import Meter, Turns
 from evenstep.service.source_loader import SourceLoader
+
+if TYPE_CHECKING:
+    from evenstep.service.data_constructor import DataConstructor
 
 __all__ = ["RoleActor", "constructor", "loader", "planner"]
 
+_AT_ONCE = 8  # samples that are prepared before messages have their turn
 _BULK = ("fetch", "deliver")
 
 
@@ -39,14 +49,19 @@ class RoleActor:
 
     def __init__(self) -> None:
         self._role: Any = None
-        self._waits: dict[str, float] = {}
-        self._turn = threading.Lock()
-        self._wanted = False
+        self._turns = Turns()
+        self._meter = Meter()
         self._fill = threading.Event()
         self._failure: Exception | None = None
+        self._counting = threading.Lock()
         self._done: Counter[str] = Counter()
         self._seconds: dict[str, float] = {}
+        self._waited: dict[str, float] = {}
         self._for_ever = threading.Event()
+
+    def load(self, module: str) -> None:
+        """Imports what the role will need, while others are made."""
+        import_module(module)
 
     def begin(
         self, build: Callable[..., Any], job: bytes, paths: Sequence[str], *arguments: Any
@@ -58,41 +73,53 @@ class RoleActor:
             paths: where the process that started the service finds modules, such as those of the
                 job's functions.
         """
-        register_tensors()
         sys.path.extend(each for each in paths if each not in sys.path and os.path.isdir(each))
         try:
-            self._role = build(self._waits, _unpacked(job), *arguments)
+            self._role = build(self._meter, _unpacked(job), *arguments)
         except EvenstepError as error:
             return Answer(error=error)
-        if isinstance(self._role, PacedLoader):
+        if isinstance(self._role, SourceLoader):
             threading.Thread(target=self._filling, daemon=True).start()
         return Answer((os.getpid(), socket.gethostname()))
 
-    def handle(self, message: str, *arguments: Any) -> Answer:
-        """A message of the role."""
-        if message == "fill":
-            self._fill.set()
-            return Answer()
-        begin = time.perf_counter()
-        self._wanted = True
-        with self._turn:
-            self._wanted = False
+    def handle(self, sent: bytes) -> Answer | bytes:
+        """Messages of the role, in order, up to one that raises; the answer is a list of theirs.
+        See `packed` and `opened`."""
+        messages: Sequence[Message] = pickle.loads(sent)
+        answer = self._answered(messages)
+        if answer.error is None and not any(message in _BULK for message, _ in messages):
+            return pickle.dumps(answer, pickle.HIGHEST_PROTOCOL)
+        if "torch" in sys.modules:
+            _let_tensors_travel()
+        return answer
+
+    def _answered(self, messages: Sequence[Message]) -> Answer:
+        with nullcontext() if _in_threads(self._role) else self._turns.first():
+            begin = time.perf_counter()
+            self._meter.begin()
             if self._failure is not None:
                 return Answer(error=self._failure)
-            before = dict(self._waits)
-            try:
-                value = getattr(self._role, message)(*arguments)
-            except EvenstepError as error:
-                return Answer(error=error)
-        seconds = time.perf_counter() - begin
-        waited = {key: total - before.get(key, 0.0) for key, total in self._waits.items()}
-        self._done[message] += 1
-        self._seconds[message] = self._seconds.get(message, 0.0) + seconds
-        if message in _BULK:
-            self._done[f"{message}_bytes"] += payload_bytes(value)
-        stages = {name: took for name, took in waited.items() if took > 0}
-        stages["work"] = max(seconds - sum(waited.values()), 0.0)
-        return Answer(value, stages=stages)
+            values: list[Any] = []
+            done: Counter[str] = Counter()
+            for message, arguments in messages:
+                try:
+                    value = getattr(self._role, message)(*arguments)
+                except EvenstepError as error:
+                    return Answer(error=error)
+                done[message] += 1
+                if message in _BULK:
+                    done[f"{message}_bytes"] += payload_bytes(value)
+                values.append(value)
+            stages = self._meter.waited
+            seconds = time.perf_counter() - begin
+        with self._counting:
+            self._done.update(done)
+            _add(self._seconds, {messages[-1][0]: seconds})
+            _add(self._waited, stages)
+        stages["work"] = max(seconds - sum(stages.values()), 0.0)
+        if "stage" in done:
+            self._fill.set()  # what was taken out of the buffers
+        return Answer(values, stages=stages)
 
     def stand_by(self) -> None:
         """Never answered: whoever waits for it learns when this process is gone."""
@@ -100,29 +127,52 @@ class RoleActor:
 
     def measure(self) -> dict[str, Any]:
         """JSON-able: what was done since the beginning, by message, and this process's memory."""
-        return {
-            "process": os.getpid(),
-            "host": socket.gethostname(),
-            "resident_bytes": _resident(),
-            "done": dict(self._done),
-            "seconds": dict(self._seconds),
-            "waited_seconds": dict(self._waits),
-        }
+        with self._counting:
+            return {
+                "process": os.getpid(),
+                "host": socket.gethostname(),
+                "resident_bytes": _resident(),
+                "done": dict(self._done),
+                "seconds": dict(self._seconds),
+                "waited_seconds": dict(self._waited),
+            }
 
     def _filling(self) -> None:
         while True:
             self._fill.wait()
             self._fill.clear()
-            for source in self._role.sources:
-                while self._wanted:
-                    time.sleep(0.0005)
-                with self._turn:
-                    try:
-                        self._role.fill_one(source)
-                    except Exception as error:
-                        # Told to whoever sends the next message.
-                        self._failure = error
-                        return
+            lacking = list(self._role.sources)
+            while lacking:
+                lacking = [source for source in lacking if self._filled(source)]
+                if self._failure is not None:
+                    return
+
+    def _filled(self, source: str) -> bool:
+        """Whether samples of a source were prepared, and not all that it may have."""
+        with self._turns.last():
+            try:
+                return bool(self._role.fill_one(source, _AT_ONCE))
+            except Exception as error:
+                self._failure = error  # told to whoever sends the next message
+                return False
+
+
+def _add(totals: dict[str, float], more: Mapping[str, float]) -> None:
+    for name, value in more.items():
+        totals[name] = totals.get(name, 0.0) + value
+
+
+def _in_threads(role: Any) -> bool:
+    """Whether messages may come to a role at the same time."""
+    return bool(getattr(role, "in_threads", False))
+
+
+@cache
+def _let_tensors_travel() -> None:
+    """Not before there may be some: a process that has none needs no torch."""
+    from evenstep.service.ray.tensors import register_tensors
+
+    register_tensors()
 
 
 def _unpacked(job: bytes) -> Job:
@@ -136,48 +186,23 @@ def _unpacked(job: bytes) -> Job:
     return made
 
 
-class PacedLoader(SourceLoader):
-    """Fills the buffer of one source at a time, so that no message waits for all of them."""
-
-    @property
-    def sources(self) -> tuple[str, ...]:
-        return tuple(self._buffers)
-
-    def fill_one(self, source: str) -> None:
-        self._counts["prepared"] += self._buffers[source].fill()
-
-
 # What actors are made of, in their own process
 
 
-def loader(waits: dict[str, float], job: Job, layout: Layout, number: int) -> SourceLoader:
-    if job.workers:
-        _check_named(job)
-    return PacedLoader(job, layout.shares[number], number)
-
-
-def _check_named(job: Job) -> None:
-    """What came here by value has no name by which a worker process could import it."""
-    try:
-        pickle.dumps(([source.transform for source in job.sources], job.measure))
-    except Exception as error:
-        raise ConfigurationError(
-            f"workers={job.workers} of the job, and its functions cannot be sent on to worker "
-            f"processes ({type(error).__name__}: {error}); define them in a module that the "
-            "script imports, or choose workers=0 and more loaders="
-        ) from error
+def loader(meter: Meter, job: LoaderJob) -> SourceLoader:
+    return SourceLoader(job)
 
 
 def planner(
-    waits: dict[str, float],
+    meter: Meter,
     job: Job,
     layout: Layout,
     loaders: list[RayHandle],
     state: dict[str, Any] | None,
     plan_log: str | None,
 ) -> Planner:
-    handles = [handle.using(meter=waits) for handle in loaders]
-    metadata = Loaders(layout, handles, columns=job.columns, read_ahead=True)
+    handles = [handle.using(meter=meter) for handle in loaders]
+    metadata = Loaders(layout, handles, columns=job.columns)
     made = Planner(job, metadata, plan_log=plan_log)
     if state is not None:
         made.load_state_dict(state)
@@ -185,15 +210,24 @@ def planner(
 
 
 def constructor(
-    waits: dict[str, float],
+    meter: Meter,
     job: Job,
     layout: Layout,
     loaders: list[RayHandle],
     planner: RayHandle,
     groups: list[int],
 ) -> DataConstructor:
-    handles = [handle.using(meter=waits) for handle in loaders]
-    return DataConstructor(job, groups, planner.using(meter=waits), handles, layout)
+    from evenstep.service.data_constructor import DataConstructor  # which needs torch
+
+    handles = [handle.using(meter=meter) for handle in loaders]
+    return DataConstructor(
+        job,
+        groups,
+        planner.using(meter=meter),
+        handles,
+        layout,
+        queued=lambda seconds: meter.add("queue", seconds),
+    )
 
 
 def _resident() -> int:

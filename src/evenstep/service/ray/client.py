@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from evenstep.errors import ConfigurationError
-from evenstep.service.client import Client
+from evenstep.service.client import RankClient
 from evenstep.service.job import Job
 from evenstep.service.ray.desk import About
 from evenstep.service.ray.finding import connect, find
@@ -15,12 +15,12 @@ from evenstep.service.ray.handles import Answer
 from evenstep.service.ray.needed import the_ray
 from evenstep.service.service_step import ServiceStep
 
-__all__ = ["RayClient", "RemoteClient"]
+__all__ = ["Client", "RayClient"]
 
 
-class RayClient(Client):
-    """See `Client`. Where any actor of the service dies, the next step raises an error naming it,
-    whatever was prefetched."""
+class RayClient(RankClient):
+    """See `RankClient`. Where any actor of the service dies, the next step raises an error naming
+    it, whatever was prefetched."""
 
     def __init__(self, about: About, desk: Any, rank: int, *, step: int | None = None) -> None:
         """
@@ -57,22 +57,22 @@ class RayClient(Client):
         self._stages = answer.stages
 
 
-class RemoteClient(RayClient):
-    """The client of a rank, in a trainer's process."""
+class Client(RayClient):
+    """The client of a rank, in a trainer's process: ``evenstep.service.Client``."""
 
     def __init__(
         self,
         address: str | None = "auto",
-        job: str = "job",
-        *,
+        job_name: str = "job",
         rank: int | None = None,
+        *,
         step: int | None = None,
         patience: float = 60.0,
     ) -> None:
         """
         Args:
             address: of the service's cluster, which it prints; "auto" for one on this machine.
-            job: its name.
+            job_name: what the job was started as.
             rank: None is that of the environment variable RANK, as torchrun sets it.
             step: that comes first; None is the service's first.
             patience: seconds to wait for the service to be started.
@@ -85,7 +85,7 @@ class RemoteClient(RayClient):
             rank = _rank()
         self._connected = connect(address or "auto")
         try:
-            about, desk = find(job, patience=patience)
+            about, desk = find(job_name, patience=patience)
             super().__init__(about, desk, rank, step=step)
         except BaseException:
             self._leave()

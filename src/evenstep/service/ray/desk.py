@@ -13,7 +13,7 @@ from typing import Any
 
 from evenstep.errors import ConfigurationError, EvenstepError
 from evenstep.service.metrics import Published, Waits
-from evenstep.service.ray.handles import Answer, RayHandle, died
+from evenstep.service.ray.handles import Answer, RayHandle, died, opened, packed
 from evenstep.service.ray.needed import the_ray
 from evenstep.topology import ClientPlaceTree
 
@@ -56,22 +56,28 @@ class About:
 class Desk:
     """Use it as an actor: its methods run in one event loop."""
 
-    def __init__(self, about: About) -> None:
-        self._about = about
+    def __init__(self) -> None:
+        self._opened: About | None = None
         self._alarm = asyncio.Event()
         self._told: Answer | None = None
         self._waits = Waits()
-        self._published = Published(about.name)
         self._tasks: list[asyncio.Task[None]] = []
 
-    async def open(self) -> None:
+    async def open(self, about: About) -> None:
         """Begins to watch the actors."""
-        for handle in self._about.roles:
+        self._opened, self._published = about, Published(about.name)
+        for handle in about.roles:
             self._tasks.append(asyncio.create_task(self._watch(handle)))
         self._tasks.append(asyncio.create_task(self._publishing()))
 
-    async def about(self) -> About:
-        return self._about
+    async def about(self) -> About | None:
+        """None before the roles are there."""
+        return self._opened
+
+    @property
+    def _about(self) -> About:
+        assert self._opened is not None
+        return self._opened
 
     async def failed(self) -> Answer:
         """Answered where an actor has died, or where the service is closed."""
@@ -83,7 +89,8 @@ class Desk:
         """Tells everyone who still waits."""
         for task in self._tasks:
             task.cancel()
-        self._ring(EvenstepError(f"the service of job {self._about.name!r} was closed"))
+        of = "" if self._opened is None else f" of job {self._opened.name!r}"
+        self._ring(EvenstepError(f"the service{of} was closed"))
 
     # Clients
 
@@ -115,7 +122,7 @@ class Desk:
             "planner": planner,
             "loaders": loaders,
             "constructors": constructors,
-            "clients": self._waits.clients(),
+            "clients": _reached(self._waits.clients(), constructors),
             "steps": self._waits.summary(),
             "bytes": {
                 "loader_to_constructor": _sum(loaders, "fetch_bytes"),
@@ -125,13 +132,13 @@ class Desk:
 
     async def _asked(self, handle: RayHandle) -> dict[str, Any]:
         try:
-            answer = await handle.actor.handle.remote("status")
+            answer = opened(await handle.actor.handle.remote(packed([("status", ())])))
             process = await handle.actor.measure.remote()
         except the_ray().exceptions.RayActorError:
             return {"died": handle.name}
         if answer.error is not None:
             return {"failed": str(answer.error), "process": process}
-        return {**answer.value, "process": process}
+        return {**answer.value[0], "process": process}
 
     async def _watch(self, handle: RayHandle) -> None:
         try:
@@ -148,6 +155,15 @@ class Desk:
         if self._told is None:
             self._told = Answer(error=error)
             self._alarm.set()
+
+
+def _reached(
+    clients: Sequence[dict[str, Any]], constructors: Sequence[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """What clients have told of themselves may come late, or in another order; constructors know
+    which step each of them has come to."""
+    taken = {rank: step for each in constructors for rank, step in each.get("taken", {}).items()}
+    return [{**each, "step": taken.get(str(each["rank"]), each["step"])} for each in clients]
 
 
 def _sum(roles: Sequence[dict[str, Any]], name: str) -> int:

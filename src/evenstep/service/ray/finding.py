@@ -93,6 +93,7 @@ def _asked(space: str, epoch: int) -> tuple[About, Any] | None:
     ray = the_ray()
     try:
         desk = ray.get_actor(f"{epoch}-desk", namespace=space)
-        return ray.get(desk.about.remote(), timeout=_ANSWERS), desk
+        about = ray.get(desk.about.remote(), timeout=_ANSWERS)
+        return None if about is None else (about, desk)
     except (ValueError, ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError):
         return None

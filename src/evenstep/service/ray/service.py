@@ -21,15 +21,15 @@ from evenstep.service.layout import STRIPE, Layout
 from evenstep.service.local import groups_of, rank_of
 from evenstep.service.ray import actors
 from evenstep.service.ray.client import RayClient
-from evenstep.service.ray.desk import About, Desk, named
+from evenstep.service.ray.desk import About, named
 from evenstep.service.ray.finding import connect, find
-from evenstep.service.ray.handles import RayHandle, died
+from evenstep.service.ray.handles import RayHandle, died, packed
+from evenstep.service.ray.kinds import cpus_of, desk_actor, role_actor, threads_of
 from evenstep.service.ray.needed import the_ray
 
 __all__ = ["AttachedService", "RayService", "attach", "start"]
 
 _CLOSING = 10.0  # seconds that roles have to end what they started
-_FREE = 0.9  # of the cluster's CPUs that are free, at most, for all actors together
 
 
 def start(job: Job, **options: Any) -> RayService:
@@ -59,7 +59,7 @@ class _Running:
 
     @property
     def address(self) -> str:
-        """For `RemoteClient`."""
+        """For `evenstep.service.Client`."""
         return str(the_ray().get_runtime_context().gcs_address)
 
     def plan(self, step: int) -> LoadingPlan | None:
@@ -164,7 +164,7 @@ class RayService(_Running):
 
     def client(self, rank: int | None = None, **place: int) -> RayClient:
         """The client of a rank, or of its coordinates, in this process; see
-        `LocalService.client`. Trainers in other processes make a `RemoteClient`."""
+        `LocalService.client`. Trainers in other processes make an `evenstep.service.Client`."""
         self._check_open()
         client = RayClient(self._about, self._desk, rank_of(self.job, rank, place))
         self._clients.append(client)
@@ -221,7 +221,11 @@ class RayService(_Running):
     def _end_roles(self, ray: Any) -> None:
         if self._desk is not None:
             ray.wait([self._desk.close.remote()], timeout=_CLOSING)
-        ending = [h.actor.handle.remote("close") for h in self._actors if "Loader" in h.name]
+        ending = [
+            h.actor.handle.remote(packed([("close", ())]))
+            for h in self._actors
+            if "Loader" in h.name
+        ]
         if ending:
             ray.wait(ending, num_returns=len(ending), timeout=_CLOSING)
 
@@ -253,28 +257,40 @@ class RayService(_Running):
         epoch = time.time_ns()
         until = time.monotonic() + patience
         count = len(layout.shares) + len(groups) + 1
-        each = _cpus(ray, cpus, count)
-        kind = ray.remote(
-            concurrency_groups={"watch": 2}, max_restarts=0, max_task_retries=0, num_cpus=each
-        )(_watched(ray))
+        kind = role_actor(ray, cpus_of(ray, cpus, count))
 
-        def actor(role: str, what: str) -> RayHandle:
-            made = kind.options(name=f"{epoch}-{role}", namespace=space).remote()
+        def actor(role: str, what: str, threads: int = 1) -> RayHandle:
+            made = kind.options(
+                name=f"{epoch}-{role}", namespace=space, max_concurrency=threads
+            ).remote()
             handle = RayHandle(made, what)
             self._actors.append(handle)
             return handle
 
-        sent = (ray.put(ray.cloudpickle.dumps(job)), [os.path.abspath(each) for each in sys.path])
+        paths = [os.path.abspath(each) for each in sys.path]
+        sent = (ray.put(ray.cloudpickle.dumps(job)), paths)
         loaders = [actor(f"loader-{n}", f"Source Loader {n}") for n in range(len(layout.shares))]
         planner = actor("planner", "the Planner")
-        builders = [actor(f"constructor-{n}", f"Data Constructor {n}") for n in range(len(groups))]
+        builders = [
+            actor(f"constructor-{n}", f"Data Constructor {n}", threads_of(job, len(group)))
+            for n, group in enumerate(groups)
+        ]
+        desk = desk_actor(ray, len(job.tree))
+        self._desk = desk.options(name=f"{epoch}-desk", namespace=space).remote()
+        loading = [h.actor.load.remote("evenstep.service.data_constructor") for h in builders]
         self._ready(
-            [(h, actors.loader, (*sent, layout, n)) for n, h in enumerate(loaders)], until, patience
+            [
+                (h, actors.loader, (ray.cloudpickle.dumps(job.for_loader(share, n)), paths))
+                for n, (h, share) in enumerate(zip(loaders, layout.shares))
+            ],
+            until,
+            patience,
         )
         log = None if plan_log is None else os.path.abspath(plan_log)
         self._ready(
             [(planner, actors.planner, (*sent, layout, loaders, state, log))], until, patience
         )
+        ray.wait(loading, num_returns=len(loading), timeout=max(until - time.monotonic(), 0.1))
         self._ready(
             [
                 (h, actors.constructor, (*sent, layout, loaders, planner, groups[n]))
@@ -296,11 +312,7 @@ class RayService(_Running):
             loaders=tuple(loaders),
             constructors=tuple(zip(ranks, builders)),
         )
-        desk = ray.remote(
-            max_restarts=0, max_task_retries=0, num_cpus=0, max_concurrency=len(job.tree) * 4 + 100
-        )(Desk)
-        self._desk = desk.options(name=f"{epoch}-desk", namespace=space).remote(self._about)
-        ray.get(self._desk.open.remote())
+        ray.get(self._desk.open.remote(self._about))
 
     def _ready(
         self,
@@ -328,32 +340,3 @@ class RayService(_Running):
                 raise answer.error
             process, host = answer.value
             handle.name += f" (process {process} on {host})"
-
-
-def _cpus(ray: Any, cpus: float | None, count: int) -> float:
-    """That each of so many actors reserves."""
-    free = float(ray.available_resources().get("CPU", 0.0))
-    if cpus is None:
-        return min(1.0, int(1000 * _FREE * free / count) / 1000)
-    if cpus < 0 or cpus * count > free:
-        raise ConfigurationError(
-            f"cpus={cpus:g} for each of {count} actors, and the cluster has {free:g} CPUs free; "
-            f"choose at most {free / count:.3g}, as 0.25 or 0, or fewer loaders and constructors"
-        )
-    return cpus
-
-
-def _watched(ray: Any) -> type:
-    """`RoleActor`, whose questions about itself wait for no message."""
-    watch: Callable[[Any], Any] = ray.method(concurrency_group="watch")
-
-    class Watched(actors.RoleActor):
-        @watch
-        def stand_by(self) -> None:
-            super().stand_by()
-
-        @watch
-        def measure(self) -> dict[str, Any]:
-            return super().measure()
-
-    return Watched

@@ -1,0 +1,51 @@
+"""`start`: a job to a running service."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+from evenstep.errors import ConfigurationError
+from evenstep.service.job import Job
+
+if TYPE_CHECKING:
+    from evenstep.service.local import LocalService
+    from evenstep.service.ray import RayService
+
+__all__ = ["BACKENDS", "start"]
+
+BACKENDS = ("ray", "local")
+
+
+@overload
+def start(job: Job, *, backend: Literal["ray"] = "ray", **options: Any) -> RayService: ...
+@overload
+def start(job: Job, *, backend: Literal["local"], **options: Any) -> LocalService: ...
+@overload
+def start(job: Job, *, backend: str, **options: Any) -> RayService | LocalService: ...
+def start(job: Job, *, backend: str = "ray", **options: Any) -> RayService | LocalService:
+    """Starts a job. Use it in a ``with`` statement.
+
+    Args:
+        backend: "ray" makes actors of all roles, in a Ray of this machine or in that of
+            ``address=``; see `evenstep.service.ray.RayService`. "local" runs them in this process,
+            for tests and to look at a job; see `LocalService`. What is drawn and planned is the
+            same.
+        options: of the backend, such as ``loaders=4``.
+
+    Raises:
+        ConfigurationError: an unknown backend, or a source that cannot be opened.
+        ImportError: Ray is not installed.
+    """
+    if not isinstance(job, Job):
+        raise ConfigurationError(
+            f"start({type(job).__name__}) must be given an evenstep.service.Job"
+        )
+    if backend not in BACKENDS:
+        raise ConfigurationError(f"backend={backend!r} must be one of {', '.join(BACKENDS)}")
+    if backend == "local":
+        from evenstep.service.local import LocalService
+
+        return LocalService(job, **options)
+    from evenstep.service.ray.service import RayService
+
+    return RayService(job, **options)

@@ -1,0 +1,113 @@
+"""A small Ray of this machine for a file of tests, and other processes with a deadline."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+os.environ.update(
+    RAY_USAGE_STATS_ENABLED="0",
+    RAY_AUTH_MODE="disabled",
+    RAY_worker_niceness="0",  # other tests run beside these, and would go first
+)
+
+HERE = Path(__file__).parent
+PATIENCE = 100.0  # seconds for what takes one or two on a machine that has nothing else to do
+
+
+@contextmanager
+def small_cluster() -> Iterator[None]:
+    ray = pytest.importorskip("ray", reason="ray is not installed")
+    ray.init(
+        num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR",
+        object_store_memory=100_000_000,
+    )  # fmt: skip
+    yield
+    ray.shutdown()
+
+
+class Process:
+    """Another Python process, which is ended with the test."""
+
+    def __init__(self, arguments: Sequence[str], *, new_session: bool = False, **more: str) -> None:
+        self.popen = subprocess.Popen(
+            [sys.executable, *arguments],
+            env={**os.environ, **more},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=new_session,
+        )
+        self._lines: queue.Queue[str] = queue.Queue()
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def line(self) -> str:
+        """The next that it prints."""
+        try:
+            return self._lines.get(timeout=PATIENCE)
+        except queue.Empty:
+            raise AssertionError(
+                f"{self.popen.args} printed nothing more in {PATIENCE:g} seconds; it ended with "
+                f"{self.popen.poll()}"
+            ) from None
+
+    def json(self) -> Any:
+        return json.loads(self.line())
+
+    def tell(self, text: str) -> None:
+        assert self.popen.stdin is not None
+        self.popen.stdin.write(text + "\n")
+        self.popen.stdin.flush()
+
+    def end(self) -> None:
+        self.popen.kill()
+        self.popen.wait(timeout=PATIENCE)
+
+    def _read(self) -> None:
+        assert self.popen.stdout is not None
+        for line in self.popen.stdout:
+            self._lines.put(line)
+
+
+@contextmanager
+def processes(
+    commands: Sequence[Sequence[str]], environments: Sequence[Mapping[str, str]]
+) -> Iterator[list[Process]]:
+    started: list[Process] = []
+    try:
+        for command, environment in zip(commands, environments):
+            started.append(Process(command, **environment))
+        yield started
+    finally:
+        for process in started:
+            process.end()
+
+
+def having(token: str) -> list[psutil.Process]:
+    """Processes whose environment has a variable."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if token in process.environ() and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
+
+
+def until(happens: Any, what: str) -> None:
+    """Waits for something."""
+    end = time.monotonic() + PATIENCE
+    while not happens():
+        assert time.monotonic() < end, f"{what} did not happen in {PATIENCE:g} seconds"
+        time.sleep(0.1)

@@ -1,0 +1,147 @@
+"""What a Data Constructor asks for: once for all its clients, and in few messages."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from service_world import job_of, plain
+
+import evenstep.service as es
+from evenstep.service.data_constructor import DataConstructor
+from evenstep.service.handles import LocalHandle, Message, Reply
+from evenstep.service.ray.turns import Meter, Turns
+
+PATIENCE = 30.0  # seconds
+AT_WORK = threading.Lock()  # roles behind local handles do one thing at a time
+
+
+class Watched:
+    """A handle whose messages are written down, and do not come through while its gate is shut."""
+
+    def __init__(self, role: Any) -> None:
+        self.handle, self.sent = LocalHandle(role), list[list[Message]]()
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def start(self, message: str, *arguments: Any) -> Reply:
+        return self.start_all([(message, arguments)], alone=True)
+
+    def start_all(self, messages: Sequence[Message], *, alone: bool = False) -> Reply:
+        self.sent.append(list(messages))
+        watched, reply = self, self.handle.start_all(messages)
+
+        class Gated:
+            def result(self) -> Any:
+                assert watched.gate.wait(PATIENCE)
+                with AT_WORK:
+                    return reply.result()[0] if alone else reply.result()
+
+        return Gated()
+
+
+class World:
+    def __init__(self, service: Any) -> None:
+        job, layout = service.job, service._planner._metadata.layout
+        self.planner = Watched(service._planner)
+        self.loaders = [Watched(loader) for loader in service._loaders]
+        self.constructor = DataConstructor(job, [0], self.planner, self.loaders, layout)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    job = job_of(tmp_path, mesh=es.Mesh(DP=1, CP=2), samples_per_step=12)
+    with es.start(job, backend="local", loaders=2) as service:
+        yield World(service)
+
+
+def test_clients_that_ask_at_the_same_time_share_one_plan_and_one_fetch(world: World) -> None:
+    for each in (world.planner, *world.loaders):
+        each.gate.clear()
+    with ThreadPoolExecutor(6) as threads:
+        asked = [threads.submit(world.constructor.deliver, 0, rank) for rank in (0, 1) * 3]
+        time.sleep(0.05)  # all have begun
+        for each in (world.planner, *world.loaders):
+            each.gate.set()
+        parcels = [each.result(PATIENCE) for each in asked]
+    assert world.planner.sent == [[("plan", (0,))]]
+    assert all(len(loader.sent) == 1 for loader in world.loaders)
+    assert [parcel.about.rank for parcel in parcels] == [0, 1] * 3
+    for rank in (0, 1):
+        one, *others = [plain(parcel.micro_batches) for parcel in parcels[rank::2]]
+        assert all(other == one for other in others)
+
+
+def test_a_step_whose_samples_are_late_does_not_hold_up_the_plan_of_the_next(world: World) -> None:
+    world.loaders[0].gate.clear()
+    with ThreadPoolExecutor(1) as threads:
+        late = threads.submit(world.constructor.deliver, 0, 0)
+        while not world.loaders[0].sent:
+            time.sleep(0.01)
+        try:
+            assert world.constructor.fetches(1, 0)
+            assert not late.done()
+        finally:
+            world.loaders[0].gate.set()
+        assert late.result(PATIENCE).about.step == 0
+
+
+def test_what_was_taken_is_let_go_of_with_what_is_fetched_next(world: World) -> None:
+    for step in range(3):
+        for rank in (0, 1):
+            world.constructor.deliver(step, rank, step)
+    for loader in world.loaders:
+        names = [[name for name, _ in messages] for messages in loader.sent]
+        assert names == [["fetch"], ["fetch"], ["release", "fetch"]]
+        assert loader.sent[2][0][1][0] == 0
+    world.constructor.deliver(3, 0, 3)
+    world.constructor.release(0, 4)
+    world.constructor.release(1, 4)
+    assert [loader.handle.start("status").result()["staged_steps"] for loader in world.loaders] == [
+        [],
+        [],
+    ]
+
+
+def test_a_message_that_was_overtaken_takes_nothing_back(world: World) -> None:
+    world.constructor.deliver(0, 0)
+    world.constructor.deliver(2, 0, 1)
+    world.constructor.deliver(1, 0, 0)
+    assert world.constructor.status()["taken"]["0"] == 1
+    assert world.constructor.deliver(0, 0, 0).about.step == 0  # one that was begun anew
+    assert world.constructor.status()["taken"]["0"] == 0
+
+
+def test_what_can_wait_has_no_turn_while_anyone_else_waits() -> None:
+    turns, order = Turns(), []
+
+    def wait(kind: Any, name: str) -> None:
+        with kind():
+            order.append(name)
+
+    with ThreadPoolExecutor(3) as threads:
+        with turns.first():
+            last = threads.submit(wait, turns.last, "last")
+            time.sleep(0.05)
+            first = [threads.submit(wait, turns.first, "first") for _ in range(2)]
+            time.sleep(0.05)
+            assert not order
+        for each in (last, *first):
+            each.result(PATIENCE)
+    assert order == ["first", "first", "last"]
+
+
+def test_each_thread_has_a_meter_of_its_own() -> None:
+    meter = Meter()
+    meter.add("plan", 2.0)
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(meter.add, "plan", 5.0).result(PATIENCE)
+        assert threads.submit(lambda: dict(meter.waited)).result(PATIENCE) == {"plan": 5.0}
+    assert meter.waited == {"plan": 2.0}
+    meter.begin()
+    assert meter.waited == {}

@@ -1,0 +1,117 @@
+"""What each role of the service loads: torch is for who makes batches, Ray for who runs on it."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from service_world import job_of, write_parquet
+
+HEAVY = ("torch", "ray", "pandas", "scipy", "numba", "matplotlib", "rich", "typer", "transformers")
+
+TELL = f"\nprint(*[name for name in {HEAVY} if name in sys.modules])"
+
+
+def loaded_by(code: str) -> list[str]:
+    """Heavy packages that are loaded behind the code."""
+    ran = subprocess.run(
+        [sys.executable, "-c", "import sys\n" + code + TELL],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout.split()
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "batch",
+        "batch.measure",
+        "graph",
+        "plan.mixing",
+        "service",
+        "service.client",
+        "service.collating",
+        "service.job",
+        "service.loaders",
+        "service.local",
+        "service.metrics",
+        "service.planner",
+        "service.ray",
+        "service.ray.actors",
+        "service.ray.client",
+        "service.ray.desk",
+        "service.source_loader",
+        "service.starting",
+        "sources",
+        "sources.source",
+        "topology",
+    ],
+)
+def test_a_module_of_roles_that_make_no_batches_loads_no_torch(module: str) -> None:
+    assert loaded_by(f"import evenstep.{module}") == []
+
+
+SETUP = """
+import pickle
+import numpy as np
+import evenstep.service as es
+
+def tokens(row):
+    return {"input_ids": np.arange(row["length"]), "labels": [-100] + [1] * (row["length"] - 1)}
+
+def strategy(graph, mesh, step):
+    return graph.mix().distribute("DP").balance("greedy").plan()
+
+def job_of(**options):
+    return es.Job(
+        sources=[es.Source("a", PATH, transform=tokens)],
+        mesh=es.Mesh(DP=2), strategy=strategy, max_tokens=256, **options,
+    )
+"""
+
+
+@pytest.fixture
+def setup(tmp_path: Path) -> str:
+    path = write_parquet(tmp_path / "a.parquet", [{"length": 3 + k % 5} for k in range(40)])
+    return SETUP.replace("PATH", repr(str(path)))
+
+
+@pytest.mark.parametrize("collate", ["pack", "pad", None])
+def test_a_job_is_built_sent_and_received_without_torch(setup: str, collate: str | None) -> None:
+    code = f"pickle.loads(pickle.dumps(job_of(collate={collate!r} or list))).measure"
+    assert loaded_by(setup + code) == []
+
+
+def test_what_was_worked_out_from_a_job_is_not_sent_with_it(tmp_path: Path) -> None:
+    job = job_of(tmp_path)
+    job.collator([{"input_ids": [1, 2]}])
+    assert "collator" in vars(job)
+    received = pickle.loads(pickle.dumps(job))
+    assert "collator" not in vars(received)
+    assert received.fingerprint == job.fingerprint
+
+
+def test_loaders_and_the_planner_work_without_torch_and_constructors_load_it(setup: str) -> None:
+    code = (
+        setup
+        + """
+from evenstep.service.handles import LocalHandle
+
+job = job_of()
+layout = es.Layout.deal(job.names, 1)
+loader = es.SourceLoader(job.for_loader(layout.shares[0]))
+planner = es.Planner(job, es.Loaders(layout, [LocalHandle(loader)], columns=job.columns))
+planner.plan(0)
+loader.fill()
+assert loader.fetch(0, 0).samples and loader.fetch(0, 1).samples
+"""
+    )
+    assert loaded_by(code) == []
+    code += "\nwith es.start(job, backend='local') as service:\n    next(service.client(0))"
+    assert loaded_by(code) == ["torch"]

@@ -1,0 +1,54 @@
+"""Which loader has which samples of a plan."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from service_world import job_of
+
+import evenstep.service as es
+from evenstep.graph import loader_do_plan
+from evenstep.service.layout import works_of
+
+
+@pytest.mark.parametrize("loaders", [1, 2, 3, 8])
+def test_the_work_of_all_loaders_is_that_of_each(tmp_path: Path, loaders: int) -> None:
+    layout = es.Layout.deal(("code", "web", "books"), loaders, stripe=3)
+    with es.start(job_of(tmp_path), backend="local") as service:
+        plan = service.plan(2)
+    # Carried samples are not the first of their source in every plan.
+    turned = replace(plan, subplans={"again": plan}, samples=plan.samples[::-1])
+    for each in (plan, turned):
+        together = works_of(each, layout)
+        assert sorted(np.concatenate([work.rows for work in together])) == list(range(len(each)))
+        for shares, work in zip(layout.shares, together):
+            whole = loader_do_plan(each, [share.source for share in shares])
+            by_name = {share.source: share for share in shares}
+            kept = [
+                row
+                for row in range(len(whole.rows))
+                if by_name[whole.samples.identity(row).source].owns(whole.samples.position[row])
+            ]
+            assert work.step == whole.step
+            assert work.samples == whole.samples[kept]
+            assert work.rows.tolist() == whole.rows[kept].tolist()
+            assert work.bucket.tolist() == whole.bucket[kept].tolist()
+            for name, bucket in whole.subplans.items():
+                assert work.subplans[name].tolist() == bucket[kept].tolist()
+
+
+def test_the_work_of_some_buckets_is_theirs_alone(tmp_path: Path) -> None:
+    with es.start(job_of(tmp_path), backend="local") as service:
+        plan = service.plan(2)
+    plan = replace(plan, subplans={"again": plan})
+    layout = es.Layout.deal(("code", "web", "books"), 2)
+    for part, whole in zip(
+        works_of(plan, layout, [(None, 1), ("again", 0)]), works_of(plan, layout)
+    ):
+        assert part.rows.tolist() == whole.rows.tolist()
+        assert part.bucket.tolist() == [b if b == 1 else -1 for b in whole.bucket.tolist()]
+        again = whole.subplans["again"].tolist()
+        assert part.subplans["again"].tolist() == [b if b == 0 else -1 for b in again]

@@ -1,0 +1,93 @@
+"""All loaders as the planner sees them: asked about many sources at once, as about one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from service_world import failing, job_of, sources
+
+import evenstep.service as es
+from evenstep.errors import SampleError
+from evenstep.plan.samples import BulkMetadata, SampleTable
+from evenstep.service.handles import LocalHandle
+
+
+class Counting(LocalHandle):
+    """Counts what is sent."""
+
+    def __init__(self, role: Any) -> None:
+        super().__init__(role)
+        self.sent = 0
+
+    def start(self, message: str, *arguments: Any) -> Any:
+        self.sent += 1
+        return super().start(message, *arguments)
+
+    def start_all(self, messages: Any) -> Any:
+        self.sent += 1
+        return super().start_all(messages)
+
+
+def loaders_of(job: es.Job, count: int) -> tuple[es.Loaders, list[Counting]]:
+    layout = es.Layout.deal(job.names, count, stripe=4)
+    handles = [
+        Counting(es.SourceLoader(job.for_loader(shares, number)))
+        for number, shares in enumerate(layout.shares)
+    ]
+    return es.Loaders(layout, handles, columns=job.columns), handles
+
+
+def rows_of(table: SampleTable) -> list[tuple[int, ...]]:
+    columns = [table.source, table.position, table.shard, table.index, *table.lengths.values()]
+    return list(zip(*(column.tolist() for column in columns)))
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> es.Job:
+    return job_of(tmp_path_factory.mktemp("loaders"), stop="all_exhausted")
+
+
+@settings(max_examples=20)
+@given(data=st.data(), count=st.integers(1, 5))
+def test_many_sources_at_once_are_told_as_one_by_one(
+    job: es.Job, data: st.DataObject, count: int
+) -> None:
+    many, _ = loaders_of(job, count)
+    one, _ = loaders_of(job, count)
+    assert isinstance(many, BulkMetadata)
+    for _ in range(data.draw(st.integers(1, 4))):
+        numbers = sorted(data.draw(st.sets(st.integers(0, 2), min_size=1)))
+        asked = [(n, data.draw(st.integers(0, 70)), data.draw(st.integers(0, 30))) for n in numbers]
+        table = many.ahead_of_many(*np.array(asked, np.int64).T)
+        assert rows_of(table) == [row for each in asked for row in rows_of(one.ahead(*each))]
+        assert table.sources == job.names
+        if data.draw(st.booleans()):
+            many.refresh()
+
+
+def test_each_loader_is_asked_once_about_all_that_is_not_known(job: es.Job) -> None:
+    loaders, handles = loaders_of(job, 2)
+    numbers, begins = np.arange(3), np.zeros(3, np.int64)
+    loaders.ahead_of_many(numbers, begins, begins + 5)
+    assert [handle.sent for handle in handles] == [1, 1]
+    loaders.ahead_of_many(numbers, begins + 1, begins + 4)  # known
+    assert [handle.sent for handle in handles] == [1, 1]
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_of_several_that_fail_the_first_source_is_told(tmp_path: Path, count: int) -> None:
+    job = job_of(tmp_path, sources=sources(tmp_path, transform=failing))
+    loaders, _ = loaders_of(job, count)
+    many = np.full(2, 1000)
+    with pytest.raises(SampleError, match=r"sample web\[") as told:
+        loaders.ahead_of_many(np.array([1, 2]), many * 0, many)
+    with pytest.raises(SampleError) as alone:
+        loaders.ahead(1, 0, 1000)
+    assert str(told.value) == str(alone.value)
+    # What comes before can be had.
+    assert len(loaders.ahead_of_many(np.array([1, 2]), many * 0, many * 0 + 2)) == 4
