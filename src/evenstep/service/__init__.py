@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from evenstep.service.client import RankClient as RankClient
     from evenstep.service.collating import vision_fields as vision_fields
     from evenstep.service.data_constructor import DataConstructor as DataConstructor
+    from evenstep.service.endpoint import StatusEndpoint as StatusEndpoint
     from evenstep.service.handles import Handle as Handle
     from evenstep.service.handles import LocalHandle as LocalHandle
     from evenstep.service.handles import Reply as Reply
@@ -61,6 +62,7 @@ _HOME_OF = {
     "Source": "evenstep.sources.source",
     "SourceLoader": "evenstep.service.source_loader",
     "SourceShare": "evenstep.service.layout",
+    "StatusEndpoint": "evenstep.service.endpoint",
     "Strategy": "evenstep.service.job",
     "SubplanStep": "evenstep.service.service_step",
     "read_log": "evenstep.service.plan_log",
