@@ -14,7 +14,17 @@ from evenstep.version import __version__
 
 __all__ = ["COMMANDS", "build", "run"]
 
-COMMANDS = ("advise", "demo", "demo_packing", "lengths", "profile", "service", "simulate", "tune")
+COMMANDS = (
+    "advise",
+    "demo",
+    "demo_packing",
+    "demo_service",
+    "lengths",
+    "profile",
+    "service",
+    "simulate",
+    "tune",
+)
 """Modules of this package with a function ``register(app: typer.Typer) -> None``."""
 
 

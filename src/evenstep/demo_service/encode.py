@@ -1,0 +1,30 @@
+"""From stored rows to samples. Source Loaders call this, so it needs no torch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+__all__ = ["pieces_of", "tokens_of"]
+
+
+def tokens_of(row: Mapping[str, Any]) -> dict[str, Any]:
+    """From a stored document to a sample. Bytes of UTF-8 are its tokens."""
+    return {"input_ids": np.frombuffer(row["text"].encode(), np.uint8)}
+
+
+def pieces_of(text: str, most: int) -> list[str]:
+    """As few parts of about equal length as it takes for each to have at most so many tokens.
+    Joined, they are the text; none of an empty one."""
+    count = math.ceil(len(text.encode()) / most)
+    while count:
+        bounds = [len(text) * part // count for part in range(count + 1)]
+        parts = [text[begin:end] for begin, end in pairwise(bounds)]
+        if all(len(part.encode()) <= most for part in parts):
+            return parts
+        count += 1  # where longer characters are together
+    return []
