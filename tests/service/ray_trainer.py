@@ -13,7 +13,8 @@ import evenstep.service as es
 
 def main(address: str, job: str) -> None:
     client = es.Client(address, job)  # the rank comes as torchrun gives it
-    print(json.dumps(told(steps_of(client, 3)), default=repr), flush=True)
+    taken = steps_of(client, 3)
+    print(json.dumps(told(taken), default=repr), flush=True)
     sys.stdin.readline()
     begin = time.monotonic()
     try:
@@ -23,6 +24,8 @@ def main(address: str, job: str) -> None:
         seconds = time.monotonic() - begin
         print(json.dumps([type(error).__name__, str(error), seconds]), flush=True)
     client.close()
+    # What was taken is the trainer's, and not Ray's, which it has left by now.
+    print(json.dumps(told(taken), default=repr), flush=True)
 
 
 if __name__ == "__main__":

@@ -120,6 +120,42 @@ def test_one_loader_gives_the_same_to_four_processes(trainers: Trainers, job: es
     assert trainers.steps == plain(in_one_process(job, 3))
 
 
+def test_arrays_of_every_kind_arrive_as_they_were_and_are_the_receivers_own() -> None:
+    import numpy as np
+    import ray
+
+    def made() -> dict[str, Any]:
+        numbers = np.random.default_rng(0)
+        lists = np.empty(2, object)
+        lists[:] = [[1, 2], [3, 4]]
+        return {
+            "large": numbers.integers(0, 9, 200_000),
+            "turned": numbers.random((3, 50)).T,
+            "none": np.zeros((0, 3), np.int32),
+            "one": np.array(3),
+            "dates": np.array(["2020-01-01"], "datetime64[D]"),
+            "texts": np.array(["ab", "c"]),
+            "records": np.ones(3, [("a", "i4"), ("b", "f8")]),
+            "objects": np.array([1, "a", None], object),
+            "lists": lists,
+        }
+
+    @ray.remote(num_cpus=0)
+    def sent() -> dict[str, Any]:
+        from evenstep.service.ray.arrays import register_arrays
+
+        register_arrays()
+        return made()
+
+    arrays = ray.get(sent.remote(), timeout=PATIENCE)
+    for name, expected in made().items():
+        assert arrays[name].dtype == expected.dtype
+        assert arrays[name].shape == expected.shape
+        assert arrays[name].tolist() == expected.tolist()
+        assert arrays[name].flags.owndata
+        assert arrays[name].flags.writeable
+
+
 def test_those_who_look_see_what_the_owner_sees(service: RayService, trainers: Trainers) -> None:
     def all_told() -> bool:
         # Rank 2 was taken further above, by a client of this process.
@@ -167,8 +203,9 @@ def test_a_killed_loader_is_named_to_every_client(service: RayService, trainers:
     os.kill(process, signal.SIGKILL)
     for trainer in trainers.processes:
         trainer.tell("go on")
-    for trainer in trainers.processes:
+    for trainer, steps in zip(trainers.processes, trainers.steps):
         kind, text, seconds = trainer.json()
+        assert trainer.json() == steps  # what it took is still what it was
         assert kind == "LoaderDiedError"
         assert f"Source Loader 0 (process {process}" in text
         assert seconds < PATIENCE / 2

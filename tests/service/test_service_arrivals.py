@@ -124,16 +124,16 @@ def test_what_can_wait_has_no_turn_while_anyone_else_waits() -> None:
         with kind():
             order.append(name)
 
-    with ThreadPoolExecutor(3) as threads:
+    with ThreadPoolExecutor(11) as threads:
         with turns.first():
             last = threads.submit(wait, turns.last, "last")
             time.sleep(0.05)
-            first = [threads.submit(wait, turns.first, "first") for _ in range(2)]
+            first = [threads.submit(wait, turns.first, "first") for _ in range(10)]
             time.sleep(0.05)
             assert not order
         for each in (last, *first):
             each.result(PATIENCE)
-    assert order == ["first", "first", "last"]
+    assert order == ["first"] * 10 + ["last"]
 
 
 def test_each_thread_has_a_meter_of_its_own() -> None:

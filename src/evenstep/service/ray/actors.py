@@ -31,6 +31,7 @@ from evenstep.service.loader_job import LoaderJob
 from evenstep.service.loaders import Loaders
 from evenstep.service.metrics import payload_bytes
 from evenstep.service.planner import Planner
+from evenstep.service.ray.arrays import register_arrays
 from evenstep.service.ray.handles import Answer, RayHandle
 from evenstep.service.ray.turns import Meter, Turns
 from evenstep.service.source_loader import SourceLoader
@@ -89,6 +90,7 @@ class RoleActor:
         answer = self._answered(messages)
         if answer.error is None and not any(message in _BULK for message, _ in messages):
             return pickle.dumps(answer, pickle.HIGHEST_PROTOCOL)
+        _let_arrays_travel()
         if "torch" in sys.modules:
             _let_tensors_travel()
         return answer
@@ -165,6 +167,11 @@ def _add(totals: dict[str, float], more: Mapping[str, float]) -> None:
 def _in_threads(role: Any) -> bool:
     """Whether messages may come to a role at the same time."""
     return bool(getattr(role, "in_threads", False))
+
+
+@cache
+def _let_arrays_travel() -> None:
+    register_arrays()
 
 
 @cache
