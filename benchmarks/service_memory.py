@@ -331,7 +331,7 @@ def main() -> None:
         made = {"torch": with_torch, "service": with_service}[options.side](options)
         print(json.dumps({**made, "side": options.side}), flush=True)
         return None
-    counts = [int(word) for word in options.sources.split(",")]
+    counts = affordable([int(word) for word in options.sources.split(",")], options)
     results = []
     with tempfile.TemporaryDirectory() as folder:
         options.folder = Path(folder)
@@ -346,6 +346,24 @@ def main() -> None:
     progress("")
     report(results, options)
     return None
+
+
+def affordable(counts: list[int], options: argparse.Namespace) -> list[int]:
+    """Those for which this machine has the memory that torch will need; says which are left out."""
+    free = psutil.virtual_memory().available / MEBI
+    readers = options.ranks * options.workers
+    needed = {n: readers * (n * options.mebibytes * 1.05 + 200) + 500 for n in counts}
+    for count in counts:
+        if needed[count] > free:
+            print(
+                f"{count} sources are left out: torch would need some {needed[count] / 1024:.0f} "
+                f"GiB of memory, and {free / 1024:.0f} are free; lower --mebibytes",
+                file=sys.stderr,
+            )
+    kept = [count for count in counts if needed[count] <= free]
+    if not kept:
+        raise SystemExit(0)
+    return kept
 
 
 def report(results: list[dict[str, Any]], options: argparse.Namespace) -> None:

@@ -2,13 +2,17 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 import urllib.request
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import pytest
 
 os.environ.update(RAY_USAGE_STATS_ENABLED="0", RAY_AUTH_MODE="disabled")
@@ -152,6 +156,38 @@ def test_what_is_not_there_is_said(capsys: Capture, tmp_path: Path) -> None:
     code, _, err = evenstep(capsys, "plan", "--step", "1", "--log", str(tmp_path / "none"))
     assert code == 2
     assert "no file" in err
+
+
+@pytest.mark.soak
+def test_a_job_that_is_terminated_ends_all_that_it_started(tmp_path: Path) -> None:
+    (tmp_path / "a_job.py").write_text(JOB)
+    token = f"EVENSTEP_TEST_{os.getpid()}_TERMINATED"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "evenstep", "service", "run", "a_job.py"],
+        cwd=tmp_path,
+        env={**os.environ, token: "1"},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    assert any(line.startswith("running") for line in process.stderr)
+    assert len(having(token)) > 3
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=60) == 128 + signal.SIGTERM
+    until = time.monotonic() + 20
+    while having(token) and time.monotonic() < until:
+        time.sleep(0.2)
+    assert having(token) == []
+
+
+def having(token: str) -> list[int]:
+    """Processes whose environment has a variable."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if token in process.environ() and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process.pid)
+    return found
 
 
 @pytest.mark.parametrize("command", ["run", "status", "plan"])

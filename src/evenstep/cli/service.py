@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from evenstep.cli.ending import ended_in_order
 from evenstep.cli.output import note, print_json, print_table
 from evenstep.errors import ConfigurationError, EvenstepError
 
@@ -98,6 +99,7 @@ def run(
     state = None if resume is None else json_module.loads(resume.read_text())
     note(f"starting {len(made.sources):,} sources for {len(made.tree):,} ranks")
     with ExitStack() as stack:
+        stack.enter_context(ended_in_order())
         service = stack.enter_context(
             RayService(
                 made,

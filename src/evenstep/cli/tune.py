@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json as json_module
-import signal
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from evenstep.cli.ending import ended_in_order
 from evenstep.cli.output import note, print_json, progress_bar
 from evenstep.errors import ConfigurationError
 
@@ -106,7 +103,7 @@ def command(
 
     note(f"values: {', '.join(f'{value:,}' for value in values)}")
     try:
-        with _ended_in_order(), progress_bar("measuring") as bar:
+        with ended_in_order(), progress_bar("measuring") as bar:
             result = tune_command(
                 training,
                 values,
@@ -161,25 +158,3 @@ def _grid(grid: str | None, from_mean: float | None, up_to: int | None) -> list[
     if from_mean is None or up_to is None:
         raise ConfigurationError("give the values: --grid 4096,8192, or --from-mean and --up-to")
     return grid_upward(from_mean, up_to)
-
-
-@contextmanager
-def _ended_in_order() -> Iterator[None]:
-    """SIGTERM and SIGHUP end this process as Ctrl-C does: after what it runs has been ended."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def leave(number: int, frame: object) -> None:
-        raise SystemExit(128 + number)
-
-    numbers = (signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.getsignal(number) for number in numbers}
-    for number in numbers:
-        if before[number] is not signal.SIG_IGN:  # as nohup has it
-            signal.signal(number, leave)
-    try:
-        yield
-    finally:
-        for number in numbers:
-            signal.signal(number, before[number])

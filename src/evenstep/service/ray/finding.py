@@ -6,11 +6,14 @@ died, which Ray may keep, is in nobody's way.
 
 from __future__ import annotations
 
+import signal
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
-from evenstep.errors import ConfigurationError
+from evenstep.errors import ConfigurationError, EvenstepError
 from evenstep.service.ray.desk import About, named
 from evenstep.service.ray.needed import the_ray
 
@@ -30,6 +33,7 @@ def connect(address: str | None, options: Mapping[str, Any] | None = None) -> bo
 
     Raises:
         ConfigurationError: there is no cluster.
+        EvenstepError: Ray cannot be started.
     """
     ray = the_ray()
     if ray.is_initialized():
@@ -37,15 +41,31 @@ def connect(address: str | None, options: Mapping[str, Any] | None = None) -> bo
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     if address in (None, "local"):
         quiet["include_dashboard"] = False
+    where = "on this machine" if address in (None, "auto", "local") else f"at {address}"
     try:
-        ray.init(address, **{**quiet, **(options or {})})
+        with _own_handlers():
+            ray.init(address, **{**quiet, **(options or {})})
     except (ConnectionError, ValueError) as error:
-        where = "on this machine" if address in (None, "auto") else f"at {address}"
         raise ConfigurationError(
             f"there is no Ray cluster to be reached {where} ({' '.join(str(error).split())}); "
             "start the service first, or name the address that it prints"
         ) from error
+    except Exception as error:  # Ray has no kind of its own for a node that is too slow to start
+        raise EvenstepError(
+            f"Ray could not be started {where} ({type(error).__name__}: "
+            f"{' '.join(str(error).split())}); see its logs, and try again when the machine has "
+            "less to do"
+        ) from error
     return True
+
+
+@contextmanager
+def _own_handlers() -> Iterator[None]:
+    """Ray takes SIGTERM over. Where the process has a handler of its own, that stays."""
+    own = signal.getsignal(signal.SIGTERM)
+    yield
+    if callable(own) and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, own)
 
 
 def running() -> list[tuple[str, int]]:

@@ -1,0 +1,32 @@
+"""Commands that have something to end before they end."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+__all__ = ["ended_in_order"]
+
+
+@contextmanager
+def ended_in_order() -> Iterator[None]:
+    """SIGTERM and SIGHUP end this process as Ctrl-C does: after what it runs has been ended."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def leave(number: int, frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    numbers = (signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.getsignal(number) for number in numbers}
+    for number in numbers:
+        if before[number] is not signal.SIG_IGN:  # as nohup has it
+            signal.signal(number, leave)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            signal.signal(number, before[number])
