@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import re
 import signal
 from collections.abc import Callable, Iterator
@@ -34,6 +35,7 @@ import evenstep.service as es
 from evenstep.errors import ConfigurationError, EvenstepError, LoaderDiedError, SampleError
 from evenstep.graph import to_json
 from evenstep.service.ray import RayService, attach
+from evenstep.service.ray.shared import SHARED_BYTES
 
 PAGE = HERE.parents[1] / "docs" / "service-operation.md"
 
@@ -106,6 +108,17 @@ def test_eight_loaders_give_the_plans_and_batches_of_one_process(tmp_path: Path)
         assert not any(constructor["steps"] for constructor in status["constructors"])
         assert not any(loader["staged_samples"] for loader in status["loaders"])
         json.dumps(status, allow_nan=False)
+
+
+def test_large_plans_that_constructors_share_are_the_same(tmp_path: Path) -> None:
+    given = sources(tmp_path, counts=(900, 700, 800))
+    job = job_of(tmp_path, sources=given, samples_per_step=1500, max_tokens=20_000)
+    with RayService(job, name="large") as service:
+        plan = service.plan(1)
+        assert plan is not None
+        assert len(pickle.dumps(plan)) > SHARED_BYTES
+        taken = [told(steps_of(service.client(rank), 2)) for rank in range(2)]
+    assert taken == in_one_process(job, 2)
 
 
 def test_a_client_that_is_begun_anew_gets_the_same_steps_again(

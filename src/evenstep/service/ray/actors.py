@@ -33,6 +33,7 @@ from evenstep.service.metrics import payload_bytes
 from evenstep.service.planner import Planner
 from evenstep.service.ray.arrays import register_arrays
 from evenstep.service.ray.handles import Answer, RayHandle
+from evenstep.service.ray.shared import SHARED_BYTES, Shared
 from evenstep.service.ray.turns import Meter, Turns
 from evenstep.service.source_loader import SourceLoader
 
@@ -59,6 +60,7 @@ class RoleActor:
         self._seconds: dict[str, float] = {}
         self._waited: dict[str, float] = {}
         self._for_ever = threading.Event()
+        self._shared = Shared()
 
     def load(self, module: str) -> None:
         """Imports what the role will need, while others are made."""
@@ -83,13 +85,16 @@ class RoleActor:
             threading.Thread(target=self._filling, daemon=True).start()
         return Answer((os.getpid(), socket.gethostname()))
 
-    def handle(self, sent: bytes) -> Answer | bytes:
+    def handle(self, sent: bytes) -> Any:
         """Messages of the role, in order, up to one that raises; the answer is a list of theirs.
-        See `packed` and `opened`."""
+        See `packed`, `opened` and `shared`."""
         messages: Sequence[Message] = pickle.loads(sent)
         answer = self._answered(messages)
         if answer.error is None and not any(message in _BULK for message, _ in messages):
-            return pickle.dumps(answer, pickle.HIGHEST_PROTOCOL)
+            told = pickle.dumps(answer, pickle.HIGHEST_PROTOCOL)
+            if messages[0][0] == "plan" and len(told) > SHARED_BYTES:
+                return self._shared.reference(messages[0][1][0], told)
+            return told
         _let_arrays_travel()
         if "torch" in sys.modules:
             _let_tensors_travel()

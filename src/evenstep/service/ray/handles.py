@@ -134,7 +134,9 @@ class RayReply:
         try:
             if handle.alarm is not None:
                 self._heed(ray)
-            told: Answer | bytes = ray.get(self._reference)
+            told = ray.get(self._reference)
+            if isinstance(told, ray.ObjectRef):  # see `shared`
+                told = ray.get(told)
         except (ray.exceptions.RayActorError, ray.exceptions.OwnerDiedError) as error:
             raise died(handle.name, error) from error
         finally:
