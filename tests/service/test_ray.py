@@ -110,6 +110,7 @@ def test_eight_loaders_give_the_plans_and_batches_of_one_process(tmp_path: Path)
         json.dumps(status, allow_nan=False)
 
 
+@pytest.mark.soak
 def test_large_plans_that_constructors_share_are_the_same(tmp_path: Path) -> None:
     given = sources(tmp_path, counts=(900, 700, 800))
     job = job_of(tmp_path, sources=given, samples_per_step=1500, max_tokens=20_000)
@@ -315,6 +316,7 @@ def test_misuse_is_told_by_the_same_error_on_both(
 # Where functions come from, and what is left
 
 
+@pytest.mark.soak
 def test_functions_of_a_script_and_within_functions_travel(tmp_path: Path, cluster: None) -> None:
     import ray
 

@@ -119,7 +119,7 @@ def expected(job: es.Job) -> list[Any]:
         return [told(steps_of(service.client(rank))) for rank in range(len(job.tree))]
 
 
-@settings(max_examples=15)
+@settings(max_examples=10)
 @given(
     seed=st.integers(0, 2**32),
     loaders=st.integers(1, 5),
