@@ -160,7 +160,7 @@ class Job:
         shared = abandoned(shared_memory() - self._shared_before)
         if "PYTEST_XDIST_WORKER" in os.environ:
             # Names do not tell whose they are, and tests beside this one kill processes that have
-            # some. `make soak` looks at them alone.
+            # some. `make test JOBS=0` runs one test at a time, and looks at them too.
             shared = {path for path in shared if not path.startswith("/dev/shm/sem.")}
         return processes + files + sorted(shared)
 
