@@ -113,7 +113,8 @@ class Job:
         """Sends a signal to a rank, or to all of its session as a terminal does."""
         if children:
             for pid in self._session(self.pid(rank)):
-                os.kill(pid, number)
+                with contextlib.suppress(ProcessLookupError):  # it ended as others were told
+                    os.kill(pid, number)
         else:
             os.kill(self.pid(rank), number)
 
