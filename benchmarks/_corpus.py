@@ -19,8 +19,8 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import Dataset
 
-from evenstep.demo.corpus import read_parquet, read_standard_library
-from evenstep.demo.workload import END, describe_lengths, load_tokenizer, train_tokenizer
+from evenstep_demos.text.corpus import read_parquet, read_standard_library
+from evenstep_demos.text.workload import END, describe_lengths, load_tokenizer, train_tokenizer
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from evenstep.cost import Cost, GroupShapes, PaddedTokenCost
 from evenstep.plan import FixedBatch, Groups, Policy, Window
-from evenstep.simulate import SimulationResult
+from evenstep.tools.simulate import SimulationResult
 
 Int64Array = npt.NDArray[np.int64]
 

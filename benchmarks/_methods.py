@@ -17,7 +17,7 @@ from _corpus import Documents
 from torch.utils.data import DataLoader, DistributedSampler
 
 import evenstep
-from evenstep.demo.workload import END
+from evenstep_demos.text.workload import END
 
 Batch = Mapping[str, torch.Tensor]
 

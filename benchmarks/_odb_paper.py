@@ -31,7 +31,7 @@ class Cell:
     model: str
     data: str
     distribution: str
-    """The key of `evenstep.simulate.DISTRIBUTIONS` that is fitted to the data set."""
+    """The key of `evenstep.tools.simulate.DISTRIBUTIONS` that is fitted to the data set."""
     samples: int
     """In the whole data set."""
     max_tokens: int

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from evenstep.cost import PaddedTokenCost
 from evenstep.plan import Lengths, Policy, Window
-from evenstep.plan.by_name import POLICIES, PolicyOptions
+from evenstep.plan.policies.by_name import POLICIES, PolicyOptions
 
 Int64Array = npt.NDArray[np.int64]
 

@@ -12,12 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.cost import GroupShapes, TransformerCost
-from evenstep.plan.groups import generator
-from evenstep.plan.mixing import Mixture
+from evenstep.plan.groups.groups import generator
 from evenstep.plan.packing import cut_long
-from evenstep.plan.samples import SampleTable
-from evenstep.simulate import sample_lengths
-from evenstep.simulate.lengths import open_parquet
+from evenstep.strategy.mixture import Mixture
+from evenstep.strategy.sample_table import SampleTable
+from evenstep.tools.simulate import sample_lengths
+from evenstep.tools.simulate.lengths import open_parquet
 
 Int64Array = npt.NDArray[np.int64]
 Columns = Mapping[str, Int64Array]

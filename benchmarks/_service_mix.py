@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 import evenstep.service as es
-from evenstep.graph import DGraph, LoadingPlan
-from evenstep.topology import ClientPlaceTree
+from evenstep.strategy import DGraph, LoadingPlan
+from evenstep.strategy.mesh import ClientPlaceTree
 
 __all__ = ["SETTINGS", "Setting", "paths_of", "sources_of", "strategy", "weights_of", "write"]
 

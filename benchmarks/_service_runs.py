@@ -15,9 +15,9 @@ import numpy.typing as npt
 from _report import Spread, progress
 from _service_corpora import ENCODER, LLAMA_12B, WORK, Corpus
 
-from evenstep.graph import Assignment, DGraph, LoadingPlan
-from evenstep.plan.samples import SampleTable
-from evenstep.topology import ClientPlaceTree
+from evenstep.strategy import Assignment, DGraph, LoadingPlan
+from evenstep.strategy.mesh import ClientPlaceTree
+from evenstep.strategy.sample_table import SampleTable
 
 MICRO_BATCHES = 4
 TP = 2

@@ -21,9 +21,9 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from torch.nn.parallel import DistributedDataParallel
 
 import evenstep
-from evenstep.demo.model import GPT
-from evenstep.demo.workload import END
-from evenstep.plan.grouping import token_budget_groups
+from evenstep.plan.groups.token_budget_groups import token_budget_groups
+from evenstep_demos.text.model import GPT
+from evenstep_demos.text.workload import END
 
 _WARM_UP = 0.1  # of the samples
 _GRADIENT_NORM = 1.0

@@ -11,22 +11,22 @@ import numpy as np
 import numpy.typing as npt
 from _report import progress
 
-from evenstep.context.latency import AttentionLatency
-from evenstep.plan.packing.iteration import plan_iteration
+from evenstep.context_parallel.latency import AttentionLatency
+from evenstep.plan.packing.document_cost import Workload
 from evenstep.plan.packing.options import PackingOptions, SteadyOptions
 from evenstep.plan.packing.outliers import auto_thresholds
-from evenstep.plan.packing.workload import Workload
+from evenstep.plan.packing.step_plan import plan_iteration
 from evenstep.plan.sharding.kernel_latency import KernelLatency, TileLatency
-from evenstep.simulate import DISTRIBUTIONS, sample_lengths
-from evenstep.simulate.end_to_end import SHARDINGS, MicroBatches, StepModel
-from evenstep.simulate.end_to_end_setting import MODELS, TABLE_1, Cluster, Setting
-from evenstep.simulate.packing_run import (
+from evenstep.tools.simulate import DISTRIBUTIONS, sample_lengths
+from evenstep.tools.simulate.cluster_assumptions import MODELS, TABLE_1, Cluster, Setting
+from evenstep.tools.simulate.packing_run import (
     Arrivals,
     Trained,
     run_fixed_length,
     run_original,
     run_planner,
 )
+from evenstep.tools.simulate.step_time_model import SHARDINGS, MicroBatches, StepModel
 
 LENGTHS = "pretrain-128k"
 LONG = 16_384

@@ -72,7 +72,7 @@ a step: how fast its kernel is, and how much of everything else is hidden.
 
 ASSUMED = """## What is assumed
 
-In code: `evenstep.simulate.end_to_end_setting` and `evenstep.context.latency_default`.
+In code: `evenstep.tools.simulate.cluster_assumptions` and `evenstep.context_parallel.latency_default`.
 
 - Models are LLaMA2-7B and others of its ratios, without grouped-query attention; the paper says no
   more than that theirs are proportional.

@@ -36,7 +36,7 @@ from torch.utils.data import Dataset
 
 import evenstep
 import evenstep.loader  # now, and not in every rank that is forked
-from evenstep.report import text_table
+from evenstep.tools.report import text_table
 
 PROCESSES = multiprocessing.get_context("fork")
 TIMEOUT = 1.0  # seconds that the loader gives a worker, in the case in which one hangs

@@ -43,8 +43,8 @@ from _report import PEER, Spread, parser, print_json, progress, require_peer
 from torch.utils.data import DataLoader, Dataset
 
 import evenstep
-from evenstep.report import text_table
-from evenstep.simulate import sample_lengths
+from evenstep.tools.report import text_table
+from evenstep.tools.simulate import sample_lengths
 
 PROCESSES = multiprocessing.get_context("forkserver")
 MAX_TOKENS = 12_288
@@ -232,7 +232,7 @@ def main() -> None:
     arguments.add_argument("--samples", type=int, help="in an epoch", default=None)
     options = arguments.parse_args()
     require_peer()
-    PROCESSES.set_forkserver_preload(["evenstep.loader", "evenstep.simulate", "odb"])
+    PROCESSES.set_forkserver_preload(["evenstep.loader", "evenstep.tools.simulate", "odb"])
     results = [measure(kind, options) for kind in options.kinds]
     if options.json:
         setting = {key: getattr(options, key) for key in ("workers", "buffer_size", "repeats")}

@@ -33,7 +33,7 @@ from evenstep.plan import (
     Policy,
     TokenBudget,
 )
-from evenstep.simulate import deal, sample_lengths, simulate
+from evenstep.tools.simulate import deal, sample_lengths, simulate
 
 GRID = (1024, 1280, 1536, 2048, 3072, 4096, 6144, 8192, 10_240, 12_288, 14_336, 16_384, 24_576)
 PACKAGE = "ODB, released package"

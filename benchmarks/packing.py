@@ -33,8 +33,8 @@ import numpy as np
 import numpy.typing as npt
 from _report import Spread, parser, print_json, progress
 
-from evenstep.plan.best_fit import best_fit_decreasing, place_compiled
-from evenstep.report import text_table
+from evenstep.plan.partition.best_fit import best_fit_decreasing, place_compiled
+from evenstep.tools.report import text_table
 
 Int64Array = npt.NDArray[np.int64]
 
@@ -81,7 +81,7 @@ def ours(lengths: Int64Array, cap: int) -> Packed:
 
 
 def ours_plain(lengths: Int64Array, cap: int) -> Packed:
-    with patch("evenstep.plan.best_fit.place_compiled", lambda: None):
+    with patch("evenstep.plan.partition.best_fit.place_compiled", lambda: None):
         return ours(lengths, cap)
 
 

@@ -20,10 +20,10 @@ import numpy.typing as npt
 from _report import machine, parser, print_json, progress
 from odb_tables import markdown
 
-from evenstep.demo_packing.compare import Packed, compare
-from evenstep.plan.groups import generator
+from evenstep.plan.groups.groups import generator
 from evenstep.plan.packing import Workload
-from evenstep.simulate.lengths import load_lengths
+from evenstep.tools.simulate.lengths import load_lengths
+from evenstep_demos.packing.compare import Packed, compare
 
 Int64Array = npt.NDArray[np.int64]
 

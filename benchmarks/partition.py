@@ -30,7 +30,7 @@ import numpy.typing as npt
 from _report import Spread, parser, print_json, progress
 
 from evenstep.plan.partition import bins_needed, lower_bound, partition
-from evenstep.report import text_table
+from evenstep.tools.report import text_table
 
 Int64Array = npt.NDArray[np.int64]
 Divide = Callable[[Int64Array, int], Sequence[int]]

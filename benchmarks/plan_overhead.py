@@ -37,10 +37,10 @@ from _policies import PlanningCase, build
 from _report import PEER, Spread, parser, print_json, progress, require_peer
 
 from evenstep.plan import Groups, Policy, TokenBudget, Window
-from evenstep.plan.by_name import POLICIES
+from evenstep.plan.policies.by_name import POLICIES
 from evenstep.protocol import RankProtocol
-from evenstep.report import text_table
-from evenstep.simulate import DISTRIBUTIONS, sample_lengths
+from evenstep.tools.report import text_table
+from evenstep.tools.simulate import DISTRIBUTIONS, sample_lengths
 
 MAX_TOKENS = 12_288
 POLICY_BUFFER = 1024  # the one at which every policy is measured

@@ -39,9 +39,9 @@ from _policies import PlanningCase, build
 from _report import PEER, Spread, parser, print_json, progress, require_peer
 
 from evenstep.plan import FixedBatch
-from evenstep.plan.by_name import POLICIES
-from evenstep.report import text_table
-from evenstep.simulate import DISTRIBUTIONS, deal, load_lengths, sample_lengths, simulate
+from evenstep.plan.policies.by_name import POLICIES
+from evenstep.tools.report import text_table
+from evenstep.tools.simulate import DISTRIBUTIONS, deal, load_lengths, sample_lengths, simulate
 
 Int64Array = npt.NDArray[np.int64]
 

@@ -16,8 +16,8 @@ from _report import Spread, parser, print_json, progress
 
 from evenstep.plan import TokenBudget
 from evenstep.protocol import RankProtocol
-from evenstep.report import text_table
-from evenstep.simulate import sample_lengths
+from evenstep.tools.report import text_table
+from evenstep.tools.simulate import sample_lengths
 
 MAX_TOKENS = 12_288
 TIMED = 16  # ranks whose time is taken

@@ -45,7 +45,7 @@ from _service_runs import (
 )
 from odb_tables import markdown
 
-from evenstep.simulate import sample_lengths
+from evenstep.tools.simulate import sample_lengths
 
 RANKS = (4, 8, 16, 32, 64)
 PAGES_CONTEXT = 32_768

@@ -39,7 +39,7 @@ import numpy as np
 import psutil
 from _report import Spread, parser, print_json, progress
 
-from evenstep.report import text_table
+from evenstep.tools.report import text_table
 
 TARGET = 3.6
 TOKEN = "EVENSTEP_BENCHMARK_MEMORY"
@@ -65,7 +65,7 @@ def as_they_are(samples: list[Any]) -> Any:
 
 
 def sources_of(options: argparse.Namespace) -> list[Any]:
-    from evenstep.sources import Source
+    from evenstep.data import Source
 
     return [
         Source(f"source-{k:03d}", str(options.folder / f"{k:03d}.parquet"), transform=prepared)

@@ -26,13 +26,13 @@ from _report import Spread, parser, print_json, progress
 from torch.utils.data import Dataset
 
 import evenstep.service as es
-from evenstep.graph import DGraph, LoaderWork, LoadingPlan
-from evenstep.report import text_table
 from evenstep.service.handles import LocalHandle
-from evenstep.service.loaders import Loaders
-from evenstep.service.measuring import SUPERVISED
+from evenstep.service.loader_pool import Loaders
+from evenstep.service.sample_measure import SUPERVISED
 from evenstep.service.source_buffer import Ahead
-from evenstep.topology import ClientPlaceTree
+from evenstep.strategy import DGraph, LoaderWork, LoadingPlan
+from evenstep.strategy.mesh import ClientPlaceTree
+from evenstep.tools.report import text_table
 
 TARGET = 50.0  # milliseconds
 WARM_UP = 3

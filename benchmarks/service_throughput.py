@@ -39,7 +39,7 @@ from _report import Spread, machine, parser, print_json, progress
 from _service_mix import SETTINGS, Setting, paths_of, sources_of, strategy, weights_of, write
 
 import evenstep.service as es
-from evenstep.report import text_table
+from evenstep.tools.report import text_table
 
 SIDES = {"service": "service", "torch": "torch", "ray_data": "Ray Data"}
 WARM_UP = 6

@@ -11,8 +11,8 @@ from _report import Spread, parser, print_json, progress
 from torch.utils.data import Dataset
 
 import evenstep
-from evenstep.report import text_table
-from evenstep.simulate import sample_lengths
+from evenstep.tools.report import text_table
+from evenstep.tools.simulate import sample_lengths
 
 
 class Documents(Dataset):  # type: ignore[type-arg]

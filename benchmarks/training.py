@@ -55,8 +55,8 @@ from _train import Job, Records, calibrate, epoch
 
 import evenstep
 from evenstep.cost import fit
-from evenstep.report import text_table
-from evenstep.simulate import deal, simulate
+from evenstep.tools.report import text_table
+from evenstep.tools.simulate import deal, simulate
 
 DEFAULT = ["fixed", "group-by-length", "odb", "odb-full", "token-budget", "even"]
 MODELS = {
@@ -285,7 +285,7 @@ def main() -> None:
     options = arguments()
     if any(name.startswith("odb") for name in options.methods):
         require_peer()
-    modules = ["_train", "evenstep.loader", "evenstep.simulate"]
+    modules = ["_train", "evenstep.loader", "evenstep.tools.simulate"]
     if any(name.startswith("odb") for name in options.methods):
         modules.append("odb")
     if any(name.startswith("group") for name in options.methods):

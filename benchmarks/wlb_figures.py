@@ -18,8 +18,8 @@ from _wlb_figures_run import QUEUES, SEVEN_128, TABLE_ERROR, Bench, Rates, measu
 from _wlb_figures_text import ASSUMED, HEAD, SECTIONS
 from odb_tables import markdown
 
-from evenstep.simulate.end_to_end import StepModel
-from evenstep.simulate.end_to_end_setting import MODELS, TABLE_1, Cluster
+from evenstep.tools.simulate.cluster_assumptions import MODELS, TABLE_1, Cluster
+from evenstep.tools.simulate.step_time_model import StepModel
 
 IMAGE = "wlb-figures.png"
 

@@ -27,9 +27,9 @@ from evenstep.plan.packing import (
     auto_thresholds,
     plan_iteration,
 )
-from evenstep.simulate import DISTRIBUTIONS, sample_lengths
-from evenstep.simulate.packing_result import PackingResult, makespan_ratio, measure
-from evenstep.simulate.packing_run import (
+from evenstep.tools.simulate import DISTRIBUTIONS, sample_lengths
+from evenstep.tools.simulate.packing_result import PackingResult, makespan_ratio, measure
+from evenstep.tools.simulate.packing_run import (
     Arrivals,
     Trained,
     run_exact,

@@ -17,7 +17,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 
 import evenstep
-from evenstep.context import ContextPlan, attention, prepare
+from evenstep.context_parallel import ContextPlan, attention, prepare
 
 VOCABULARY, WIDTH, HEADS, KV_HEADS = 256, 64, 4, 2
 

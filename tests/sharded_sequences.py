@@ -7,7 +7,7 @@ import numpy.typing as npt
 from hypothesis import strategies as st
 
 from evenstep.plan.packing.window_packing import cut_at_windows
-from evenstep.simulate import sample_lengths
+from evenstep.tools.simulate import sample_lengths
 
 Int64Array = npt.NDArray[np.int64]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from evenstep.whole_file import replacing
+from evenstep.files import replacing
 
 
 def test_what_was_written_takes_the_place_of_the_file(tmp_path: Path) -> None:

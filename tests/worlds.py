@@ -15,15 +15,15 @@ from dataclasses import asdict, dataclass, field
 import numpy as np
 from hypothesis import strategies as st
 
-from evenstep.buffer import RoundStart
 from evenstep.plan import Even, FixedBatch, Groups, Plan, Policy, Proposal, TokenBudget
-from evenstep.plan.groups import generator
+from evenstep.plan.epoch.stream import Progress
+from evenstep.plan.groups.groups import generator
 from evenstep.plan.packing.workload_packing import WorkloadPacking
-from evenstep.plan.pool_sort import SHUFFLES, PoolSort
-from evenstep.plan.sequence_packing import SequencePacking
-from evenstep.plan.stream import Progress
+from evenstep.plan.policies.pool_sort import SHUFFLES, PoolSort
+from evenstep.plan.policies.sequence_packing import SequencePacking
 from evenstep.protocol import RankProtocol
-from evenstep.settled import PlannedStep
+from evenstep.protocol.planned_step import PlannedStep
+from evenstep.protocol.window_buffer import RoundStart
 
 NOBODY = np.empty(0, np.int64)
 

@@ -25,6 +25,11 @@ if TYPE_CHECKING:
     from evenstep.cost import PaddedTokenCost as PaddedTokenCost
     from evenstep.cost import TokenCost as TokenCost
     from evenstep.cost import TransformerCost as TransformerCost
+    from evenstep.data import CutDocuments as CutDocuments
+    from evenstep.data import PoolSortDataset as PoolSortDataset
+    from evenstep.data import count_lengths as count_lengths
+    from evenstep.data import read_lengths as read_lengths
+    from evenstep.data import write_lengths as write_lengths
     from evenstep.errors import CollateError as CollateError
     from evenstep.errors import ConfigurationError as ConfigurationError
     from evenstep.errors import EvenstepError as EvenstepError
@@ -32,9 +37,6 @@ if TYPE_CHECKING:
     from evenstep.errors import MismatchError as MismatchError
     from evenstep.errors import PeerError as PeerError
     from evenstep.errors import SampleError as SampleError
-    from evenstep.lengths import count_lengths as count_lengths
-    from evenstep.lengths import read_lengths as read_lengths
-    from evenstep.lengths import write_lengths as write_lengths
     from evenstep.loader import DataLoader as DataLoader
     from evenstep.loader import merge_states as merge_states
     from evenstep.loader import read_states as read_states
@@ -54,9 +56,7 @@ if TYPE_CHECKING:
     from evenstep.plan import Workload as Workload
     from evenstep.plan import WorkloadPacking as WorkloadPacking
     from evenstep.plan import auto_thresholds as auto_thresholds
-    from evenstep.profile import load_calibration as load_calibration
-    from evenstep.sources import CutDocuments as CutDocuments
-    from evenstep.sources import PoolSortDataset as PoolSortDataset
+    from evenstep.tools.profile import load_calibration as load_calibration
 
 _HOMES = {
     "evenstep.batch": (
@@ -77,6 +77,13 @@ _HOMES = {
         "TokenCost",
         "TransformerCost",
     ),
+    "evenstep.data": (
+        "CutDocuments",
+        "PoolSortDataset",
+        "count_lengths",
+        "read_lengths",
+        "write_lengths",
+    ),
     "evenstep.errors": (
         "CollateError",
         "ConfigurationError",
@@ -86,7 +93,6 @@ _HOMES = {
         "PeerError",
         "SampleError",
     ),
-    "evenstep.lengths": ("count_lengths", "read_lengths", "write_lengths"),
     "evenstep.loader": ("DataLoader", "merge_states", "read_states", "wrap"),
     "evenstep.plan": (
         "BucketedMaxTokens",
@@ -105,8 +111,7 @@ _HOMES = {
         "WorkloadPacking",
         "auto_thresholds",
     ),
-    "evenstep.profile": ("load_calibration",),
-    "evenstep.sources": ("CutDocuments", "PoolSortDataset"),
+    "evenstep.tools.profile": ("load_calibration",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -26,7 +26,7 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from torch.testing import assert_close
 
 from evenstep.batch import PackCollator
-from evenstep.batch.forms import (
+from evenstep.batch.formats import (
     attention_mask,
     block_mask,
     to_hugging_face,

@@ -10,8 +10,8 @@ import pytest
 pytest.importorskip("typer")
 
 from evenstep.cli import main
-from evenstep.plan.by_name import POLICIES
-from evenstep.simulate import sample_lengths
+from evenstep.plan.policies.by_name import POLICIES
+from evenstep.tools.simulate import sample_lengths
 
 Capture = pytest.CaptureFixture[str]
 

@@ -9,9 +9,9 @@ import pytest
 pytest.importorskip("typer")
 
 from evenstep.cli import main
-from evenstep.cli.choices import parse_cost
+from evenstep.cli.cost_option import parse_cost
 from evenstep.errors import ConfigurationError
-from evenstep.profile import load_calibration, read_calibration, timing
+from evenstep.tools.profile import load_calibration, read_calibration, timer
 
 Capture = pytest.CaptureFixture[str]
 
@@ -22,7 +22,7 @@ QUICK = ("--device", "cpu", "--max-length", "128", "--seconds")
 @pytest.fixture(autouse=True)
 def _few_repeats(monkeypatch: pytest.MonkeyPatch) -> None:
     """Much time and few repeats, so that a machine under load measures all lengths, too."""
-    monkeypatch.setattr(timing, "_REPEATS", (3, 3))
+    monkeypatch.setattr(timer, "_REPEATS", (3, 3))
 
 
 def run(capsys: Capture, *arguments: str) -> tuple[int, str, str]:

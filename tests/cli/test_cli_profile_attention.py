@@ -8,8 +8,8 @@ import pytest
 pytest.importorskip("typer")
 
 from evenstep.cli import main
-from evenstep.context.latency import load_latency
-from evenstep.profile import timing
+from evenstep.context_parallel.latency import load_latency
+from evenstep.tools.profile import timer
 
 Capture = pytest.CaptureFixture[str]
 
@@ -20,7 +20,7 @@ SMALL += ("1024", "--head-size", "8", "--seconds", "60")
 @pytest.fixture(autouse=True)
 def _few_repeats(monkeypatch: pytest.MonkeyPatch) -> None:
     """Much time and few repeats, so that a machine under load measures all shapes, too."""
-    monkeypatch.setattr(timing, "_REPEATS", (3, 3))
+    monkeypatch.setattr(timer, "_REPEATS", (3, 3))
 
 
 def run(capsys: Capture, *arguments: str) -> tuple[int, str, str]:

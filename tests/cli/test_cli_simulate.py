@@ -13,10 +13,10 @@ pytest.importorskip("typer")
 
 from evenstep.cli import main
 from evenstep.cli.app import COMMANDS
-from evenstep.cli.choices import parse_cost
+from evenstep.cli.cost_option import parse_cost
 from evenstep.cost import PaddedTokenCost, TokenCost, TransformerCost
 from evenstep.errors import ConfigurationError
-from evenstep.plan.by_name import POLICIES
+from evenstep.plan.policies.by_name import POLICIES
 from evenstep.version import __version__
 
 Capture = pytest.CaptureFixture[str]

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("typer")
 
 from evenstep.cli import main
-from evenstep.context.latency_default import default_latency
+from evenstep.context_parallel.latency_default import default_latency
 
 Capture = pytest.CaptureFixture[str]
 

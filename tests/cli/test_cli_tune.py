@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("typer")
 
 from evenstep.cli import main
-from evenstep.tune import Candidate, Measurement
+from evenstep.tools.tune import Candidate, Measurement
 
 Capture = pytest.CaptureFixture[str]
 

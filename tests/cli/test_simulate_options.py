@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("typer")
 
 from evenstep.cli import main, simulate, simulate_options
-from evenstep.plan.by_name import POLICIES
+from evenstep.plan.policies.by_name import POLICIES
 
 # What concerns every policy, or is refused by a message of its own.
 OF_ALL = {"invocation", "policy", "lengths", "world_size", "samples", "seed", "json"}

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from evenstep.errors import LoaderDiedError
-from evenstep.loader.arena import Reader, Writer
+from evenstep.loader.transport.shared_memory import Reader, Writer
 from shared_memory import abandoned, shared_memory
 
 

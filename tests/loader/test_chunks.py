@@ -14,9 +14,9 @@ from documents import Documents
 from evenstep import TokenBudget
 from evenstep.batch import Measure
 from evenstep.errors import SampleError
-from evenstep.loader.arena import Packed, Reader
-from evenstep.loader.chunks import Chunk, ChunkCollate, IndexedDataset, Origin, Raw, Request
-from evenstep.loader.streaming import ChunkedIterable
+from evenstep.loader.transport.shared_memory import Packed, Reader
+from evenstep.loader.workers.chunks import Chunk, ChunkCollate, IndexedDataset, Origin, Raw, Request
+from evenstep.loader.workers.iterable import ChunkedIterable
 
 
 class Words:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from evenstep.loader import codec
+from evenstep.loader.transport import codec
 
 
 @dataclass

@@ -12,9 +12,9 @@ from multiprocessing.connection import Connection
 import pytest
 
 from evenstep.errors import PeerError
-from evenstep.loader.exchange import LocalExchange, Session
-from evenstep.loader.ports import PipePorts
-from evenstep.messages import abort_message, check_no_abort
+from evenstep.loader.batcher.ports import PipePorts
+from evenstep.loader.transport.rank_exchange import LocalExchange, Session
+from evenstep.protocol.wire import abort_message, check_no_abort
 
 WAIT = 20.0
 

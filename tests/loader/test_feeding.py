@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenstep.errors import MismatchError
-from evenstep.loader.chunks import Request
+from evenstep.loader.batcher.intake import FeederError, IndexFeed
 from evenstep.loader.feeder import Feeder
-from evenstep.loader.intake import FeederError, IndexFeed
+from evenstep.loader.workers.chunks import Request
 
 Pipe = tuple[Connection, Connection]
 

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from evenstep.errors import EvenstepError, LoaderDiedError, PeerError, SampleError
-from evenstep.loader.batcher import End
-from evenstep.loader.exchange import Exchange, LocalExchange, Session
+from evenstep.loader.batcher.pipeline import End
+from evenstep.loader.batcher.ports import Failure
+from evenstep.loader.batcher.spec import EpochSpec
 from evenstep.loader.iterator import StepIterator
-from evenstep.loader.ports import Failure
-from evenstep.loader.spec import EpochSpec
-from evenstep.messages import abort_message
+from evenstep.loader.transport.rank_exchange import Exchange, LocalExchange, Session
+from evenstep.protocol.wire import abort_message
 
 
 class Batcher:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from evenstep.loader.arena import Reader, Writer
+from evenstep.loader.transport.shared_memory import Reader, Writer
 
 pytestmark = pytest.mark.skipif(
     not hasattr(os, "memfd_create"), reason="without anonymous memory nothing is shared"

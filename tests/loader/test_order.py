@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DistributedSampler
 
 from evenstep.errors import MismatchError
-from evenstep.loader.order import (
+from evenstep.loader.resume.sample_order import (
     Sampled,
     Share,
     Witness,
@@ -21,8 +21,8 @@ from evenstep.loader.order import (
     sampler_order,
     walk,
 )
-from evenstep.plan.remaining import Remaining
-from evenstep.plan.stream import Progress, Stream
+from evenstep.plan.epoch.remaining import Remaining
+from evenstep.plan.epoch.stream import Progress, Stream
 
 WORLDS = (1, 2, 3, 8)
 COUNTS = (0, 1, 2, 7, 8, 9, 100)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from evenstep.loader.pinning import pin
+from evenstep.loader.transport.pinning import pin
 
 Pair = namedtuple("Pair", ["left", "right"])
 

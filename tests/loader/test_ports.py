@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from evenstep.errors import SampleError
-from evenstep.loader.mark import Mark
-from evenstep.loader.ports import Failure, PipePorts
-from evenstep.loader.shelf import Closed
+from evenstep.loader.batcher.ports import Failure, PipePorts
+from evenstep.loader.batcher.progress import Mark
+from evenstep.loader.batcher.sample_store import Closed
 
 WAIT = 20.0
 

@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenstep.batch.step_info import StepInfo
-from evenstep.buffer import RoundStart
-from evenstep.loader.mark import BadSample, Mark, RoundMark
-from evenstep.loader.order import Witness
-from evenstep.loader.position import Position
-from evenstep.loader.streaming import Sources
-from evenstep.plan.remaining import UNSIZED, Remaining
-from evenstep.plan.stream import Stream
-from evenstep.totals import StepTotals
+from evenstep.loader.batcher.progress import BadSample, Mark, RoundMark
+from evenstep.loader.resume.epoch_progress import Position
+from evenstep.loader.resume.sample_order import Witness
+from evenstep.loader.workers.iterable import Sources
+from evenstep.plan.epoch.remaining import UNSIZED, Remaining
+from evenstep.plan.epoch.stream import Stream
+from evenstep.protocol.receipts import StepTotals
+from evenstep.protocol.window_buffer import RoundStart
 
 JSON_TEXT = st.sampled_from([None, '{"count": 3, "state": {"é": [1, null]}}'])
 

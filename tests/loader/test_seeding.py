@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from torch.utils.data import Dataset, Subset
 
 import evenstep
-from evenstep.loader.seeding import epoch_seed, rank_seed, sample_seed, seed_everything
+from evenstep.loader.workers.seeding import epoch_seed, rank_seed, sample_seed, seed_everything
 
 COUNT = 40
 SEEDS = st.integers(0, 2**70)
@@ -141,6 +141,6 @@ def test_without_workers_the_random_state_is_the_trainers() -> None:
 
 def test_numpys_generators_are_loaded_before_any_thread_could_load_them() -> None:
     # A worker that is forked while a thread imports them inherits a lock that nobody opens.
-    said = "import sys, evenstep.loader.process; print('numpy.random' in sys.modules)"
+    said = "import sys, evenstep.loader.batcher.process; print('numpy.random' in sys.modules)"
     ran = subprocess.run([sys.executable, "-c", said], capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "True"

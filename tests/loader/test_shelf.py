@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenstep.errors import InvariantError, SampleError
-from evenstep.loader.reception import Received
-from evenstep.loader.shelf import Closed, Shelf
+from evenstep.loader.batcher.reception import Received
+from evenstep.loader.batcher.sample_store import Closed, Shelf
 
 WAIT = 20.0
 

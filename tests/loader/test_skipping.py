@@ -13,7 +13,7 @@ from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 import evenstep
 from evenstep.errors import ConfigurationError, SampleError
-from evenstep.loader.mark import BadSample
+from evenstep.loader.batcher.progress import BadSample
 
 COUNT = 60
 LIMIT = 16  # tokens

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 
 import evenstep
 from documents import Documents
-from evenstep.buffer import RoundStart
 from evenstep.errors import MismatchError
-from evenstep.loader.position import Position
-from evenstep.loader.state import LoaderState, merge_states, rank_key, to_dict
-from evenstep.plan.stream import Stream
+from evenstep.loader.resume.epoch_progress import Position
+from evenstep.loader.resume.state import LoaderState, merge_states, rank_key, to_dict
+from evenstep.plan.epoch.stream import Stream
+from evenstep.protocol.window_buffer import RoundStart
 
 COUNT = 60
 BUFFER = 12

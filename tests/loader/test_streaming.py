@@ -24,13 +24,13 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 import evenstep
 from evenstep.errors import SampleError
-from evenstep.loader import streaming
-from evenstep.loader.chunks import Chunk, Raw
-from evenstep.loader.streaming import ChunkedIterable, Sources, Trail
+from evenstep.loader.workers import iterable
+from evenstep.loader.workers.chunks import Chunk, Raw
+from evenstep.loader.workers.iterable import ChunkedIterable, Sources, Trail
 
 
 def worker_number() -> int:
-    info = streaming.get_worker_info()
+    info = iterable.get_worker_info()
     return info.id if info is not None else 0
 
 
@@ -106,7 +106,7 @@ def raw_chunks(
     ended: set[int] = set()
     for worker in itertools.cycle(range(len(copies))):
         info = SimpleNamespace(id=worker, num_workers=workers) if workers else None
-        with mock.patch.object(streaming, "get_worker_info", return_value=info):
+        with mock.patch.object(iterable, "get_worker_info", return_value=info):
             raw = next(iterators[worker])
         assert raw.origin is not None
         assert raw.origin.worker == worker

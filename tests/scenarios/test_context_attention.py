@@ -18,7 +18,7 @@ from gqa_model import VOCABULARY, GqaModel, mean_loss
 from ranks import Job, Rank, run
 from torch.distributed.device_mesh import init_device_mesh
 
-from evenstep.context import attention, prepare
+from evenstep.context_parallel import attention, prepare
 from evenstep.errors import MismatchError, PeerError
 from evenstep.plan.sharding import METHODS, Sharding, shard, shard_per_document, shard_per_sequence
 

@@ -20,7 +20,7 @@ from ranks import Job, Rank, run
 
 import evenstep
 from documents import Documents
-from evenstep.batch.shard import unshard
+from evenstep.context_parallel.batch_shards import unshard
 from evenstep.testing import assert_exact_resume
 
 DOCUMENTS = Documents(70, prompts=True, seed=3)

@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import evenstep
 from documents import VOCABULARY, Documents
-from evenstep.context import attention, prepare
+from evenstep.context_parallel import attention, prepare
 
 Batch = dict[str, Any]
 WIDTH = 8

@@ -12,10 +12,10 @@ from torch.nn.attention.flex_attention import flex_attention
 from torch.nn.functional import scaled_dot_product_attention
 
 from evenstep.batch import PackCollator, attention_mask, block_mask
-from evenstep.batch.forms.context import LoadBalancer
+from evenstep.context_parallel.frameworks import LoadBalancer
 from evenstep.plan.sharding import Sharding, shard_per_document, shard_per_sequence
-from evenstep.plan.sharding.counts import causal_pairs
-from evenstep.simulate import sample_lengths
+from evenstep.plan.sharding.attention_tiles import causal_pairs
+from evenstep.tools.simulate import sample_lengths
 from handover_page import run_page
 
 theirs = pytest.importorskip("torch.distributed.tensor.experimental._context_parallel")

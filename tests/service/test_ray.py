@@ -33,9 +33,9 @@ pytest.importorskip("ray", reason="ray is not installed")
 
 import evenstep.service as es
 from evenstep.errors import ConfigurationError, EvenstepError, LoaderDiedError, SampleError
-from evenstep.graph import to_json
 from evenstep.service.ray import RayService, attach
-from evenstep.service.ray.shared import SHARED_BYTES
+from evenstep.service.ray.plan_cache import SHARED_BYTES
+from evenstep.strategy import to_json
 
 PAGE = HERE.parents[1] / "docs" / "service-operation.md"
 

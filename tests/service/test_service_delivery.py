@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from service_world import broadcast_at_tp, job_of, plain, sources, squares, steps_of
 
 import evenstep.service as es
-from evenstep.batch import unshard
+from evenstep.context_parallel import unshard
 from evenstep.errors import ConfigurationError
 
 

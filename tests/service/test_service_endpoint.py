@@ -13,7 +13,7 @@ from service_world import failing, job_of, sources, steps_of
 
 import evenstep.service as es
 from evenstep.errors import ConfigurationError, SampleError
-from evenstep.service.endpoint import StatusEndpoint
+from evenstep.service.status_http import StatusEndpoint
 
 
 def get(url: str) -> tuple[int, Any]:

@@ -14,7 +14,7 @@ from service_world import balanced, job_of, sources, tokens_of_row
 
 import evenstep.service as es
 from evenstep.errors import ConfigurationError
-from evenstep.topology import ClientPlaceTree
+from evenstep.strategy.mesh import ClientPlaceTree
 
 
 def refused(tmp_path: Path, *words: str, **options: Any) -> None:

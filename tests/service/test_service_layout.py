@@ -10,8 +10,8 @@ import pytest
 from service_world import job_of
 
 import evenstep.service as es
-from evenstep.graph import loader_do_plan
-from evenstep.service.layout import works_of
+from evenstep.service.source_layout import works_of
+from evenstep.strategy import loader_do_plan
 
 
 @pytest.mark.parametrize("loaders", [1, 2, 3, 8])

@@ -29,9 +29,9 @@ from service_world import (
 
 import evenstep.service as es
 from evenstep.errors import ConfigurationError, LoaderDiedError, MismatchError, SampleError
-from evenstep.plan.mixing import LengthCurriculum
 from evenstep.service.handles import LocalHandle
-from evenstep.service.layout import works_of
+from evenstep.service.source_layout import works_of
+from evenstep.strategy.mixture import LengthCurriculum
 
 
 @pytest.fixture(scope="module")

@@ -13,8 +13,8 @@ from service_world import failing, job_of, sources
 
 import evenstep.service as es
 from evenstep.errors import SampleError
-from evenstep.plan.samples import BulkMetadata, SampleTable
 from evenstep.service.handles import LocalHandle
+from evenstep.strategy.sample_table import BulkMetadata, SampleTable
 
 
 class Counting(LocalHandle):

@@ -23,7 +23,7 @@ from service_world import (
 
 import evenstep.service as es
 from evenstep.errors import ConfigurationError
-from evenstep.graph import to_json
+from evenstep.strategy import to_json
 
 STEPS = 7
 

@@ -24,9 +24,9 @@ from service_world import (
 
 import evenstep.service as es
 from evenstep.errors import ConfigurationError, EvenstepError, SampleError
-from evenstep.graph import BufferedMetadata, LoadingPlan, SampleTable, plan_raw, to_json
-from evenstep.plan.mixing import Live, Staged
 from evenstep.service.signals import Signals
+from evenstep.strategy import BufferedMetadata, LoadingPlan, SampleTable, plan_raw, to_json
+from evenstep.strategy.mixture import Live, Staged
 
 
 def errors_of(job: es.Job, loaders: int = 1, *, fill: bool = False) -> list[tuple[int, str]]:

@@ -14,20 +14,17 @@ from evenstep.batch.loss_scale import LOSS_SCALING, loss_scale, shard_loss_scale
 if TYPE_CHECKING:
     from evenstep.batch.check import check_packed as check_packed
     from evenstep.batch.check import check_supervised as check_supervised
-    from evenstep.batch.forms import attention_mask as attention_mask
-    from evenstep.batch.forms import block_mask as block_mask
-    from evenstep.batch.forms import to_hugging_face as to_hugging_face
-    from evenstep.batch.forms import to_megatron as to_megatron
-    from evenstep.batch.forms import to_torchtitan as to_torchtitan
+    from evenstep.batch.formats import attention_mask as attention_mask
+    from evenstep.batch.formats import block_mask as block_mask
+    from evenstep.batch.formats import to_hugging_face as to_hugging_face
+    from evenstep.batch.formats import to_megatron as to_megatron
+    from evenstep.batch.formats import to_torchtitan as to_torchtitan
     from evenstep.batch.measure import Measure as Measure
     from evenstep.batch.measure import length_of as length_of
     from evenstep.batch.measure import patches_of as patches_of
     from evenstep.batch.measure import supervised_of as supervised_of
     from evenstep.batch.pack import PackCollator as PackCollator
     from evenstep.batch.pad import PadCollator as PadCollator
-    from evenstep.batch.shard import document_lengths as document_lengths
-    from evenstep.batch.shard import shard_batch as shard_batch
-    from evenstep.batch.shard import unshard as unshard
     from evenstep.batch.step_info import STEP_KEY as STEP_KEY
     from evenstep.batch.step_info import StepInfo as StepInfo
     from evenstep.batch.step_info import StepTotals as StepTotals
@@ -36,7 +33,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "check": ("check_packed", "check_supervised"),
-    "forms": (
+    "formats": (
         "attention_mask",
         "block_mask",
         "to_hugging_face",
@@ -46,7 +43,6 @@ _HOMES = {
     "measure": ("Measure", "length_of", "patches_of", "supervised_of"),
     "pack": ("PackCollator",),
     "pad": ("PadCollator",),
-    "shard": ("document_lengths", "shard_batch", "unshard"),
     "step_info": ("STEP_KEY", "StepInfo", "StepTotals", "attach_step", "pop_step"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

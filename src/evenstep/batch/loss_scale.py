@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.errors import ConfigurationError
-from evenstep.totals import StepTotals
+from evenstep.protocol.receipts import StepTotals
 
 __all__ = ["LOSS_SCALING", "loss_scale", "micro_batch_scales", "shard_loss_scale"]
 

@@ -3,7 +3,7 @@
 Documents lie one after the other in the order of the group. What keeps them apart is `cu_seqlens`
 (for variable-length attention kernels), `position_ids` that restart, and `document_ids` (for
 block-diagonal masks); and no label asks for a token to be predicted from another document.
-`evenstep.batch.forms` makes of such a row what each training framework takes.
+`evenstep.batch.formats` makes of such a row what each training framework takes.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from evenstep.errors import ConfigurationError
-from evenstep.totals import StepTotals
+from evenstep.protocol.receipts import StepTotals
 
 __all__ = ["STEP_KEY", "StepInfo", "StepTotals", "attach_step", "pop_step"]
 

@@ -7,15 +7,15 @@ from typing import Annotated
 
 import typer
 
-from evenstep.advise import advise, draw_sketch
-from evenstep.advise.draw import SKETCH
-from evenstep.cli.choices import parse_cost
+from evenstep.cli.cost_option import parse_cost
 from evenstep.cli.output import note, print_json, progress_bar
 from evenstep.errors import ConfigurationError
-from evenstep.plan.by_name import POLICIES
-from evenstep.report.advice_page import advice_page
-from evenstep.report.advice_text import advice_text
-from evenstep.simulate import DISTRIBUTIONS
+from evenstep.plan.policies.by_name import POLICIES
+from evenstep.tools.advise import advise, draw_sketch
+from evenstep.tools.advise.length_sources import SKETCH
+from evenstep.tools.report.advice_page import advice_page
+from evenstep.tools.report.advice_text import advice_text
+from evenstep.tools.simulate import DISTRIBUTIONS
 
 __all__ = ["register"]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Sequence
+from importlib.metadata import entry_points
 from typing import Annotated
 
 import typer
@@ -12,13 +13,10 @@ import typer
 from evenstep.errors import EvenstepError
 from evenstep.version import __version__
 
-__all__ = ["COMMANDS", "build", "run"]
+__all__ = ["COMMANDS", "PLUGINS", "build", "run"]
 
 COMMANDS = (
     "advise",
-    "demo",
-    "demo_packing",
-    "demo_service",
     "lengths",
     "profile",
     "service",
@@ -26,6 +24,8 @@ COMMANDS = (
     "tune",
 )
 """Modules of this package with a function ``register(app: typer.Typer) -> None``."""
+PLUGINS = "evenstep.commands"
+"""Entry point group of further commands: each entry names such a function."""
 
 
 def build() -> typer.Typer:
@@ -50,6 +50,8 @@ def build() -> typer.Typer:
 
     for command in COMMANDS:
         importlib.import_module(f"evenstep.cli.{command}").register(app)
+    for plugin in sorted(entry_points(group=PLUGINS), key=lambda entry: entry.name):
+        plugin.load()(app)
     return app
 
 

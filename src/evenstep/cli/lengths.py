@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from evenstep.cli.objects import load_object
 from evenstep.cli.output import note, print_json, print_table, progress_bar
+from evenstep.cli.user_objects import load_object
 from evenstep.errors import ConfigurationError
 
 __all__ = ["register"]
@@ -61,7 +61,7 @@ def command(
       evenstep lengths train.py:make_dataset --out lengths.parquet --check
       evenstep simulate even --lengths lengths.parquet:length --world-size 8
     """
-    from evenstep.lengths import count_lengths, read_lengths, write_lengths
+    from evenstep.data import count_lengths, read_lengths, write_lengths
 
     measured = _made(load_object(dataset))
     function = None if length_fn is None else load_object(length_fn)

@@ -94,7 +94,7 @@ def command(
 
     With --attention, the kernel that computes fragments of documents on context-parallel ranks is
     measured instead: how many operations a second it does with so many queries of so many keys.
-    evenstep.context.latency.load_latency(FILE) predicts by it, and is what
+    evenstep.context_parallel.latency.load_latency(FILE) predicts by it, and is what
     WorkloadPacking(latency=...) chooses a sharding by. Give the heads that one GPU computes.
 
     \b
@@ -170,9 +170,9 @@ def _model(
 ) -> None:
     import torch
 
-    from evenstep.profile import Calibration, ModelShape, measure_layer
-    from evenstep.profile.device import choose_device, choose_dtype
-    from evenstep.profile.text import calibration_text
+    from evenstep.tools.profile import Calibration, ModelShape, measure_layer
+    from evenstep.tools.profile.calibration_text import calibration_text
+    from evenstep.tools.profile.device import choose_device, choose_dtype
 
     shape = ModelShape(**shape_fields)
     _check_file(out)
@@ -212,10 +212,10 @@ def _attention(
     quick: bool,
     json: bool,
 ) -> None:
-    from evenstep.profile.attention import measure_attention
-    from evenstep.profile.attention_kernels import Heads, choose_kernel
-    from evenstep.profile.attention_text import attention_text
-    from evenstep.profile.device import choose_device, choose_dtype
+    from evenstep.tools.profile.attention import measure_attention
+    from evenstep.tools.profile.attention_kernels import Heads, choose_kernel
+    from evenstep.tools.profile.attention_text import attention_text
+    from evenstep.tools.profile.device import choose_device, choose_dtype
 
     shape = Heads(heads=heads, kv_heads=kv_heads, head_size=head_size)
     _check_file(out)
@@ -239,7 +239,7 @@ def _attention(
         print_json({"latency": profile.latency.as_dict(), "measured": profile.as_dict()})
     else:
         print(attention_text(profile))
-    note(f"written: {out}; use it with evenstep.context.latency.load_latency")
+    note(f"written: {out}; use it with evenstep.context_parallel.latency.load_latency")
 
 
 def _check_file(out: Path) -> None:

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from evenstep.cli.ending import ended_in_order
 from evenstep.cli.output import note, print_json, print_table
+from evenstep.cli.signals import ended_in_order
 from evenstep.errors import ConfigurationError, EvenstepError
 
 if TYPE_CHECKING:
-    from evenstep.graph import LoadingPlan
     from evenstep.service.job import Job
+    from evenstep.strategy import LoadingPlan
 
 __all__ = ["register"]
 
@@ -92,8 +92,8 @@ def run(
       evenstep service run job.py --loaders 4 --port 8099
       evenstep service run jobs.pretrain:job --address 10.0.0.1:6379 --name pretrain
     """
-    from evenstep.service.endpoint import StatusEndpoint
     from evenstep.service.ray import RayService
+    from evenstep.service.status_http import StatusEndpoint
 
     made = _job(job)
     state = None if resume is None else json_module.loads(resume.read_text())
@@ -178,17 +178,17 @@ def plan(
         raise ConfigurationError("--mermaid and --json each print the plan; choose one")
     found = _plan(step, address, name, log)
     if html is not None:
-        from evenstep.report.plan_page import plan_page
+        from evenstep.tools.report.plan_page import plan_page
 
         html.parent.mkdir(parents=True, exist_ok=True)
         html.write_text(plan_page(found))
         note(f"wrote {html}")
     if mermaid:
-        from evenstep.graph import mermaid as chart
+        from evenstep.strategy import mermaid as chart
 
         print(chart(found), end="")
     elif json:
-        from evenstep.graph import to_json
+        from evenstep.strategy import to_json
 
         print_json(json_module.loads(to_json(found)))
     elif html is None:
@@ -200,7 +200,7 @@ def _job(name: str) -> Job:
     Raises:
         ConfigurationError: it names no job.
     """
-    from evenstep.cli.objects import load_object
+    from evenstep.cli.user_objects import load_object
     from evenstep.service.job import Job
 
     found = load_object(name if ":" in name else f"{name}:job")

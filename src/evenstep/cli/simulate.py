@@ -6,18 +6,18 @@ from typing import Annotated
 
 import typer
 
-from evenstep.cli.choices import parse_cost
+from evenstep.cli.cost_option import parse_cost
 from evenstep.cli.output import note, print_json, print_table, progress_bar
 from evenstep.cli.simulate_options import given, refuse_unused
 from evenstep.cli.simulate_packing import PACKING_DOCUMENTS, packing_rows, simulate_packing
 from evenstep.cli.simulate_sharding import SEQUENCES, sharding_table, simulate_sharding
 from evenstep.errors import ConfigurationError
-from evenstep.plan.by_name import POLICIES, PolicyOptions
-from evenstep.plan.checks import check_at_least
+from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.lengths import Lengths
+from evenstep.plan.policies.by_name import POLICIES, PolicyOptions
 from evenstep.plan.sharding import METHODS
-from evenstep.plan.sharding.counts import TILE
-from evenstep.simulate import DISTRIBUTIONS, SimulationResult, deal, load_lengths, simulate
+from evenstep.plan.sharding.attention_tiles import TILE
+from evenstep.tools.simulate import DISTRIBUTIONS, SimulationResult, deal, load_lengths, simulate
 
 __all__ = ["register"]
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import typer
 
 from evenstep.errors import ConfigurationError
-from evenstep.plan.by_name import POLICIES, NamedPolicy
+from evenstep.plan.policies.by_name import POLICIES, NamedPolicy
 
 __all__ = ["given", "refuse_unused"]
 

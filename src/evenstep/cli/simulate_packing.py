@@ -16,8 +16,8 @@ from evenstep.plan.packing import (
     plan_iteration,
 )
 from evenstep.plan.pipeline import PipelineSchedule
-from evenstep.simulate.packing_result import makespan_ratio, measure
-from evenstep.simulate.packing_run import Arrivals, run_planner
+from evenstep.tools.simulate.packing_result import makespan_ratio, measure
+from evenstep.tools.simulate.packing_run import Arrivals, run_planner
 
 __all__ = ["PACKING_DOCUMENTS", "packing_rows", "simulate_packing"]
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from evenstep.cli.output import note, progress_bar
 from evenstep.plan.sharding import METHODS, KernelLatency
-from evenstep.report.table import text_table
-from evenstep.simulate.sharding_run import draw_sequences, run_sharding
+from evenstep.tools.report.table import text_table
+from evenstep.tools.simulate.sharding_run import draw_sequences, run_sharding
 
 __all__ = ["SEQUENCES", "sharding_table", "simulate_sharding"]
 
@@ -101,6 +101,6 @@ def sharding_table(figures: dict[str, Any]) -> str:
 
 
 def _load(path: str) -> KernelLatency:
-    from evenstep.context.latency import load_latency
+    from evenstep.context_parallel.latency import load_latency
 
     return load_latency(path)

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from evenstep.cli.ending import ended_in_order
 from evenstep.cli.output import note, print_json, progress_bar
+from evenstep.cli.signals import ended_in_order
 from evenstep.errors import ConfigurationError
 
 __all__ = ["register"]
@@ -79,11 +79,11 @@ def command(
           --max-tokens {max_tokens}
       evenstep tune --from-mean 900 --up-to 32768 --json -- python train.py
     """
-    from evenstep.tune.candidate import Candidate, NothingSurvivedError
-    from evenstep.tune.command import MAX_TOKENS, PLACEHOLDER, tune_command
-    from evenstep.tune.grid import check_grid
-    from evenstep.tune.result import candidates_table
-    from evenstep.tune.window import Window
+    from evenstep.tools.tune.candidate import Candidate, NothingSurvivedError
+    from evenstep.tools.tune.command import MAX_TOKENS, PLACEHOLDER, tune_command
+    from evenstep.tools.tune.grid import check_grid
+    from evenstep.tools.tune.result import candidates_table
+    from evenstep.tools.tune.window import Window
 
     values = check_grid(_grid(grid, from_mean, up_to))
     window = Window(seconds=seconds, steps=steps, warmup=warmup)
@@ -143,7 +143,7 @@ def command(
 
 
 def _grid(grid: str | None, from_mean: float | None, up_to: int | None) -> list[int]:
-    from evenstep.tune.grid import grid_upward
+    from evenstep.tools.tune.grid import grid_upward
 
     if grid is not None:
         if from_mean is not None or up_to is not None:

@@ -12,8 +12,8 @@ Bulk data moves through recycled shared memory (`arena`), decisions through smal
 
 from evenstep.loader.dataloader import DataLoader
 from evenstep.loader.iterator import StepIterator
-from evenstep.loader.state import merge_states
-from evenstep.loader.stored import read_states
-from evenstep.loader.wrapping import wrap
+from evenstep.loader.resume.dcp_states import read_states
+from evenstep.loader.resume.state import merge_states
+from evenstep.loader.torch_loader import wrap
 
 __all__ = ["DataLoader", "StepIterator", "merge_states", "read_states", "wrap"]

@@ -12,8 +12,8 @@ from evenstep.batch.loss_scale import LOSS_SCALING
 from evenstep.batch.pack import PackCollator
 from evenstep.batch.pad import PadCollator
 from evenstep.errors import ConfigurationError
-from evenstep.plan.checks import check_at_least
-from evenstep.plan.fixed_batch import FixedBatch
+from evenstep.plan.argument_checks import check_at_least
+from evenstep.plan.policies.fixed_batch import FixedBatch
 from evenstep.plan.policy import Policy
 from evenstep.protocol import EXHAUSTED_MODES
 

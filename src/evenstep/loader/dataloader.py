@@ -14,6 +14,7 @@ import torch.distributed as dist
 
 from evenstep.batch.measure import Measure
 from evenstep.batch.step_info import StepInfo, attach_step
+from evenstep.data.fingerprint import dataset_size
 from evenstep.errors import ConfigurationError, MismatchError
 from evenstep.loader.arguments import (
     check_choices,
@@ -25,27 +26,26 @@ from evenstep.loader.arguments import (
     resolve_seed,
     start_method,
 )
-from evenstep.loader.at_exit import close_at_exit, closed
-from evenstep.loader.batcher import End
-from evenstep.loader.beforehand import PlannedShare, check_planned
-from evenstep.loader.epochs import Epochs
-from evenstep.loader.exchange import Exchange, GlooExchange, LocalExchange
+from evenstep.loader.batcher.pipeline import End
+from evenstep.loader.batcher.process import BatcherProcess
+from evenstep.loader.batcher.progress import BadSample, Mark
+from evenstep.loader.batcher.spec import EpochSpec, LoaderSpec
+from evenstep.loader.batcher.thread import BatcherThread
 from evenstep.loader.feeder import Feeder
-from evenstep.loader.fingerprint import dataset_size
 from evenstep.loader.iterator import StepIterator
-from evenstep.loader.mark import BadSample, Mark
-from evenstep.loader.order import Share, walk
-from evenstep.loader.own_place import OwnPlace
-from evenstep.loader.peers import GroupPlace
-from evenstep.loader.position import Position
-from evenstep.loader.process import BatcherProcess
-from evenstep.loader.spec import EpochSpec, LoaderSpec
-from evenstep.loader.state import LoaderState, check_job, to_dict
-from evenstep.loader.step_count import StepCount
+from evenstep.loader.resume.epoch_progress import Position
+from evenstep.loader.resume.epochs import Epochs
+from evenstep.loader.resume.precomputed import PlannedShare, check_planned
+from evenstep.loader.resume.rewind import OwnPlace
+from evenstep.loader.resume.sample_order import Share, walk
+from evenstep.loader.resume.state import LoaderState, check_job, to_dict
+from evenstep.loader.resume.step_count import StepCount
 from evenstep.loader.step_log import StepLog
-from evenstep.loader.streaming import has_state
-from evenstep.loader.thread import BatcherThread
-from evenstep.plan.checks import check_at_least
+from evenstep.loader.transport.at_exit import close_at_exit, closed
+from evenstep.loader.transport.cp_peers import GroupPlace
+from evenstep.loader.transport.rank_exchange import Exchange, GlooExchange, LocalExchange
+from evenstep.loader.workers.iterable import has_state
+from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.policy import Policy
 
 __all__ = ["DataLoader"]
@@ -353,7 +353,7 @@ class DataLoader:
 
     def state_dict(self) -> dict[str, Any]:
         """Where the trainer is: after the last step that it has received, whatever is prefetched.
-        JSON-able; every rank's is its own. See `evenstep.loader.state` for what is in it.
+        JSON-able; every rank's is its own. See `evenstep.loader.resume.state` for what is in it.
 
         Raises:
             ConfigurationError: an iterable dataset that has no ``state_dict`` and may not be

@@ -13,7 +13,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from evenstep.errors import EvenstepError
-from evenstep.loader.intake import FeederError
+from evenstep.loader.batcher.intake import FeederError
 
 __all__ = ["Feeder"]
 

@@ -11,15 +11,15 @@ from typing import Any
 
 from evenstep.batch.step_info import StepInfo
 from evenstep.errors import EvenstepError, LoaderDiedError, PeerError
-from evenstep.loader.batcher import End
-from evenstep.loader.exchange import Exchange, Session
+from evenstep.loader.batcher.pipeline import End
+from evenstep.loader.batcher.ports import Failure
+from evenstep.loader.batcher.process import BatcherProcess
+from evenstep.loader.batcher.progress import Mark
+from evenstep.loader.batcher.spec import EpochSpec
+from evenstep.loader.batcher.thread import BatcherThread
 from evenstep.loader.feeder import Feeder
-from evenstep.loader.mark import Mark
-from evenstep.loader.pinning import pin
-from evenstep.loader.ports import Failure
-from evenstep.loader.process import BatcherProcess
-from evenstep.loader.spec import EpochSpec
-from evenstep.loader.thread import BatcherThread
+from evenstep.loader.transport.pinning import pin
+from evenstep.loader.transport.rank_exchange import Exchange, Session
 
 __all__ = ["StepIterator"]
 

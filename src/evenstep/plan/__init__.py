@@ -20,18 +20,18 @@ stream, remaining                   which samples of an epoch are left
 Imports go one way, between files and between rooms.
 """
 
-from evenstep.plan.even import Even
-from evenstep.plan.fixed_batch import FixedBatch
-from evenstep.plan.groups import Groups
+from evenstep.plan.groups.groups import Groups
 from evenstep.plan.lengths import Lengths
-from evenstep.plan.max_tokens import BucketedMaxTokens, MaxTokens
-from evenstep.plan.ordering import LengthGrouped, Sorted
+from evenstep.plan.offline.fixed_size import LengthGrouped, Sorted
+from evenstep.plan.offline.max_tokens import BucketedMaxTokens, MaxTokens
 from evenstep.plan.packing import Workload, WorkloadPacking, auto_thresholds
 from evenstep.plan.pipeline import PipelineSchedule
+from evenstep.plan.policies.even import Even
+from evenstep.plan.policies.fixed_batch import FixedBatch
+from evenstep.plan.policies.pool_sort import PoolSort
+from evenstep.plan.policies.sequence_packing import SequencePacking
+from evenstep.plan.policies.token_budget import TokenBudget
 from evenstep.plan.policy import Plan, Policy, Proposal, Window
-from evenstep.plan.pool_sort import PoolSort
-from evenstep.plan.sequence_packing import SequencePacking
-from evenstep.plan.token_budget import TokenBudget
 
 __all__ = [
     "BucketedMaxTokens",

@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from evenstep.cost import Cost, MemoryLimit, PaddedTokenCost
 from evenstep.errors import InvariantError, SampleError
-from evenstep.plan.groups import Groups
+from evenstep.plan.groups.groups import Groups
 from evenstep.plan.lengths import Lengths
 
 if TYPE_CHECKING:

@@ -14,43 +14,43 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from evenstep.data.source import Source as Source
     from evenstep.service.client import RankClient as RankClient
-    from evenstep.service.collating import vision_fields as vision_fields
+    from evenstep.service.collators import vision_fields as vision_fields
     from evenstep.service.data_constructor import DataConstructor as DataConstructor
-    from evenstep.service.endpoint import StatusEndpoint as StatusEndpoint
     from evenstep.service.handles import Handle as Handle
     from evenstep.service.handles import LocalHandle as LocalHandle
     from evenstep.service.handles import Reply as Reply
     from evenstep.service.job import Job as Job
     from evenstep.service.job import Strategy as Strategy
-    from evenstep.service.layout import Layout as Layout
-    from evenstep.service.layout import SourceShare as SourceShare
     from evenstep.service.loader_job import LoaderJob as LoaderJob
-    from evenstep.service.loaders import Loaders as Loaders
+    from evenstep.service.loader_pool import Loaders as Loaders
     from evenstep.service.local import LocalService as LocalService
-    from evenstep.service.measuring import SUPERVISED as SUPERVISED
     from evenstep.service.mesh import Mesh as Mesh
     from evenstep.service.plan_log import read_log as read_log
     from evenstep.service.planner import Planner as Planner
     from evenstep.service.ray.client import Client as Client
+    from evenstep.service.sample_measure import SUPERVISED as SUPERVISED
     from evenstep.service.service_step import Parcel as Parcel
     from evenstep.service.service_step import ServiceStep as ServiceStep
     from evenstep.service.service_step import SubplanStep as SubplanStep
+    from evenstep.service.source_layout import Layout as Layout
+    from evenstep.service.source_layout import SourceShare as SourceShare
     from evenstep.service.source_loader import Fetched as Fetched
     from evenstep.service.source_loader import SourceLoader as SourceLoader
-    from evenstep.service.starting import start as start
-    from evenstep.sources.source import Source as Source
+    from evenstep.service.startup import start as start
+    from evenstep.service.status_http import StatusEndpoint as StatusEndpoint
 
 _HOME_OF = {
-    "SUPERVISED": "evenstep.service.measuring",
+    "SUPERVISED": "evenstep.service.sample_measure",
     "Client": "evenstep.service.ray.client",
     "DataConstructor": "evenstep.service.data_constructor",
     "Fetched": "evenstep.service.source_loader",
     "Handle": "evenstep.service.handles",
     "Job": "evenstep.service.job",
-    "Layout": "evenstep.service.layout",
+    "Layout": "evenstep.service.source_layout",
     "LoaderJob": "evenstep.service.loader_job",
-    "Loaders": "evenstep.service.loaders",
+    "Loaders": "evenstep.service.loader_pool",
     "LocalHandle": "evenstep.service.handles",
     "LocalService": "evenstep.service.local",
     "Mesh": "evenstep.service.mesh",
@@ -59,15 +59,15 @@ _HOME_OF = {
     "RankClient": "evenstep.service.client",
     "Reply": "evenstep.service.handles",
     "ServiceStep": "evenstep.service.service_step",
-    "Source": "evenstep.sources.source",
+    "Source": "evenstep.data.source",
     "SourceLoader": "evenstep.service.source_loader",
-    "SourceShare": "evenstep.service.layout",
-    "StatusEndpoint": "evenstep.service.endpoint",
+    "SourceShare": "evenstep.service.source_layout",
+    "StatusEndpoint": "evenstep.service.status_http",
     "Strategy": "evenstep.service.job",
     "SubplanStep": "evenstep.service.service_step",
     "read_log": "evenstep.service.plan_log",
-    "start": "evenstep.service.starting",
-    "vision_fields": "evenstep.service.collating",
+    "start": "evenstep.service.startup",
+    "vision_fields": "evenstep.service.collators",
 }
 
 __all__ = sorted(_HOME_OF)

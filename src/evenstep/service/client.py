@@ -17,7 +17,7 @@ from evenstep.errors import ConfigurationError
 from evenstep.service.handles import Handle, Reply, call
 from evenstep.service.job import Job
 from evenstep.service.service_step import Parcel, ServiceStep
-from evenstep.topology import Place
+from evenstep.strategy.mesh import Place
 
 __all__ = ["RankClient"]
 

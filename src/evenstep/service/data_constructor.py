@@ -21,16 +21,16 @@ import numpy as np
 
 from evenstep.batch.loss_scale import shard_loss_scale
 from evenstep.errors import ConfigurationError, EvenstepError
-from evenstep.graph import LoadingPlan
-from evenstep.service.arrivals import Arrivals, Samples
-from evenstep.service.building import BuiltBucket, build, collated, context_shards
-from evenstep.service.collating import vision_fields
+from evenstep.service.batch_builder import BuiltBucket, build, collated, context_shards
+from evenstep.service.collators import vision_fields
 from evenstep.service.handles import Handle, call
 from evenstep.service.job import Job
-from evenstep.service.layout import Layout, StageKey
-from evenstep.service.measuring import SUPERVISED
-from evenstep.service.routing import routes
+from evenstep.service.routes import routes
+from evenstep.service.sample_measure import SUPERVISED
 from evenstep.service.service_step import Parcel, ServiceStep, SubplanStep
+from evenstep.service.source_layout import Layout, StageKey
+from evenstep.service.step_fetcher import Arrivals, Samples
+from evenstep.strategy import LoadingPlan
 
 __all__ = ["DataConstructor"]
 

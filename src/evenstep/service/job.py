@@ -10,21 +10,21 @@ from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any
 
+from evenstep.data.pickling import check_travels, packed
+from evenstep.data.source import Source
 from evenstep.errors import ConfigurationError
-from evenstep.graph import DGraph, LoadingPlan
-from evenstep.plan.checks import check_at_least, check_given
-from evenstep.plan.mixing import LengthCurriculum, Mixture, Schedule
-from evenstep.plan.mixing.stop import ALL_REPEATED, REPEAT, stop_rule
+from evenstep.plan.argument_checks import check_at_least, check_given
 from evenstep.plan.sharding import METHODS, Sharding
-from evenstep.plan.sharding.choice import check_methods
-from evenstep.service.collating import Collate, check_collate, collator_of, masks_first_label, pads
-from evenstep.service.layout import SourceShare
+from evenstep.plan.sharding.adaptive import check_methods
+from evenstep.service.collators import Collate, check_collate, collator_of, masks_first_label, pads
 from evenstep.service.loader_job import LoaderJob
-from evenstep.service.measuring import MODALITIES, SUPERVISED, SampleMeasure
 from evenstep.service.mesh import mesh_of
-from evenstep.sources.source import Source
-from evenstep.sources.travels import check_travels, packed
-from evenstep.topology import ClientPlaceTree
+from evenstep.service.sample_measure import MODALITIES, SUPERVISED, SampleMeasure
+from evenstep.service.source_layout import SourceShare
+from evenstep.strategy import DGraph, LoadingPlan
+from evenstep.strategy.mesh import ClientPlaceTree
+from evenstep.strategy.mixture import LengthCurriculum, Mixture, Schedule
+from evenstep.strategy.mixture.stop import ALL_REPEATED, REPEAT, stop_rule
 
 __all__ = ["Job", "Strategy"]
 
@@ -58,7 +58,7 @@ class Job:
     unit: str = "samples"
     """What weights count: "samples" or "tokens"."""
     stop: str = "repeat"
-    """When the mixture ends; see `evenstep.plan.mixing.stop`."""
+    """When the mixture ends; see `evenstep.strategy.mixture.stop`."""
     schedule: Schedule | Mapping[str, float] | Callable[[int], Mapping[str, float]] | None = None
     """Weights of sources by step; None is each source's own weight."""
     curriculum: LengthCurriculum | None = None
@@ -107,7 +107,7 @@ class Job:
         if not callable(self.strategy):
             raise ConfigurationError(
                 f"strategy={self.strategy!r} must be a function of (graph, mesh, step) that gives "
-                "a plan, such as evenstep.graph.DGraph.plan makes"
+                "a plan, such as evenstep.strategy.DGraph.plan makes"
             )
         check_given(seed=self.seed, prefetch=self.prefetch, buffer_size=self.buffer_size)
         check_at_least(
@@ -343,7 +343,7 @@ class Job:
 
 
 def _files(source: Source) -> None:
-    from evenstep.sources.files import list_files
+    from evenstep.data.source_files import list_files
 
     list_files(source)  # raises for those that are missing
 

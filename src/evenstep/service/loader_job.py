@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from evenstep.service.layout import SourceShare
-from evenstep.service.measuring import SampleMeasure
-from evenstep.sources.source import Source
+from evenstep.data.source import Source
+from evenstep.service.sample_measure import SampleMeasure
+from evenstep.service.source_layout import SourceShare
 
 __all__ = ["LoaderJob"]
 

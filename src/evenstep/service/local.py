@@ -10,16 +10,16 @@ from itertools import pairwise
 from typing import Any
 
 from evenstep.errors import ConfigurationError
-from evenstep.graph import LoadingPlan
-from evenstep.plan.checks import check_at_least
+from evenstep.plan.argument_checks import check_at_least
 from evenstep.service.client import RankClient
 from evenstep.service.handles import LocalHandle
 from evenstep.service.job import Job
-from evenstep.service.layout import STRIPE, Layout
-from evenstep.service.loaders import Loaders
+from evenstep.service.loader_pool import Loaders
 from evenstep.service.planner import Planner
+from evenstep.service.source_layout import STRIPE, Layout
 from evenstep.service.source_loader import SourceLoader
-from evenstep.topology import AXES
+from evenstep.strategy import LoadingPlan
+from evenstep.strategy.mesh import AXES
 
 __all__ = ["LocalService", "groups_of", "rank_of"]
 

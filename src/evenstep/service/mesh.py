@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from evenstep.errors import ConfigurationError
-from evenstep.topology import ClientPlaceTree
+from evenstep.strategy.mesh import ClientPlaceTree
 
 __all__ = ["Mesh", "mesh_of"]
 

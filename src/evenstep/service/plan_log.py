@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from evenstep.errors import ConfigurationError
-from evenstep.graph import LoadingPlan, from_json, to_json
-from evenstep.plan.mixing import DrawRecord
-from evenstep.plan.mixing.state import MixtureState
-from evenstep.plan.samples import SampleTable
+from evenstep.strategy import LoadingPlan, from_json, to_json
+from evenstep.strategy.mixture import DrawRecord
+from evenstep.strategy.mixture.state import MixtureState
+from evenstep.strategy.sample_table import SampleTable
 
 __all__ = ["LoggedPlan", "PlanLog", "PlannerState", "read_log"]
 

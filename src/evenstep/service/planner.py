@@ -19,14 +19,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from evenstep.errors import ConfigurationError, EvenstepError, MismatchError, SampleError
-from evenstep.graph import DGraph, LoadingPlan
-from evenstep.plan.mixing import Mixture
-from evenstep.plan.samples import Metadata, SampleTable
-from evenstep.service.checking import check_plan
 from evenstep.service.job import Job
-from evenstep.service.layout import StageKey
 from evenstep.service.plan_log import LoggedPlan, PlanLog, PlannerState
+from evenstep.service.plan_validation import check_plan
 from evenstep.service.signals import Signals
+from evenstep.service.source_layout import StageKey
+from evenstep.strategy import DGraph, LoadingPlan
+from evenstep.strategy.mixture import Mixture
+from evenstep.strategy.sample_table import Metadata, SampleTable
 
 __all__ = ["Planner", "Stages"]
 

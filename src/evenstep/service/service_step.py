@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.plan.samples import SampleId, SampleTable
+from evenstep.strategy.sample_table import SampleId, SampleTable
 
 __all__ = ["Parcel", "ServiceStep", "SubplanStep"]
 

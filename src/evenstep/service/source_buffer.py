@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from evenstep.data.reader import Item, ShardedReader, SourceReader
 from evenstep.errors import InvariantError, MismatchError, SampleError
-from evenstep.plan.samples import SampleTable
-from evenstep.service.layout import SourceShare
-from evenstep.service.preparing import Failure, Prepared, Preparer
-from evenstep.sources.reader import Item, ShardedReader, SourceReader
+from evenstep.service.preparer import Failure, Prepared, Preparer
+from evenstep.service.source_layout import SourceShare
+from evenstep.strategy.sample_table import SampleTable
 
 __all__ = ["Ahead", "SourceBuffer"]
 

@@ -15,11 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.errors import ConfigurationError
-from evenstep.graph import LoaderWork
-from evenstep.service.layout import StageKey
 from evenstep.service.loader_job import LoaderJob
-from evenstep.service.preparing import Preparer
+from evenstep.service.preparer import Preparer
 from evenstep.service.source_buffer import Ahead, SourceBuffer
+from evenstep.service.source_layout import StageKey
+from evenstep.strategy import LoaderWork
 
 __all__ = ["Fetched", "SourceLoader"]
 

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evenstep.errors import SampleError
+from evenstep.plan.packing.document_cost import Workload
 from evenstep.plan.packing.fixed_length import fixed_length
-from evenstep.plan.packing.workload import Workload
-from evenstep.simulate import sample_lengths
+from evenstep.tools.simulate import sample_lengths
 
 WORKLOAD = Workload(linear=20)
 

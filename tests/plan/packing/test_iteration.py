@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evenstep.errors import SampleError
-from evenstep.plan.groups import Groups
-from evenstep.plan.packing.iteration import plan_iteration
+from evenstep.plan.groups.groups import Groups
+from evenstep.plan.packing.document_cost import Workload
 from evenstep.plan.packing.options import PackingOptions, SteadyOptions
-from evenstep.plan.packing.workload import Workload
+from evenstep.plan.packing.step_plan import plan_iteration
 
 WORK = Workload(linear=10)
 OPTIONS = PackingOptions(context=40, micro_batches=3, thresholds=(20, 35), workload=WORK)

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evenstep.plan.packing.level_fill import level_fill
+from evenstep.plan.packing.lpt_fill import level_fill
 
 LENGTHS = st.lists(st.integers(1, 50), max_size=40).map(lambda v: np.array(v, np.int64))
 

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evenstep.errors import ConfigurationError
+from evenstep.plan.packing.document_cost import Workload
 from evenstep.plan.packing.options import PackingOptions
 from evenstep.plan.packing.outliers import (
     alike,
@@ -17,8 +18,7 @@ from evenstep.plan.packing.outliers import (
     likest,
     queue_heads,
 )
-from evenstep.plan.packing.workload import Workload
-from evenstep.simulate import sample_lengths
+from evenstep.tools.simulate import sample_lengths
 
 K = 1024
 

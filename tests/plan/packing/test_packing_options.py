@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from evenstep.errors import ConfigurationError, SampleError
+from evenstep.plan.packing.document_cost import Workload
 from evenstep.plan.packing.options import PackingOptions, SteadyOptions
-from evenstep.plan.packing.workload import Workload
 from evenstep.plan.packing.workload_packing import WorkloadPacking
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from evenstep.simulate import sample_lengths
+from evenstep.tools.simulate import sample_lengths
 
 PAGE = Path(__file__).parents[3] / "docs" / "packing.md"
 

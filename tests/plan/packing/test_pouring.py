@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evenstep.plan.packing.pouring import pour
+from evenstep.plan.packing.water_fill import pour
 
 VESSELS = st.lists(st.tuples(st.integers(0, 100), st.integers(0, 100)), min_size=1, max_size=6)
 

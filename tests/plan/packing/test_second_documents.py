@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evenstep.plan.packing.second_documents import second_documents
+from evenstep.plan.packing.long_pairs import second_documents
 
 CAP = 60
 

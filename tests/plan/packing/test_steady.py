@@ -8,9 +8,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from evenstep.plan.packing.document_cost import Workload
 from evenstep.plan.packing.options import SteadyOptions
 from evenstep.plan.packing.steady import plan_steady
-from evenstep.plan.packing.workload import Workload
 
 OPTIONS = SteadyOptions(
     context=40, micro_batches=3, max_delay=6, thresholds=(20,), workload=Workload(linear=10)

@@ -6,11 +6,11 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evenstep.plan.packing.level_fill import level_fill
+from evenstep.plan.packing.document_cost import Workload
+from evenstep.plan.packing.lpt_fill import level_fill
 from evenstep.plan.packing.tight_fill import tight_fill
 from evenstep.plan.packing.window_packing import cut_at_windows
-from evenstep.plan.packing.workload import Workload
-from evenstep.simulate import sample_lengths
+from evenstep.tools.simulate import sample_lengths
 
 LENGTHS = st.lists(st.integers(1, 50), min_size=1, max_size=40).map(lambda v: np.array(v, np.int64))
 

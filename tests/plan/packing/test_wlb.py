@@ -8,10 +8,10 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from evenstep.plan.packing.document_cost import Workload
 from evenstep.plan.packing.options import PackingOptions
 from evenstep.plan.packing.outliers import alike, class_to_fire, classes, queue_heads
 from evenstep.plan.packing.wlb import plan_wlb
-from evenstep.plan.packing.workload import Workload
 
 WORK = Workload(linear=10)
 OPTIONS = PackingOptions(context=40, micro_batches=3, thresholds=(20, 35), workload=WORK)

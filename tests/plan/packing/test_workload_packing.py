@@ -7,11 +7,11 @@ import pytest
 
 from evenstep.cost import PaddedTokenCost, TransformerCost
 from evenstep.errors import ConfigurationError
+from evenstep.plan.packing.document_cost import Workload
 from evenstep.plan.packing.outliers import auto_thresholds
-from evenstep.plan.packing.workload import Workload
 from evenstep.plan.packing.workload_packing import WorkloadPacking
 from evenstep.plan.pipeline.schedule import PipelineSchedule
-from evenstep.simulate import deal, sample_lengths, simulate
+from evenstep.tools.simulate import deal, sample_lengths, simulate
 from plan_world import play
 
 CONTEXT = 131_072

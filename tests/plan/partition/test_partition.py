@@ -16,14 +16,14 @@ from evenstep.plan.partition import (
     METHODS,
     Partition,
     bins_needed,
-    exchanges,
-    least_loaded,
+    greedy,
+    local_search,
     lower_bound,
     partition,
 )
+from evenstep.plan.partition.greedy import compiled, heaviest_first, place
 from evenstep.plan.partition.items import Items, whole_by_group
 from evenstep.plan.partition.karmarkar_karp import karmarkar_karp
-from evenstep.plan.partition.least_loaded import compiled, heaviest_first, place
 
 needs_numba = pytest.mark.skipif(compiled() is None, reason="numba is not installed")
 few = settings(max_examples=30)
@@ -383,7 +383,7 @@ def test_two_light_items_are_exchanged_for_one_heavier(monkeypatch: pytest.Monke
     assert [sorted(np.array(weights)[before.items(b)]) for b in range(2)] == [[2, 3, 9], [3, 4, 5]]
     assert partition(weights, 2).loads.tolist() == [13, 13]
     # No single item given for one or for nothing does that.
-    monkeypatch.setattr(exchanges, "_PAIRED", 0)
+    monkeypatch.setattr(local_search, "_PAIRED", 0)
     assert partition(weights, 2).loads.tolist() == [14, 12]
 
 
@@ -397,18 +397,18 @@ def test_with_equal_counts_the_heaviest_item_gets_the_lightest_beside_it() -> No
 
 def test_the_pairs_of_bins_compared_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     compared = []
-    compare = exchanges._Bins.compare
+    compare = local_search._Bins.compare
 
     def counting(self: Any, *args: Any) -> Any:
         compared.append(args)
         return compare(self, *args)
 
-    monkeypatch.setattr(exchanges._Bins, "compare", counting)
+    monkeypatch.setattr(local_search._Bins, "compare", counting)
     weights = cost(documents(20_000, 0, 2.0))
     for bins in (2, 30, 500):
         compared.clear()
         partition(weights, bins, method="zigzag")
-        assert 0 < len(compared) <= min(64 + 2 * bins, 256) + 2 * exchanges._PARTNERS
+        assert 0 < len(compared) <= min(64 + 2 * bins, 256) + 2 * local_search._PARTNERS
 
 
 # Hard caps
@@ -544,7 +544,7 @@ def test_compiled_and_plain_place_every_item_alike(
     order = heaviest_first(weights)
     plain = place(weights, world.bins, order, **limits)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(least_loaded, "_COMPILE_FROM", 0)
+        patch.setattr(greedy, "_COMPILE_FROM", 0)
         fast = place(weights, world.bins, order, **limits)
     assert (plain is None) == (fast is None)
     if plain is not None and fast is not None:
@@ -555,10 +555,10 @@ def test_compiled_and_plain_place_every_item_alike(
 def test_many_items_are_divided_alike_with_numba_and_without(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    lengths = documents(least_loaded._COMPILE_FROM, 0)
+    lengths = documents(greedy._COMPILE_FROM, 0)
     limits = {"tokens": lengths, "cap": int(1.05 * lengths.sum() / 64)}
     fast = partition(cost(lengths), 64, **limits)
-    monkeypatch.setattr(least_loaded, "compiled", lambda: None)
+    monkeypatch.setattr(greedy, "compiled", lambda: None)
     assert (partition(cost(lengths), 64, **limits).bin_of == fast.bin_of).all()
 
 
@@ -569,7 +569,7 @@ def test_the_largest_sums_are_placed_alike_with_numba_and_without(
     weights = np.full(8, (1 << 59) - 1000)
     weights[::3] -= np.arange(3)
     plain = partition(weights, 5, method="lpt", exchange=False)
-    monkeypatch.setattr(least_loaded, "_COMPILE_FROM", 0)
+    monkeypatch.setattr(greedy, "_COMPILE_FROM", 0)
     fast = partition(weights, 5, method="lpt", exchange=False)
     assert fast.bin_of.tolist() == plain.bin_of.tolist()
     assert fast.loads.sum() == weights.sum()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from evenstep.errors import ConfigurationError
 from evenstep.plan.pipeline.micro_batch_order import order_micro_batches, share_micro_batches
 from evenstep.plan.pipeline.schedule import PipelineSchedule
-from evenstep.simulate.distributions import sample_lengths
+from evenstep.tools.simulate.distributions import sample_lengths
 
 PLAIN = PipelineSchedule(stages=4)
 INTERLEAVED = PipelineSchedule(stages=2, chunks=2, latency=0.3)

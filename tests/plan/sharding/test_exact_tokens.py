@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenstep.plan.sharding.counts import causal_tiles
+from evenstep.plan.sharding.attention_tiles import causal_tiles
 from evenstep.plan.sharding.equal_shares import equal_shares
 from evenstep.plan.sharding.exact_tokens import _tiles, exact_tokens
 from evenstep.plan.sharding.fragments import Fragments

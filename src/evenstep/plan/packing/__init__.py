@@ -6,12 +6,12 @@ what they end with. Packing by fixed length (`window_packing`, `fixed_length`) a
 (`exact_packing`) are there to compare with.
 """
 
-from evenstep.plan.packing.iteration import plan_iteration
+from evenstep.plan.packing.document_cost import Workload
 from evenstep.plan.packing.options import PackingOptions, SteadyOptions
 from evenstep.plan.packing.outliers import auto_thresholds
 from evenstep.plan.packing.pieces import OVER_LONG, Pieces, cut_long
+from evenstep.plan.packing.step_plan import plan_iteration
 from evenstep.plan.packing.window_packing import cut_at_windows
-from evenstep.plan.packing.workload import Workload
 from evenstep.plan.packing.workload_packing import WorkloadPacking
 
 __all__ = [

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.errors import ConfigurationError, SampleError
-from evenstep.plan.checks import check_at_least
+from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.packing.tight_fill import tight_fill
 from evenstep.plan.partition.items import sums
 

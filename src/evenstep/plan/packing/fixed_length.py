@@ -17,11 +17,11 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.errors import SampleError
-from evenstep.plan.checks import check_at_least
-from evenstep.plan.groups import Groups
+from evenstep.plan.argument_checks import check_at_least
+from evenstep.plan.groups.groups import Groups
+from evenstep.plan.packing.document_cost import Workload
 from evenstep.plan.packing.pieces import Pieces
 from evenstep.plan.packing.window_packing import Windows
-from evenstep.plan.packing.workload import Workload
 
 __all__ = ["fixed_length"]
 

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.errors import ConfigurationError, SampleError
-from evenstep.plan.checks import check_at_least, check_given
-from evenstep.plan.packing.workload import Workload
+from evenstep.plan.argument_checks import check_at_least, check_given
+from evenstep.plan.packing.document_cost import Workload
 
 __all__ = ["PackingOptions", "SteadyOptions"]
 

@@ -18,9 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.errors import ConfigurationError
-from evenstep.plan.checks import check_at_least
+from evenstep.plan.argument_checks import check_at_least
+from evenstep.plan.packing.document_cost import Workload
 from evenstep.plan.packing.options import PackingOptions
-from evenstep.plan.packing.workload import Workload
 
 __all__ = [
     "alike",

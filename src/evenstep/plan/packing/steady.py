@@ -15,8 +15,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.plan.groups import Groups
-from evenstep.plan.packing.long_choice import Pool, choose_long
+from evenstep.plan.groups.groups import Groups
+from evenstep.plan.packing.long_selection import Pool, choose_long
 from evenstep.plan.packing.options import SteadyOptions
 from evenstep.plan.packing.wlb import fill
 

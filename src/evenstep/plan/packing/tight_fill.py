@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.plan.packing.level_fill import level_fill
+from evenstep.plan.packing.lpt_fill import level_fill
 
 __all__ = ["tight_fill"]
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.plan.checks import check_at_least
-from evenstep.plan.groups import Groups
+from evenstep.plan.argument_checks import check_at_least
+from evenstep.plan.groups.groups import Groups
 from evenstep.plan.packing.pieces import Pieces
 
 __all__ = ["Windows", "cut_at_windows"]

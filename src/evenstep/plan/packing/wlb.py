@@ -22,11 +22,11 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.plan.groups import Groups
-from evenstep.plan.packing.level_fill import level_fill
+from evenstep.plan.groups.groups import Groups
+from evenstep.plan.packing.long_pairs import second_documents
+from evenstep.plan.packing.lpt_fill import level_fill
 from evenstep.plan.packing.options import PackingOptions
 from evenstep.plan.packing.outliers import alike, class_to_fire, classes, likest, queue_heads
-from evenstep.plan.packing.second_documents import second_documents
 
 __all__ = ["fill", "plan_wlb"]
 

@@ -24,18 +24,18 @@ import numpy as np
 
 from evenstep.cost import Cost, MemoryLimit
 from evenstep.errors import ConfigurationError
-from evenstep.plan.checks import check_at_least
-from evenstep.plan.groups import Groups
-from evenstep.plan.packing.draining import drain
-from evenstep.plan.packing.iteration import plan_iteration
+from evenstep.plan.argument_checks import check_at_least
+from evenstep.plan.groups.groups import Groups
+from evenstep.plan.packing.document_cost import Workload
+from evenstep.plan.packing.drain import drain
 from evenstep.plan.packing.options import PackingOptions, SteadyOptions
 from evenstep.plan.packing.outliers import class_to_fire, classes, queue_heads
+from evenstep.plan.packing.step_plan import plan_iteration
 from evenstep.plan.packing.wlb import fill
-from evenstep.plan.packing.workload import Workload
 from evenstep.plan.pipeline.micro_batch_order import order_micro_batches
 from evenstep.plan.pipeline.schedule import PipelineSchedule
 from evenstep.plan.policy import Int64Array, Plan, Policy, Proposal, Window
-from evenstep.plan.sharding.choice import METHODS, shard
+from evenstep.plan.sharding.adaptive import METHODS, shard
 from evenstep.plan.sharding.kernel_latency import KernelLatency, TileLatency
 from evenstep.plan.sharding.sharding import Sharding
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.plan.checks import check_at_least
+from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.partition.items import Items, Weights
 
 __all__ = ["least_load", "lower_bound"]

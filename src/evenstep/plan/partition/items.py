@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.errors import ConfigurationError
-from evenstep.plan.checks import check_at_least
+from evenstep.plan.argument_checks import check_at_least
 
 __all__ = ["Items", "Weights", "sums", "whole_by_group"]
 

@@ -7,7 +7,7 @@ entry, and the items of a bin are a chain, so that joining two takes no time.
 
 Of equal differences the partition that was made first comes first, and of equal loads the bin whose
 first item does. That decides everything, so the two writings, here with plain lists and in
-`evenstep.plan.partition.compiled_differencing` for numba, have the same outcome.
+`evenstep.plan.partition.karmarkar_karp_numba` for numba, have the same outcome.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from heapq import heapify, heappop, heapreplace
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.plan.partition.compiled_differencing import compiled
+from evenstep.plan.partition.karmarkar_karp_numba import compiled
 
 __all__ = ["karmarkar_karp"]
 

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.errors import ConfigurationError
-from evenstep.plan.checks import check_at_least
+from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.partition import partition
 from evenstep.plan.pipeline.schedule import PipelineSchedule
 

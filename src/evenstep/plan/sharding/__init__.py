@@ -1,6 +1,6 @@
 """A packed sequence to context-parallel ranks (WLB-LLM, section 5, and past it)."""
 
-from evenstep.plan.sharding.choice import METHODS, shard
+from evenstep.plan.sharding.adaptive import METHODS, shard
 from evenstep.plan.sharding.hybrid import shard_hybrid
 from evenstep.plan.sharding.kernel_latency import KernelLatency, TileLatency
 from evenstep.plan.sharding.per_document import shard_per_document

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from evenstep.plan.sharding.counts import causal_tiles
+from evenstep.plan.sharding.attention_tiles import causal_tiles
 from evenstep.plan.sharding.fragments import Fragments
 
 __all__ = ["exact_tokens"]

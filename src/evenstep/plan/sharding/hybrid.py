@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy.typing as npt
 
-from evenstep.plan.sharding.counts import TILE, causal_tiles
+from evenstep.plan.sharding.attention_tiles import TILE, causal_tiles
 from evenstep.plan.sharding.equal_shares import equal_shares
 from evenstep.plan.sharding.exact_tokens import exact_tokens
 from evenstep.plan.sharding.fastest import fastest

@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.plan.sharding.counts import TILE, causal_tiles, check_tile
+from evenstep.plan.sharding.attention_tiles import TILE, causal_tiles, check_tile
 
 __all__ = ["TILES", "KernelLatency", "TileLatency"]
 

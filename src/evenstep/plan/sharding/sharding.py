@@ -20,8 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.errors import ConfigurationError, InvariantError
-from evenstep.plan.checks import check_at_least
-from evenstep.plan.sharding.counts import TILE, causal_pairs, causal_tiles, check_tile
+from evenstep.plan.argument_checks import check_at_least
+from evenstep.plan.sharding.attention_tiles import TILE, causal_pairs, causal_tiles, check_tile
 from evenstep.plan.sharding.kernel_latency import KernelLatency
 
 __all__ = ["Sharding", "check_documents"]

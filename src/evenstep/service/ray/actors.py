@@ -26,15 +26,15 @@ from typing import TYPE_CHECKING, Any
 from evenstep.errors import ConfigurationError, EvenstepError
 from evenstep.service.handles import Message
 from evenstep.service.job import Job
-from evenstep.service.layout import Layout
 from evenstep.service.loader_job import LoaderJob
-from evenstep.service.loaders import Loaders
+from evenstep.service.loader_pool import Loaders
 from evenstep.service.metrics import payload_bytes
 from evenstep.service.planner import Planner
 from evenstep.service.ray.arrays import register_arrays
 from evenstep.service.ray.handles import Answer, RayHandle
-from evenstep.service.ray.shared import SHARED_BYTES, Shared
-from evenstep.service.ray.turns import Meter, Turns
+from evenstep.service.ray.plan_cache import SHARED_BYTES, Shared
+from evenstep.service.ray.priority_lock import Meter, Turns
+from evenstep.service.source_layout import Layout
 from evenstep.service.source_loader import SourceLoader
 
 if TYPE_CHECKING:

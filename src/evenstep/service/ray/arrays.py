@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.service.ray.needed import the_ray
+from evenstep.service.ray.import_ray import the_ray
 
 __all__ = ["register_arrays"]
 

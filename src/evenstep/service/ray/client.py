@@ -9,10 +9,10 @@ from typing import Any, cast
 from evenstep.errors import ConfigurationError
 from evenstep.service.client import RankClient
 from evenstep.service.job import Job
-from evenstep.service.ray.desk import About
-from evenstep.service.ray.finding import connect, find
+from evenstep.service.ray.discovery import connect, find
 from evenstep.service.ray.handles import Answer
-from evenstep.service.ray.needed import the_ray
+from evenstep.service.ray.import_ray import the_ray
+from evenstep.service.ray.registry import About
 from evenstep.service.service_step import ServiceStep
 
 __all__ = ["Client", "RayClient"]

@@ -17,8 +17,8 @@ from typing import Any
 
 from evenstep.errors import LoaderDiedError
 from evenstep.service.handles import Message, Reply
-from evenstep.service.ray.needed import the_ray
-from evenstep.service.ray.turns import Meter
+from evenstep.service.ray.import_ray import the_ray
+from evenstep.service.ray.priority_lock import Meter
 
 __all__ = ["Answer", "RayHandle", "RayReply", "died", "opened", "packed"]
 

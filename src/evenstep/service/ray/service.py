@@ -13,19 +13,19 @@ from contextlib import suppress
 from typing import Any
 
 from evenstep.errors import ConfigurationError
-from evenstep.graph import LoadingPlan
-from evenstep.plan.checks import check_at_least
+from evenstep.plan.argument_checks import check_at_least
 from evenstep.service.handles import call
 from evenstep.service.job import Job
-from evenstep.service.layout import STRIPE, Layout
 from evenstep.service.local import groups_of, rank_of
 from evenstep.service.ray import actors
+from evenstep.service.ray.actor_options import cpus_of, desk_actor, role_actor, threads_of
 from evenstep.service.ray.client import RayClient
-from evenstep.service.ray.desk import About, named
-from evenstep.service.ray.finding import connect, find
+from evenstep.service.ray.discovery import connect, find
 from evenstep.service.ray.handles import RayHandle, died, packed
-from evenstep.service.ray.kinds import cpus_of, desk_actor, role_actor, threads_of
-from evenstep.service.ray.needed import the_ray
+from evenstep.service.ray.import_ray import the_ray
+from evenstep.service.ray.registry import About, named
+from evenstep.service.source_layout import STRIPE, Layout
+from evenstep.strategy import LoadingPlan
 
 __all__ = ["AttachedService", "RayService", "attach", "start"]
 

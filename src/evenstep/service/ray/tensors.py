@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from evenstep.service.ray.needed import the_ray
+from evenstep.service.ray.import_ray import the_ray
 
 __all__ = ["register_tensors"]
 

@@ -1,0 +1,97 @@
+"""The form of Megatron-LM: the fields of its `get_batch`, and its `PackedSeqParams`.
+
+Megatron predicts ``labels[t]`` from ``tokens[:t + 1]`` without shifting, and weights each by
+``loss_mask[t]``.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+import torch
+
+from evenstep.batch.formats.packed import Packed, read_packed
+from evenstep.errors import CollateError
+
+__all__ = ["to_megatron"]
+
+
+def to_megatron(
+    batch: dict[str, Any],
+    *,
+    labels_shifted: bool = False,
+    attend_padding: bool = True,
+    context_parallel_size: int = 1,
+) -> tuple[dict[str, Any], Any]:
+    """Fields for a GPT model of Megatron-LM, and how its attention is to keep documents apart.
+
+    The fields are those that a data iterator yields to ``pretrain_gpt.py``: ``tokens``, ``labels``
+    and ``position_ids`` int64 [1, T], ``loss_mask`` float32 [1, T], ``attention_mask`` None,
+    ``cu_seqlens`` and ``cu_seqlens_padded`` int32 [1, n + 1] (the latter None where padding was
+    not asked for), ``max_seqlen`` int32 [1]. Other fields go with them.
+
+    Args:
+        batch: of ``PackCollator()``.
+        labels_shifted: the dataset has shifted the labels (``mask_first_label=False``).
+        attend_padding: take the padding of a document for its last tokens, which no real token
+            sees, as ``pretrain_gpt.py`` does and every attention kernel can. False tells real
+            and padded lengths apart, so that kernels skip padding; not all kernels can.
+        context_parallel_size: ranks that share the row, for the check of its divisibility.
+
+    Returns:
+        The fields; and a ``PackedSeqParams`` (``qkv_format`` "thd", ``cu_seqlens_q`` and ``_kv``,
+        the same ``_padded``, which are None where nothing is padded and there is no context
+        parallelism, ``max_seqlen_q`` and ``_kv``) where Megatron-LM can be imported, a
+        dictionary of its keyword arguments where not.
+
+    Raises:
+        CollateError: not such a batch, labels that contradict `labels_shifted`, or documents that
+            cannot be cut into two chunks per context-parallel rank.
+    """
+    packed = read_packed(batch)
+    _check_divisible(packed, context_parallel_size)
+    labels, loss_mask = packed.next_labels(labels_shifted)
+    padded = packed.cu_seqlens_padded
+    fields = {
+        **packed.rest,
+        "tokens": packed.input_ids,
+        "labels": labels,
+        "loss_mask": loss_mask,
+        "position_ids": packed.position_ids,
+        "attention_mask": None,
+        "cu_seqlens": packed.cu_seqlens[None],
+        "cu_seqlens_padded": None if padded is None else padded[None],
+        "max_seqlen": torch.tensor(
+            [packed.max_seqlen], dtype=torch.int32, device=packed.input_ids.device
+        ),
+    }
+    lengths = packed.bounds if attend_padding else packed.cu_seqlens
+    # Transformer Engine's context parallelism refuses to do without, padded or not.
+    room = packed.bounds if context_parallel_size > 1 else padded
+    parameters: dict[str, Any] = {
+        "qkv_format": "thd",
+        "cu_seqlens_q": lengths,
+        "cu_seqlens_kv": lengths,
+        "cu_seqlens_q_padded": room,
+        "cu_seqlens_kv_padded": room,
+        "max_seqlen_q": packed.max_seqlen,
+        "max_seqlen_kv": packed.max_seqlen,
+    }
+    if padded is not None and not attend_padding:
+        parameters["pad_between_seqs"] = True
+    try:
+        module = import_module("megatron.core.packed_seq_params")
+    except ImportError:
+        return fields, parameters
+    return fields, module.PackedSeqParams(**parameters)
+
+
+def _check_divisible(packed: Packed, ranks: int) -> None:
+    chunks = 2 * ranks
+    if ranks > 1 and bool((packed.bounds % chunks != 0).any()):
+        raise CollateError(
+            f"context_parallel_size={ranks} cuts every document into {chunks} chunks, and "
+            "documents of this batch are not so long; use "
+            f"PackCollator(pad_documents_to_multiple_of={chunks})"
+        )

@@ -1,0 +1,71 @@
+"""Costs by the names that the command line gives them."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from evenstep.cli.output import note
+from evenstep.cost import Cost, FittedCost, PaddedTokenCost, TokenCost, TransformerCost
+from evenstep.errors import ConfigurationError
+
+__all__ = ["parse_cost"]
+
+
+def parse_cost(text: str) -> Cost:
+    """A cost from ``padded-tokens``, ``tokens``, ``transformer:FIELD=VALUE,...`` or
+    ``calibration:FILE``.
+
+    The fields are those of `TransformerCost`; the file is one of ``evenstep profile``.
+
+    Raises:
+        ConfigurationError: no such cost, its fields are wrong, or its file cannot be read.
+    """
+    name, _, settings = text.partition(":")
+    if text == "padded-tokens":
+        return PaddedTokenCost()
+    if text == "tokens":
+        return TokenCost()
+    if name == "transformer":
+        return _transformer(settings)
+    if name == "calibration":
+        return _calibration(settings)
+    raise ConfigurationError(
+        f"unknown cost {text!r}; known are padded-tokens, tokens, transformer:FIELD=VALUE,... and "
+        "calibration:FILE.json"
+    )
+
+
+def _calibration(path: str) -> FittedCost:
+    from evenstep.tools.profile import read_calibration
+
+    calibration = read_calibration(path)
+    note(f"{path}: measured on {calibration.device}, {calibration.dtype}")
+    return calibration.cost
+
+
+def _transformer(settings: str) -> TransformerCost:
+    fields = {f.name: f for f in dataclasses.fields(TransformerCost)}
+    needed = [f.name for f in fields.values() if f.default is dataclasses.MISSING]
+    values: dict[str, Any] = {}
+    for setting in filter(None, settings.split(",")):
+        name, _, value = setting.partition("=")
+        if name not in fields:
+            raise ConfigurationError(
+                f"the transformer cost has no field {name!r}; it has {', '.join(fields)}"
+            )
+        switch = isinstance(fields[name].default, bool)
+        if switch and value in ("true", "false"):
+            values[name] = value == "true"
+        elif not switch and value.isdecimal():
+            values[name] = int(value)
+        else:
+            kind = "true or false" if switch else "a positive integer"
+            raise ConfigurationError(f"{name}={value} of the transformer cost must be {kind}")
+    missing = [name for name in needed if name not in values]
+    if missing:
+        raise ConfigurationError(
+            f"the transformer cost needs {', '.join(missing)} too, as in "
+            "transformer:layers=32,hidden_size=4096,heads=32,ffn_size=14336"
+        )
+    return TransformerCost(**values)

@@ -1,6 +1,0 @@
-"""Back ends of attention over fragments, one file each."""
-
-from evenstep.context.kernels.choice import BACKENDS, check_backend, kernel_of, pick_backend
-from evenstep.context.kernels.kernel import Kernel
-
-__all__ = ["BACKENDS", "Kernel", "check_backend", "kernel_of", "pick_backend"]

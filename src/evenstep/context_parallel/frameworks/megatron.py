@@ -1,0 +1,73 @@
+"""What Megatron-LM's ``get_batch_on_this_cp_rank`` makes of a packed row, for any plan.
+
+It gathers tokens, labels, loss mask and positions, and leaves boundaries whole. Its attention is
+Transformer Engine's, which knows one cut of documents and takes any other for that one; therefore
+other plans, per-sequence ones over several documents too, want an attention of their own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from evenstep.batch.formats.megatron import to_megatron
+from evenstep.context_parallel.batch_shards import shard_batch
+from evenstep.context_parallel.frameworks.transformer_engine import check_thd
+from evenstep.plan.sharding import Sharding
+
+__all__ = ["to_megatron_shard"]
+
+
+def to_megatron_shard(
+    batch: dict[str, Any],
+    sharding: Sharding,
+    rank: int,
+    *,
+    labels_shifted: bool = False,
+    attend_padding: bool = True,
+    own_attention: bool = False,
+) -> tuple[dict[str, Any], Any]:
+    """The fields and the ``PackedSeqParams`` of `to_megatron` for one context-parallel rank.
+
+    ``tokens``, ``labels`` (of the next token), ``loss_mask``, ``position_ids`` and other fields
+    [1, T, ...] are the rank's, [1, T_r, ...]. Boundaries are those of the whole row, also under the
+    names of padded ones where nothing is padded, which context parallelism asks for.
+
+    Args:
+        batch: of ``PackCollator()``.
+        sharding: of `document_lengths` of the batch. Per-document over documents of a multiple of
+            2C tokens is how Megatron-LM cuts by default; per-sequence over a row of a multiple of
+            2C tokens is how it cuts with ``use_per_sequence_balancing=True``.
+        rank: context-parallel rank.
+        labels_shifted: as for `to_megatron`.
+        attend_padding: as for `to_megatron`.
+        own_attention: the model's attention takes its documents from `sharding`, as
+            `evenstep.context_parallel.attention` does, so any plan will do. False is Transformer Engine's.
+
+    Raises:
+        CollateError: as for `shard_batch` and `to_megatron`.
+        ConfigurationError: there is no such rank, or without `own_attention` the plan is not the
+            one that Transformer Engine assumes.
+    """
+    if not own_attention:
+        check_thd(sharding, "own_attention=True with evenstep.context_parallel.attention")
+    shard = shard_batch(batch, sharding, rank, labels_shifted=labels_shifted)
+    whole, parameters = to_megatron(
+        batch,
+        labels_shifted=labels_shifted,
+        attend_padding=attend_padding,
+        context_parallel_size=1 if own_attention else sharding.ranks,
+    )
+    places = torch.from_numpy(sharding.indices(rank)).to(whole["tokens"].device)
+    boundaries = ("cu_seqlens", "cu_seqlens_padded", "max_seqlen")
+    fields = {
+        name: shard[name] if name in shard and name not in boundaries else value
+        for name, value in whole.items()
+    }
+    fields["tokens"] = shard["input_ids"]
+    fields["labels"] = shard["shift_labels"]
+    fields["loss_mask"] = whole["loss_mask"].index_select(1, places)
+    if sharding.ranks > 1 and fields["cu_seqlens_padded"] is None:
+        fields["cu_seqlens_padded"] = fields["cu_seqlens"]
+    return fields, parameters

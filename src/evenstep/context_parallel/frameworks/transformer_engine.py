@@ -1,0 +1,115 @@
+"""Transformer Engine's cut of packed documents (``qkv_format="thd"``), the only one that its
+context-parallel attention understands.
+
+Every document is cut into 2C equal chunks, of which rank r of C holds chunks r and 2C - 1 - r. So a
+plan can be handed over where it is exactly that: `shard_per_document` of documents whose lengths
+are multiples of 2C, and `shard_per_sequence` of a single one. Boundaries are those of the whole
+row; the attention divides them by C itself.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from evenstep.errors import ConfigurationError
+from evenstep.plan.sharding import Sharding, shard_per_document
+
+__all__ = ["thd_partitioned_indices", "transformer_engine_arguments"]
+
+
+def thd_partitioned_indices(sharding: Sharding, rank: int) -> torch.Tensor:
+    """int32 [T / C]: what Transformer Engine's ``thd_get_partitioned_indices(cu_seqlens,
+    total_tokens, world_size, rank)`` gives for the documents of `sharding`, and the rank's tokens.
+
+    Raises:
+        ConfigurationError: there is no such rank, a document's length is no multiple of 2C, or the
+            plan is another one.
+    """
+    sharding.check_rank(rank)
+    check_thd(sharding)
+    return torch.from_numpy(sharding.indices(rank).astype(np.int32))
+
+
+def transformer_engine_arguments(
+    sharding: Sharding, cu_seqlens: torch.Tensor | None = None
+) -> dict[str, Any]:
+    """Keyword arguments for Transformer Engine's ``DotProductAttention``, the same on every rank.
+
+    Args:
+        sharding: of the documents as they lie in the row, padding included.
+        cu_seqlens: int32 [documents + 1] sums of real lengths, for kernels that skip the padding
+            between documents; not all can. None takes padding for a document's last tokens, which
+            no real token sees.
+
+    Returns:
+        ``qkv_format``, ``attn_mask_type``, ``cu_seqlens_q`` and ``_kv``, the same ``_padded``
+        (int32 [documents + 1], always there, as context parallelism asks for them),
+        ``max_seqlen_q`` and ``_kv``; and ``pad_between_seqs`` where `cu_seqlens` says otherwise
+        than the padded ones.
+
+    Raises:
+        ConfigurationError: as for `thd_partitioned_indices`; or `cu_seqlens` of other documents.
+    """
+    check_thd(sharding)
+    padded = torch.from_numpy(sharding.begins.astype(np.int32))
+    real = padded if cu_seqlens is None else _checked(cu_seqlens, sharding)
+    longest = int(sharding.lengths.max())
+    arguments: dict[str, Any] = {
+        "qkv_format": "thd",
+        "attn_mask_type": "padding_causal",
+        "cu_seqlens_q": real,
+        "cu_seqlens_kv": real,
+        "cu_seqlens_q_padded": padded.to(real.device),
+        "cu_seqlens_kv_padded": padded.to(real.device),
+        "max_seqlen_q": longest,
+        "max_seqlen_kv": longest,
+    }
+    if bool((real != arguments["cu_seqlens_q_padded"]).any()):
+        arguments["pad_between_seqs"] = True
+    return arguments
+
+
+def check_thd(sharding: Sharding, otherwise: str = "evenstep.context_parallel.attention") -> None:
+    """
+    Args:
+        otherwise: what runs any plan.
+
+    Raises:
+        ConfigurationError: the plan is not Transformer Engine's.
+    """
+    chunks = 2 * sharding.ranks
+    odd = np.flatnonzero(sharding.lengths % chunks)
+    if sharding.ranks > 1 and len(odd):
+        raise ConfigurationError(
+            f"document {odd[0]} has {sharding.lengths[odd[0]]:,} tokens, and Transformer Engine "
+            f"cuts every document into {chunks} equal chunks for {sharding.ranks} ranks; pad them "
+            f"with PackCollator(pad_documents_to_multiple_of={chunks}), or use {otherwise}, which "
+            "needs no padding"
+        )
+    theirs = shard_per_document(sharding.lengths, sharding.ranks)
+    if not np.array_equal(theirs.permutation, sharding.permutation):
+        raise ConfigurationError(
+            f"the {sharding.method} plan is not the cut that Transformer Engine's attention "
+            "assumes, which would take the tokens for others without saying so; use "
+            f"shard_per_document, or {otherwise}, which runs any plan"
+        )
+
+
+def _checked(cu_seqlens: torch.Tensor, sharding: Sharding) -> torch.Tensor:
+    real: npt.NDArray[Any] = np.diff(cu_seqlens.cpu().numpy())
+    if (
+        cu_seqlens.shape != sharding.begins.shape
+        or cu_seqlens[0]
+        or (real < 0).any()
+        or (real > sharding.lengths).any()
+    ):
+        raise ConfigurationError(
+            f"cu_seqlens {tuple(cu_seqlens.shape)} are not sums of real lengths of the sharding's "
+            f"{len(sharding.lengths)} documents, none longer than its place in the row; pass those "
+            "of the batch that the sharding was made of"
+        )
+    return cu_seqlens.to(torch.int32)

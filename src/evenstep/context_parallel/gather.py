@@ -1,0 +1,87 @@
+"""Keys and values of all ranks to each rank, and their gradients back to where they came from.
+
+Forward is one all-gather and backward one reduce-scatter, of keys and values side by side. Shards
+may differ in tokens, and a rank may have none: all send as many rows as the longest shard has, and
+nobody looks at the rows that fill up.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.autograd.function import once_differentiable
+
+from evenstep.context_parallel.collectives import Exchange
+
+__all__ = ["gather_keys_values"]
+
+
+def gather_keys_values(
+    k: torch.Tensor,
+    v: torch.Tensor,
+    exchange: Exchange,
+    *,
+    rows: torch.Tensor,
+    slot: int,
+    repeated: bool,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """
+    Args:
+        k, v: [tokens of this rank, kv heads, head dim].
+        rows: [keys] int64: which to take of the ranks' keys, each rank's from `slot` times its
+            number on.
+        slot: the most tokens that a rank has.
+        repeated: whether `rows` may hold a number twice.
+
+    Returns:
+        k and v [keys, kv heads, head dim]. Backward, which every rank must reach, adds the
+        gradients of a rank in float32 at least where a key was taken twice, and those of all ranks
+        in the type of `k`.
+
+    Raises:
+        PeerError: another rank died, here or in backward.
+    """
+    gathered: tuple[torch.Tensor, torch.Tensor] = _Gather.apply(  # type: ignore[no-untyped-call]
+        k, v, exchange, rows, slot, repeated
+    )
+    return gathered
+
+
+class _Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        exchange: Exchange,
+        rows: torch.Tensor,
+        slot: int,
+        repeated: bool,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        ctx.save_for_backward(rows)
+        ctx.exchange, ctx.slot, ctx.repeated = exchange, slot, repeated
+        ctx.shape = k.shape
+        own = torch.cat((k, v), dim=1)
+        if len(own) < slot:
+            own = torch.cat((own, own.new_zeros(slot - len(own), *own.shape[1:])))
+        everyones = exchange.all_gather(own)
+        heads = k.shape[1]
+        keys, values = everyones[:, :heads], everyones[:, heads:]
+        return keys.index_select(0, rows), values.index_select(0, rows)
+
+    @staticmethod
+    @once_differentiable
+    def backward(
+        ctx: Any, grad_k: torch.Tensor, grad_v: torch.Tensor
+    ) -> tuple[torch.Tensor | None, ...]:
+        (rows,) = ctx.saved_tensors
+        tokens, heads, _ = ctx.shape
+        grad = torch.cat((grad_k, grad_v), dim=1)
+        dtype = grad.dtype
+        if ctx.repeated:
+            grad = grad.to(torch.promote_types(dtype, torch.float32))
+        everyones = grad.new_zeros(ctx.exchange.ranks * ctx.slot, *grad.shape[1:])
+        everyones.index_add_(0, rows, grad)
+        own = ctx.exchange.reduce_scatter(everyones.to(dtype))[:tokens]
+        return own[:, :heads], own[:, heads:], None, None, None, None

@@ -1,0 +1,90 @@
+"""Which back end runs: the one asked for, or the fastest that device and dtype allow."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from inspect import signature
+
+import torch
+
+from evenstep.context_parallel.kernels.flash import FlashKernel, flash_function
+from evenstep.context_parallel.kernels.flex import FlexKernel
+from evenstep.context_parallel.kernels.kernel import Kernel
+from evenstep.context_parallel.kernels.sdpa import SdpaKernel
+from evenstep.errors import ConfigurationError
+from evenstep.plan.sharding import Sharding
+
+__all__ = ["BACKENDS", "check_backend", "kernel_of", "pick_backend"]
+
+BACKENDS = ("auto", "flash", "flex", "sdpa")
+_HALF = (torch.float16, torch.bfloat16)
+
+
+def check_backend(name: str, device: torch.device) -> None:
+    """Raises:
+    ConfigurationError: there is no such back end, or not on this device.
+    """
+    if name not in BACKENDS:
+        raise ConfigurationError(f"backend={name!r} must be one of {BACKENDS}")
+    if name == "flash" and device.type != "cuda":
+        raise ConfigurationError(
+            f"backend='flash' runs on CUDA alone, and the plan is for device {str(device)!r}; use "
+            "backend='auto' or 'sdpa'"
+        )
+    if name == "flash" and flash_function() is None:
+        raise ConfigurationError(
+            "backend='flash' needs the package flash-attn from 2.1, or a PyTorch whose "
+            f"torch.nn.attention.varlen.varlen_attn takes window_size, scale and enable_gqa (this "
+            f"is {torch.__version__}); install flash-attn, or use backend='flex'"
+        )
+    if name == "flex" and not _can_flex(device):
+        raise ConfigurationError(
+            f"backend='flex' on device {str(device)!r} needs PyTorch 2.6, which this is not "
+            f"({torch.__version__}), or on CUDA the package triton; install it, or use "
+            "backend='sdpa'"
+        )
+
+
+def pick_backend(name: str, device: torch.device, dtype: torch.dtype, *, trains: bool) -> str:
+    """The back end for tensors of this type: `name`, or for "auto" one of the others.
+
+    Args:
+        trains: gradients will be asked for.
+
+    Raises:
+        ConfigurationError: the back end asked for cannot do it.
+    """
+    if name == "flash" and dtype not in _HALF:
+        raise ConfigurationError(
+            f"backend='flash' takes float16 and bfloat16, not {dtype}; run the model under "
+            "torch.autocast, or use backend='auto'"
+        )
+    if name == "flex" and device.type == "cpu" and trains:
+        raise ConfigurationError(
+            "backend='flex' has no backward pass on CPU, where PyTorch implements its forward pass "
+            "alone; use backend='sdpa', or torch.no_grad()"
+        )
+    if name != "auto":
+        return name
+    if device.type != "cuda":
+        return "sdpa"
+    if dtype in _HALF and flash_function() is not None:
+        return "flash"
+    return "flex" if dtype != torch.float64 and _can_flex(device) else "sdpa"
+
+
+def kernel_of(name: str, sharding: Sharding, rank: int, device: torch.device) -> Kernel:
+    """The back end `name` ("auto" excepted), ready for one rank's fragments."""
+    if name == "flash":
+        return FlashKernel(sharding, rank, device)
+    if name == "flex":
+        return FlexKernel(sharding, rank, device)
+    return SdpaKernel(sharding, rank, device)
+
+
+def _can_flex(device: torch.device) -> bool:
+    if device.type == "cuda" and find_spec("triton") is None:
+        return False
+    from torch.nn.attention.flex_attention import BlockMask
+
+    return "seq_lengths" in signature(BlockMask.from_kv_blocks).parameters

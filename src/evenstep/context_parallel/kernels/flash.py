@@ -1,0 +1,145 @@
+"""FlashAttention's variable-length kernel: all fragments of a rank in one launch, on CUDA.
+
+To the kernel a fragment is a sequence of its own, with fewer queries than keys; see
+`evenstep.plan.sharding.varlen`. A causal mask of these is aligned at the bottom right from
+FlashAttention 2.1 on. Keys that two fragments look at are there twice: of a head-tail plan over C
+ranks, 1 + 1 / 2C times the tokens in all.
+
+The package flash-attn is taken if it is installed, else PyTorch's own `varlen_attn` where it has
+the arguments needed: PyTorch 2.12 and later.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import cache
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+
+import torch
+
+from evenstep.context_parallel.kernels.layout import buffer_rows
+from evenstep.plan.sharding import Sharding
+from evenstep.plan.sharding.varlen import varlen_arguments
+
+__all__ = ["FlashKernel", "flash_function"]
+
+VarlenAttention = Callable[..., torch.Tensor]
+
+
+class FlashKernel:
+    """See `evenstep.context_parallel.kernels.kernel.Kernel`. float16 and bfloat16 alone."""
+
+    repeated = True
+
+    def __init__(
+        self,
+        sharding: Sharding,
+        rank: int,
+        device: torch.device,
+        *,
+        function: VarlenAttention | None = None,
+    ) -> None:
+        varlen = varlen_arguments(sharding, rank)
+        self.rows = torch.from_numpy(buffer_rows(sharding, varlen.keys)).to(device)
+        self._cu_seqlens_q = torch.from_numpy(varlen.cu_seqlens_q).to(device)
+        self._cu_seqlens_k = torch.from_numpy(varlen.cu_seqlens_k).to(device)
+        self._max_seqlen_q = varlen.max_seqlen_q
+        self._max_seqlen_k = varlen.max_seqlen_k
+        self._function = function or flash_function()
+
+    def __call__(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float
+    ) -> torch.Tensor:
+        assert self._function is not None  # or the plan had refused this back end
+        return self._function(
+            q,
+            k,
+            v,
+            self._cu_seqlens_q,
+            self._cu_seqlens_k,
+            self._max_seqlen_q,
+            self._max_seqlen_k,
+            scale,
+        )
+
+
+@cache
+def flash_function() -> VarlenAttention | None:
+    """A function (q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, scale) that is
+    causal and takes fewer kv heads than query heads; None where nothing gives one."""
+    return _of_package() or _of_torch()
+
+
+def _of_package() -> VarlenAttention | None:
+    try:
+        release = version("flash-attn")
+        flash_attn_varlen_func = import_module("flash_attn").flash_attn_varlen_func
+    except (PackageNotFoundError, ImportError):
+        return None
+    major, minor = (int(part) for part in release.split(".")[:2])
+    if (major, minor) < (2, 1):  # whose causal mask is aligned at the top left
+        return None
+
+    def attend(
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        cu_seqlens_q: torch.Tensor,
+        cu_seqlens_k: torch.Tensor,
+        max_seqlen_q: int,
+        max_seqlen_k: int,
+        scale: float,
+    ) -> torch.Tensor:
+        out: torch.Tensor = flash_attn_varlen_func(
+            q,
+            k,
+            v,
+            cu_seqlens_q,
+            cu_seqlens_k,
+            max_seqlen_q,
+            max_seqlen_k,
+            softmax_scale=scale,
+            causal=True,
+        )
+        return out
+
+    return attend
+
+
+def _of_torch() -> VarlenAttention | None:
+    try:
+        from torch.nn.attention.varlen import varlen_attn
+    except ImportError:
+        return None
+    # Its first release had `is_causal`, and neither of the last two.
+    if not {"window_size", "scale", "enable_gqa"} <= set(inspect.signature(varlen_attn).parameters):
+        return None
+
+    def attend(
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        cu_seqlens_q: torch.Tensor,
+        cu_seqlens_k: torch.Tensor,
+        max_seqlen_q: int,
+        max_seqlen_k: int,
+        scale: float,
+    ) -> torch.Tensor:
+        out = varlen_attn(
+            q,
+            k,
+            v,
+            cu_seqlens_q,
+            cu_seqlens_k,
+            max_seqlen_q,
+            max_seqlen_k,
+            scale=scale,
+            window_size=(-1, 0),  # causal
+            enable_gqa=q.shape[1] != k.shape[1],
+        )
+        assert isinstance(out, torch.Tensor)  # a pair if asked for more
+        return out
+
+    return attend

@@ -1,0 +1,279 @@
+"""How long an attention kernel takes for the fragments of a rank (WLB-LLM, sections 5.2 and 5.3).
+
+A fragment is queries that are the last so many of its keys. A kernel computes it in whole tiles, so
+its operations are counted on tiles; how many of them it does in a second depends on how many
+queries share the keys that are loaded, and on how many keys each query meets. The model is a table
+of that throughput over (queries, keys), one for forward and one for backward:
+
+    seconds of a rank = launch + sum over its fragments of operations on tiles / throughput
+
+The table is interpolated between its points, the logarithm of throughput over the logarithms of
+both lengths, and outside of them it is what it is at its edge. Lengths are rounded up to whole
+tiles before they are looked up, as the kernel does with them: 16 and 128 queries take equally long.
+
+It is a `KernelLatency` and needs neither torch nor the hardware that it was measured on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.errors import ConfigurationError
+from evenstep.files import MeasuredFile
+from evenstep.plan.argument_checks import check_at_least
+from evenstep.plan.sharding.attention_tiles import TILE, causal_tiles, check_tile
+from evenstep.plan.sharding.sharding import Sharding
+
+__all__ = ["BACKWARD", "FORWARD", "AttentionLatency", "load_latency"]
+
+Int64Array = npt.NDArray[np.int64]
+Float64Array = npt.NDArray[np.float64]
+Table = tuple[tuple[float, ...], ...]
+
+FORWARD = 4
+"""Operations of a query-key pair per element of a head: two products, a multiplication and an
+addition each."""
+BACKWARD = 10
+"""Five products: scores once more, and gradients of probabilities, queries, keys and values."""
+
+_FILE = MeasuredFile(
+    format="evenstep attention latency",
+    name="attention latency",
+    version=1,
+    again="make it anew with evenstep profile --attention",
+    by_hand="To change the table by hand, build an AttentionLatency",
+)
+_LAUNCHES = ("rank", "fragment")
+
+logger = logging.getLogger("evenstep")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionLatency:
+    """Seconds of fragments on one device with one kernel."""
+
+    heads: int
+    """Query heads that a GPU computes: those of the model over the ranks of tensor parallelism."""
+    head_size: int
+    queries: tuple[int, ...]
+    """Points of the table, ascending, two at least."""
+    keys: tuple[int, ...]
+    forward_tflops: Table
+    """[queries, keys] 1e12 operations a second, on tiles."""
+    backward_tflops: Table
+    tile: int = TILE
+    """Rows and columns that the kernel computes together."""
+    forward_launch: float = 0.0
+    """Seconds of a kernel call besides its operations."""
+    backward_launch: float = 0.0
+    launches: str = "rank"
+    """What a call computes: "rank", where a kernel takes sequences of various lengths, so that all
+    fragments of a rank are one call; "fragment", where each is one."""
+    kv_heads: int | None = None
+    """Heads of keys and values with which it was measured; None is `heads`."""
+    device: str = ""
+    kernel: str = ""
+    dtype: str = ""
+    versions: tuple[tuple[str, str], ...] = ()
+    """(package, version) of what computes."""
+
+    def __post_init__(self) -> None:
+        check_at_least(1, heads=self.heads, head_size=self.head_size, kv_heads=self.kv_heads)
+        check_tile(self.tile)
+        for name in ("queries", "keys"):
+            points = getattr(self, name)
+            if len(points) < 2 or points[0] < 1 or any(a >= b for a, b in pairwise(points)):
+                raise ConfigurationError(
+                    f"{name}={points} must be two lengths or more, ascending from 1"
+                )
+        shape = (len(self.queries), len(self.keys))
+        for name in ("forward_tflops", "backward_tflops"):
+            table = getattr(self, name)
+            rows = {len(row) for row in table}
+            if len(table) != shape[0] or rows != {shape[1]}:
+                raise ConfigurationError(
+                    f"{name} has {len(table)} rows of {sorted(rows)} figures and must have "
+                    f"{shape[0]} of {shape[1]}: one for each of queries and keys"
+                )
+            values = np.array(table, np.float64)
+            if not (np.isfinite(values).all() and (values > 0).all()):
+                raise ConfigurationError(f"{name} must be finite and positive, and is {table}")
+        for name in ("forward_launch", "backward_launch"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise ConfigurationError(
+                    f"{name}={getattr(self, name)} must be finite seconds, not negative"
+                )
+        if self.launches not in _LAUNCHES:
+            raise ConfigurationError(f"launches={self.launches!r} must be one of {_LAUNCHES}")
+
+    def __call__(self, queries: Int64Array, keys: Int64Array) -> Float64Array:
+        """[fragments] float64 seconds of each, forward and backward.
+
+        With ``launches="fragment"`` the launches are in them. With "rank" they are not: they are
+        the same on all ranks, and `of_ranks` has them.
+
+        Args:
+            queries: [fragments] int64, from 1.
+            keys: [fragments] int64, from `queries`.
+
+        Raises:
+            ConfigurationError: a fragment without queries, or with more queries than keys.
+        """
+        forward, backward = self.passes(queries, keys)
+        both: Float64Array = forward + backward
+        return both
+
+    def forward(self, queries: Int64Array, keys: Int64Array) -> Float64Array:
+        """[fragments] seconds of the forward pass, as `__call__`."""
+        seconds: Float64Array = self.passes(queries, keys)[0]
+        return seconds
+
+    def backward(self, queries: Int64Array, keys: Int64Array) -> Float64Array:
+        """[fragments] seconds of the backward pass, as `__call__`."""
+        seconds: Float64Array = self.passes(queries, keys)[1]
+        return seconds
+
+    def passes(self, queries: Int64Array, keys: Int64Array) -> Float64Array:
+        """[2, fragments] seconds of the forward and the backward pass, as `__call__`."""
+        if len(queries) and (queries.min() < 1 or (queries > keys).any()):
+            raise ConfigurationError(
+                "a fragment has no queries, or more queries than keys: its queries are the last "
+                "of its keys"
+            )
+        tiles = causal_tiles(keys - queries, keys, self.tile)
+        seconds = tiles * self._operations / self.throughput(queries, keys)
+        return seconds + self._launches if self.launches == "fragment" else seconds
+
+    def of_ranks(self, sharding: Sharding) -> Float64Array:
+        """[2, ranks] seconds of the forward and the backward pass of each rank of a plan, launches
+        and all."""
+        queries, keys = sharding.end - sharding.start, sharding.end
+        rank = np.arange(sharding.ranks).repeat(sharding.fragments)
+        each = self.passes(queries, keys)
+        both: Float64Array = np.empty((2, sharding.ranks), np.float64)
+        for row, seconds in zip(both, each):
+            row[:] = np.bincount(rank, seconds, sharding.ranks)
+        return both + self._launches if self.launches == "rank" else both
+
+    @property
+    def identity(self) -> str:
+        """12 hexadecimal digits that differ where device, kernel, versions, dtype or heads do."""
+        names = ("device", "kernel", "dtype", "versions", "heads", "kv_heads", "head_size")
+        text = json.dumps([getattr(self, name) for name in names])
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    def as_dict(self) -> dict[str, Any]:
+        """All fields, and `identity`, as JSON has them."""
+        return {
+            **asdict(self),
+            "forward_tflops": [list(row) for row in self.forward_tflops],
+            "backward_tflops": [list(row) for row in self.backward_tflops],
+            "queries": list(self.queries),
+            "keys": list(self.keys),
+            "versions": dict(self.versions),
+            "identity": self.identity,
+        }
+
+    def save(
+        self, path: str | os.PathLike[str], *, measured: Mapping[str, Any] | None = None
+    ) -> None:
+        """Writes a file that `load_latency` reads, whole or not at all.
+
+        Args:
+            measured: what it was made from, as JSON has it; kept for whoever reads the file.
+        """
+        _FILE.write(path, {"latency": self.as_dict(), "measured": dict(measured or {})})
+
+    def throughput(self, queries: Int64Array, keys: Int64Array) -> Float64Array:
+        """[2, fragments] operations a second, forward and backward."""
+        row, down = _between(self._points[0], self._whole(queries))
+        column, right = _between(self._points[1], self._whole(keys))
+        place, below = row * len(self.keys) + column, len(self.keys)
+        logs, left = self._logs, 1 - right
+        upper = logs[:, place] * left + logs[:, place + 1] * right
+        lower = logs[:, place + below] * left + logs[:, place + below + 1] * right
+        throughput: Float64Array = np.exp(upper * (1 - down) + lower * down)
+        return throughput
+
+    @cached_property
+    def _logs(self) -> Float64Array:
+        """[2, points] logarithm of operations a second, row after row."""
+        tables = np.array([self.forward_tflops, self.backward_tflops])
+        return np.log(tables * 1e12).reshape(2, -1)
+
+    @cached_property
+    def _points(self) -> tuple[Float64Array, Float64Array]:
+        return np.log(np.array(self.queries)), np.log(np.array(self.keys))
+
+    @cached_property
+    def _operations(self) -> Float64Array:
+        """[2, 1] of a tile, forward and backward."""
+        per_pair = np.array([[FORWARD], [BACKWARD]], np.float64)
+        return per_pair * self.heads * self.head_size * self.tile**2
+
+    @cached_property
+    def _launches(self) -> Float64Array:
+        """[2, 1] seconds, forward and backward."""
+        return np.array([[self.forward_launch], [self.backward_launch]])
+
+    def _whole(self, lengths: Int64Array) -> Float64Array:
+        """Logarithms of `lengths` rounded up to tiles."""
+        logs: Float64Array = np.log(-(-lengths // self.tile) * self.tile)
+        return logs
+
+
+def _between(points: Float64Array, values: Float64Array) -> tuple[Int64Array, Float64Array]:
+    """[n] the point before each value, and how far it is on the way to the next, from 0 to 1."""
+    # Of the points between the first and the last: so many of them are not above the value.
+    index = points[1:-1].searchsorted(values, side="right")
+    way = (values - points[index]) / np.diff(points)[index]
+    return index, np.minimum(np.maximum(way, 0.0), 1.0)
+
+
+def load_latency(
+    path: str | os.PathLike[str], *, device: str | None = None, kernel: str | None = None
+) -> AttentionLatency:
+    """What `evenstep profile --attention` has measured. Logs on what device and with what kernel.
+
+    Args:
+        device: name of the device that will compute, as the file has it: that of
+            `evenstep.tools.profile.attention.this_device`. None takes a file of any.
+        kernel: name of the kernel that will compute. None takes a file of any.
+
+    Raises:
+        ConfigurationError: there is no such file, another program or version wrote it, it has
+            changed since, or it is for another device or kernel.
+    """
+    content = _FILE.read(path)["latency"]
+    names = {field.name for field in fields(AttentionLatency)}
+    values = {name: value for name, value in content.items() if name in names}
+    for name in ("forward_tflops", "backward_tflops"):
+        values[name] = tuple(map(tuple, values[name]))
+    for name in ("queries", "keys"):
+        values[name] = tuple(values[name])
+    values["versions"] = tuple(values["versions"].items())
+    latency = AttentionLatency(**values)
+    for what, wanted, found in (
+        ("device", device, latency.device),
+        ("kernel", kernel, latency.kernel),
+    ):
+        if wanted is not None and wanted != found:
+            raise ConfigurationError(
+                f"{path} was measured on the {what} {found!r}, and this is {wanted!r}: its figures "
+                f"say nothing of that one; {_FILE.again} there"
+            )
+    logger.info(
+        "%s: measured on %s with %s, %s", path, latency.device, latency.kernel, latency.dtype
+    )
+    return latency

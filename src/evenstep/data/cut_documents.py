@@ -1,0 +1,121 @@
+"""`CutDocuments`: documents that are too long, split or truncated because you say so.
+
+A piece is to the model a document of its own: it attends to nothing outside it. Every field of a
+sample that is as long as its tokens is cut with them; the others are left as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch.utils.data import Dataset
+
+from evenstep.batch.measure import length_of
+from evenstep.data.fingerprint import dataset_fingerprint
+from evenstep.errors import ConfigurationError, SampleError
+from evenstep.plan.argument_checks import check_at_least
+from evenstep.plan.lengths import Lengths
+from evenstep.plan.packing import OVER_LONG, Pieces, cut_long
+
+__all__ = ["CutDocuments"]
+
+
+class CutDocuments(Dataset[Any]):
+    """A map-style dataset of which no sample is longer than `max_tokens`."""
+
+    def __init__(
+        self,
+        dataset: Any,
+        max_tokens: int,
+        over_long: str,
+        *,
+        lengths: Lengths | npt.ArrayLike | None = None,
+        length_fn: Callable[[Any], int] = length_of,
+    ) -> None:
+        """
+        Args:
+            dataset: map-style; one document each.
+            max_tokens: tokens of the longest sample that is wanted.
+            over_long: "split" makes as few samples of a longer document as it takes, as equal as
+                can be. "truncate" keeps its first `max_tokens`. "error" refuses it.
+            lengths: of all documents, as `evenstep.read_lengths` gives them. "split" needs them,
+                since they decide how many samples there are.
+            length_fn: from a sample to its tokens, as for `evenstep.DataLoader`.
+
+        Raises:
+            ConfigurationError: an argument is wrong, or "split" is without lengths.
+            SampleError: under "error", where lengths are given: a document is longer.
+        """
+        check_at_least(1, max_tokens=max_tokens)
+        if over_long not in OVER_LONG:
+            raise ConfigurationError(
+                f"over_long={over_long!r} must be one of {', '.join(OVER_LONG)}"
+            )
+        if lengths is None and over_long == "split":
+            raise ConfigurationError(
+                'over_long="split" needs lengths=, which decide how many samples there are: count '
+                "them with evenstep lengths, or truncate"
+            )
+        self.dataset = dataset
+        self.max_tokens = max_tokens
+        self.over_long = over_long
+        self._length_fn = length_fn
+        self._pieces: Pieces | None = None
+        if lengths is not None:
+            known = Lengths.of(lengths)
+            if len(known) != len(dataset):
+                raise ConfigurationError(
+                    f"{len(known):,} lengths for a dataset of {len(dataset):,} samples; count anew"
+                )
+            self._pieces = cut_long(known.values, max_tokens, over_long)
+            self._known = known
+
+    def __len__(self) -> int:
+        return len(self.dataset) if self._pieces is None else len(self._pieces)
+
+    @property
+    def fingerprint(self) -> str:
+        """For checkpoints and caches of lengths: what the dataset says of itself, and the cut."""
+        inner = dataset_fingerprint(self.dataset, iterable=False)
+        return f"{inner} {self.over_long} at {self.max_tokens}"
+
+    def __getitem__(self, index: int) -> Any:
+        if self._pieces is None:
+            sample = self.dataset[index]
+            length = self._length_fn(sample)
+            if length > self.max_tokens and self.over_long == "error":
+                raise SampleError(
+                    f"it has {length:,} tokens, over max_tokens={self.max_tokens:,}; choose "
+                    'over_long="split" or "truncate"'
+                )
+            return _cut(sample, 0, min(length, self.max_tokens), length)
+        document = int(self._pieces.documents[index])
+        sample = self.dataset[document]
+        length, known = self._length_fn(sample), int(self._known.values[document])
+        if length != known:
+            raise SampleError(
+                f"document {document} has {length:,} tokens, and {known:,} in the lengths that the "
+                "documents are cut by; count them anew"
+            )
+        begin, end = int(self._pieces.begins[index]), int(self._pieces.ends[index])
+        return _cut(sample, begin, end, length)
+
+
+def _cut(sample: Any, begin: int, end: int, length: int) -> Any:
+    if begin == 0 and end == length:
+        return sample
+    if isinstance(sample, Mapping):
+        return {name: _sliced(value, begin, end, length) for name, value in sample.items()}
+    if isinstance(sample, tuple):
+        return tuple(_sliced(value, begin, end, length) for value in sample)
+    return _sliced(sample, begin, end, length)
+
+
+def _sliced(value: Any, begin: int, end: int, length: int) -> Any:
+    if isinstance(value, (torch.Tensor, np.ndarray)):
+        return value[begin:end] if value.ndim and len(value) == length else value
+    return value[begin:end] if isinstance(value, list) and len(value) == length else value

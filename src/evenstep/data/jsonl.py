@@ -1,0 +1,109 @@
+"""JSON Lines: a shard is a block of lines, and blank lines are none.
+
+Where blocks begin is found out by one reading of each file when the source is opened; then a block
+is one seek away, and lines are parsed as they are yielded.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.data.reader import ShardedReader
+from evenstep.data.shard_order import ShardOrder, ShardPart
+from evenstep.data.source_files import SourceFile, digest, list_files
+from evenstep.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from evenstep.data.source import Source
+
+__all__ = ["JsonLinesReader"]
+
+_PACKED = (".gz", ".zst", ".bz2", ".xz")
+
+
+class JsonLinesReader(ShardedReader):
+    """See the module docstring."""
+
+    def __init__(self, source: Source, seed: int) -> None:
+        super().__init__(source, seed)
+        self._files = list_files(source)
+        blocks = []
+        for number, file in enumerate(self._files):
+            if file.path.endswith(_PACKED):
+                raise ConfigurationError(
+                    f"source {source.name!r}: {file.path} is compressed, so no line of it can be "
+                    "sought; decompress it, or make Parquet of it"
+                )
+            blocks.append(_blocks(file, number, source.block))
+        self._blocks = np.concatenate(blocks)
+        self._order = ShardOrder(
+            self._blocks["lines"].astype(np.int64),
+            seed=seed,
+            name=source.name,
+            shuffle_shards=source.shuffle is not False,
+            shuffle_samples=source.shuffle is not False,
+        )
+        self._check_size()
+
+    def _shard(self, part: ShardPart) -> Iterator[Any]:
+        block = self._blocks[part.shard]
+        try:
+            with self._files[block["file"]].open() as file:
+                file.seek(int(block["begin"]))
+                content = file.read(int(block["end"] - block["begin"]))
+        except Exception as error:  # of file systems, which have errors of their own
+            raise self._failed(error, part.shard) from error
+        lines = [line for line in content.split(b"\n") if line.strip()]
+        for index in part.indices.tolist():
+            try:
+                yield self._record(lines[index])
+            except (IndexError, KeyError, TypeError, ValueError) as error:
+                raise self._failed(error, part.shard, index) from error
+
+    def _record(self, line: bytes) -> Any:
+        record = json.loads(line)
+        if not isinstance(record, dict):
+            raise TypeError("the line is not an object with named fields")
+        if self.source.columns is None:
+            return record
+        missing = [name for name in self.source.columns if name not in record]
+        if missing:
+            raise KeyError(f"no field {missing[0]!r}; it has {', '.join(record)}")
+        return {name: record[name] for name in self.source.columns}
+
+    def _content(self) -> Mapping[str, Any]:
+        lines = np.bincount(self._blocks["file"], self._blocks["lines"], len(self._files))
+        listed = [(f.name, f.size, int(count)) for f, count in zip(self._files, lines)]
+        return {
+            "format": "jsonl",
+            "files": len(listed),
+            "samples": self.size,
+            "digest": digest([*listed, self.source.block]),
+        }
+
+    def _shard_name(self, shard: int) -> str:
+        block = self._blocks[shard]
+        return f"lines from byte {block['begin']:,} of {self._files[block['file']].path}"
+
+
+def _blocks(file: SourceFile, number: int, size: int) -> npt.NDArray[Any]:
+    """Where the blocks of a file begin and end, and how many lines each has."""
+    found: list[tuple[int, int, int, int]] = []
+    begin = at = lines = 0
+    with file.open() as opened:
+        for line in opened:
+            at += len(line)
+            lines += bool(line.strip())
+            if lines == size:
+                found.append((number, begin, at, lines))
+                begin, lines = at, 0
+    if lines:
+        found.append((number, begin, at, lines))
+    return np.array(
+        found, [("file", np.int32), ("begin", np.int64), ("end", np.int64), ("lines", np.int64)]
+    )

@@ -1,0 +1,163 @@
+"""Lengths in a Parquet file that knows what they were counted of.
+
+A cache is wrong as soon as the data, the tokenizer, the template or the cut-off changes, and wrong
+lengths make groups that run out of memory. So it is refused where what the dataset says of itself,
+or what the user says of its transform, is not what it was; and where the lengths of a few samples,
+counted anew, are others. While training, every sample is compared once more.
+
+The file has one column, ``length``, in dataset order, and the rest in its metadata: any reader of
+Parquet reads it, `evenstep simulate` too.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from evenstep.data.fingerprint import dataset_fingerprint
+from evenstep.data.lengths_count import count_lengths
+from evenstep.errors import ConfigurationError, MismatchError
+from evenstep.files import replacing
+from evenstep.plan.groups.groups import generator
+from evenstep.plan.lengths import Lengths
+
+__all__ = ["read_lengths", "write_lengths"]
+
+_VERSION = 1
+_KEY = b"evenstep"
+_PROBES = 16  # samples that are counted anew
+_PROBE = 31  # last word of the random key, so that no other use of a seed draws the same numbers
+
+
+def write_lengths(
+    path: str | os.PathLike[str],
+    lengths: Lengths,
+    dataset: Any,
+    *,
+    transform: str = "",
+    length_fn: Callable[[Any], int] | None = None,
+) -> None:
+    """Writes what `count_lengths` found of `dataset`.
+
+    Args:
+        path: of a Parquet file, which is replaced whole or not at all.
+        transform: names all that decides lengths and that the dataset does not say of itself:
+            tokenizer, template, cut-off. `read_lengths` must be given the same.
+        length_fn: that the lengths were counted with.
+
+    Raises:
+        ConfigurationError: the dataset has another number of samples.
+        ImportError: pyarrow is not installed (``pip install 'evenstep[cli]'``).
+    """
+    arrow, parquet = _pyarrow(path)
+    if len(dataset) != len(lengths):
+        raise ConfigurationError(
+            f"{len(lengths):,} lengths for a dataset of {len(dataset):,} samples; count all of it"
+        )
+    about = {
+        "version": _VERSION,
+        "digest": lengths.digest,
+        **_describe(dataset, transform, length_fn),
+    }
+    table = arrow.table({"length": lengths.values}).replace_schema_metadata(
+        {_KEY: json.dumps(about).encode()}
+    )
+    with replacing(path) as partial:
+        parquet.write_table(table, partial, compression="zstd")
+
+
+def read_lengths(
+    path: str | os.PathLike[str],
+    dataset: Any,
+    *,
+    transform: str = "",
+    length_fn: Callable[[Any], int] | None = None,
+) -> Lengths:
+    """Lengths of `dataset` that were written before.
+
+    Prepares a few samples of it, to see that they are still as long.
+
+    Args:
+        transform, length_fn: as for `write_lengths`.
+
+    Raises:
+        MismatchError: the file is stale: it is of another dataset, transform or length function,
+            or samples have other lengths now.
+        ConfigurationError: there is no such file, or `write_lengths` did not write it.
+        ImportError: pyarrow is not installed (``pip install 'evenstep[cli]'``).
+    """
+    arrow, parquet = _pyarrow(path)
+    if not Path(path).is_file():
+        raise ConfigurationError(f"there is no file {path}; make it with evenstep lengths")
+    try:
+        with parquet.ParquetFile(path) as file:
+            about = json.loads(file.schema_arrow.metadata[_KEY])
+            values = file.read(columns=["length"]).column("length").to_numpy()
+        if about["version"] != _VERSION:
+            raise KeyError(f"version {about['version']}")
+    except (arrow.ArrowInvalid, OSError, KeyError, TypeError, ValueError) as error:
+        raise ConfigurationError(
+            f"{path} was not written by evenstep lengths, or by another version of it "
+            f"({type(error).__name__}: {error}); make it anew"
+        ) from error
+    lengths = Lengths(values)
+    if lengths.digest != about["digest"]:
+        raise ConfigurationError(f"{path} is damaged: its lengths have changed; make it anew")
+    for name, now in _describe(dataset, transform, length_fn).items():
+        if about.get(name) != now:
+            raise MismatchError(
+                f"{path} is stale: it was counted with {name} {about.get(name)!r}, and this is "
+                f"{now!r}; make it anew with evenstep lengths"
+            )
+    _probe(path, lengths, dataset, length_fn)
+    return lengths
+
+
+def _probe(
+    path: str | os.PathLike[str],
+    lengths: Lengths,
+    dataset: Any,
+    length_fn: Callable[[Any], int] | None,
+) -> None:
+    count = min(_PROBES, len(lengths))
+    chosen = np.sort(generator(lengths.digest, _PROBE).choice(len(lengths), count, replace=False))
+    now = count_lengths(dataset, indices=chosen.tolist(), length_fn=length_fn).values
+    wrong = np.flatnonzero(now != lengths.values[chosen])
+    if len(wrong):
+        index = int(chosen[wrong[0]])
+        raise MismatchError(
+            f"{path} is stale: sample {index} has {now[wrong[0]]:,} tokens now and had "
+            f"{lengths.values[index]:,} when it was counted; make it anew with evenstep lengths. "
+            "Where lengths are drawn anew each time no cache can hold: use an online policy, such "
+            "as evenstep.Even"
+        )
+
+
+def _describe(
+    dataset: Any, transform: str, length_fn: Callable[[Any], int] | None
+) -> dict[str, Any]:
+    function = None
+    if length_fn is not None:
+        # The default repr of objects holds an address, which differs between processes.
+        plain = re.sub(r" at 0x[0-9a-fA-F]+", "", repr(length_fn))
+        function = getattr(length_fn, "__qualname__", plain)
+    return {
+        "dataset": dataset_fingerprint(dataset, iterable=False),
+        "transform": transform,
+        "length_fn": function,
+    }
+
+
+def _pyarrow(path: str | os.PathLike[str]) -> tuple[Any, Any]:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise ImportError(f"{path} needs pyarrow: pip install 'evenstep[cli]'") from error
+    return pyarrow, pyarrow.parquet

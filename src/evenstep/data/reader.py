@@ -1,0 +1,177 @@
+"""`SourceReader`: what every kind of source is read through.
+
+A position (0, 1, 2, ..., over all passes) names a sample of a source's order. A reader yields the
+samples from any position on, one after the other, and holds one shard at most. What is wrong with a
+sample is told with source, shard and index.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from evenstep.data.shard_order import ShardOrder, ShardPart, Where
+from evenstep.errors import ConfigurationError, MismatchError, SampleError
+
+if TYPE_CHECKING:
+    from evenstep.data.source import Source
+
+__all__ = ["Item", "ShardedReader", "SourceReader"]
+
+
+@dataclass(frozen=True)
+class Item:
+    """A sample, and what names it."""
+
+    position: int
+    pass_number: int
+    shard: int
+    index: int
+    sample: Any
+
+
+class SourceReader(abc.ABC):
+    """An open source. Use it in one thread; `close` it, or use it in a ``with`` statement."""
+
+    repeat = True
+    """Whether `read` begins again after the last sample."""
+
+    def __init__(self, source: Source, seed: int) -> None:
+        self.source, self.seed = source, seed
+
+    @property
+    @abc.abstractmethod
+    def size(self) -> int | None:
+        """Samples of a pass; None where it is not known."""
+
+    @abc.abstractmethod
+    def order(self, position: int) -> Where:
+        """What lies at a position."""
+
+    @abc.abstractmethod
+    def _from(self, position: int) -> Iterator[tuple[Where, Any]]:
+        """Samples from a position on, as they are stored, without end."""
+
+    @abc.abstractmethod
+    def _content(self) -> Mapping[str, Any]:
+        """What the data is known by."""
+
+    @property
+    def fingerprint(self) -> dict[str, Any]:
+        """JSON-able; equal for equal samples in equal order."""
+        return {
+            "source": self.source.name,
+            **self._content(),
+            "columns": None if self.source.columns is None else list(self.source.columns),
+            "transform": self.source.transform_name,
+            "shuffle": self.source.shuffle,
+            "seed": self.seed,
+        }
+
+    def check_fingerprint(self, saved: Mapping[str, Any]) -> None:
+        """
+        Raises:
+            MismatchError: samples or their order may be others than those of a fingerprint.
+        """
+        for name, now in self.fingerprint.items():
+            if saved.get(name) != now:
+                raise MismatchError(
+                    f"source {self.source.name!r} has changed: {name} was {saved.get(name)!r} and "
+                    f"is {now!r}, so positions name other samples; restore what it was, or begin "
+                    "anew"
+                )
+
+    def read(
+        self, position: int = 0, *, passes: int | None = None, transform: bool = True
+    ) -> Iterator[Item]:
+        """Samples from a position on.
+
+        Args:
+            passes: end before pass number `passes`; None is 1, or without end under `repeat`.
+            transform: False gives them as they are stored, for who transforms them elsewhere by
+                `Source.prepare`.
+
+        Raises:
+            SampleError: a sample cannot be read, or the transform raised.
+        """
+        if isinstance(position, bool) or position != int(position) or position < 0:
+            raise ConfigurationError(f"position={position!r} must be a whole number from 0")
+        position = int(position)
+        if passes is None and not self.repeat:
+            passes = 1
+        for where, stored in self._from(position):
+            if passes is not None and where.pass_number >= passes:
+                return
+            sample = self.source.prepare(stored, where.shard, where.index) if transform else stored
+            yield Item(position, *where, sample)
+            position += 1
+
+    # What a checkpoint needs beside positions
+
+    def state_dict(self) -> dict[str, Any]:
+        """JSON-able. With it, a reader that is opened anew seeks faster; the positions are the
+        caller's."""
+        return {"version": 1, "fingerprint": self.fingerprint}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """
+        Raises:
+            MismatchError: it is of other data.
+        """
+        if state.get("version") != 1:
+            raise MismatchError(
+                f"version {state.get('version')!r} of the state of source {self.source.name!r} "
+                "cannot be read; this version reads 1"
+            )
+        self.check_fingerprint(state["fingerprint"])
+
+    def close(self) -> None:  # noqa: B027  most kinds hold nothing between two samples
+        """Lets go of files and memory. Harmless the second time."""
+
+    def __enter__(self) -> SourceReader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _failed(self, error: Exception, shard: int, index: int | None = None) -> SampleError:
+        at = f"sample {self.source.name}[{shard}]"
+        at += f"[{index}]" if index is not None else ""
+        return SampleError(
+            f"{at} ({self._shard_name(shard)}) cannot be read: {type(error).__name__}: {error}"
+        )
+
+    def _shard_name(self, shard: int) -> str:
+        """Where a shard lies, for errors."""
+        return f"shard {shard}"
+
+
+class ShardedReader(SourceReader):
+    """A source whose shards and their sizes are known. `_shard` is all that kinds differ in."""
+
+    _order: ShardOrder
+
+    @property
+    def size(self) -> int:
+        return self._order.size
+
+    def order(self, position: int) -> Where:
+        return self._order.where(position)
+
+    def _from(self, position: int) -> Iterator[tuple[Where, Any]]:
+        for part in self._order.parts(position):
+            for index, sample in zip(part.indices.tolist(), self._shard(part)):
+                yield Where(part.pass_number, part.shard, index), sample
+
+    @abc.abstractmethod
+    def _shard(self, part: ShardPart) -> Iterator[Any]:
+        """The samples of a part, in its order."""
+
+    def _check_size(self) -> None:
+        if not self.size:
+            raise ConfigurationError(
+                f"source {self.source.name!r} has no samples ({self.source.data!r}); leave it out, "
+                "or give it data"
+            )

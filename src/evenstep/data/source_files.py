@@ -1,0 +1,103 @@
+"""Files of a source: found by fsspec, sorted, and known by name and size."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from evenstep.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from evenstep.data.source import Source
+
+__all__ = ["SourceFile", "digest", "list_files"]
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    path: str
+    """In its file system."""
+    name: str
+    """As it is known by: the path without the folder that all files of the source have in common,
+    so that a corpus may be moved."""
+    size: int
+    """Bytes."""
+    system: Any
+    """fsspec's."""
+
+    @property
+    def local(self) -> bool:
+        protocol = self.system.protocol
+        return "file" in ([protocol] if isinstance(protocol, str) else protocol)
+
+    def open(self) -> Any:
+        """For reading bytes."""
+        return open(self.path, "rb") if self.local else self.system.open(self.path, "rb")
+
+
+def list_files(source: Source) -> list[SourceFile]:
+    """All files, each once, in order of their paths.
+
+    Raises:
+        ConfigurationError: a path or glob without a file.
+        ImportError: fsspec, or what it needs for a kind of URL, is not installed.
+    """
+    fsspec = _fsspec(source)
+    found: dict[str, tuple[int, Any]] = {}
+    for given in source.paths or []:
+        try:
+            system, path = fsspec.core.url_to_fs(given, **source.storage_options)
+        except ImportError as error:
+            raise ImportError(
+                f"source {source.name!r} reads {given}, for which fsspec needs another package: "
+                f"{error}"
+            ) from error
+        except ValueError as error:
+            raise ConfigurationError(
+                f"source {source.name!r}: {given} is no URL that fsspec knows: {error}"
+            ) from error
+        listed = _listed(system, path)
+        if not listed:
+            raise ConfigurationError(
+                f"source {source.name!r}: there is no file {given}; check the path, and that this "
+                "machine sees it"
+            )
+        for name, info in listed.items():
+            found[name] = (int(info["size"]), system)
+    paths = sorted(found)
+    common = os.path.commonpath([os.path.dirname(path) for path in paths]) if paths else ""
+    return [
+        SourceFile(path, os.path.relpath(path, common) if common else path, *found[path])
+        for path in paths
+    ]
+
+
+def digest(parts: Sequence[object]) -> str:
+    """A short name of what a long list says."""
+    text = "\n".join(map(repr, parts)).encode()
+    return hashlib.sha256(text).hexdigest()[:16]
+
+
+def _listed(system: Any, path: str) -> dict[str, Any]:
+    if any(letter in path for letter in "*?["):
+        matched = system.glob(path, detail=True)
+        return {name: info for name, info in matched.items() if info["type"] == "file"}
+    try:
+        info = system.info(path)
+    except FileNotFoundError:
+        return {}
+    return {path: info} if info["type"] == "file" else {}
+
+
+def _fsspec(source: Source) -> Any:
+    try:
+        import fsspec
+        import fsspec.core
+    except ImportError as error:
+        raise ImportError(
+            f"source {source.name!r} needs fsspec: pip install 'evenstep[sources]'"
+        ) from error
+    return fsspec

@@ -1,0 +1,111 @@
+"""WebDataset: a shard is a tar file, read in its own order through the webdataset library.
+
+How many samples a tar file holds stands nowhere, so each is gone through once, when that is first
+asked for; samples are put together from files by the library's own rules. Text, JSON, numbers and
+arrays are decoded by their suffix, and anything else is given as bytes.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from evenstep.data.reader import ShardedReader
+from evenstep.data.shard_order import ShardOrder, ShardPart
+from evenstep.data.source_files import SourceFile, digest, list_files
+from evenstep.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from evenstep.data.source import Source
+
+__all__ = ["WebDatasetReader"]
+
+
+class WebDatasetReader(ShardedReader):
+    """See the module docstring."""
+
+    def __init__(self, source: Source, seed: int) -> None:
+        super().__init__(source, seed)
+        self._library = _webdataset(source)
+        self._decode = self._library.autodecode.Decoder([self._library.autodecode.basichandlers])
+        self._files = list_files(source)
+        self._order = ShardOrder(
+            [self._count(file) for file in self._files],
+            seed=seed,
+            name=source.name,
+            shuffle_shards=source.shuffle is not False,
+            shuffle_samples=False,
+        )
+        self._check_size()
+
+    def _shard(self, part: ShardPart) -> Iterator[Any]:
+        begin = int(part.indices[0])
+        index = begin
+        try:
+            with self._files[part.shard].open() as file:
+                tars = self._library.tariterators
+                members = tars.tar_file_iterator(file)
+                named = ({**m, "__url__": self._files[part.shard].path} for m in members)
+                for sample in itertools.islice(tars.group_by_keys(named), begin, None):
+                    yield self._fields(self._decode(sample))
+                    index += 1
+        except GeneratorExit:
+            raise
+        except Exception as error:  # of tar files, decoders and file systems
+            raise self._failed(error, part.shard, index) from error
+
+    def _fields(self, sample: Mapping[str, Any]) -> dict[str, Any]:
+        if self.source.columns is None:
+            return dict(sample)
+        missing = [name for name in self.source.columns if name not in sample]
+        if missing:
+            raise KeyError(f"no file with suffix {missing[0]!r}; it has {', '.join(sample)}")
+        return {name: sample[name] for name in self.source.columns}
+
+    def _count(self, file: SourceFile) -> int:
+        """Samples of a tar file. The library is asked which files count, and shown none."""
+        tars = self._library.tariterators
+        keys: list[str] = []
+
+        def note(name: str) -> bool:
+            key, _ = tars.base_plus_ext(name)
+            if key is not None and (not keys or keys[-1] != key):
+                keys.append(key)
+            return False
+
+        try:
+            with file.open() as opened:
+                for _ in tars.tar_file_iterator(opened, select_files=note):
+                    pass
+        except Exception as error:
+            raise ConfigurationError(
+                f"source {self.source.name!r}: {file.path} cannot be read as a tar file: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+        return len(keys)
+
+    def _content(self) -> Mapping[str, Any]:
+        sizes = self._order.sizes.tolist()
+        listed = [(file.name, file.size, count) for file, count in zip(self._files, sizes)]
+        return {
+            "format": "webdataset",
+            "files": len(listed),
+            "samples": self.size,
+            "digest": digest(listed),
+        }
+
+    def _shard_name(self, shard: int) -> str:
+        return self._files[shard].path
+
+
+def _webdataset(source: Source) -> Any:
+    try:
+        import webdataset
+        import webdataset.autodecode
+        import webdataset.tariterators
+    except ImportError as error:
+        raise ImportError(
+            f"source {source.name!r} needs webdataset: pip install 'evenstep[sources]'"
+        ) from error
+    return webdataset

@@ -1,0 +1,95 @@
+"""Files that are written whole or not at all, and measurements that are read only as written.
+
+A `MeasuredFile` names its format and version, and ends with a digest over all the rest. A damaged
+or edited file would balance a training run wrongly and silently, so it is refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from evenstep.errors import ConfigurationError
+
+__all__ = ["MeasuredFile", "replacing"]
+
+
+@contextmanager
+def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Gives another path in the same folder to write to. What is written there takes the place of
+    `path` at the end; after an exception `path` is as it was, and the other file is gone."""
+    target = Path(path)
+    partial = target.with_name(f"{target.name}.partial-{os.getpid()}")
+    try:
+        yield partial
+        partial.replace(target)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredFile:
+    """A kind of file."""
+
+    format: str
+    name: str
+    """What such a file is, for messages: "calibration"."""
+    version: int
+    again: str
+    """How the reader gets a new one."""
+    by_hand: str
+    """What the reader who edited it should do instead."""
+
+    def content(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """The JSON object of the file."""
+        content = {"format": self.format, "version": self.version, **values}
+        return {**content, "digest": _digest(content)}
+
+    def write(self, path: str | os.PathLike[str], values: Mapping[str, Any]) -> None:
+        """Writes the file, and folders that it lacks."""
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as partial:
+            text = json.dumps(self.content(values), indent=2, allow_nan=False)
+            partial.write_text(text + "\n")
+
+    def read(self, path: str | os.PathLike[str]) -> dict[str, Any]:
+        """What was written.
+
+        Raises:
+            ConfigurationError: there is no such file, another program or version wrote it, or it
+                has changed since.
+        """
+        again = self.again
+        try:
+            content = json.loads(Path(path).read_bytes())
+        except OSError as error:
+            raise ConfigurationError(f"cannot read {path}: {error.strerror}; {again}") from error
+        except ValueError as error:
+            raise ConfigurationError(
+                f"{path} is damaged: it is not JSON ({error}); {again}"
+            ) from error
+        if not isinstance(content, dict) or content.get("format") != self.format:
+            raise ConfigurationError(f"{path} is no {self.name} of evenstep; {again}")
+        if content.get("version") != self.version:
+            raise ConfigurationError(
+                f"{path} is of version {content.get('version')!r}, and this evenstep reads version "
+                f"{self.version}; {again}"
+            )
+        digest = content.pop("digest", None)
+        if digest != _digest(content):
+            raise ConfigurationError(
+                f"{path} is damaged: it is not what was written; {again}. {self.by_hand}"
+            )
+        return content
+
+
+def _digest(content: dict[str, Any]) -> str:
+    """Of numbers as JSON has them, so that it is the same before writing and after reading."""
+    text = json.dumps(content, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,1 @@
+"""Runs in the batcher process (or thread): buffers samples, drives the protocol, plans and collates."""

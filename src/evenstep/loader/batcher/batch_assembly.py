@@ -1,0 +1,105 @@
+"""A planned step and its samples -> the batch and its `StepInfo`."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+from evenstep.batch.check import check_packed, check_supervised
+from evenstep.batch.loss_scale import loss_scale, micro_batch_scales, shard_loss_scale
+from evenstep.batch.step_info import StepInfo
+from evenstep.errors import CollateError, EvenstepError
+from evenstep.loader.batcher.cp_shard import own_shards
+from evenstep.loader.batcher.filler_sample import Spare
+from evenstep.loader.batcher.spec import LoaderSpec
+from evenstep.loader.workers.seeding import rank_seed, sample_seed, seed_everything
+from evenstep.protocol.planned_step import PlannedStep
+
+__all__ = ["make_step"]
+
+
+def make_step(
+    spec: LoaderSpec,
+    epoch: int,
+    planned: PlannedStep,
+    groups: list[list[Any]],
+    indices: tuple[Any, ...],
+    *,
+    spare: Callable[[], Any],
+    seeds: bool,
+) -> tuple[StepInfo, Any]:
+    """
+    Args:
+        groups: this rank's samples, by micro-batch; none for a filler step.
+        indices: of all of them, in order.
+        spare: gives a sample to fill with, where there are none.
+        seeds: make what ``collate_fn`` draws at random a function of the step. Not where the
+            random state of this process is the trainer's.
+
+    Raises:
+        CollateError: the collate function raised, or made a batch that contradicts its samples.
+    """
+    if seeds:
+        seed_everything(sample_seed(rank_seed(spec.seed, epoch, spec.rank), planned.index))
+    where = f"step {planned.index} of epoch {epoch} on rank {spec.rank}"
+    wanted = spec.policy.micro_batches
+    fillers = _fillers(planned, groups, wanted - len(groups), spare)
+    try:
+        batches = [spec.collate_fn(samples) for samples in groups + fillers]
+    except EvenstepError:
+        raise
+    except Exception as error:
+        raise CollateError(
+            f"collate_fn raised {type(error).__name__} at {where}, samples {list(indices)}: {error}"
+        ) from error
+    totals = planned.totals
+    supervised = [int(planned.columns_of(group)[1].sum()) for group in planned.micro_batches]
+    limit = spec.policy.limit
+    for batch, expected in zip(batches, supervised):
+        if spec.loss_scaling == "token":
+            check_supervised(batch, expected, where)
+        if spec.policy.packed and limit is not None:
+            check_packed(batch, limit.max_tokens, where)
+    scale = loss_scale(
+        totals, spec.rank, spec.loss_scaling, mean_supervised=planned.mean_supervised
+    )
+    peers = spec.policy.context_parallel
+    if peers > 1:
+        batches, held = own_shards(spec, batches)
+        supervised = held[: len(groups)]
+        if spec.loss_scaling == "token":
+            total = int(totals.supervised_tokens.sum())
+            scale = shard_loss_scale(sum(supervised), total, peers * spec.world_size)
+    scales: tuple[float, ...] = ()
+    if wanted > 1:
+        scales = micro_batch_scales(scale, spec.loss_scaling, list(map(len, groups)), supervised)
+        scales += (0.0,) * len(fillers)
+    step = StepInfo(
+        epoch=epoch,
+        step=planned.index,
+        rank=spec.rank,
+        world_size=spec.world_size,
+        context_rank=spec.context_rank,
+        filler=planned.filler,
+        indices=None if spec.iterable else indices,
+        totals=totals,
+        loss_scale=scale,
+        loss_scales=scales,
+    )
+    return step, batches if wanted > 1 else batches[0]
+
+
+def _fillers(
+    planned: PlannedStep, groups: list[list[Any]], count: int, spare: Callable[[], Any]
+) -> list[list[Any]]:
+    """Micro-batches that keep the other ranks company: of the shortest sample of the step, so that
+    they come again the same when it is resumed. Each of a copy, as a collate function may take its
+    samples apart."""
+    if not count:
+        return []
+    if not groups:
+        return [[spare()] for _ in range(count)]
+    shortest = int(planned.columns_of(planned.members)[0].argmin())
+    own = Spare.of(list(itertools.chain.from_iterable(groups))[shortest])
+    return [[own.sample()] for _ in range(count)]

@@ -1,0 +1,86 @@
+"""The batcher as threads of the trainer process: what ``num_workers=0`` gives."""
+
+from __future__ import annotations
+
+import multiprocessing
+import queue
+import threading
+import traceback
+from multiprocessing.connection import Connection
+from typing import Any
+
+from evenstep.loader.batcher.intake import Intake
+from evenstep.loader.batcher.pipeline import End, EpochRun
+from evenstep.loader.batcher.ports import Failure, PipePorts
+from evenstep.loader.batcher.sample_store import Closed
+from evenstep.loader.batcher.spec import EpochSpec, LoaderSpec
+
+__all__ = ["BatcherThread"]
+
+
+class BatcherThread:
+    """Same interface as `BatcherProcess`, for one pass."""
+
+    def __init__(self, spec: LoaderSpec) -> None:
+        self._spec = spec
+        self.exchange, self._theirs = multiprocessing.Pipe()
+        feed, self.feed = multiprocessing.Pipe(duplex=False)
+        self._intake_feed: Connection = feed
+        self._results: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._run: EpochRun | None = None
+        self._ports: PipePorts | None = None
+        self._thread: threading.Thread | None = None
+
+    def begin(self, epoch: EpochSpec) -> None:
+        self._ports = PipePorts(self._theirs, epoch.serial, self._spec.prefetch, self._results.put)
+        self._run = EpochRun(self._spec, epoch, self._ports)
+        self._thread = threading.Thread(
+            target=self._work, args=(epoch,), name="evenstep-batcher", daemon=True
+        )
+        self._thread.start()
+
+    def _work(self, epoch: EpochSpec) -> None:
+        assert self._run is not None
+        assert self._ports is not None
+        end: End | Failure | None = None
+        try:
+            self._run.run(Intake(self._spec, self._intake_feed))
+            end = self._run.end()
+        except Closed:
+            pass
+        except Exception as error:
+            end = Failure(error, traceback.format_exc())
+        finally:
+            self._ports.finish()
+            # The feeder or the exchange may be blocked on a full pipe that nobody reads any more.
+            self._intake_feed.close()
+            self._theirs.close()
+        if end is not None:
+            self._results.put(end)
+
+    def credit(self) -> None:
+        if self._ports is not None:
+            self._ports.credit()
+
+    def abandon(self) -> None:
+        if self._run is not None and self._ports is not None:
+            self._run.close()
+            self._ports.close()
+
+    def get(self, timeout: float) -> Any:
+        try:
+            return self._results.get(timeout=timeout)
+        except queue.Empty:
+            return None
+
+    def alive(self) -> bool:
+        return True
+
+    def epitaph(self) -> str:
+        return f"the batcher of rank {self._spec.rank} ended"
+
+    def close(self) -> None:
+        self.abandon()
+        if self._thread is not None:
+            # A sample that is being prepared cannot be interrupted; its result goes nowhere.
+            self._thread.join(5.0)

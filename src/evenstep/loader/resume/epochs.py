@@ -1,0 +1,117 @@
+"""The samples of every epoch: which there are, in which order, and who receives which."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from evenstep.data.fingerprint import dataset_fingerprint
+from evenstep.errors import MismatchError
+from evenstep.loader.resume.epoch_progress import Position
+from evenstep.loader.resume.precomputed import PlannedShare
+from evenstep.loader.resume.sample_order import Sampled, Share, deal, epoch_order, sampler_order
+from evenstep.plan.epoch.stream import Stream
+from evenstep.plan.policy import Policy
+
+__all__ = ["Epochs"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Epochs:
+    """What a loader's arguments say of it."""
+
+    dataset: Any
+    policy: Policy
+    iterable: bool
+    sampler: Iterable[Any] | None
+    shard_sampler: bool
+    shuffle: bool
+    seed: int
+    drop_last: bool
+    _plans: dict[tuple[int, int, int], PlannedShare] = field(default_factory=dict, init=False)
+    """The latest epoch that was planned beforehand: its length is asked for, too."""
+
+    def begin(self, epoch: int) -> Position:
+        """Before the first step of an epoch."""
+        self._tell_sampler(epoch)  # before it is asked how long it is
+        return Position(epoch=epoch, stream=self._stream())
+
+    def _tell_sampler(self, epoch: int) -> None:
+        set_epoch = getattr(self.sampler, "set_epoch", None)
+        if callable(set_epoch):
+            set_epoch(epoch)
+
+    def _stream(self) -> Stream | None:
+        if self.policy.lengths is not None:
+            return None
+        if self.sampler is None and not self.iterable:
+            return Stream(len(self.dataset))
+        if self.shard_sampler:
+            return Stream(len(self.sampler))  # type: ignore[arg-type]
+        return None
+
+    def share(self, position: Position, rank: int, world_size: int) -> Share | None:
+        """A rank's samples of the epoch; None for an iterable dataset."""
+        if self.iterable:
+            return None
+        if self.policy.lengths is not None:
+            return self._planned(position.epoch, rank, world_size)
+        stream, sampler = position.stream, self.sampler
+        self._tell_sampler(position.epoch)
+        if stream is None:
+            assert sampler is not None
+            return Sampled(sampler)
+
+        def order() -> Any:
+            indices: Any
+            if sampler is None:
+                indices = epoch_order(
+                    self.dataset, shuffle=self.shuffle, seed=self.seed, epoch=position.epoch
+                )
+                if len(indices) != stream.total:
+                    raise MismatchError(
+                        f"the dataset has {len(indices)} samples now, and had {stream.total} when "
+                        f"epoch {position.epoch} began; its size may change between epochs only"
+                    )
+            else:
+                indices = sampler_order(sampler, stream.total)
+            position.order.check(indices[list(position.order.places)].tolist())
+            return indices
+
+        return deal(order, stream, rank, world_size, drop_last=self.drop_last)
+
+    def _planned(self, epoch: int, rank: int, world_size: int) -> PlannedShare:
+        lengths = self.policy.lengths
+        assert lengths is not None
+        if len(self.dataset) != len(lengths):
+            raise MismatchError(
+                f"the dataset has {len(self.dataset):,} samples now, and the epoch is planned by "
+                f"the lengths of {len(lengths):,}"
+            )
+        key = (epoch, rank, world_size)
+        if key not in self._plans:
+            dealt = self.policy.deal(lengths.values, world_size, seed=self.seed, epoch=epoch)
+            self._plans.clear()
+            self._plans[key] = PlannedShare(dealt[rank], lengths.values)
+        return self._plans[key]
+
+    def share_size(self, world_size: int) -> int | None:
+        """Samples of a rank in a whole epoch; None where it is not known."""
+        if (stream := self._stream()) is None:
+            return Sampled(self.sampler).size if self.sampler is not None else None
+        return stream.total // world_size if self.drop_last else -(-stream.total // world_size)
+
+    def describe(self) -> dict[str, Any]:
+        """What must be the same when an epoch is gone on with."""
+        name = "built-in" if self.sampler is None else type(self.sampler).__qualname__
+        return {
+            "seed": self.seed,
+            "dataset": dataset_fingerprint(self.dataset, iterable=self.iterable),
+            "order": {
+                "sampler": None if self.iterable else name,
+                "shard_sampler": self.shard_sampler,
+                "shuffle": self.shuffle,
+                "drop_last": self.drop_last,
+            },
+        }

@@ -1,0 +1,103 @@
+"""A rank's share of an epoch that its policy planned beforehand, from all lengths."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.errors import ConfigurationError, SampleError
+from evenstep.plan.epoch.stream import Stream
+from evenstep.plan.groups.groups import Groups
+from evenstep.plan.policy import Policy
+
+__all__ = ["Expected", "PlannedShare", "check_planned"]
+
+Int64Array = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a share was planned by, by arrival number."""
+
+    ends: Int64Array
+    """[groups] number at which each group ends."""
+    lengths: Int64Array
+    """[samples] tokens that each sample had when they were counted."""
+
+    def check(self, numbers: Int64Array, lengths: Int64Array, indices: Sequence[Any]) -> None:
+        """
+        Args:
+            numbers, lengths, indices: [samples] of what has arrived.
+
+        Raises:
+            SampleError: a sample has another length now.
+        """
+        known = self.lengths[numbers]
+        if (wrong := np.flatnonzero(known != lengths)).size:
+            first = int(wrong[0])
+            raise SampleError(
+                f"sample {indices[first]!r} has {lengths[first]:,} tokens, and {known[first]:,} in "
+                "the lengths that the epoch was planned by; count them anew (evenstep lengths), or "
+                "use a policy that needs none beforehand, such as evenstep.Even"
+            )
+
+
+@dataclass(frozen=True)
+class PlannedShare:
+    """A `Share` of which the groups are known."""
+
+    groups: Groups
+    """Of dataset indices, in the order in which they are trained on."""
+    lengths: Int64Array
+    """[dataset] tokens of every sample."""
+
+    @property
+    def size(self) -> int:
+        return len(self.groups.members)
+
+    def read(self, places: Int64Array, begin: int) -> tuple[dict[int, Any], Iterator[Any]]:
+        members = self.groups.members
+        found = dict(zip(places.tolist(), members[places].tolist()))
+        return found, iter(members[begin:].tolist())
+
+    def expected(self, left: Stream) -> Expected:
+        """
+        Args:
+            left: the places of this share that arrival numbers count.
+        """
+        members = self.groups.members
+        places = np.concatenate([left.leftover, np.arange(left.tail, len(members))])
+        return Expected(left.count_below(self.groups.offsets[1:]), self.lengths[members[places]])
+
+
+def check_planned(
+    policy: Policy, dataset: Any, *, iterable: bool, sampler: Any, shuffle: bool, drop_last: bool
+) -> None:
+    """
+    Raises:
+        ConfigurationError: `policy` plans beforehand, and that does not go with an argument.
+    """
+    lengths = policy.lengths
+    if lengths is None:
+        return
+    name = type(policy).__name__
+    if iterable:
+        raise ConfigurationError(
+            f"{name} plans an epoch by dataset index, and an iterable dataset has none; use a "
+            "map-style dataset, or an online policy such as evenstep.Even"
+        )
+    for argument, given in (("sampler", sampler), ("shuffle", shuffle), ("drop_last", drop_last)):
+        if given:
+            raise ConfigurationError(
+                f"{argument}={given!r} contradicts {name}, which decides the order of the whole "
+                f"epoch and which samples are in it; leave {argument} out"
+            )
+    if len(dataset) != len(lengths):
+        raise ConfigurationError(
+            f"{name} was given the lengths of {len(lengths):,} samples, and the dataset has "
+            f"{len(dataset):,}; count them anew: evenstep lengths"
+        )

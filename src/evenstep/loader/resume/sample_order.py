@@ -1,0 +1,184 @@
+"""Which samples a rank receives, in which order: its share of an epoch.
+
+The built-in order, and that of a sampler with ``shard_sampler=True``, is one for the whole job, and
+dealt out to the ranks: so it can be dealt out anew to another number of them. Any other sampler
+yields one rank's share, of which nothing more is known than that it comes again the same.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+from torch.utils.data import DistributedSampler
+
+from evenstep.errors import MismatchError
+from evenstep.plan.epoch.remaining import Remaining
+from evenstep.plan.epoch.stream import Stream
+
+__all__ = ["Dealt", "Sampled", "Share", "Witness", "deal", "epoch_order", "sampler_order", "walk"]
+
+Int64Array = npt.NDArray[np.int64]
+
+_WITNESSES = 32  # samples
+_BLOCK = 1 << 16
+
+
+class Share(Protocol):
+    """One rank's samples of one epoch, in order."""
+
+    @property
+    def size(self) -> int | None:
+        """How many; None where it is not known."""
+
+    def read(self, places: Int64Array, begin: int) -> tuple[dict[int, Any], Iterator[Any]]:
+        """The dataset indices at `places`, which are increasing and below `begin`; and all from
+        `begin` on."""
+
+
+class Dealt:
+    """A share that is dealt out of the whole job's order."""
+
+    def __init__(self, order: Callable[[], npt.NDArray[Any]], positions: Int64Array) -> None:
+        """
+        Args:
+            order: gives the dataset indices of the whole epoch.
+            positions: of this rank's samples in it.
+        """
+        self._order = order
+        self._positions = positions
+
+    @property
+    def size(self) -> int:
+        return len(self._positions)
+
+    def read(self, places: Int64Array, begin: int) -> tuple[dict[int, Any], Iterator[Any]]:
+        order = self._order()
+        found = dict(zip(places.tolist(), order[self._positions[places]].tolist()))
+        return found, self._from(order, begin)
+
+    def _from(self, order: npt.NDArray[Any], begin: int) -> Iterator[Any]:
+        # A list of all would take four times the memory.
+        for first in range(begin, len(self._positions), _BLOCK):
+            yield from order[self._positions[first : first + _BLOCK]].tolist()
+
+
+class Sampled:
+    """A share that a sampler yields."""
+
+    def __init__(self, sampler: Iterable[Any]) -> None:
+        self._sampler = sampler
+
+    @property
+    def size(self) -> int | None:
+        try:
+            return len(self._sampler)  # type: ignore[arg-type]
+        except (TypeError, NotImplementedError):
+            return None
+
+    def read(self, places: Int64Array, begin: int) -> tuple[dict[int, Any], Iterator[Any]]:
+        iterator = iter(self._sampler)
+        wanted = set(places.tolist())
+        # The range comes first, or an index would be lost at its end.
+        found = {place: i for place, i in zip(range(begin), iterator) if place in wanted}
+        return found, iterator
+
+
+def epoch_order(dataset: Any, *, shuffle: bool, seed: int, epoch: int) -> Int64Array:
+    """[samples] dataset indices in the order of torch's ``DistributedSampler`` for one rank."""
+    sampler: DistributedSampler[Any] = DistributedSampler(
+        dataset, num_replicas=1, rank=0, shuffle=shuffle, seed=seed
+    )
+    sampler.set_epoch(epoch)
+    return np.fromiter(sampler, np.int64, len(sampler))
+
+
+def sampler_order(sampler: Iterable[Any], total: int) -> npt.NDArray[Any]:
+    """All that a sampler yields, which must be `total` indices."""
+    indices = list(sampler)
+    if len(indices) != total:
+        raise MismatchError(
+            f"the sampler yields {len(indices)} indices where its length, or that of the "
+            f"checkpoint, is {total}"
+        )
+    if all(type(index) is int for index in indices):
+        return np.array(indices, np.int64)
+    order = np.empty(total, object)
+    order[:] = indices
+    return order
+
+
+def deal(
+    order: Callable[[], npt.NDArray[Any]],
+    stream: Stream,
+    rank: int,
+    world_size: int,
+    *,
+    drop_last: bool,
+) -> Dealt:
+    """This rank's share of what `stream` leaves of an epoch. A whole epoch is dealt out as
+    ``DistributedSampler`` does: equally many to each rank, by repeating or dropping a few."""
+    if stream.whole and drop_last:
+        stream = Stream(stream.total // world_size * world_size)
+    return Dealt(order, stream.share(rank, world_size, even=stream.whole))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Witness:
+    """Some samples that were trained on, to tell by them whether the order is still the same."""
+
+    places: tuple[int, ...] = ()
+    digest: int = 0
+
+    @classmethod
+    def of(cls, places: Iterable[int], indices: Iterable[Any]) -> Witness:
+        pairs = sorted(zip(places, indices), key=lambda pair: pair[0])[:_WITNESSES]
+        return cls(places=tuple(p for p, _ in pairs), digest=_digest([i for _, i in pairs]))
+
+    @classmethod
+    def from_dict(cls, saved: Mapping[str, Any]) -> Witness:
+        return cls(places=tuple(saved["places"]), digest=saved["digest"])
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"places": list(self.places), "digest": self.digest}
+
+    def check(self, indices: list[Any]) -> None:
+        """
+        Args:
+            indices: of the dataset, what `places` are now.
+
+        Raises:
+            MismatchError: they are others than they were.
+        """
+        if self.places and _digest(indices) != self.digest:
+            raise MismatchError(
+                "the sampler yields another order than when the checkpoint was made, so samples "
+                "would be lost or repeated; its order must be a function of (seed, epoch), as with "
+                "set_epoch() or a generator that is seeded anew before every epoch"
+            )
+
+
+def _digest(indices: list[Any]) -> int:
+    return zlib.crc32(repr(indices).encode())
+
+
+def walk(share: Share, remaining: Remaining, witness: Witness) -> Iterator[tuple[int, Any]]:
+    """Arrival numbers and dataset indices of what remains of a share, in order.
+
+    Raises:
+        MismatchError: the order is not that of `witness`.
+    """
+    places = np.union1d(remaining.places, np.array(witness.places, np.int64))
+    found, rest = share.read(places, remaining.place)
+    if set(places.tolist()) - found.keys():
+        raise MismatchError(
+            f"the checkpoint was made at place {places[-1]} of this rank's share, but the sampler "
+            f"yields fewer than {remaining.place} indices now; use the sampler of the checkpoint"
+        )
+    witness.check([found[place] for place in witness.places])
+    yield from zip(remaining.numbers.tolist(), [found[p] for p in remaining.places.tolist()])
+    yield from enumerate(rest, remaining.number)

@@ -1,0 +1,53 @@
+"""How many steps a pass has: known beforehand under some policies, estimated under the others."""
+
+from __future__ import annotations
+
+from evenstep.batch.step_info import StepInfo
+from evenstep.loader.resume.epochs import Epochs
+from evenstep.loader.resume.precomputed import PlannedShare
+from evenstep.plan.policies.fixed_batch import FixedBatch
+
+__all__ = ["StepCount"]
+
+
+class StepCount:
+    """Of one loader."""
+
+    def __init__(self, epochs: Epochs) -> None:
+        self._epochs = epochs
+        self._samples = self._steps = 0  # so far, of all ranks
+
+    def note(self, step: StepInfo) -> None:
+        """A step was received."""
+        self._samples += step.global_samples
+        self._steps += 1
+
+    def exact(self, epoch: int, rank: int, world_size: int) -> int:
+        """
+        Raises:
+            TypeError: the number depends on lengths that are not known yet.
+        """
+        policy = self._epochs.policy
+        if policy.lengths is not None:
+            share = self._epochs.share(self._epochs.begin(epoch), rank, world_size)
+            assert isinstance(share, PlannedShare)
+            return len(share.groups)
+        if not isinstance(policy, FixedBatch):
+            raise TypeError(
+                f"the number of steps under {type(policy).__name__} depends on lengths that are "
+                "known only as samples are prepared; loader.estimated_steps estimates it"
+            )
+        size = self._epochs.share_size(world_size)
+        if size is None:
+            raise TypeError("the number of samples is not known, so neither is that of steps")
+        return size // policy.batch_size if policy.drop_last else -(-size // policy.batch_size)
+
+    def estimate(self, epoch: int, rank: int, world_size: int) -> int | None:
+        """From the mean samples per step so far; None before the first step, and where the number
+        of samples is not known."""
+        if self._epochs.policy.lengths is not None:
+            return self.exact(epoch, rank, world_size)
+        size = self._epochs.share_size(world_size)
+        if size is None or not self._samples:
+            return None
+        return max(1, round(size * world_size * self._steps / self._samples))

@@ -1,0 +1,1 @@
+"""Between processes and between ranks: shared memory, pipes, and the exchange of messages."""

@@ -1,0 +1,1 @@
+"""Runs in the worker processes, inside an ordinary torch DataLoader: prepares and measures samples."""

@@ -1,0 +1,1 @@
+"""Groups of samples as arrays, formed under a token budget, and aligned across ranks."""

@@ -1,0 +1,50 @@
+"""`OfflinePolicy`: an epoch planned as a whole, from lengths that are known beforehand.
+
+Yardsticks: with all lengths at hand, groups could not be formed better than with a window of them.
+The price is a pass over the data before training, and another whenever the tokenizer, the template
+or the augmentation changes. See `Planned` for how such an epoch is then trained on.
+"""
+
+from __future__ import annotations
+
+import abc
+from dataclasses import dataclass, field
+
+from evenstep.cost import Cost, PaddedTokenCost
+from evenstep.errors import InvariantError
+from evenstep.plan.groups.groups import Groups
+from evenstep.plan.lengths import Lengths
+from evenstep.plan.policy import Int64Array, Plan, Policy, Proposal, Window
+
+__all__ = ["OfflinePolicy"]
+
+
+@dataclass(frozen=True)
+class OfflinePolicy(Policy):
+    """Options that all of them have; a subclass says how the epoch is dealt out."""
+
+    lengths: Lengths = field(kw_only=True)
+    """Of all samples, by dataset index: an array, or what `evenstep.read_lengths` returns."""
+    cost: Cost = field(default=PaddedTokenCost(), kw_only=True)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "lengths", Lengths.of(self.lengths))
+
+    @property
+    @abc.abstractmethod
+    def largest_group(self) -> int:
+        """Samples of the largest group that `deal` may form."""
+
+    @abc.abstractmethod
+    def deal(
+        self, lengths: Int64Array, world_size: int, *, seed: int, epoch: int
+    ) -> list[Groups]: ...
+
+    def window_size(self, buffer_size: int) -> int:
+        return max(buffer_size, self.largest_group)
+
+    def propose(self, window: Window) -> Proposal:
+        raise InvariantError(f"{self.name} plans a whole epoch: see Policy.deal")
+
+    def settle(self, proposal: Proposal, messages: Int64Array, rank: int) -> Plan:
+        raise InvariantError(f"{self.name} plans a whole epoch: see Policy.deal")

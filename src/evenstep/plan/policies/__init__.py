@@ -1,0 +1,1 @@
+"""Policies that see a window: one file for each, and `by_name` for commands."""

@@ -1,0 +1,61 @@
+"""Policies by the names that commands give them, each built from the numbers that concern it.
+
+`WorkloadPacking` is not among them: it packs documents, and is told by other numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from evenstep.cost import Cost
+from evenstep.plan.lengths import Lengths
+from evenstep.plan.offline.fixed_size import LengthGrouped, Sorted
+from evenstep.plan.offline.max_tokens import BucketedMaxTokens, MaxTokens
+from evenstep.plan.policies.even import Even
+from evenstep.plan.policies.fixed_batch import FixedBatch
+from evenstep.plan.policies.pool_sort import PoolSort
+from evenstep.plan.policies.sequence_packing import SequencePacking
+from evenstep.plan.policies.token_budget import TokenBudget
+from evenstep.plan.policy import Policy
+
+__all__ = ["POLICIES", "NamedPolicy", "PolicyOptions"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyOptions:
+    """What a policy may be built from; each takes what concerns it."""
+
+    max_tokens: int
+    batch_size: int
+    cost: Cost
+    lengths: Lengths
+    """Of the whole data set, for policies that need them beforehand."""
+    target_tokens: int | None = None
+
+
+@dataclass(frozen=True)
+class NamedPolicy:
+    """Builds a policy from options."""
+
+    make: Callable[..., Policy]
+    takes: tuple[str, ...]
+    """The fields of `PolicyOptions` that it is built from. All take `cost` besides."""
+
+    def __call__(self, options: PolicyOptions) -> Policy:
+        return self.make(**{name: getattr(options, name) for name in (*self.takes, "cost")})
+
+
+POLICIES: Mapping[str, NamedPolicy] = {
+    "even": NamedPolicy(Even, ("max_tokens", "target_tokens")),
+    "even-packed": NamedPolicy(partial(Even, packed=True), ("max_tokens",)),
+    "token-budget": NamedPolicy(TokenBudget, ("max_tokens",)),
+    "pool-sort": NamedPolicy(PoolSort, ("batch_size",)),
+    "fixed-batch": NamedPolicy(FixedBatch, ("batch_size",)),
+    "sequence-packing": NamedPolicy(SequencePacking, ("max_tokens",)),
+    "sorted": NamedPolicy(Sorted, ("batch_size", "lengths")),
+    "length-grouped": NamedPolicy(LengthGrouped, ("batch_size", "lengths")),
+    "max-tokens": NamedPolicy(MaxTokens, ("max_tokens", "lengths")),
+    "bucketed-max-tokens": NamedPolicy(BucketedMaxTokens, ("max_tokens", "lengths")),
+}

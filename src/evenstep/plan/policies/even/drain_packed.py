@@ -1,0 +1,142 @@
+"""All of a window in packed groups: what `Even(packed=True)` does when there is no choice left.
+
+At the end of an epoch nothing can stay behind, so every rank packs all that it has, in as many
+groups as the rank that needs most. Each rank's groups cost as nearly the same as can be.
+
+Invariant: every sample of the window is in one group, and no group of several samples breaks the
+memory limit.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.plan.groups.alignment import align
+from evenstep.plan.groups.groups import Groups
+from evenstep.plan.policy import Window
+
+__all__ = ["first_fit", "next_fit", "share_out"]
+
+Int64Array = npt.NDArray[np.int64]
+Float64Array = npt.NDArray[np.float64]
+
+_EXCESSES = 0.001 * 2.0 ** np.arange(10)
+"""By how much a group may cost more than the mean, where a fuller packing has to be looked for."""
+
+
+def next_fit(window: Window, max_tokens: int, max_patches: int | None) -> Groups:
+    """Cuts a window, in order of arrival, wherever the next sample would not fit."""
+    needs, limits = _needs(window, max_tokens, max_patches)
+    sums = np.concatenate([np.zeros((len(needs), 1)), np.cumsum(needs, axis=1)], axis=1)
+    ends = [0]
+    while ends[-1] < len(window):
+        begin = ends[-1]
+        fitting = [
+            int(np.searchsorted(row, row[begin] + limit, side="right")) - 1
+            for row, limit in zip(sums, limits.tolist())
+        ]
+        ends.append(max(min(fitting), begin + 1))
+    return Groups(np.arange(len(window), dtype=np.int64), np.array(ends, np.int64))
+
+
+def first_fit(window: Window, max_tokens: int, max_patches: int | None) -> Groups:
+    """Puts each sample, the longest first, into the first group with room for it."""
+    needs, limits = _needs(window, max_tokens, max_patches)
+    return _first_fit(needs, limits, np.argsort(-window.lengths, kind="stable"))
+
+
+def share_out(
+    window: Window,
+    added: Float64Array,
+    groups: Groups,
+    steps: int,
+    *,
+    max_tokens: int,
+    max_patches: int | None,
+) -> Groups:
+    """
+    Args:
+        added: [samples] what each sample adds to the cost of a group.
+        groups: what `first_fit` made of this window.
+        steps: at least 1 and at most the number of samples.
+
+    Returns:
+        As many groups as steps, the one that costs most first. All of the window, unless it needs
+        more groups than that.
+    """
+    if len(groups) > steps:
+        made = align(groups, steps)[0]
+    else:
+        needs, limits = _needs(window, max_tokens, max_patches)
+        order = np.argsort(-added, kind="stable")
+        shared = _level(needs, limits, order, added, steps)
+        if shared is None:
+            shared = _capped(needs, limits, order, added, steps) or groups
+        made = align(shared, steps)[0]
+    costs = np.add.reduceat(added[made.members], made.offsets[:-1])
+    return made.take(np.argsort(-costs, kind="stable"))
+
+
+def _needs(
+    window: Window, max_tokens: int, max_patches: int | None
+) -> tuple[Float64Array, Float64Array]:
+    """[limits, samples] what each sample takes of each limit, and [limits] how much there is.
+
+    A single sample above a limit fits a group of its own, where it takes all that there is.
+    """
+    rows, limits = [window.lengths], [max_tokens]
+    if window.patches is not None and max_patches is not None:
+        rows.append(window.patches)
+        limits.append(max_patches)
+    bounds = np.array(limits, np.float64)
+    needs = np.array(rows, np.float64)
+    needs[:, (needs > bounds[:, None]).any(axis=0)] = bounds[:, None]
+    return needs, bounds
+
+
+def _level(
+    needs: Float64Array, limits: Float64Array, order: Int64Array, added: Float64Array, steps: int
+) -> Groups | None:
+    """Each sample to the group that costs least and has room; None if one finds no room."""
+    left = np.repeat(limits[:, None], steps, axis=1)
+    costs = np.zeros(steps)
+    group = np.empty(len(order), np.int64)
+    for position in order.tolist():
+        need = needs[:, position]
+        open_costs = np.where((left >= need[:, None]).all(axis=0), costs, np.inf)
+        chosen = int(open_costs.argmin())
+        if open_costs[chosen] == np.inf:
+            return None
+        group[position] = chosen
+        costs[chosen] += added[position]
+        left[:, chosen] -= need
+    return Groups.by_label(group, order)
+
+
+def _capped(
+    needs: Float64Array, limits: Float64Array, order: Int64Array, added: Float64Array, steps: int
+) -> Groups | None:
+    """First fit with a limit on cost besides, the lowest under which the steps are enough."""
+    rows = np.concatenate([needs, added[None]])
+    lowest = max(float(added.sum()) / steps, float(added.max()))
+    for excess in _EXCESSES:
+        groups = _first_fit(rows, np.append(limits, lowest * (1 + excess)), order)
+        if len(groups) <= steps:
+            return groups
+    return None
+
+
+def _first_fit(needs: Float64Array, limits: Float64Array, order: Int64Array) -> Groups:
+    left = np.repeat(limits[:, None], len(order), axis=1)
+    group = np.empty(len(order), np.int64)
+    count = 0
+    for position in order.tolist():
+        need = needs[:, position]
+        # The first group that is still empty has room, so there always is one.
+        fits = (left[:, : count + 1] >= need[:, None]).all(axis=0)
+        chosen = int(np.argmax(fits))
+        count = max(count, chosen + 1)
+        group[position] = chosen
+        left[:, chosen] -= need
+    return Groups.by_label(group, order)

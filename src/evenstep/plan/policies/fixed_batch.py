@@ -1,0 +1,66 @@
+"""`FixedBatch`: the same number of samples in every batch, in arrival order.
+
+What torch's own DataLoader does, under evenstep's guarantees. The yardstick for everything else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from evenstep.cost import Cost, PaddedTokenCost
+from evenstep.plan.argument_checks import check_at_least, check_given
+from evenstep.plan.groups.groups import Groups
+from evenstep.plan.policy import Int64Array, Plan, Policy, Proposal, Window
+
+__all__ = ["FixedBatch"]
+
+
+@dataclass(frozen=True)
+class FixedBatch(Policy):
+    """Batches of `batch_size` samples in the order in which the sampler draws them.
+
+    Ranks stay aligned because all make as many steps per round as the rank with fewest full
+    batches; the others keep theirs for the next round, in order.
+    """
+
+    batch_size: int
+    drop_last: bool = field(default=False, kw_only=True)
+    """Drop the last, smaller batch of each rank."""
+    cost: Cost = field(default=PaddedTokenCost(), kw_only=True)
+    packed: bool = field(default=False, kw_only=True)
+
+    def __post_init__(self) -> None:
+        check_given(batch_size=self.batch_size)
+        check_at_least(1, batch_size=self.batch_size)
+
+    @property
+    def looks_ahead(self) -> bool:
+        return False
+
+    def window_size(self, buffer_size: int) -> int:
+        # A round costs two exchanges, so it plans several batches; and a whole number of them.
+        return int(self.batch_size * max(1, min(16, buffer_size // self.batch_size)))
+
+    def propose(self, window: Window) -> Proposal:
+        count = len(window)
+        full = count // self.batch_size
+        ends = np.arange(full + 1, dtype=np.int64) * self.batch_size
+        if window.exhausted and not self.drop_last and ends[-1] < count:
+            ends = np.append(ends, count)
+        groups = Groups(np.arange(ends[-1], dtype=np.int64), ends)
+        return Proposal(np.array([len(groups)], np.int64), groups, window)
+
+    def settle(self, proposal: Proposal, messages: Int64Array, rank: int) -> Plan:
+        counts = messages[:, 0]
+        active = counts[counts > 0]
+        window, groups = proposal.window, proposal.groups
+        if len(groups) == 0:  # exhausted, and less than one batch left under drop_last
+            return Plan(groups, np.arange(len(window), dtype=np.int64))
+        steps = min(int(active.min()), len(groups))
+        end = groups.offsets[steps]
+        kept = Groups(groups.members[:end], groups.offsets[: steps + 1])
+        if window.exhausted and steps == len(groups):
+            return Plan(kept, np.arange(end, len(window), dtype=np.int64))
+        return Plan(kept)

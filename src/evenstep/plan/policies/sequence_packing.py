@@ -1,0 +1,116 @@
+"""`SequencePacking`: whole samples laid end to end until the budget is full, without padding.
+
+With `lengths` the whole data set is packed before each epoch, as well as it can be. Without, each
+rank packs its window; what is left over, the groups with most room, waits for the next window, so
+that packing windows loses next to nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from evenstep.cost import Cost, MemoryLimit, PaddedTokenCost
+from evenstep.errors import ConfigurationError
+from evenstep.plan.argument_checks import check_at_least, check_given
+from evenstep.plan.groups.alignment import align, alignment_target, rounds_overdue
+from evenstep.plan.groups.groups import Groups, generator
+from evenstep.plan.lengths import Lengths
+from evenstep.plan.offline.fixed_size import shares
+from evenstep.plan.partition.best_fit import best_fit_decreasing
+from evenstep.plan.policy import Int64Array, Plan, Policy, Proposal, Window
+
+__all__ = ["SequencePacking"]
+
+# Last words of the random keys, so that no two uses of the same seed draw the same numbers.
+_SHUFFLE_ROUND, _SHUFFLE_EPOCH = 7, 8
+
+# Columns of a message.
+_GROUPS, _SAMPLES, _EXHAUSTED = range(3)
+
+
+@dataclass(frozen=True)
+class SequencePacking(Policy):
+    """Groups of up to `max_tokens` real tokens by best-fit decreasing, collated without padding."""
+
+    max_tokens: int
+    """No group has more real tokens. A longer sample is refused."""
+    lengths: Lengths | None = field(default=None, kw_only=True)
+    """Of the whole data set, by dataset index, to pack it as a whole: an array, or what
+    `evenstep.read_lengths` returns. None packs windows."""
+    max_wait: int = field(default=4, kw_only=True)
+    """After this many rounds in the window, a sample's group goes before fuller ones. As each round
+    plans at least one group, every sample is emitted within ``max_wait + window size`` rounds, and
+    within ``max_wait + 1`` where the overdue groups fit in one round."""
+    cost: Cost = field(default=PaddedTokenCost(), kw_only=True)
+    """Groups of like cost meet in a step, which matters where it is not the number of tokens."""
+
+    packed = True
+
+    def __post_init__(self) -> None:
+        check_given(max_tokens=self.max_tokens, max_wait=self.max_wait)
+        check_at_least(1, max_tokens=self.max_tokens)
+        check_at_least(0, max_wait=self.max_wait)
+        if self.lengths is None:
+            return
+        object.__setattr__(self, "lengths", Lengths.of(self.lengths))
+        longest = int(self.lengths.values.argmax())
+        if self.lengths.values[longest] > self.max_tokens:
+            raise ConfigurationError(
+                f"sample {longest} has {self.lengths.values[longest]:,} tokens, over "
+                f"max_tokens={self.max_tokens:,}; truncate it in the dataset or raise max_tokens"
+            )
+
+    @property
+    def max_length(self) -> int | None:
+        return self.max_tokens
+
+    @property
+    def limit(self) -> MemoryLimit:
+        return MemoryLimit(max_tokens=self.max_tokens, packed=True)
+
+    @cached_property
+    def largest_group(self) -> int:
+        """Samples of the largest group that `deal` may form; 1 where that is not known."""
+        if self.lengths is None:
+            return 1
+        together = np.sort(self.lengths.values).cumsum()
+        return int(np.searchsorted(together, self.max_tokens, side="right"))
+
+    def window_size(self, buffer_size: int) -> int:
+        return max(buffer_size, self.largest_group)
+
+    def deal(self, lengths: Int64Array, world_size: int, *, seed: int, epoch: int) -> list[Groups]:
+        groups = best_fit_decreasing(lengths, self.max_tokens)
+        order = generator(seed, epoch, _SHUFFLE_EPOCH).permutation(len(groups))
+        return shares(groups.take(order), world_size)
+
+    def propose(self, window: Window) -> Proposal:
+        groups = best_fit_decreasing(window.lengths, self.max_tokens)
+        message = np.array([len(groups), len(window), window.exhausted], np.int64)
+        return Proposal(message, groups, window)
+
+    def settle(self, proposal: Proposal, messages: Int64Array, rank: int) -> Plan:
+        window, groups = proposal.window, proposal.groups
+        target = _steps(messages)
+        if len(groups) > target:
+            fullest = -groups.shapes(window.lengths).tokens
+            overdue = rounds_overdue(groups, window.ages, self.max_wait)
+            groups = groups.take(np.lexsort((fullest, -overdue))[:target])
+        groups, _ = align(groups, target)
+        # In order of cost before the common shuffle, so that groups of like cost meet in a step.
+        costs = self.cost(groups.shapes(window.lengths), packed=True)
+        order = generator(window.seed, window.epoch, window.round, _SHUFFLE_ROUND)
+        return Plan(groups.take(np.argsort(-costs, kind="stable")[order.permutation(target)]))
+
+
+def _steps(messages: Int64Array) -> int:
+    """Steps of a round, at least 1 and at most the samples of any rank that has some."""
+    counts, samples = messages[:, _GROUPS], messages[:, _SAMPLES]
+    active = counts > 0
+    if messages[active, _EXHAUSTED].all():
+        return alignment_target(counts, samples, np.zeros_like(counts))
+    # Every rank keeps a group at least: its last one is not full, and fills up in the next window.
+    return max(int(counts[active].min()) - 1, 1)

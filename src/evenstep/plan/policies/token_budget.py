@@ -1,0 +1,114 @@
+"""`TokenBudget`: ODB's policy. Groups of nearly equal padded size, equally many on every rank.
+
+Two things are added to the paper. A sample longer than the budget is refused unless asked for, so
+`max_tokens` is a hard cap. And no sample starves: see `TokenBudget.max_wait`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from evenstep.cost import Cost, MemoryLimit, PaddedTokenCost
+from evenstep.errors import ConfigurationError
+from evenstep.plan.argument_checks import check_at_least, check_given
+from evenstep.plan.groups.alignment import align, alignment_target, rounds_overdue
+from evenstep.plan.groups.groups import generator
+from evenstep.plan.groups.token_budget_groups import token_budget_groups
+from evenstep.plan.policy import Int64Array, Plan, Policy, Proposal, Window
+
+__all__ = ["EMISSION_ORDERS", "TokenBudget"]
+
+EMISSION_ORDERS = ("aligned", "flip-rank-epoch", "flip-rank-round", "flip-balanced")
+
+# Last words of the random keys, so that no two uses of the same seed draw the same numbers.
+_SHUFFLE, _FLIP = 1, 2
+
+
+@dataclass(frozen=True)
+class TokenBudget(Policy):
+    """Online dynamic batching under a padded-token budget (ODB, sections 2.2 and 2.3)."""
+
+    max_tokens: int
+    """Token budget of one group after padding: samples x longest."""
+    hard_cap: bool = field(default=True, kw_only=True)
+    """Refuse a sample longer than `max_tokens`. False trains it alone, over the budget, as the
+    paper does."""
+    max_patches: int | None = field(default=None, kw_only=True)
+    """Vision patches per group; a single sample above it stays alone."""
+    max_steps_per_round: int | None = field(default=None, kw_only=True)
+    """Output capacity C_r of eq. 3; None plans the whole window each round."""
+    max_wait: int = field(default=4, kw_only=True)
+    """After this many rounds of being returned to the buffer, a sample goes before all younger
+    ones. As each round plans at least one group, every sample is emitted within
+    ``max_wait + window size`` rounds, and within ``max_wait + 1`` where the overdue groups fit in
+    one round."""
+    emission_order: str = field(default="aligned", kw_only=True)
+    """Order of a round's groups. "aligned" shuffles all ranks alike, so groups of like length meet.
+    "flip-rank-epoch", "flip-rank-round" and "flip-balanced" emit the reverse of that order on
+    ranks drawn once per epoch, drawn per round, or on every other rank: long groups on some ranks
+    then meet short ones on others, at the price of more imbalance."""
+    cost: Cost = field(default=PaddedTokenCost(), kw_only=True)
+
+    def __post_init__(self) -> None:
+        check_given(max_tokens=self.max_tokens, max_wait=self.max_wait)
+        check_at_least(
+            1,
+            max_tokens=self.max_tokens,
+            max_patches=self.max_patches,
+            max_steps_per_round=self.max_steps_per_round,
+        )
+        check_at_least(0, max_wait=self.max_wait)
+        if self.emission_order not in EMISSION_ORDERS:
+            raise ConfigurationError(
+                f"emission_order={self.emission_order!r} must be one of {EMISSION_ORDERS}"
+            )
+
+    @property
+    def max_length(self) -> int | None:
+        return self.max_tokens if self.hard_cap else None
+
+    @property
+    def limit(self) -> MemoryLimit:
+        return MemoryLimit(max_tokens=self.max_tokens, max_patches=self.max_patches)
+
+    @property
+    def counts_patches(self) -> bool:
+        return self.max_patches is not None
+
+    def propose(self, window: Window) -> Proposal:
+        groups = token_budget_groups(
+            window.lengths,
+            self.max_tokens,
+            patches=window.patches,
+            max_patches=self.max_patches,
+        )
+        return Proposal(np.array([len(groups), len(window)], np.int64), groups, window)
+
+    def settle(self, proposal: Proposal, messages: Int64Array, rank: int) -> Plan:
+        window = proposal.window
+        counts, samples = messages[:, 0], messages[:, 1]
+        capacity = np.full(len(counts), self.max_steps_per_round or 0, np.int64)
+        target = alignment_target(counts, samples, capacity)
+        overdue = None
+        if len(proposal.groups) > target and window.ages.max(initial=0) >= self.max_wait:
+            overdue = rounds_overdue(proposal.groups, window.ages, self.max_wait)
+        groups, _ = align(proposal.groups, target, overdue)
+        order = generator(window.seed, window.epoch, window.round, _SHUFFLE).permutation(target)
+        if self._flips(window, rank):
+            # Reversed before the common shuffle: position i still names one place on all ranks.
+            order = target - 1 - order
+        return Plan(groups.take(order))
+
+    def _flips(self, window: Window, rank: int) -> bool:
+        if self.emission_order == "aligned":
+            return False
+        if self.emission_order == "flip-rank-epoch":
+            draw = generator(window.seed, window.epoch, rank, _FLIP)
+        elif self.emission_order == "flip-rank-round":
+            draw = generator(window.seed, window.epoch, window.round, rank, _FLIP)
+        else:
+            draw = generator(window.seed, window.epoch, window.round, _FLIP)
+            return bool((int(draw.integers(2)) + rank) % 2)
+        return bool(draw.integers(2))

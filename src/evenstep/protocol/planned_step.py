@@ -1,0 +1,83 @@
+"""What a round comes to on one rank: a table of steps, and each step as a place in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.plan.groups.groups import Groups
+from evenstep.protocol.receipts import RoundTotals, StepTotals
+from evenstep.protocol.window_buffer import RoundStart
+
+__all__ = ["PlannedStep", "SettledRound"]
+
+Int64Array = npt.NDArray[np.int64]
+Float64Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class SettledRound:
+    """What the steps of one round share."""
+
+    start: RoundStart
+    """What this rank began the round with."""
+    groups: Groups
+    """This rank's, of arrival numbers, in emission order; none where its steps are fillers."""
+    steps: Int64Array
+    """[steps + 1] offsets of each step's groups."""
+    totals: RoundTotals
+    mean_supervised: Float64Array
+
+
+@dataclass(slots=True, eq=False)  # not frozen: that triples what it takes to make one
+class PlannedStep:
+    """One step, as far as this rank is concerned: a place in the tables of its round."""
+
+    index: int
+    """Steps of this epoch before this one; the same on all ranks."""
+    round: SettledRound
+
+    @property
+    def place(self) -> int:
+        """Steps of this round before this one."""
+        return self.index - self.round.start.step
+
+    @property
+    def members(self) -> Int64Array:
+        """[samples] arrival numbers of this rank's samples; empty for a filler step."""
+        groups = self.round.groups
+        if self.filler:
+            return groups.members
+        begin, end = groups.offsets[self.round.steps[self.place : self.place + 2]]
+        return groups.members[begin:end]
+
+    @property
+    def micro_batches(self) -> list[Int64Array]:
+        """Arrival numbers of each micro-batch of this rank; none for a filler step."""
+        if self.filler:
+            return []
+        begin, end = self.round.steps[self.place : self.place + 2].tolist()
+        return [self.round.groups.group(group) for group in range(begin, end)]
+
+    def columns_of(self, numbers: Int64Array) -> Int64Array:
+        """[3, samples] lengths, supervised tokens and patches of some of this rank's samples."""
+        start = self.round.start
+        found: Int64Array = start.columns[:, np.searchsorted(start.numbers, numbers)]
+        return found
+
+    @property
+    def totals(self) -> StepTotals:
+        """What each rank trains on in this step."""
+        return self.round.totals.step(self.place)
+
+    @property
+    def mean_supervised(self) -> Float64Array:
+        """[ranks] mean supervised tokens of the samples each rank had in its window."""
+        return self.round.mean_supervised
+
+    @property
+    def filler(self) -> bool:
+        """True when this rank has nothing left and only keeps the others company."""
+        return not len(self.round.groups)

@@ -1,6 +1,0 @@
-"""What people look at: tables as text, pictures as files."""
-
-from evenstep.report.steps_plot import StepPanel, plot_steps
-from evenstep.report.table import text_table
-
-__all__ = ["StepPanel", "plot_steps", "text_table"]

@@ -1,0 +1,145 @@
+"""Micro-batches of one bucket: the samples collated, and what each context-parallel rank gets.
+
+Ranks that share a bucket share its rows. A row is collated once; where context-parallel ranks each
+take a shard of it, it is cut once, and each shard is made when its rank asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.batch.labels import IGNORE_INDEX
+from evenstep.batch.pack import PackCollator
+from evenstep.context_parallel.batch_shards import document_lengths, shard_batch
+from evenstep.errors import CollateError, EvenstepError
+from evenstep.plan.sharding import Sharding, shard
+from evenstep.service.job import Job
+from evenstep.service.sample_measure import SUPERVISED
+from evenstep.strategy import LoadingPlan
+from evenstep.strategy.sample_table import SampleTable
+
+__all__ = ["BuiltBucket", "build", "context_shards"]
+
+Int64Array = npt.NDArray[np.int64]
+
+
+def context_shards(job: Job, plan: LoadingPlan) -> int:
+    """Context-parallel ranks that share each row of a plan; 1 where each has rows of its own, or
+    gets whole rows, to broadcast them or because the job says so."""
+    if plan.axis != "DP" or "CP" in plan.broadcast_at or job.sharding is None:
+        return 1
+    return plan.tree.sizes["CP"]
+
+
+@dataclass
+class BuiltBucket:
+    """Of one bucket in one step."""
+
+    step: int
+    bucket: int
+    samples: tuple[SampleTable, ...]
+    """[micro_batches]"""
+    batches: list[Any]
+    """[micro_batches] whole."""
+    shardings: list[Sharding] | None
+    """[micro_batches] where context-parallel ranks share the rows."""
+    labels_shifted: bool
+    _shards: dict[int, tuple[list[Any], tuple[int, ...]]] = field(default_factory=dict)
+
+    def of(self, context_rank: int) -> tuple[list[Any], tuple[int, ...]]:
+        """Micro-batches of a rank, and the tokens in each that bear loss."""
+        if self.shardings is None:
+            supervised = tuple(int(t.lengths[SUPERVISED].sum()) for t in self.samples)
+            return self.batches, supervised
+        if context_rank not in self._shards:
+            shards = [
+                shard_batch(batch, sharding, context_rank, labels_shifted=self.labels_shifted)
+                for batch, sharding in zip(self.batches, self.shardings)
+            ]
+            counts = tuple(int((s["shift_labels"] != IGNORE_INDEX).sum()) for s in shards)
+            self._shards[context_rank] = shards, counts
+        return self._shards[context_rank]
+
+
+def build(
+    job: Job, plan: LoadingPlan, bucket: int, samples: Mapping[int, Any], shards: int
+) -> BuiltBucket:
+    """
+    Args:
+        samples: by row of the plan, at least those of the bucket.
+        shards: see `context_shards`.
+
+    Raises:
+        CollateError: the collate function raised, or made what cannot be sharded or bears loss on
+            other tokens than were measured.
+    """
+    members = [plan.assignment.members(bucket, k) for k in range(plan.micro_batches)]
+    tables = tuple(plan.samples[rows] for rows in members)
+    batches, shardings = [], []
+    for k, (rows, table) in enumerate(zip(members, tables)):
+        where = f"micro-batch {k} of bucket {bucket} in step {plan.step}"
+        batch = collated(job.collator, [samples[row] for row in rows.tolist()], table, where)
+        _check_supervised(job, batch, table, where)
+        batches.append(batch)
+        if shards > 1:
+            shardings.append(_sharding(job, batch, shards, where))
+    return BuiltBucket(
+        step=plan.step,
+        bucket=bucket,
+        samples=tables,
+        batches=batches,
+        shardings=shardings if shards > 1 else None,
+        labels_shifted=isinstance(job.collator, PackCollator) and not job.collator.mask_first_label,
+    )
+
+
+def collated(collate: Any, samples: Sequence[Any], table: SampleTable, where: str) -> Any:
+    """What the collate function makes of samples.
+
+    Raises:
+        CollateError: it raised.
+    """
+    try:
+        return collate(samples)
+    except Exception as error:
+        names = ", ".join(str(table.identity(row)) for row in range(min(len(table), 3)))
+        more = f" and {len(table) - 3:,} more" if len(table) > 3 else ""
+        raise CollateError(
+            f"{where}, of samples {names}{more}, cannot be collated: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+
+
+def _sharding(job: Job, batch: Any, shards: int, where: str) -> Sharding:
+    try:
+        lengths = document_lengths(batch)
+        if callable(job.sharding):
+            return job.sharding(lengths, shards)
+        assert job.sharding is not None
+        return shard(lengths, shards, methods=list(job.sharding))
+    except EvenstepError as error:
+        raise CollateError(
+            f"{where} cannot be cut over {shards} context-parallel ranks: {error}; choose "
+            "collate='pack', or sharding=None for whole rows"
+        ) from error
+
+
+def _check_supervised(job: Job, batch: Any, table: SampleTable, where: str) -> None:
+    """Of rows that are packed by `PackCollator`, whose labels are known to the last."""
+    if not isinstance(job.collator, PackCollator) or not job.collator.mask_first_label:
+        return
+    labels, expected = batch["labels"], int(table.lengths[SUPERVISED].sum())
+    if labels.dtype.is_floating_point or labels.ndim != 2:
+        return
+    counted = int((labels != IGNORE_INDEX).sum())
+    if counted != expected:
+        raise CollateError(
+            f"{where} bears loss on {counted:,} tokens, and {expected:,} were measured of its "
+            "samples, so loss scales would be wrong; let supervised= of Job count the labels that "
+            "are not -100 behind the first of each sample, or leave it out"
+        )

@@ -1,0 +1,75 @@
+"""A strategy may do what it likes, but its plan must be one of this step's samples."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from evenstep.errors import ConfigurationError
+from evenstep.strategy import DGraph, LoadingPlan
+from evenstep.strategy.mesh import ClientPlaceTree
+from evenstep.strategy.sample_table import SampleTable
+
+__all__ = ["check_plan"]
+
+
+def check_plan(plan: Any, *, step: int, tree: ClientPlaceTree, samples: SampleTable) -> LoadingPlan:
+    """
+    Args:
+        samples: those carried here, then those drawn.
+
+    Raises:
+        ConfigurationError: no plan, one of another step or mesh, or one that loses, doubles or
+            invents samples, or has a bucket that nobody fetches.
+    """
+    if isinstance(plan, DGraph):
+        raise ConfigurationError("the strategy gives a graph; let it return graph.plan()")
+    if not isinstance(plan, LoadingPlan):
+        raise ConfigurationError(
+            f"the strategy gives a {type(plan).__name__}; let it return what graph.plan() gives"
+        )
+    if plan.step != step or plan.tree != tree:
+        raise ConfigurationError(
+            f"the strategy gives a plan of step {plan.step} for the mesh {plan.tree.sizes}, and "
+            f"step {step} for {tree.sizes} is wanted; plan the graph that it is given"
+        )
+    _check_samples(plan.samples, samples)
+    for name, each in [
+        ("the plan", plan),
+        *((f"subplan {n!r}", p) for n, p in plan.subplans.items()),
+    ]:
+        delivery = each.delivery
+        fetched = np.unique(delivery.bucket[delivery.fetched_by >= 0])
+        used = np.unique(each.assignment.bucket[each.assignment.placed])
+        lost = np.setdiff1d(used, fetched)
+        if len(lost):
+            raise ConfigurationError(
+                f"nobody fetches bucket {lost[0]} of {name}, distributed at {each.axis} for stages="
+                f"{each.stages!r}; distribute at DP, CP or TP, or let all stages fetch"
+            )
+    return plan
+
+
+def _check_samples(given: SampleTable, samples: SampleTable) -> None:
+    if given is samples:
+        return
+    theirs, ours = given.keys(), samples.keys()
+    if np.array_equal(theirs, ours):
+        return
+    if len(theirs) != len(np.unique(theirs)):
+        raise ConfigurationError("the strategy's plan has a sample twice")
+    missing, invented = np.setdiff1d(ours, theirs), np.setdiff1d(theirs, ours)
+    if len(missing):
+        row = int(np.flatnonzero(ours == missing[0])[0])
+        raise ConfigurationError(
+            f"the strategy's plan lacks {len(missing):,} samples that were drawn, such as "
+            f"{samples.identity(row)}; leave what finds no room in the plan, with bucket -1, and "
+            "it goes first in the next step"
+        )
+    if len(invented):
+        row = int(np.flatnonzero(theirs == invented[0])[0])
+        raise ConfigurationError(
+            f"the strategy's plan has {len(invented):,} samples that were not drawn, such as "
+            f"{given.identity(row)}; plan those of the graph"
+        )

@@ -1,0 +1,137 @@
+"""Where each sample of a step goes: to which bucket, in which micro-batch, at which place.
+
+Invariants: every place in every micro-batch has one sample; and all buckets have the same number of
+micro-batches.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.errors import ConfigurationError
+from evenstep.plan.partition.items import sums
+from evenstep.strategy.sample_costs import Costs
+
+__all__ = ["Assignment"]
+
+Int32Array = npt.NDArray[np.int32]
+Int64Array = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Assignment:
+    """Columns with an entry for each sample of a plan."""
+
+    bucket: Int32Array
+    """[samples] int32, -1 for a sample that is in none."""
+    micro_batch: Int32Array
+    """[samples] int32 within the bucket, -1 as above."""
+    order: Int32Array
+    """[samples] int32 place within the micro-batch, -1 as above."""
+    buckets: int
+    micro_batches: int
+    """Of each bucket."""
+
+    @classmethod
+    def of(
+        cls,
+        bucket: npt.ArrayLike,
+        micro_batch: npt.ArrayLike,
+        order: npt.ArrayLike,
+        *,
+        buckets: int,
+        micro_batches: int,
+    ) -> Assignment:
+        """From columns of any integer type."""
+        return cls(
+            bucket=np.asarray(bucket, np.int32),
+            micro_batch=np.asarray(micro_batch, np.int32),
+            order=np.asarray(order, np.int32),
+            buckets=buckets,
+            micro_batches=micro_batches,
+        )
+
+    @classmethod
+    def nowhere(cls, samples: int, *, buckets: int, micro_batches: int) -> Assignment:
+        """No sample is anywhere."""
+        none = np.full(samples, -1, np.int32)
+        return cls.of(none, none, none, buckets=buckets, micro_batches=micro_batches)
+
+    def __len__(self) -> int:
+        return len(self.bucket)
+
+    @cached_property
+    def placed(self) -> npt.NDArray[np.bool_]:
+        """[samples] whether each is in a bucket."""
+        return self.bucket >= 0
+
+    @cached_property
+    def bins(self) -> Int64Array:
+        """[samples] number of the micro-batch among those of all buckets, bucket after bucket; -1
+        for a sample that is in none."""
+        bins = self.bucket.astype(np.int64) * self.micro_batches + self.micro_batch
+        return np.where(self.placed, bins, -1)
+
+    @cached_property
+    def rows(self) -> Int64Array:
+        """Samples that are placed: bucket after bucket, micro-batch after micro-batch, in order."""
+        keys = (self.bins << 32) + self.order  # different for samples that are placed
+        return keys.argsort()[np.count_nonzero(~self.placed) :]
+
+    @cached_property
+    def offsets(self) -> Int64Array:
+        """[buckets x micro_batches + 1] micro-batch k is ``rows[offsets[k]:offsets[k + 1]]``."""
+        counts = np.bincount(self.bins[self.placed], minlength=self.buckets * self.micro_batches)
+        return np.append(0, counts.cumsum())
+
+    def members(self, bucket: int, micro_batch: int) -> Int64Array:
+        """Samples of a micro-batch, in order.
+
+        Raises:
+            ConfigurationError: there is no such micro-batch.
+        """
+        limits = {"bucket": self.buckets, "micro_batch": self.micro_batches}
+        for (name, limit), value in zip(limits.items(), (bucket, micro_batch)):
+            if not 0 <= value < limit:
+                raise ConfigurationError(f"{name}={value} must be from 0 to {limit - 1}")
+        k = bucket * self.micro_batches + micro_batch
+        return self.rows[self.offsets[k] : self.offsets[k + 1]]
+
+    def sums(self, values: Costs) -> Costs:
+        """[buckets, micro_batches] sum of the values of the samples in each micro-batch."""
+        shape = self.buckets, self.micro_batches
+        placed = self.placed
+        total: Costs = sums(values[placed], self.bins[placed], shape[0] * shape[1]).reshape(shape)
+        return total
+
+    def __getstate__(self) -> dict[str, Any]:
+        # What was worked out from it does not travel.
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    def check(self) -> None:
+        """Raises `ConfigurationError` where a number is out of range, or a place is taken twice or
+        left empty."""
+        for name, limit in (("bucket", self.buckets), ("micro_batch", self.micro_batches)):
+            column = getattr(self, name)
+            wrong = np.flatnonzero(
+                (column >= limit) | (column < -1) | ((column < 0) == self.placed)
+            )
+            if len(wrong):
+                raise ConfigurationError(
+                    f"{name}={column[wrong[0]]} of sample {wrong[0]} must be from 0 to {limit - 1},"
+                    " or -1 in all columns for a sample that is in none"
+                )
+        places = self.order[self.rows]
+        expected = np.arange(len(places)) - self.offsets[:-1].repeat(np.diff(self.offsets))
+        wrong = np.flatnonzero(places != expected)
+        if len(wrong):
+            row = self.rows[wrong[0]]
+            raise ConfigurationError(
+                f"order={self.order[row]} of sample {row} in bucket {self.bucket[row]}, "
+                f"micro-batch {self.micro_batch[row]}: places must count 0, 1, 2, ... without gaps"
+            )

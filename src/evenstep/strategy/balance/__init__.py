@@ -1,0 +1,1 @@
+"""How the samples of a step are balanced: within a micro-batch, between buckets, or both at once."""

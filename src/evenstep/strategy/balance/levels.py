@@ -1,0 +1,193 @@
+"""From the samples of a step to an `Assignment`: micro-batches are formed, then dealt to buckets.
+
+Decisions where the paper (section 4.2, Algorithm 1) leaves room:
+
+- There are ``buckets x micro_batches`` micro-batches; the paper's m is that product.
+- `intra` forms micro-batches by a method; without it they are consecutive samples, as drawn.
+- `inter` deals micro-batches to buckets by a method, and orders those of a bucket from the
+  heaviest to the lightest, so that the k-th of all buckets are alike; without it they go to the
+  buckets in turn, as formed.
+- `both` balances buckets first, by a method over all samples, and then the micro-batches of each;
+  see `evenstep.strategy.balance.joint` for why. Where all may have room under the cap, but not that way,
+  the levels come one after the other, `intra` and then `inter`.
+- A group of buckets is balanced by itself. Sample number i belongs to the group of bucket
+  ``i % buckets``, which is known without looking at any other sample.
+- The order within a micro-batch that a method formed is from the costliest sample to the cheapest,
+  or with ``reorder_within=False`` as drawn.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.errors import ConfigurationError
+from evenstep.plan.partition.items import sums
+from evenstep.strategy.assignment import Assignment
+from evenstep.strategy.balance.inter import deal
+from evenstep.strategy.balance.intra import by_method, in_order
+from evenstep.strategy.balance.joint import by_bucket_first
+from evenstep.strategy.balance.methods import COMPILE_FROM, Method, costliest_first
+from evenstep.strategy.mesh import Subgroups
+from evenstep.strategy.sample_costs import Costs
+
+__all__ = ["LEVELS", "Balancing", "arrival", "assign", "check_level"]
+
+Int64Array = npt.NDArray[np.int64]
+
+LEVELS = ("inter", "intra", "both")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Balancing:
+    """What `DGraph.balance` was told."""
+
+    intra: Method | None = None
+    inter: Method | None = None
+    together: bool = False
+    """Whether both levels, which have the same method then, are balanced as one."""
+    reorder_within: bool = True
+    micro_batches: int | None = None
+    """Of each bucket, where it is not the job's."""
+    max_tokens: int | None = None
+    """Of each micro-batch, where it is not the job's."""
+
+
+def assign(
+    costs: Costs,
+    tokens: Int64Array,
+    subgroups: Subgroups,
+    balancing: Balancing,
+    *,
+    micro_batches: int,
+    max_tokens: int | None,
+) -> Assignment:
+    """
+    Args:
+        costs: [samples] in the order drawn.
+        tokens: [samples] from 1 to `max_tokens`.
+        subgroups: the buckets.
+        balancing: the methods.
+        micro_batches: of each bucket.
+        max_tokens: that a micro-batch holds.
+
+    Returns:
+        An assignment in which samples that found no room are nowhere.
+    """
+    count, buckets = len(costs), subgroups.bucket_count
+    if len(subgroups) == 1:
+        parts = [np.arange(count)]
+    else:
+        home = (np.arange(count) % buckets) // subgroups.group_size
+        parts = np.split(home.argsort(kind="stable"), np.bincount(home).cumsum()[:-1])
+        parts += [np.empty(0, np.int64)] * (len(subgroups) - len(parts))
+    bins = np.full(count, -1, np.int64)
+    for group, rows in enumerate(parts):
+        members = subgroups.members(group)
+        made = _bins(
+            costs[rows],
+            tokens[rows],
+            len(members),
+            balancing,
+            micro_batches=micro_batches,
+            max_tokens=max_tokens,
+            fast=count >= COMPILE_FROM,
+        )
+        bins[rows] = np.where(made < 0, -1, made + members[0] * micro_batches)
+    reorder = balancing.intra is not None and balancing.reorder_within
+    return _ordered(bins, costs if reorder else None, buckets, micro_batches)
+
+
+def arrival(rows: Int64Array, samples: int, buckets: int, micro_batches: int) -> Assignment:
+    """The same samples as they would go without balancing: consecutive ones, equally many in each
+    micro-batch, and micro-batches to the buckets in turn. The yardstick of what balancing gains; it
+    knows of no limit.
+
+    Args:
+        rows: of the samples that are placed, ascending.
+        samples: of the plan.
+    """
+    bins = np.full(samples, -1, np.int64)
+    turn = np.arange(len(rows)) * (buckets * micro_batches) // max(len(rows), 1)
+    bins[rows] = (turn % buckets) * micro_batches + turn // buckets
+    return _ordered(bins, None, buckets, micro_batches)
+
+
+def _bins(
+    costs: Costs,
+    tokens: Int64Array,
+    buckets: int,
+    balancing: Balancing,
+    *,
+    micro_batches: int,
+    max_tokens: int | None,
+    fast: bool,
+) -> Int64Array:
+    """[samples] the micro-batch of each, bucket after bucket; -1 for none."""
+    total = buckets * micro_batches
+    formed: Int64Array | None = None
+    if balancing.together and balancing.intra is not None:
+        formed = by_bucket_first(
+            balancing.intra, costs, tokens, buckets, micro_batches, max_tokens, fast=fast
+        )
+    if formed is not None:
+        return _costliest_first(formed, costs, np.arange(total) // micro_batches)
+    if balancing.intra is None:
+        formed = in_order(tokens, total, max_tokens)
+    else:
+        formed = by_method(balancing.intra, costs, tokens, total, max_tokens, fast=fast)
+    if balancing.inter is None:
+        turn = np.arange(total)
+        number = (turn % buckets) * micro_batches + turn // buckets
+    else:
+        placed = formed >= 0
+        loads: Costs = sums(costs[placed], formed[placed], total)
+        return _costliest_first(formed, costs, deal(balancing.inter, loads, buckets, fast=fast))
+    return np.where(formed < 0, -1, number[formed])
+
+
+def _costliest_first(formed: Int64Array, costs: Costs, bucket_of: Int64Array) -> Int64Array:
+    """Micro-batches in buckets, numbered anew from the costliest of each on.
+
+    Args:
+        formed: [samples] the micro-batch of each, -1 for none.
+        costs: [samples] of each.
+        bucket_of: [micro_batches] the bucket of each.
+    """
+    placed = formed >= 0
+    loads: Costs = sums(costs[placed], formed[placed], len(bucket_of))
+    order = costliest_first(loads)
+    order = order[bucket_of[order].argsort(kind="stable")]
+    number = np.empty(len(bucket_of), np.int64)
+    number[order] = np.arange(len(bucket_of))
+    return np.where(placed, number[formed], -1)
+
+
+def _ordered(bins: Int64Array, costs: Costs | None, buckets: int, micro_batches: int) -> Assignment:
+    """Samples of a micro-batch by descending costs, or as drawn."""
+    count = len(bins)
+    placed = int(np.count_nonzero(bins >= 0))
+    rank = np.arange(count)
+    if costs is not None:
+        rank = np.empty(count, np.int64)
+        rank[costliest_first(costs)] = np.arange(count)
+    rows = ((bins << 32) + rank).argsort()[count - placed :]  # all different
+    starts = np.append(0, np.bincount(bins[rows], minlength=buckets * micro_batches).cumsum())
+    order = np.full(count, -1, np.int64)
+    order[rows] = np.arange(placed) - starts[bins[rows]]
+    nowhere = bins < 0
+    return Assignment.of(
+        np.where(nowhere, -1, bins // micro_batches),
+        np.where(nowhere, -1, bins % micro_batches),
+        order,
+        buckets=buckets,
+        micro_batches=micro_batches,
+    )
+
+
+def check_level(level: object) -> None:
+    """Raises `ConfigurationError` for an unknown level."""
+    if level not in LEVELS:
+        raise ConfigurationError(f"level={level!r} must be one of {LEVELS}")

@@ -1,0 +1,95 @@
+"""What a graph asks of a mixture: the samples of a step, and by which weights they were drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+from evenstep.errors import ConfigurationError
+from evenstep.strategy.sample_table import Metadata, SampleTable
+
+__all__ = ["Drawn", "Draws", "Mixes", "WeightedDraws", "draw"]
+
+
+@runtime_checkable
+class Draws(Protocol):
+    """Draws the samples of each step from the sources: a `Mixture` of `evenstep.strategy.mixture`, or an
+    object of the user's."""
+
+    def draw(self, step: int, provider: Metadata) -> SampleTable:
+        """Samples of a step in the order drawn: a function of the step and of what the mixture
+        knows, never of timing. The table counts the same sources in every step."""
+        ...
+
+
+@runtime_checkable
+class WeightedDraws(Draws, Protocol):
+    """One that can also say by which weights it drew; the plan records them."""
+
+    def weights_at(self, step: int) -> Mapping[str, float]:
+        """Weight of each source in a step that has been drawn."""
+        ...
+
+
+class Mixes(Protocol):
+    """The mixture of a job, which draws by the weights that a strategy names."""
+
+    def draw_with(self, step: int, provider: Metadata, schedule: Any) -> SampleTable:
+        """As `Draws.draw`, by a schedule, a mapping from sources to weights or a function of the
+        step; None is by the mixture's own schedule."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Drawn:
+    """Samples of a step."""
+
+    by: object
+    """The mixture."""
+    schedule: Any
+    """What it was told to draw by."""
+    samples: SampleTable
+    weights: Mapping[str, float]
+    """Empty where the mixture says nothing of them."""
+
+
+def draw(
+    schedule: Any, mixture: Mixes | None, step: int, metadata: Metadata, before: list[Drawn]
+) -> Drawn:
+    """Draws, or gives what the same mixture has drawn before in this step.
+
+    Args:
+        schedule: something that draws, or what the mixture is to draw by.
+        mixture: the job's, if it has one.
+        step: its number.
+        metadata: of the sources.
+        before: what was drawn in this step; what is drawn now is added.
+
+    Raises:
+        ConfigurationError: there is nothing to draw from, or the mixture has drawn by other
+            weights.
+    """
+    draws = schedule if isinstance(schedule, Draws) else None
+    by = mixture if draws is None else draws
+    if by is None:
+        raise ConfigurationError(
+            f"mix({'' if schedule is None else type(schedule).__name__}) has no mixture to draw "
+            "from: give DGraph.of one, or make an evenstep.strategy.mixture.Mixture and mix with that"
+        )
+    for known in before:
+        if known.by is by:
+            if draws is None and known.schedule is not schedule and known.schedule != schedule:
+                raise ConfigurationError(
+                    f"the mixture has drawn step {step} by other weights; a step is drawn once: "
+                    "mix one graph, and derive the others from it"
+                )
+            return known
+    if draws is None:
+        assert mixture is not None
+        samples = mixture.draw_with(step, metadata, schedule)
+    else:
+        samples = draws.draw(step, metadata)
+    weights = dict(by.weights_at(step)) if isinstance(by, WeightedDraws) else {}
+    before.append(Drawn(by, None if draws is not None else schedule, samples, weights))
+    return before[-1]

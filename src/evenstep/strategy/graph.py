@@ -1,0 +1,336 @@
+"""`DGraph`: from the samples of a step to its plan, said in primitives (OVERLORD, section 4).
+
+A graph is metadata and a description: which modality counts, at which axis samples are distributed,
+what they cost, how they are balanced, who broadcasts. Each primitive returns a new graph, and may
+come in any order; so graphs can be shared, and one mixed graph is the root of the plans of several
+modules. What a description amounts to is worked out when it is first asked for, by `plan` or
+`assignment`, and only once: graphs that differ in nothing that matters to it share it.
+
+Samples pass through the states of `evenstep.strategy.lineage`: buffered, drawn (`mix`), assigned to a
+bucket and grouped into a micro-batch (`distribute` and `balance`), delivered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.errors import ConfigurationError
+from evenstep.plan.argument_checks import check_at_least
+from evenstep.strategy.assignment import Assignment
+from evenstep.strategy.balance.levels import check_level
+from evenstep.strategy.balance.methods import Method, check_method
+from evenstep.strategy.draws import Drawn, Mixes, draw
+from evenstep.strategy.loading_plan import LoadingPlan
+from evenstep.strategy.mesh import AXES, STAGES, ClientPlaceTree
+from evenstep.strategy.plan_builder import Outcome, Wanted, bound_for, planned, work_out
+from evenstep.strategy.sample_costs import CostFunction, check_cost
+from evenstep.strategy.sample_table import BufferedMetadata, Metadata, SampleTable
+
+__all__ = ["DGraph"]
+
+
+@dataclass(frozen=True, eq=False)
+class _Step:
+    """What all graphs of a step share."""
+
+    tree: ClientPlaceTree
+    number: int
+    metadata: Metadata
+    carried: SampleTable | None
+    micro_batches: int
+    max_tokens: int | None
+    mixture: Mixes | None
+    drawn: list[Drawn]
+    """What was drawn in this step, as a mixture moves on when it draws."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class DGraph:
+    """Samples of a step, and what is to be done with them. Made by `of` and by its methods."""
+
+    _step: _Step
+    samples: SampleTable | None
+    """Those that were carried here, then those drawn; None before `mix`, where metadata comes from
+    loaders."""
+    _wanted: Wanted = field(default_factory=Wanted)
+    _weights: Mapping[str, float] = field(default_factory=dict)
+    _mixed: bool = False
+    _once: list[Outcome] = field(default_factory=list)
+    """What it amounts to, when that is known. Shared by graphs that amount to the same."""
+
+    @classmethod
+    def of(
+        cls,
+        metadata: SampleTable | Metadata,
+        tree: ClientPlaceTree,
+        *,
+        step: int = 0,
+        micro_batches: int = 1,
+        max_tokens: int | None = None,
+        carried: SampleTable | None = None,
+        mixture: Mixes | None = None,
+    ) -> DGraph:
+        """
+        Args:
+            metadata: the buffered samples, all of which take part where `mix` is not called; or who
+                says what the next samples of a source are.
+            tree: the trainer's mesh.
+            step: number of the step.
+            micro_batches: of each bucket.
+            max_tokens: that a micro-batch holds; None for no limit.
+            carried: samples that the plan of the step before carried here; they go first.
+            mixture: the job's own, for `mix` to draw from by weights alone.
+
+        Raises:
+            ConfigurationError: a number below its least, or of the wrong type.
+        """
+        check_at_least(0, step=step)
+        check_at_least(1, micro_batches=micro_batches, max_tokens=max_tokens)
+        waiting = None if carried is None or not len(carried) else carried
+        if isinstance(metadata, SampleTable):
+            samples: SampleTable | None = _behind(waiting, metadata)
+            metadata = BufferedMetadata(metadata)
+        else:
+            samples = None
+        shared = _Step(tree, step, metadata, waiting, micro_batches, max_tokens, mixture, [])
+        return cls(_step=shared, samples=samples)
+
+    @property
+    def step(self) -> int:
+        """Number of the step."""
+        return self._step.number
+
+    @property
+    def tree(self) -> ClientPlaceTree:
+        return self._step.tree
+
+    @property
+    def state(self) -> str:
+        """How far its samples have come, a state of `evenstep.strategy.lineage`: "buffered", "drawn"
+        or "grouped"."""
+        if self.samples is None:
+            return "buffered"
+        return "drawn" if self._wanted.subgroups is None else "grouped"
+
+    # Primitives
+
+    def modality(self, name: str, *more: str) -> DGraph:
+        """Lengths of this modality count as a sample's tokens; of several, their sum, as for a
+        backbone that works on image and text tokens alike.
+
+        Raises:
+            ConfigurationError: a modality that the samples, where they are known, do not have.
+        """
+        names = (name, *more)
+        if self.samples is not None:
+            bound_for(names, self.samples)
+        return self._with(modality=names)
+
+    def mix(self, schedule: Any = None) -> DGraph:
+        """Draws the samples of the step: only they take part in what follows.
+
+        A mixture draws once in a step, however many graphs ask it. `sample` is the same; the paper
+        has had both names.
+
+        Args:
+            schedule: what draws, such as a `Mixture` of `evenstep.strategy.mixture`; or by which weights
+                the job's mixture is to draw: a schedule, a mapping from sources to weights, or a
+                function of the step. None is by its own.
+
+        Raises:
+            ConfigurationError: the graph is mixed, there is nothing to draw from, a sample was
+                drawn twice, or the mixture has drawn by other weights in this step.
+        """
+        if self._mixed:
+            raise ConfigurationError("mix was called before on this graph; mix once, from its root")
+        shared = self._step
+        drawn = draw(schedule, shared.mixture, shared.number, shared.metadata, shared.drawn)
+        samples = _behind(shared.carried, drawn.samples)
+        _check_once(samples, type(drawn.by).__name__)
+        return replace(self, samples=samples, _weights=drawn.weights, _mixed=True, _once=[])
+
+    sample = mix
+
+    def distribute(self, axis: str, group_size: int | None = None) -> DGraph:
+        """Divides samples among the buckets at an axis; see `ClientPlaceTree.buckets`.
+
+        Args:
+            axis: "DP", "CP", "TP" or "WORLD".
+            group_size: buckets that are balanced among themselves only; None for all together.
+
+        Raises:
+            ConfigurationError: an unknown axis or a size below 1.
+        """
+        return self._with(subgroups=self.tree.buckets(axis, group_size), group_size=group_size)
+
+    def cost(self, fn: CostFunction) -> DGraph:
+        """What a sample costs, by its tokens; without it, its tokens.
+
+        Args:
+            fn: from [n] int64 lengths to [n] costs, for all samples at once; or a `Cost` of
+                `evenstep.cost`, such as `TransformerCost`.
+        """
+        check_cost(fn)
+        return self._with(cost=fn)
+
+    def balance(
+        self,
+        method: Method = "greedy",
+        level: str = "both",
+        reorder_within: bool = True,
+        *,
+        micro_batches: int | None = None,
+        max_tokens: int | None = None,
+    ) -> DGraph:
+        """Balances by cost. A second call replaces what it says of its level and keeps the rest, so
+        the levels can have different methods. `evenstep.strategy.balance.levels` says how it is done.
+
+        Args:
+            method: one of `METHODS`, or a function of [items] costs and a number of bins that gives
+                the [items] bin of each.
+            level: "intra" forms micro-batches by the method; "inter" deals micro-batches to buckets
+                by it; "both" balances buckets, and the micro-batches of each, by it.
+            reorder_within: whether samples of a micro-batch that was formed by a method go from the
+                costliest to the cheapest; False keeps them as drawn.
+            micro_batches: of each bucket, where it is not the job's. A subplan has 1 by default.
+            max_tokens: that a micro-batch holds, where it is not the job's, counted in this graph's
+                modality. A subplan has no limit by default.
+
+        Raises:
+            ConfigurationError: an unknown method or level, or a number below 1.
+        """
+        check_method(method)
+        check_level(level)
+        check_at_least(1, micro_batches=micro_batches, max_tokens=max_tokens)
+        changes: dict[str, Any] = {"reorder_within": reorder_within, "together": level == "both"}
+        if level in ("intra", "both"):
+            changes["intra"] = method
+        if level in ("inter", "both"):
+            changes["inter"] = method
+        if micro_batches is not None:
+            changes["micro_batches"] = micro_batches
+        if max_tokens is not None:
+            changes["max_tokens"] = max_tokens
+        return self._with(balancing=replace(self._wanted.balancing, **changes))
+
+    def broadcast_at(self, dim: str, *more: str, stages: str | None = None) -> DGraph:
+        """The trainer broadcasts along these axes: of peers along them only the first fetches.
+
+        Args:
+            dim, more: "TP", "CP", "DP" or "PP".
+            stages: of a pipeline that need data, one of `evenstep.strategy.mesh.STAGES`. By default all
+                of them at WORLD, and otherwise the first, for tokens, and the last, for labels.
+
+        Raises:
+            ConfigurationError: an unknown axis or kind of stages.
+        """
+        for axis in (dim, *more):
+            if axis not in AXES:
+                raise ConfigurationError(f"broadcast_at({axis!r}): must be one of {AXES}")
+        if stages is not None and stages not in STAGES:
+            raise ConfigurationError(f"stages={stages!r} must be one of {STAGES}")
+        # Changes nothing in where samples go, so what was worked out stays.
+        return replace(
+            self, _wanted=replace(self._wanted, broadcast_at=(dim, *more), stages=stages)
+        )
+
+    def plan(self, subplans: Mapping[str, DGraph] | None = None) -> LoadingPlan:
+        """The plan of the step.
+
+        Args:
+            subplans: by name, graphs of other modules, such as a vision encoder at WORLD. They plan
+                the samples that this one places, whether they were mixed or not; a sample without
+                their modality is no work for them.
+
+        Raises:
+            ConfigurationError: nothing was drawn or distributed, there are fewer samples than
+                buckets, or a subplan is of other samples or has no room for them.
+            SampleError: a sample has no length in this modality, or one over `max_tokens`.
+        """
+        outcome = self._outcome
+        placed = np.flatnonzero(outcome.assignment.placed)
+        made = {}
+        for name, graph in (subplans or {}).items():
+            sub = graph._over(name, self)
+            made[name] = sub._planned(sub._worked_out(placed, subplan=name))
+        return self._planned(outcome, subplans=made, weights=dict(self._weights))
+
+    # What it amounts to
+
+    @property
+    def assignment(self) -> Assignment:
+        """Where each sample goes, as the main plan of a step; errors as `plan`."""
+        return self._outcome.assignment
+
+    @property
+    def _outcome(self) -> Outcome:
+        if not self._once:
+            if self.samples is None:
+                raise ConfigurationError(
+                    "no samples are drawn: call mix(schedule), or make the graph of a SampleTable"
+                )
+            self._once.append(self._worked_out(np.arange(len(self.samples)), subplan=None))
+        return self._once[0]
+
+    def _worked_out(self, rows: npt.NDArray[np.int64], *, subplan: str | None) -> Outcome:
+        assert self.samples is not None
+        job, balancing = self._step, self._wanted.balancing
+        main = subplan is None
+        return work_out(
+            self.samples,
+            rows,
+            self._wanted,
+            micro_batches=balancing.micro_batches or (job.micro_batches if main else 1),
+            max_tokens=balancing.max_tokens or (job.max_tokens if main else None),
+            subplan=subplan,
+        )
+
+    def _planned(self, outcome: Outcome, **more: Any) -> LoadingPlan:
+        assert self.samples is not None
+        carried = 0 if self._step.carried is None else len(self._step.carried)
+        return planned(
+            outcome,
+            self._wanted,
+            step=self.step,
+            samples=self.samples,
+            tree=self.tree,
+            carried_in=carried,
+            **more,
+        )
+
+    def _over(self, name: str, main: DGraph) -> DGraph:
+        """This graph over the samples of the one that it is a subplan of."""
+        if self._step is not main._step:
+            raise ConfigurationError(
+                f"subplan {name!r} is of another graph; derive it from the one that is planned"
+            )
+        if self._mixed and self.samples is not main.samples and self.samples != main.samples:
+            raise ConfigurationError(
+                f"subplan {name!r} was mixed from other samples; give it the same schedule, or "
+                "leave mix out: it plans what this plan draws"
+            )
+        return replace(self, samples=main.samples)
+
+    def _with(self, **changes: Any) -> DGraph:
+        return replace(self, _wanted=replace(self._wanted, **changes), _once=[])
+
+
+def _behind(carried: SampleTable | None, drawn: SampleTable) -> SampleTable:
+    return drawn if carried is None else SampleTable.concatenate([carried, drawn])
+
+
+def _check_once(samples: SampleTable, by: str) -> None:
+    keys = samples.keys()
+    order = keys.argsort()
+    twice = order[1:][keys[order[1:]] == keys[order[:-1]]]
+    if len(twice):
+        source, position = samples.source[twice[0]], samples.position[twice[0]]
+        raise ConfigurationError(
+            f"{by} drew position {position:,} of source {samples.sources[source]!r} twice in a "
+            "step, or again after it was carried here; each position is drawn once"
+        )

@@ -1,0 +1,149 @@
+"""States that samples pass through, and the edges between them (OVERLORD, section 4.1).
+
+A node is a sample in a state: *buffered* by the loader of its source, *drawn* for a step,
+*assigned* to the bucket that a constructor makes, *grouped* with others into a micro-batch,
+*delivered* to the clients that fetch the bucket. An edge is a transformation of the sample, a
+grouping of several, or nothing but a new state.
+
+Nodes are not stored: they are rows of a plan's columns, and all functions here read those. So the
+lineage of any sample, known by (source, shard, index), can be told from a plan of the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.errors import ConfigurationError
+from evenstep.strategy.loading_plan import LoadingPlan
+from evenstep.strategy.sample_table import SampleId
+
+__all__ = ["STATES", "Edge", "Flow", "Node", "flows", "groups_of", "rows_of", "trace"]
+
+Int64Array = npt.NDArray[np.int64]
+
+STATES = ("buffered", "drawn", "assigned", "grouped", "delivered")
+
+# What leads to a state.
+_KINDS = {
+    "drawn": "transformation",  # the loader prepares the sample
+    "assigned": None,
+    "grouped": "grouping",
+    "delivered": "transformation",  # the constructor pads or packs, and shards
+}
+
+
+@dataclass(frozen=True)
+class Node:
+    """A sample in a state."""
+
+    sample: SampleId
+    state: str
+    where: str
+    """In words: in which buffer, bucket or micro-batch."""
+
+
+@dataclass(frozen=True)
+class Edge:
+    """From one state of a sample to the next."""
+
+    before: Node
+    after: Node
+    kind: str | None
+    """"transformation", "grouping", or None where only the state is new."""
+
+
+@dataclass(frozen=True)
+class Flow:
+    """Samples that go from one group to another."""
+
+    begin: int
+    """Number of the group in the earlier state."""
+    end: int
+    samples: int
+    tokens: int
+
+
+def rows_of(plan: LoadingPlan, sample: SampleId) -> Int64Array:
+    """Rows of a sample in a plan: one, or more where a source is read twice within a step.
+
+    Raises:
+        ConfigurationError: the plan does not have it.
+    """
+    samples = plan.samples
+    if sample.source in samples.sources:
+        number = samples.sources.index(sample.source)
+        found = (samples.source == number) & (samples.shard == sample.shard)
+        rows = np.flatnonzero(found & (samples.index == sample.index))
+        if len(rows):
+            return rows
+    raise ConfigurationError(
+        f"sample {sample} is not in the plan of step {plan.step}, which has {len(plan):,} samples "
+        f"of {len(samples.sources)} sources"
+    )
+
+
+def trace(plan: LoadingPlan, row: int) -> tuple[Edge, ...]:
+    """The way of one sample through the step, as far as it gets: one that is carried is drawn.
+
+    Raises:
+        ConfigurationError: no such row.
+    """
+    if not 0 <= row < len(plan):
+        raise ConfigurationError(f"row {row} must be from 0 to {len(plan) - 1}")
+    nodes = list(_nodes(plan, row))
+    return tuple(Edge(a, b, _KINDS[b.state]) for a, b in pairwise(nodes))
+
+
+def _nodes(plan: LoadingPlan, row: int) -> Iterator[Node]:
+    sample, to = plan.samples.identity(row), plan.assignment
+    yield Node(sample, "buffered", f"position {plan.samples.position[row]} of {sample.source}")
+    late = ", carried from the step before" if row < plan.carried_in else ""
+    yield Node(sample, "drawn", f"sample {row} of step {plan.step}{late}")
+    if not to.placed[row]:
+        return
+    bucket = int(to.bucket[row])
+    yield Node(sample, "assigned", f"{plan.axis} bucket {bucket}")
+    yield Node(sample, "grouped", f"micro-batch {to.micro_batch[row]}, place {to.order[row]}")
+    ranks = ", ".join(map(str, plan.delivery.clients_of(bucket).tolist()))
+    yield Node(sample, "delivered", f"rank{'s' if ',' in ranks else ''} {ranks}")
+
+
+def groups_of(plan: LoadingPlan, state: str) -> Int64Array:
+    """[samples] what each is grouped by in a state: the number of its source when buffered, 0 when
+    drawn, of its bucket when assigned or delivered, and of its micro-batch among those of all
+    buckets when grouped; -1 for a sample that does not reach the state.
+
+    Raises:
+        ConfigurationError: an unknown state.
+    """
+    if state not in STATES:
+        raise ConfigurationError(f"state={state!r} must be one of {STATES}")
+    if state == "buffered":
+        return plan.samples.source.astype(np.int64)
+    if state == "drawn":
+        return np.zeros(len(plan), np.int64)
+    if state == "grouped":
+        return plan.assignment.bins
+    return plan.assignment.bucket.astype(np.int64)
+
+
+def flows(plan: LoadingPlan, before: str, after: str) -> list[Flow]:
+    """How many samples and tokens go from each group in one state to each in another, by group;
+    samples that do not reach it are left out.
+
+    Raises:
+        ConfigurationError: an unknown state.
+    """
+    begin, end = groups_of(plan, before), groups_of(plan, after)
+    reached = (begin >= 0) & (end >= 0)
+    keys, where = np.unique((begin[reached] << 32) + end[reached], return_inverse=True)
+    samples = np.bincount(where, minlength=len(keys))
+    tokens = np.zeros(len(keys), np.int64)
+    np.add.at(tokens, where, plan.tokens[reached])
+    columns = (keys >> 32, keys & 0xFFFFFFFF, samples, tokens)
+    return [Flow(*row) for row in zip(*(column.tolist() for column in columns))]

@@ -1,0 +1,93 @@
+"""Plans as JSON, exact: what comes back plans the same, number by number."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from evenstep.errors import ConfigurationError
+from evenstep.strategy.assignment import Assignment
+from evenstep.strategy.loading_plan import LoadingPlan
+from evenstep.strategy.mesh import ClientPlaceTree
+from evenstep.strategy.sample_table import SampleTable
+
+__all__ = ["from_json", "to_json"]
+
+_VERSION = 1
+_PLAIN = ("step", "axis", "carried_in", "group_size", "stages", "max_tokens")
+_TUPLES = ("modality", "broadcast_at", "notes")
+_MAPPINGS = ("methods", "weights")
+
+
+def to_json(plan: LoadingPlan) -> str:
+    """One object on one line."""
+    given = {
+        "version": _VERSION,
+        "tree": plan.tree.to_dict(),
+        "samples": plan.samples.to_dict(),
+        **_decided(plan),
+    }
+    return json.dumps(given, separators=(",", ":"))
+
+
+def from_json(text: str) -> LoadingPlan:
+    """Of what `to_json` made.
+
+    Raises:
+        ConfigurationError: made by a version that is not known here, or damaged.
+    """
+    given = json.loads(text)
+    if not isinstance(given, dict) or given.get("version") != _VERSION:
+        version = given.get("version") if isinstance(given, dict) else None
+        raise ConfigurationError(
+            f"a plan of version {version!r} cannot be read; this release reads {_VERSION}"
+        )
+    tree = ClientPlaceTree.from_dict(given["tree"])
+    return _plan(given, SampleTable.from_dict(given["samples"]), tree)
+
+
+def _decided(plan: LoadingPlan) -> dict[str, Any]:
+    """All but what subplans share."""
+    assignment = plan.assignment
+    return {
+        **{name: getattr(plan, name) for name in _PLAIN},
+        **{name: list(getattr(plan, name)) for name in _TUPLES},
+        **{name: dict(getattr(plan, name)) for name in _MAPPINGS},
+        "buckets": assignment.buckets,
+        "micro_batches": assignment.micro_batches,
+        "bucket": assignment.bucket.tolist(),
+        "micro_batch": assignment.micro_batch.tolist(),
+        "order": assignment.order.tolist(),
+        "cost_type": plan.costs.dtype.name,
+        "costs": plan.costs.tolist(),
+        "subplans": {name: _decided(subplan) for name, subplan in plan.subplans.items()},
+    }
+
+
+def _plan(given: Mapping[str, Any], samples: SampleTable, tree: ClientPlaceTree) -> LoadingPlan:
+    assignment = Assignment.of(
+        given["bucket"],
+        given["micro_batch"],
+        given["order"],
+        buckets=given["buckets"],
+        micro_batches=given["micro_batches"],
+    )
+    if len(assignment) != len(samples):
+        raise ConfigurationError(
+            f"the plan of step {given['step']} places {len(assignment)} samples and names "
+            f"{len(samples)}; the text is damaged"
+        )
+    assignment.check()
+    decided: dict[str, Any] = {name: given[name] for name in (*_PLAIN, *_MAPPINGS)}
+    decided.update({name: tuple(given[name]) for name in _TUPLES})
+    return LoadingPlan(
+        samples=samples,
+        tree=tree,
+        assignment=assignment,
+        costs=np.asarray(given["costs"], given["cost_type"]),
+        subplans={name: _plan(sub, samples, tree) for name, sub in given["subplans"].items()},
+        **decided,
+    )

@@ -1,0 +1,380 @@
+"""`ClientPlaceTree`: which process of a job needs which data (OVERLORD, section 4.1).
+
+A device mesh as a tree: under the root the stages of the pipeline (PP), under each of them the
+data-parallel groups (DP), under those the context-parallel ones (CP), and under those the
+tensor-parallel peers (TP), which are leaves. A leaf is a *client*: a process that trains, known by
+its coordinates and by its global rank.
+
+Three questions are answered here, with no word about samples:
+
+- *Buckets*: into how many parts is data divided at an axis? At DP one for each data-parallel group;
+  at CP one for each context-parallel rank of each of those; at WORLD one for each client. Stages of
+  a pipeline work on the same samples, so PP divides nothing.
+- *Who fetches*: see `Delivery`.
+- *What changes* when nodes join, leave or are replaced: the tree with the node added, without it or
+  with other ranks in it. Nothing is changed in place.
+
+Invariant: every client of a tree has a rank of its own, and all nodes of a level have equally many
+children.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.errors import ConfigurationError
+from evenstep.strategy.mesh.axes import (
+    AXES,
+    DIVIDING_AXES,
+    WORLD,
+    Place,
+    axis_named,
+    check_axis,
+    in_order,
+)
+from evenstep.strategy.mesh.buckets import Subgroups
+from evenstep.strategy.mesh.delivery import STAGES, Delivery
+from evenstep.strategy.mesh.text_tree import ranges, tree_lines
+
+__all__ = ["ClientPlaceTree"]
+
+Int64Array = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class ClientPlaceTree:
+    """A mesh of clients. Made by `of`, `of_mesh`, `add`, `remove` and `replace`."""
+
+    ranks: Int64Array
+    """[PP, DP, CP, TP] global rank of each client."""
+    version: int = 0
+    """How many changes lie behind it."""
+
+    def __post_init__(self) -> None:
+        if self.ranks.ndim != len(AXES) or not self.ranks.size:
+            raise ConfigurationError(
+                f"ranks of shape {self.ranks.shape} must be [PP, DP, CP, TP], none of them 0"
+            )
+        taken, counts = np.unique(self.ranks, return_counts=True)
+        wrong = taken[(counts > 1) | (taken < 0)]
+        if len(wrong):
+            raise ConfigurationError(
+                f"ranks {ranges(wrong)} are negative or stand for several clients; each client "
+                "needs a rank of its own"
+            )
+
+    @classmethod
+    def of(cls, sizes: Mapping[str, int], *, world_size: int | None = None) -> ClientPlaceTree:
+        """
+        Args:
+            sizes: ranks along each axis, such as ``{"PP": 1, "DP": 4, "CP": 2, "TP": 2}``; axes
+                left out have 1. Global ranks count with the last axis named fastest, as those of
+                `torch.distributed.device_mesh.init_device_mesh` do.
+            world_size: ranks of the job, where it is known: the mesh must fill it.
+
+        Raises:
+            ConfigurationError: an unknown axis, a size below 1, or a mesh that does not fit.
+        """
+        for axis, size in sizes.items():
+            check_axis(axis, AXES)
+            if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or size < 1:
+                raise ConfigurationError(f"{axis}={size!r} must be a whole number of ranks from 1")
+        shape = [int(size) for size in sizes.values()]
+        count = int(np.prod(shape, dtype=np.int64))
+        _check_world(f"the mesh {dict(sizes)}", count, world_size)
+        return cls(in_order(np.arange(count, dtype=np.int64).reshape(shape), list(sizes)))
+
+    @classmethod
+    def of_mesh(cls, mesh: Any, *, world_size: int | None = None) -> ClientPlaceTree:
+        """Of a `torch.distributed.device_mesh.DeviceMesh`, whose dimensions have names: pp, dp (or,
+        as torchtitan has them, batch, or dp_replicate and dp_shard, which expert parallelism splits
+        in two more), cp and tp, or those of this class.
+
+        Raises:
+            ConfigurationError: a dimension without a name, or of another name, or a mesh that does
+                not fit.
+        """
+        names = mesh.mesh_dim_names
+        if not names:
+            raise ConfigurationError(
+                "the DeviceMesh has no names; make it with mesh_dim_names=('pp', 'dp', 'cp', 'tp') "
+                "or some of them"
+            )
+        axes = [axis_named(name) for name in names]
+        ranks = mesh.mesh.cpu().numpy().astype(np.int64)
+        _check_world("the DeviceMesh", ranks.size, world_size)
+        return cls(in_order(ranks, axes))
+
+    # Sizes and places
+
+    @cached_property
+    def sizes(self) -> dict[str, int]:
+        """Ranks along each axis."""
+        return dict(zip(AXES, self.ranks.shape))
+
+    def __len__(self) -> int:
+        """Clients."""
+        return int(self.ranks.size)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, ClientPlaceTree):
+            return NotImplemented
+        return np.array_equal(self.ranks, other.ranks)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def place(self, rank: int) -> Place:
+        """Coordinates of a global rank.
+
+        Raises:
+            ConfigurationError: no client has it.
+        """
+        found = np.argwhere(self.ranks == rank)
+        if not len(found):
+            raise ConfigurationError(
+                f"rank {rank} is no client of the mesh {self.sizes}, whose ranks are "
+                f"{ranges(self.ranks)}"
+            )
+        return Place(*found[0].tolist())
+
+    def rank(self, place: Place | Mapping[str, int]) -> int:
+        """Global rank at coordinates; those left out are 0.
+
+        Raises:
+            ConfigurationError: there is no such client.
+        """
+        return int(self.ranks[self._where(place)])
+
+    # Buckets
+
+    def buckets(self, axis: str, group_size: int | None = None) -> Subgroups:
+        """How data is divided at an axis.
+
+        Args:
+            axis: "DP"; "CP" for each context-parallel rank of each data-parallel group; "TP" for
+                each tensor-parallel peer of those; "WORLD" for every client of every stage.
+            group_size: buckets that are balanced among themselves only; None for all together. The
+                last group may be smaller.
+
+        Raises:
+            ConfigurationError: an unknown axis, PP, or a group size below 1.
+        """
+        count = self.bucket_count(axis)
+        size = count if group_size is None else group_size
+        if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or size < 1:
+            raise ConfigurationError(f"group_size={group_size!r} must be a whole number from 1")
+        return Subgroups(axis, count, min(int(size), count))
+
+    def bucket_count(self, axis: str) -> int:
+        """Buckets at an axis.
+
+        Raises:
+            ConfigurationError: an unknown axis, or PP.
+        """
+        return int(np.prod([self.sizes[each] for each in _dividing(axis)], dtype=np.int64))
+
+    def bucket(self, place: Place | Mapping[str, int], axis: str) -> int:
+        """The bucket that a client's data is in.
+
+        Raises:
+            ConfigurationError: as `rank` and `buckets`.
+        """
+        return int(self.bucket_of(axis)[self._where(place)])
+
+    def bucket_of(self, axis: str) -> Int64Array:
+        """[PP, DP, CP, TP] the bucket that each client's data is in; errors as `buckets`."""
+        inner = _dividing(axis)
+        numbers = np.arange(self.bucket_count(axis), dtype=np.int64)
+        shape = [self.sizes[each] if each in inner else 1 for each in AXES]
+        return np.broadcast_to(numbers.reshape(shape), self.ranks.shape)
+
+    # Who fetches
+
+    def delivery(
+        self, axis: str, broadcast_at: Sequence[str] = (), *, stages: str = "ends"
+    ) -> Delivery:
+        """Who fetches which buckets at an axis.
+
+        Args:
+            axis: as for `buckets`.
+            broadcast_at: axes along which the trainer broadcasts: there the first one fetches for
+                its peers.
+            stages: of a pipeline that need data, one of `STAGES`.
+
+        Raises:
+            ConfigurationError: an unknown axis or kind of stages.
+        """
+        fetched_by = np.where(self._needs(stages), self._source(broadcast_at), -1)
+        return Delivery(self.ranks.ravel(), self.bucket_of(axis).ravel(), fetched_by.ravel())
+
+    def fetches(
+        self,
+        place: Place | Mapping[str, int],
+        broadcast_at: Sequence[str] = (),
+        *,
+        stages: str = "ends",
+    ) -> bool:
+        """Whether a client asks for data itself; arguments and errors as for `delivery`."""
+        where = self._where(place)
+        source = self._source(broadcast_at)
+        return bool(((source == self.ranks[where]) & self._needs(stages)).any())
+
+    def source_of(self, place: Place, broadcast_at: Sequence[str] = ()) -> Place:
+        """The client that fetches what this one gets by broadcast; itself if it gets none."""
+        source = self._source(broadcast_at)
+        return self.place(int(source[self._where(place)]))
+
+    # Changes
+
+    def add(self, axis: str, ranks: Sequence[int]) -> ClientPlaceTree:
+        """With one more node along an axis, behind the others.
+
+        Args:
+            ranks: of its clients, the last axis fastest.
+
+        Raises:
+            ConfigurationError: an unknown axis, other than as many ranks as a node has, or ranks
+                that are taken.
+        """
+        check_axis(axis, AXES)
+        where = AXES.index(axis)
+        shape = list(self.ranks.shape)
+        shape[where] = 1
+        given = _as_many(axis, ranks, int(np.prod(shape)))
+        return self._changed(np.concatenate([self.ranks, given.reshape(shape)], axis=where))
+
+    def remove(self, axis: str, node: int) -> ClientPlaceTree:
+        """Without a node of an axis; those behind it move up.
+
+        Raises:
+            ConfigurationError: an unknown axis, no such node, or the last one.
+        """
+        where = self._node(axis, node)
+        if self.ranks.shape[where] == 1:
+            raise ConfigurationError(
+                f"{axis}={node} is the only node along {axis}; without it no client is left"
+            )
+        return self._changed(np.delete(self.ranks, node, axis=where))
+
+    def replace(self, axis: str, node: int, ranks: Sequence[int]) -> ClientPlaceTree:
+        """With other clients in the place of a node's.
+
+        Raises:
+            ConfigurationError: as `add` and `remove`.
+        """
+        where = self._node(axis, node)
+        changed = self.ranks.copy()
+        place = tuple(node if a == where else slice(None) for a in range(len(AXES)))
+        given = _as_many(axis, ranks, changed[place].size)
+        changed[place] = given.reshape(changed[place].shape)
+        return self._changed(changed)
+
+    def _changed(self, ranks: Int64Array) -> ClientPlaceTree:
+        return ClientPlaceTree(ranks, self.version + 1)
+
+    # Outside of memory
+
+    def to_dict(self) -> dict[str, Any]:
+        """Lists and numbers, for JSON. Ranks that count up are told by their first one."""
+        flat = self.ranks.ravel()
+        counting = bool((np.diff(flat) == 1).all())
+        ranks = int(flat[0]) if counting else flat.tolist()
+        return {"sizes": self.sizes, "ranks": ranks, "version": self.version}
+
+    @classmethod
+    def from_dict(cls, given: Mapping[str, Any]) -> ClientPlaceTree:
+        """Of what `to_dict` made."""
+        shape = [given["sizes"][axis] for axis in AXES]
+        ranks = given["ranks"]
+        if isinstance(ranks, int):
+            ranks = np.arange(ranks, ranks + int(np.prod(shape)))
+        return cls(np.asarray(ranks, np.int64).reshape(shape), given["version"])
+
+    # Drawing
+
+    def lines(
+        self, broadcast_at: Sequence[str] = (), *, stages: str = "ends", most: int | None = None
+    ) -> list[str]:
+        """The tree as text, a line for each node. Axes of one rank are left out; a client that does
+        not fetch is marked.
+
+        Args:
+            broadcast_at, stages: as for `delivery`.
+            most: nodes drawn under each node; None for all.
+        """
+        fetches = (self._source(broadcast_at) == self.ranks) & self._needs(stages)
+        return tree_lines(self.ranks, fetches, most)
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines(most=8))
+
+    # Checks and arrays
+
+    def _where(self, place: Place | Mapping[str, int]) -> tuple[int, ...]:
+        if not isinstance(place, Place):
+            for axis in place:
+                check_axis(axis, AXES)
+            place = Place(**place)
+        where = tuple(getattr(place, axis) for axis in AXES)
+        for axis, position, size in zip(AXES, where, self.ranks.shape):
+            if not 0 <= position < size:
+                raise ConfigurationError(
+                    f"{axis}={position} must be from 0 to {size - 1} in the mesh {self.sizes}"
+                )
+        return where
+
+    def _node(self, axis: str, node: int) -> int:
+        check_axis(axis, AXES)
+        self._where({axis: node})
+        return AXES.index(axis)
+
+    def _needs(self, stages: str) -> npt.NDArray[np.bool_]:
+        """[PP, 1, 1, 1] whether a stage needs data."""
+        if stages not in STAGES:
+            raise ConfigurationError(f"stages={stages!r} must be one of {STAGES}")
+        needs = np.full(self.sizes["PP"], stages == "all")
+        needs[0] = True
+        needs[-1] |= stages == "ends"
+        return needs[:, None, None, None]
+
+    def _source(self, broadcast_at: Sequence[str]) -> Int64Array:
+        """[PP, DP, CP, TP] rank of the first client along the axes of a broadcast."""
+        for axis in broadcast_at:
+            check_axis(axis, AXES)
+        first = tuple(slice(0, 1) if axis in broadcast_at else slice(None) for axis in AXES)
+        return np.broadcast_to(self.ranks[first], self.ranks.shape)
+
+
+def _dividing(axis: str) -> tuple[str, ...]:
+    """Axes whose coordinates make up the number of a bucket, outermost first."""
+    if axis == "PP":
+        raise ConfigurationError(
+            "axis='PP' divides nothing: stages of a pipeline work on the same samples; distribute "
+            f"at one of {DIVIDING_AXES}"
+        )
+    check_axis(axis, DIVIDING_AXES)
+    return AXES if axis == WORLD else AXES[1 : AXES.index(axis) + 1]
+
+
+def _as_many(axis: str, ranks: Sequence[int], expected: int) -> Int64Array:
+    given = np.asarray(ranks, np.int64)
+    if given.shape != (expected,):
+        raise ConfigurationError(
+            f"{given.size} ranks for a node along {axis} of {expected} clients; give one rank for "
+            "each"
+        )
+    return given
+
+
+def _check_world(mesh: str, clients: int, world_size: int | None) -> None:
+    if world_size is not None and clients != world_size:
+        raise ConfigurationError(
+            f"{mesh} has {clients} clients and the job {world_size} ranks; make the product of its "
+            "sizes equal to the world size"
+        )

@@ -1,0 +1,136 @@
+"""`Options`: what a `Mixture` is told, checked."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.errors import ConfigurationError
+from evenstep.plan.argument_checks import check_at_least, check_given
+from evenstep.strategy.mixture.curriculum import LengthCurriculum
+from evenstep.strategy.mixture.schedules import Live, Past, PerStep, Schedule
+from evenstep.strategy.mixture.source_queues import UNKNOWN, Admission
+from evenstep.strategy.mixture.stop import ALL_REPEATED, REPEAT
+from evenstep.strategy.mixture.weights import check_names, check_weights
+from evenstep.strategy.sample_table import SampleTable
+
+__all__ = ["Options"]
+
+Int64Array = npt.NDArray[np.int64]
+
+_UNITS = ("samples", "tokens")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Options:
+    """See `Mixture` for what they mean, and for the errors."""
+
+    sources: tuple[str, ...]
+    schedule: Schedule
+    samples_per_step: int | None
+    tokens_per_step: int | None
+    unit: str
+    stop: str
+    """One of the four rules."""
+    curriculum: LengthCurriculum | None
+    modalities: Sequence[str] | None
+    sizes: Mapping[str, int | None]
+    seed: int
+
+    def __post_init__(self) -> None:
+        check_given(seed=self.seed)
+        check_at_least(0, seed=self.seed)
+        if self.seed >= 1 << 64:
+            raise ConfigurationError(f"seed={self.seed} must have at most 64 bits")
+        doubled = sorted(name for name, count in Counter(self.sources).items() if count > 1)
+        if not self.sources or doubled:
+            raise ConfigurationError(
+                f"sources must have names, each another one; {doubled or 'none'} given"
+            )
+        samples, tokens = self.samples_per_step, self.tokens_per_step
+        if (samples is None) == (tokens is None):
+            raise ConfigurationError(
+                f"samples_per_step={samples} and tokens_per_step={tokens}; give one of them: it "
+                "says how much a step draws"
+            )
+        check_at_least(1, samples_per_step=samples, tokens_per_step=tokens)
+        if self.unit not in _UNITS:
+            raise ConfigurationError(f"unit={self.unit!r} must be one of {', '.join(_UNITS)}")
+        if self.curriculum is not None and self.stop == ALL_REPEATED:
+            raise ConfigurationError(
+                f"stop={self.stop!r} ends when each source was read once, and under a curriculum "
+                "samples of one pass come after those of the next; choose all_exhausted or repeat"
+            )
+        self._check_sizes()
+        self._check_schedule()
+
+    def _check_sizes(self) -> None:
+        check_names(self.sizes, self.sources, "sizes")
+        for name, size in self.sizes.items():
+            check_at_least(1, **{f"size of source {name!r}": size})
+        unknown = [name for name in self.sources if self.sizes.get(name) is None]
+        if self.stop == ALL_REPEATED and unknown:
+            raise ConfigurationError(
+                f'stop="{ALL_REPEATED}" must know when a source has been read once, and the size '
+                f"of {unknown[0]!r} is not known; give sizes=, or choose another rule"
+            )
+
+    def _check_schedule(self) -> None:
+        peaks = self.schedule.peaks()
+        if peaks is not None:
+            check_names(peaks, self.sources, "weights")
+        if isinstance(self.schedule, PerStep):
+            self.weights(self.schedule, 0, Past())
+        elif isinstance(self.schedule, Live):
+            check_names(self.schedule.initial, self.sources, "initial weights of Live")
+
+    # What follows from them
+
+    @property
+    def repeats(self) -> bool:
+        """Whether a source that has ended begins again."""
+        return self.stop in (REPEAT, ALL_REPEATED)
+
+    @property
+    def balances(self) -> bool:
+        """Whether what sources gave is held against their weights. Not where weights and steps both
+        count samples: there every draw has the right chances by itself."""
+        return self.unit == "tokens" or self.tokens_per_step is not None
+
+    def weights(self, schedule: Schedule, step: int, past: Past) -> dict[str, float]:
+        """Those of a step, checked."""
+        of = f"weights of step {step:,}"
+        weights = check_weights(schedule.weights(step, past), of)
+        check_names(weights, self.sources, of)
+        return weights
+
+    def admission(self, step: int) -> Admission:
+        """What is drawn at all in a step."""
+        if self.curriculum is None:
+            return Admission(tokens=self.tokens)
+        limit, waiting = self.curriculum.limit(step), self.curriculum.max_waiting
+        return Admission(tokens=self.tokens, limit=limit, max_waiting=waiting)
+
+    def left_of_pass(self, cursors: Int64Array) -> Int64Array:
+        """[sources] samples from these positions to the end of the first pass, or `UNKNOWN`."""
+        known = [self.sizes.get(name) for name in self.sources]
+        sizes = np.array([UNKNOWN if size is None else size for size in known], np.int64)
+        return np.where(sizes == UNKNOWN, UNKNOWN, np.maximum(sizes - cursors, 0))
+
+    def tokens(self, table: SampleTable) -> Int64Array:
+        """[samples] tokens of each."""
+        names = table.lengths if self.modalities is None else self.modalities
+        return table.tokens(name for name in names if name in table.lengths)
+
+    def named(self, values: npt.NDArray[Any]) -> dict[str, Any]:
+        """By name, what is not 0.
+
+        Args:
+            values: [sources]
+        """
+        return {name: value for name, value in zip(self.sources, values.tolist()) if value}

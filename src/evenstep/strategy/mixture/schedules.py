@@ -1,0 +1,211 @@
+"""Schedules: weights of sources by step.
+
+A step is one step of the optimizer, whatever micro-batches it has. Weights are in any unit, and a
+source that a schedule does not name has weight 0. A schedule of your own is any object with
+`Schedule`'s methods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+from evenstep.errors import ConfigurationError
+from evenstep.plan.argument_checks import check_at_least, check_given
+from evenstep.strategy.mixture.weights import Weights, check_weights, normalised
+
+__all__ = ["Constant", "Live", "Past", "PerStep", "Schedule", "Staged", "WarmUp", "as_schedule"]
+
+
+@dataclass(frozen=True)
+class Past:
+    """What a schedule may look back on."""
+
+    weights: Weights | None = None
+    """Of the step before; None before the first."""
+    signals: Mapping[str, Any] = field(default_factory=dict)
+    """What trainers reported last, by name, such as ``loss_by_source``."""
+
+
+@runtime_checkable
+class Schedule(Protocol):
+    """Weights by step, and whom they may concern."""
+
+    def weights(self, step: int, past: Past) -> Weights: ...
+
+    def peaks(self) -> Mapping[str, float] | None:
+        """By name of every source, the largest weight that it ever has; None where only the steps
+        will tell."""
+        ...
+
+
+@dataclass(frozen=True)
+class Constant:
+    """The same weights in every step."""
+
+    mixture: Weights
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "mixture", check_weights(self.mixture, "weights of Constant"))
+
+    def weights(self, step: int, past: Past) -> Weights:
+        return self.mixture
+
+    def peaks(self) -> Mapping[str, float]:
+        return self.mixture
+
+
+@dataclass(frozen=True)
+class Staged:
+    """Weights that hold from a step on until the next stage.
+
+    ``Staged({0: {"web": 1}, 10_000: {"web": 0.6, "code": 0.4}})``. A stage may be a schedule, too.
+    """
+
+    stages: Mapping[int, Weights | Schedule]
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.stages, Mapping) or 0 not in self.stages:
+            raise ConfigurationError(
+                f"stages={self.stages!r} must be a mapping from steps to weights that has step 0"
+            )
+        checked = {}
+        for step in self.stages:
+            check_at_least(0, **{"step of a stage": step})
+        for step in sorted(self.stages):
+            stage = self.stages[step]
+            if isinstance(stage, Mapping):
+                stage = Constant(check_weights(stage, f"weights of the stage from step {step:,}"))
+            elif isinstance(stage, Live):
+                raise ConfigurationError(
+                    f"the stage from step {step:,} is Live, which goes on from its own weights; "
+                    "make one Live, with a function that knows the step"
+                )
+            checked[step] = as_schedule(stage)
+        object.__setattr__(self, "stages", checked)
+
+    def weights(self, step: int, past: Past) -> Weights:
+        begin = max(at for at in self.stages if at <= step)
+        stage = self.stages[begin]
+        assert isinstance(stage, Schedule)
+        return stage.weights(step, past)
+
+    def peaks(self) -> Mapping[str, float] | None:
+        found: dict[str, float] = {}
+        for stage in self.stages.values():
+            assert isinstance(stage, Schedule)
+            peaks = stage.peaks()
+            if peaks is None:
+                return None
+            _raise_to(found, peaks)
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class WarmUp:
+    """From one mixture to another in equal parts of the way. Shares of both, not raw weights, are
+    what is interpolated."""
+
+    start: Weights
+    """Until step `begin`."""
+    end: Weights
+    """From step ``begin + steps`` on."""
+    steps: int
+    begin: int = 0
+
+    def __post_init__(self) -> None:
+        check_given(steps=self.steps, begin=self.begin)
+        check_at_least(1, steps=self.steps)
+        check_at_least(0, begin=self.begin)
+        for name in ("start", "end"):
+            weights = normalised(check_weights(getattr(self, name), f"weights of WarmUp's {name}"))
+            object.__setattr__(self, name, weights)
+
+    def weights(self, step: int, past: Past) -> Weights:
+        way = min(max((step - self.begin) / self.steps, 0.0), 1.0)
+        return {
+            name: (1 - way) * self.start.get(name, 0.0) + way * self.end.get(name, 0.0)
+            for name in self.peaks()
+        }
+
+    def peaks(self) -> Mapping[str, float]:
+        found = dict(self.start)
+        _raise_to(found, self.end)
+        return found
+
+
+@dataclass(frozen=True)
+class PerStep:
+    """Weights that a function of the step gives. It must give the same ones at each call."""
+
+    function: Callable[[int], Weights]
+
+    def __post_init__(self) -> None:
+        if not callable(self.function):
+            raise ConfigurationError(
+                f"function={self.function!r} must be a function from a step to weights"
+            )
+
+    def weights(self, step: int, past: Past) -> Weights:
+        return self.function(step)
+
+    def peaks(self) -> None:
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Live:
+    """Weights that follow what trainers report.
+
+    They are recorded in each step, so that a replay asks neither the function nor the trainers.
+    """
+
+    initial: Weights
+    """Until the first report."""
+    function: Callable[[Weights, Mapping[str, Any]], Weights]
+    """From the last weights and the signals, by the names under which they were reported."""
+    every: int = 1
+    """Steps from one call of the function to the next."""
+
+    def __post_init__(self) -> None:
+        check_given(every=self.every)
+        check_at_least(1, every=self.every)
+        object.__setattr__(self, "initial", check_weights(self.initial, "initial weights of Live"))
+        if not callable(self.function):
+            raise ConfigurationError(
+                f"function={self.function!r} must be a function from the last weights and the "
+                "signals to weights"
+            )
+
+    def weights(self, step: int, past: Past) -> Weights:
+        last = self.initial if past.weights is None else past.weights
+        if not past.signals or step % self.every:
+            return last
+        return self.function(last, past.signals)
+
+    def peaks(self) -> None:
+        return None
+
+
+def as_schedule(given: Any) -> Schedule:
+    """A mapping is `Constant`, a function of the step is `PerStep`.
+
+    Raises:
+        ConfigurationError: it is no schedule at all.
+    """
+    if isinstance(given, Mapping):
+        return Constant(given)
+    if isinstance(given, Schedule) and not isinstance(given, type):
+        return given
+    if callable(given) and not isinstance(given, type):
+        return PerStep(given)
+    raise ConfigurationError(
+        f"schedule={given!r} must be a schedule, a mapping from names of sources to weights, or a "
+        "function from a step to such a mapping"
+    )
+
+
+def _raise_to(found: dict[str, float], peaks: Mapping[str, float]) -> None:
+    for name, value in peaks.items():
+        found[name] = max(found.get(name, 0.0), value)

@@ -1,0 +1,180 @@
+"""`MixtureState`: all that a mixture knows of the steps before, and the form in which it is saved.
+
+A source has a few numbers, by its name, and the metadata of the samples that a curriculum lets
+wait. So sources may be added, and their order be another, when a state is loaded.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.errors import MismatchError
+from evenstep.strategy.mixture.source_queues import Taken
+from evenstep.strategy.sample_table import SampleTable
+
+__all__ = ["MixtureState"]
+
+Int64Array = npt.NDArray[np.int64]
+Float64Array = npt.NDArray[np.float64]
+
+_VERSION = 1
+_SAVED = ("position", "shard", "index", "lengths")
+"""Of each sample that waits."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MixtureState:
+    """Arrays are [sources]."""
+
+    step: int
+    """The next one."""
+    cursors: Int64Array
+    """Positions below are drawn, or wait."""
+    counts: Int64Array
+    """Samples drawn."""
+    tokens: Int64Array
+    """Tokens of these."""
+    balance: Float64Array
+    """Tokens or samples that a source has still to give to have had its share; see `Mixture`."""
+    over: npt.NDArray[np.bool_]
+    """Whether it has ended for good."""
+    waiting: SampleTable
+    """Too long so far, by source and position."""
+    weights: Mapping[str, float] | None
+    """Of the last step."""
+    signals: dict[str, Any]
+    ended: bool
+
+    @classmethod
+    def fresh(cls, sources: Sequence[str]) -> MixtureState:
+        zeros = np.zeros(len(sources), np.int64)
+        return cls(
+            step=0,
+            cursors=zeros,
+            counts=zeros,
+            tokens=zeros,
+            balance=zeros.astype(np.float64),
+            over=zeros.astype(np.bool_),
+            waiting=SampleTable.empty(sources),
+            weights=None,
+            signals={},
+            ended=False,
+        )
+
+    def with_signals(self, signals: Mapping[str, Any]) -> MixtureState:
+        return replace(self, signals=dict(signals))
+
+    def after(
+        self,
+        *,
+        weights: Mapping[str, float],
+        taken: Taken,
+        over: npt.NDArray[np.bool_],
+        counts: Int64Array,
+        tokens: Int64Array,
+        balance: Float64Array,
+        ended: bool,
+    ) -> MixtureState:
+        """The state after one more step."""
+        return replace(
+            self,
+            step=self.step + 1,
+            cursors=taken.cursors,
+            counts=self.counts + counts,
+            tokens=self.tokens + tokens,
+            balance=balance,
+            over=over,
+            waiting=taken.waiting,
+            weights=dict(weights),
+            ended=ended,
+        )
+
+    def to_dict(self, sources: Sequence[str], *, seed: int, unit: str) -> dict[str, Any]:
+        columns = {
+            "cursor": self.cursors.tolist(),
+            "samples": self.counts.tolist(),
+            "tokens": self.tokens.tolist(),
+            "balance": self.balance.tolist(),
+            "over": self.over.tolist(),
+            "waiting": _rows(self.waiting),
+        }
+        return {
+            "version": _VERSION,
+            "seed": seed,
+            "unit": unit,
+            "step": self.step,
+            "ended": self.ended,
+            "weights": None if self.weights is None else dict(self.weights),
+            "signals": copy.deepcopy(self.signals),
+            "sources": {
+                name: dict(zip(columns, row)) for name, row in zip(sources, zip(*columns.values()))
+            },
+        }
+
+    @classmethod
+    def from_dict(
+        cls, given: Mapping[str, Any], sources: Sequence[str], *, seed: int, unit: str
+    ) -> MixtureState:
+        for name, value in (("version", _VERSION), ("seed", seed), ("unit", unit)):
+            if given.get(name) != value:
+                raise MismatchError(
+                    f"the state was saved with {name}={given.get(name)!r}, and this mixture has "
+                    f"{value!r}; load it into a mixture with the same {name}"
+                )
+        saved = given["sources"]
+        missing = [name for name in saved if name not in sources]
+        if missing:
+            raise MismatchError(
+                f"the state has source {missing[0]!r}, and this mixture has not; keep the source, "
+                "with weight 0 if nothing more is to be drawn of it"
+            )
+        fresh = cls.fresh(sources)
+        new = {"cursor": 0, "samples": 0, "tokens": 0, "balance": 0.0, "over": False, "waiting": {}}
+        rows = [saved.get(name, new) for name in sources]
+
+        def column(name: str, dtype: Any) -> npt.NDArray[Any]:
+            return np.array([row[name] for row in rows], dtype)
+
+        return replace(
+            fresh,
+            step=int(given["step"]),
+            cursors=column("cursor", np.int64),
+            counts=column("samples", np.int64),
+            tokens=column("tokens", np.int64),
+            balance=column("balance", np.float64),
+            over=column("over", np.bool_),
+            waiting=_table([row["waiting"] for row in rows], sources),
+            weights=given["weights"],
+            signals=copy.deepcopy(dict(given["signals"])),
+            # With sources that are new, there is something to draw again.
+            ended=bool(given["ended"]) and len(saved) == len(sources),
+        )
+
+
+def _rows(waiting: SampleTable) -> list[dict[str, Any]]:
+    """[sources] columns of the samples that wait of each; of none, nothing."""
+    counts = waiting.counts()
+    rows: list[dict[str, Any]] = [{} for _ in counts]
+    ends = counts.cumsum()
+    for source in np.flatnonzero(counts):
+        saved = waiting[ends[source] - counts[source] : ends[source]].to_dict()
+        rows[source] = {name: saved[name] for name in _SAVED}
+    return rows
+
+
+def _table(rows: Sequence[Mapping[str, Any]], sources: Sequence[str]) -> SampleTable:
+    """Of what `_rows` made."""
+    tables = [
+        SampleTable.from_dict(
+            {**saved, "source": [source] * len(saved["position"]), "sources": sources}
+        )
+        for source, saved in enumerate(rows)
+        if saved
+    ]
+    return SampleTable.concatenate(tables or [SampleTable.empty(sources)])

@@ -1,0 +1,41 @@
+"""The paper's two strategies in primitives: Algorithms 1 and 2."""
+
+from __future__ import annotations
+
+from evenstep.strategy.graph import DGraph
+from evenstep.strategy.loading_plan import LoadingPlan
+from evenstep.strategy.sample_costs import CostFunction
+
+__all__ = ["llm_balance", "vlm_balance"]
+
+
+def llm_balance(graph: DGraph, cost: CostFunction, *modality: str, axis: str = "DP") -> LoadingPlan:
+    """Algorithm 1: micro-batches by greedy bin packing, dealt to the buckets at `axis` in turn,
+    heaviest first.
+
+    Args:
+        graph: with the samples of the step.
+        cost: of a sample, by its tokens.
+        modality: that the model works on, "text" where none is named.
+    """
+    graph = graph.modality(*modality or ("text",))
+    graph = graph.distribute(axis).cost(cost)
+    graph = graph.balance("greedy", level="intra")
+    graph = graph.balance("round_robin", level="inter")
+    return graph.plan()
+
+
+def vlm_balance(
+    graph: DGraph, backbone_cost: CostFunction, encoder_cost: CostFunction
+) -> LoadingPlan:
+    """Algorithm 2: images by greedy bin packing to every client, for the encoder; image and text
+    tokens together as in Algorithm 1, for the backbone.
+
+    The images of one sample stay together, as metadata has one length for each modality.
+    """
+    encoder = graph.modality("image").distribute("WORLD").cost(encoder_cost)
+    encoder = encoder.balance("greedy", level="intra")
+    backbone = graph.modality("text", "image").distribute("DP").cost(backbone_cost)
+    backbone = backbone.balance("greedy", level="intra")
+    backbone = backbone.balance("round_robin", level="inter")
+    return backbone.plan(subplans={"encoder": encoder})

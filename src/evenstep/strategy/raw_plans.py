@@ -1,0 +1,236 @@
+"""What planner, loaders and constructors are told, for those who program them directly.
+
+`summary_buffer` is what a planner may look at, `plan_raw` makes a plan of decisions taken
+elsewhere, and `loader_do_plan` and `constructor_do_plan` are the shares of a plan that one loader
+and one constructor carry out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.errors import ConfigurationError
+from evenstep.strategy.assignment import Assignment
+from evenstep.strategy.loading_plan import LoadingPlan
+from evenstep.strategy.mesh import ClientPlaceTree
+from evenstep.strategy.plan_builder import bound_for
+from evenstep.strategy.sample_costs import Costs
+from evenstep.strategy.sample_table import SampleTable
+
+__all__ = [
+    "BufferSummary",
+    "ConstructorWork",
+    "LoaderWork",
+    "constructor_do_plan",
+    "loader_do_plan",
+    "plan_raw",
+    "summary_buffer",
+]
+
+Int64Array = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BufferSummary:
+    """What is buffered of a source."""
+
+    source: str
+    samples: int
+    first: int
+    """Position of the first buffered sample; 0 where there is none."""
+    last: int
+    """And of the last; -1 where there is none."""
+    tokens: Mapping[str, int]
+    """By modality."""
+    longest: Mapping[str, int]
+    """By modality, the longest sample."""
+
+
+def summary_buffer(buffered: SampleTable) -> dict[str, BufferSummary]:
+    """For each source by name, what is buffered of it."""
+    order = buffered.source.argsort(kind="stable")
+    counts = buffered.counts()
+    bounds = np.append(0, counts.cumsum())
+    summaries = {}
+    for number, name in enumerate(buffered.sources):
+        rows = order[bounds[number] : bounds[number + 1]]
+        positions = buffered.position[rows]
+        lengths = {modality: column[rows] for modality, column in buffered.lengths.items()}
+        summaries[name] = BufferSummary(
+            source=name,
+            samples=len(rows),
+            first=int(positions.min()) if len(rows) else 0,
+            last=int(positions.max()) if len(rows) else -1,
+            tokens={modality: int(column.sum()) for modality, column in lengths.items()},
+            longest={modality: int(column.max(initial=0)) for modality, column in lengths.items()},
+        )
+    return summaries
+
+
+def plan_raw(
+    samples: SampleTable,
+    tree: ClientPlaceTree,
+    axis: str,
+    bucket: npt.ArrayLike,
+    micro_batch: npt.ArrayLike,
+    order: npt.ArrayLike | None = None,
+    *,
+    micro_batches: int,
+    modality: Sequence[str] = (),
+    costs: npt.ArrayLike | None = None,
+    max_tokens: int | None = None,
+    **fields: Any,
+) -> LoadingPlan:
+    """A plan of decisions taken elsewhere, held to what every plan promises.
+
+    Args:
+        samples: of the step, those that were carried here first.
+        tree, axis: as for `DGraph`.
+        bucket, micro_batch: [samples] where each goes, both -1 for one that is carried.
+        order: [samples] place in the micro-batch; None is as the samples come.
+        micro_batches: of each bucket.
+        modality: whose lengths count as tokens; may be left out where there is one.
+        costs: [samples] of each; None is its tokens.
+        max_tokens: that a micro-batch holds, where that is limited.
+        fields: others of `LoadingPlan`, such as ``step``, ``broadcast_at`` or ``weights``.
+
+    Raises:
+        ConfigurationError: columns that do not match, a number out of range, places with gaps, a
+            micro-batch over `max_tokens`, or an empty one.
+    """
+    buckets = tree.bucket_count(axis)
+    where, which = np.asarray(bucket, np.int64), np.asarray(micro_batch, np.int64)
+    place = _as_they_come(where, which) if order is None else np.asarray(order, np.int64)
+    names = bound_for(tuple(modality), samples)
+    given = samples.tokens(names) if costs is None else np.asarray(costs)
+    columns = {"bucket": where, "micro_batch": which, "order": place, "costs": given}
+    for name, column in columns.items():
+        if column.shape != (len(samples),):
+            raise ConfigurationError(
+                f"{name} of shape {column.shape} must have one entry for each of {len(samples):,} "
+                "samples"
+            )
+    assignment = Assignment.of(where, which, place, buckets=buckets, micro_batches=micro_batches)
+    assignment.check()
+    read: Costs = given.astype(np.float64 if given.dtype.kind == "f" else np.int64)  # type: ignore[assignment]
+    plan = LoadingPlan(
+        **{"step": 0, **fields},
+        samples=samples,
+        tree=tree,
+        axis=axis,
+        assignment=assignment,
+        costs=read,
+        modality=names,
+        max_tokens=max_tokens,
+    )
+    held = assignment.sums(plan.tokens)
+    if max_tokens is not None and held.max() > max_tokens:
+        b, k = divmod(int(held.argmax()), micro_batches)
+        raise ConfigurationError(
+            f"micro-batch {k} of bucket {b} holds {held[b, k]:,} tokens, over max_tokens="
+            f"{max_tokens:,}; move samples, or carry some with bucket -1"
+        )
+    empty = np.flatnonzero(np.diff(assignment.offsets) == 0)
+    if len(empty):
+        b, k = divmod(int(empty[0]), micro_batches)
+        raise ConfigurationError(
+            f"micro-batch {k} of bucket {b} is empty: its ranks would leave the others waiting; "
+            "give it a sample, or all buckets fewer micro-batches"
+        )
+    return plan
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class LoaderWork:
+    """What a Source Loader does in a step."""
+
+    step: int
+    rows: Int64Array
+    """[n] of the plan, by source and position: the order in which samples are read."""
+    samples: SampleTable
+    """[n] the same samples. To be prepared and staged; those with bucket -1 stay buffered."""
+    bucket: Int64Array
+    """[n] whose constructor gets it, -1 for a sample that is carried."""
+    subplans: Mapping[str, Int64Array]
+    """By name, [n] the bucket in the subplan; -1 where the sample is no work for it."""
+
+
+def loader_do_plan(plan: LoadingPlan, sources: Sequence[str]) -> LoaderWork:
+    """The share of a plan of the loader that owns these sources.
+
+    Raises:
+        ConfigurationError: a source that the plan does not know.
+    """
+    samples = plan.samples
+    unknown = [name for name in sources if name not in samples.sources]
+    if unknown:
+        raise ConfigurationError(
+            f"source {unknown[0]!r} is none of the {len(samples.sources)} sources of the plan"
+        )
+    owned = np.isin(np.array(samples.sources), list(sources))
+    rows = np.flatnonzero(owned[samples.source])
+    rows = rows[np.lexsort((samples.position[rows], samples.source[rows]))]
+    return LoaderWork(
+        step=plan.step,
+        rows=rows,
+        samples=samples[rows],
+        bucket=plan.assignment.bucket[rows].astype(np.int64),
+        subplans={
+            name: subplan.assignment.bucket[rows].astype(np.int64)
+            for name, subplan in plan.subplans.items()
+        },
+    )
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ConstructorWork:
+    """What the Data Constructor of a bucket does in a step."""
+
+    step: int
+    bucket: int
+    micro_batches: tuple[Int64Array, ...]
+    """Rows of the plan in each micro-batch, in order."""
+    samples: tuple[SampleTable, ...]
+    """The same samples."""
+    sources: tuple[str, ...]
+    """Whose loaders have staged something for it."""
+    fetched_by: Int64Array
+    """Global ranks of the clients that will ask for it."""
+    shards: int
+    """Context-parallel ranks that share each micro-batch, 1 where samples are distributed at CP or
+    below: there each rank has its own."""
+
+
+def constructor_do_plan(plan: LoadingPlan, bucket: int) -> ConstructorWork:
+    """The share of a plan of one bucket's constructor; of a subplan likewise.
+
+    Raises:
+        ConfigurationError: there is no such bucket.
+    """
+    members = tuple(plan.assignment.members(bucket, k) for k in range(plan.micro_batches))
+    present = np.unique(plan.samples.source[np.concatenate(members)])
+    return ConstructorWork(
+        step=plan.step,
+        bucket=bucket,
+        micro_batches=members,
+        samples=tuple(plan.samples[rows] for rows in members),
+        sources=tuple(plan.samples.sources[number] for number in present.tolist()),
+        fetched_by=plan.delivery.clients_of(bucket),
+        shards=plan.tree.sizes["CP"] if plan.axis == "DP" else 1,
+    )
+
+
+def _as_they_come(bucket: Int64Array, micro_batch: Int64Array) -> Int64Array:
+    """[samples] place in the micro-batch, in the order of the samples; -1 as in `bucket`."""
+    rows = np.lexsort((np.arange(len(bucket)), micro_batch, bucket))
+    fresh = np.ones(len(rows), np.bool_)
+    fresh[1:] = (np.diff(bucket[rows]) != 0) | (np.diff(micro_batch[rows]) != 0)
+    starts = np.maximum.accumulate(np.where(fresh, np.arange(len(rows)), 0))
+    order = np.empty(len(rows), np.int64)
+    order[rows] = np.arange(len(rows)) - starts
+    return np.where(bucket < 0, -1, order)

@@ -1,0 +1,96 @@
+"""Sketches of Hugging Face data sets, from a folder or from the hub."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from evenstep.errors import ConfigurationError
+from evenstep.tools.advise.columns import default_column
+from evenstep.tools.advise.length_sample import Sketch
+from evenstep.tools.advise.parquet_sample import add_column
+from evenstep.tools.advise.token_counter import Counter, Progress
+from evenstep.tools.advise.tokenizer import CountTokens
+from evenstep.tools.simulate import DISTRIBUTIONS
+from evenstep.tools.simulate.lengths import pick_column
+
+__all__ = ["sketch_dataset"]
+
+_BATCH = 1024
+
+
+def sketch_dataset(
+    data: str,
+    split: str,
+    subset: str | None,
+    column: str | None,
+    count_tokens: CountTokens | None,
+    size: int | None,
+    random: np.random.Generator,
+    progress: Progress | None,
+) -> Sketch:
+    """See `draw_sketch`. Of the hub's data sets the whole split is downloaded."""
+    if column is None and not Path(data).exists():
+        data, _, named = data.partition(":")
+        column = named or None
+    dataset = _load(data, split, subset)
+    names = dataset.column_names
+    name = pick_column(column or default_column(names, text=count_tokens is not None), names, data)
+    where = f"{data}:{name}"
+    total = len(dataset)
+    if not total:
+        raise ConfigurationError(f"{where} holds no samples")
+    whole = size is None or size >= total
+    rows = np.arange(total) if whole else np.sort(random.choice(total, size, replace=False))
+    drawn = dataset.select_columns([name]).with_format("arrow")
+    if not whole:
+        drawn = drawn.select(rows)
+    counter = Counter(where, count_tokens, total=len(rows), progress=progress)
+    at = 0
+    for table in drawn.iter(batch_size=_BATCH):
+        values = table.column(name).combine_chunks()
+        add_column(counter, values, rows[at : at + len(values)])
+        at += len(values)
+    lengths = counter.finish()
+    return Sketch.measured(where, lengths, total, "rows drawn at random")
+
+
+def _load(data: str, split: str, subset: str | None) -> Any:
+    try:
+        import datasets
+    except ImportError as error:
+        raise ImportError(
+            f"{data} is not a file evenstep reads; if it is a Hugging Face data set, reading it "
+            "needs datasets: pip install 'evenstep[hub]'"
+        ) from error
+    folder = Path(data).is_dir()
+    try:
+        if folder:
+            loaded = datasets.load_from_disk(data)
+            if isinstance(loaded, datasets.DatasetDict):
+                return loaded[_split(split, loaded, data)]
+            return loaded
+        return datasets.load_dataset(data, subset, split=split)
+    except ConfigurationError:
+        raise
+    except Exception as error:  # many kinds: network, authorisation, files, versions
+        first = (str(error).splitlines() or [""])[0]
+        kind = f"{type(error).__name__}: {first}"
+        if folder:
+            raise ConfigurationError(
+                f"{data} cannot be read as a folder that save_to_disk wrote ({kind})"
+            ) from error
+        raise ConfigurationError(
+            f"no data called {data!r}: not a file or folder here, not one of "
+            f"{', '.join(DISTRIBUTIONS)}, and the Hugging Face hub did not give it ({kind})"
+        ) from error
+
+
+def _split(split: str, loaded: Any, data: str) -> str:
+    if split not in loaded:
+        raise ConfigurationError(
+            f"{data} has no split {split!r}: give --split with one of {', '.join(loaded)}"
+        )
+    return split

@@ -1,0 +1,141 @@
+"""From what a user names to a sketch of it.
+
+Every sample is equally likely to be drawn, whatever its length; that rules out drawing by position
+in bytes, which would favour long lines. So files are read once from end to end, but only the drawn
+samples are parsed and tokenized, which is what takes time. A big Parquet file is the exception: see
+`evenstep.tools.advise.parquet_sample`.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+
+from evenstep.errors import ConfigurationError
+from evenstep.plan.argument_checks import check_at_least
+from evenstep.plan.groups.groups import generator
+from evenstep.tools.advise.hub_sample import sketch_dataset
+from evenstep.tools.advise.jsonl_sample import draw_lines, field_of
+from evenstep.tools.advise.length_sample import Sketch
+from evenstep.tools.advise.parquet_sample import sketch_parquet
+from evenstep.tools.advise.token_counter import Counter, Progress
+from evenstep.tools.advise.tokenizer import CountTokens, load_tokenizer
+from evenstep.tools.simulate import DISTRIBUTIONS, load_lengths, sample_lengths
+from evenstep.tools.simulate.lengths import PARQUET, existing_file
+
+__all__ = ["SKETCH", "draw_sketch"]
+
+SKETCH = 4000
+"""Samples drawn by default."""
+
+_DRAW = 20  # last word of the random key, so that no other use of the seed draws the same numbers
+_JSON_LINES = re.compile(r"(?P<path>.*\.(?:jsonl|ndjson)(?:\.gz)?)(?::(?P<column>.*))?")
+_OTHER_FILE = re.compile(r".*\.(?:csv|tsv|txt|json|gz|zst|arrow|bin|idx|tar|pt|npz)")
+
+
+def draw_sketch(
+    data: str,
+    *,
+    column: str | None = None,
+    tokenizer: str | None = None,
+    size: int | None = SKETCH,
+    seed: int = 0,
+    split: str | None = None,
+    subset: str | None = None,
+    progress: Progress | None = None,
+) -> Sketch:
+    """Draws a sketch of `data`.
+
+    Args:
+        data: ``FILE.npy`` of lengths, ``FILE.parquet[:COLUMN]``, ``FILE.jsonl[:COLUMN]`` (also
+            ``.jsonl.gz``), a folder that Hugging Face ``save_to_disk`` wrote, a data set on its
+            hub, or a name in `DISTRIBUTIONS`.
+        column: instead of ``:COLUMN``. Integers are lengths, lists of integers count their
+            elements, text is tokenized. By default ``input_ids``, or ``text`` if there is a
+            `tokenizer`, or the only column.
+        tokenizer: see `load_tokenizer`; needed for text.
+        size: samples to draw; None takes all.
+        seed: decides which.
+        split, subset: of a Hugging Face data set; None takes "train", and the only subset.
+
+    Raises:
+        ConfigurationError: no such data, column or tokenizer; samples without a usable length; or
+            an argument that `data` has no use for.
+        ImportError: a package is missing that reading `data` needs.
+    """
+    check_at_least(1, size=size)
+    check_at_least(0, seed=seed)
+    random = generator(seed, _DRAW)
+    lengths_alone = data in DISTRIBUTIONS or data.endswith(".npy")
+    parquet, lines = PARQUET.fullmatch(data), _JSON_LINES.fullmatch(data)
+    if lengths_alone:
+        _refuse(f"{data} is lengths alone", column=column, tokenizer=tokenizer)
+    if lengths_alone or parquet is not None or lines is not None:
+        _refuse(f"{data} is no Hugging Face data set", split=split, subset=subset)
+    if data in DISTRIBUTIONS:
+        return _of_distribution(data, size, seed)
+    if data.endswith(".npy"):
+        return Sketch.choose(data, load_lengths(data), size, random)
+    count_tokens = None if tokenizer is None else load_tokenizer(tokenizer)
+    if parquet is not None:
+        path, named = existing_file(parquet["path"]), parquet["column"]
+        wanted = _one(column, named)
+        return sketch_parquet(path, wanted, count_tokens, size, random, progress)
+    if lines is not None:
+        path, named = existing_file(lines["path"]), lines["column"]
+        return _of_lines(path, _one(column, named), count_tokens, size, random, progress)
+    if Path(data).is_file() or (_OTHER_FILE.fullmatch(data) and not Path(data).is_dir()):
+        raise ConfigurationError(
+            f"cannot read {data}: give FILE.npy, FILE.parquet, FILE.jsonl, a Hugging Face data set "
+            f"or one of {', '.join(DISTRIBUTIONS)}"
+        )
+    return sketch_dataset(
+        data, split or "train", subset, column, count_tokens, size, random, progress
+    )
+
+
+def _refuse(why: str, **options: str | None) -> None:
+    for name, value in options.items():
+        if value is not None:
+            raise ConfigurationError(f"{why}, which --{name} {value} is not for; leave it out")
+
+
+def _one(column: str | None, named: str | None) -> str | None:
+    if column and named and column != named:
+        raise ConfigurationError(f"two columns: --column {column} and :{named}; give one")
+    return column or named or None
+
+
+def _of_distribution(name: str, size: int | None, seed: int) -> Sketch:
+    if size is None:
+        raise ConfigurationError(f"{name} is a distribution without end: say how many to draw")
+    return Sketch(
+        name=name,
+        lengths=sample_lengths(name, size, seed),
+        total=None,
+        longest=DISTRIBUTIONS[name].longest,
+        how="drawn from the distribution, stratum by stratum",
+    )
+
+
+def _of_lines(
+    path: Path,
+    column: str | None,
+    count_tokens: CountTokens | None,
+    size: int | None,
+    random: np.random.Generator,
+    progress: Progress | None,
+) -> Sketch:
+    drawn, total = draw_lines(path, size, random)
+    if not drawn:
+        raise ConfigurationError(f"{path} holds no samples")
+    field = field_of(drawn[0], column, text=count_tokens is not None, path=path)
+    counter = Counter(f"{path}:{field}", count_tokens, total=len(drawn), progress=progress)
+    counter.add(
+        [line.get(field, path) for line in drawn], [line.number for line in drawn], row="line"
+    )
+    lengths = counter.finish()
+    how = "lines drawn at random from the whole file"
+    return Sketch.measured(f"{path}:{field}", lengths, total, how)

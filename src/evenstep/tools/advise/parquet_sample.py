@@ -1,0 +1,140 @@
+"""Sketches of Parquet files.
+
+A column of integers is read whole: it is small, and then number and longest sample are known. Of
+text and lists only those row groups are read that hold drawn samples, a batch at a time. A file of
+many row groups is drawn in two stages: `_ROW_GROUPS` times one, as likely as it has rows, then rows
+of these in equal parts. Where neighbours in the file are alike, as in a file sorted by source, such
+a sketch is less certain than its ranges say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.errors import ConfigurationError
+from evenstep.tools.advise.columns import default_column
+from evenstep.tools.advise.length_sample import Sketch
+from evenstep.tools.advise.token_counter import Counter, Progress
+from evenstep.tools.advise.tokenizer import CountTokens
+from evenstep.tools.simulate.lengths import load_lengths, open_parquet, pick_column
+
+__all__ = ["add_column", "draw_rows", "sketch_parquet"]
+
+Int64Array = npt.NDArray[np.int64]
+
+_ROW_GROUPS = 128
+_BATCH = 1024  # rows
+
+
+def sketch_parquet(
+    path: Path,
+    column: str | None,
+    count_tokens: CountTokens | None,
+    size: int | None,
+    random: np.random.Generator,
+    progress: Progress | None,
+) -> Sketch:
+    """See `draw_sketch`."""
+    with open_parquet(path) as file:
+        import pyarrow as arrow
+
+        names = file.schema_arrow.names
+        name = pick_column(
+            column or default_column(names, text=count_tokens is not None), names, path
+        )
+        where = f"{path}:{name}"
+        kind = file.schema_arrow.field(name).type
+        if not arrow.types.is_integer(kind):
+            return _by_row_group(file, name, where, count_tokens, size, random, progress)
+    return Sketch.choose(where, load_lengths(where), size, random)
+
+
+def _by_row_group(
+    file: Any,
+    column: str,
+    where: str,
+    count_tokens: CountTokens | None,
+    size: int | None,
+    random: np.random.Generator,
+    progress: Progress | None,
+) -> Sketch:
+    rows = np.array([file.metadata.row_group(g).num_rows for g in range(file.num_row_groups)])
+    total = int(rows.sum())
+    if not total:
+        raise ConfigurationError(f"{where} holds no samples")
+    chosen, groups = draw_rows(rows, size, random)
+    counter = Counter(where, count_tokens, total=len(chosen), progress=progress)
+    for first, values in _batches(file, column, rows, groups):
+        begin, end = np.searchsorted(chosen, [first, first + len(values)])
+        if end > begin:
+            mine = chosen[begin:end]
+            add_column(counter, values.take(mine - first), mine)
+    lengths = counter.finish()
+    how = "rows drawn at random from the whole file"
+    if len(groups) < np.count_nonzero(rows):
+        how = f"rows drawn at random from {len(groups)} of {len(rows):,} row groups"
+    return Sketch.measured(where, lengths, total, how)
+
+
+def draw_rows(
+    rows: Int64Array, size: int | None, random: np.random.Generator
+) -> tuple[Int64Array, Int64Array]:
+    """Which rows of a file to measure.
+
+    Args:
+        rows: [row groups] rows in each.
+        size: rows to draw; None takes all.
+
+    Returns:
+        The rows drawn, by number in the file, and the row groups that hold them, both increasing.
+    """
+    total = int(rows.sum())
+    ends = np.cumsum(rows)
+    if size is None or size >= total:
+        return np.arange(total), np.flatnonzero(rows)
+    if np.count_nonzero(rows) <= _ROW_GROUPS:
+        chosen = np.sort(random.choice(total, size, replace=False))
+        return chosen, np.unique(np.searchsorted(ends, chosen, side="right"))
+    times = random.multinomial(_ROW_GROUPS, rows / total)
+    groups = np.flatnonzero(times)
+    # Equal parts: that big groups hold more of the samples is in how often they were drawn.
+    shares = np.minimum(times[groups] * -(-size // _ROW_GROUPS), rows[groups])
+    chosen = np.concatenate(
+        [
+            ends[g] - rows[g] + np.sort(random.choice(int(rows[g]), int(share), replace=False))
+            for g, share in zip(groups, shares)
+        ]
+    )
+    return chosen[np.sort(random.permutation(len(chosen))[:size])], groups
+
+
+def _batches(
+    file: Any, column: str, rows: Int64Array, groups: Int64Array
+) -> Iterator[tuple[int, Any]]:
+    """(number of the first row, arrow array) pairs."""
+    begins = np.cumsum(rows) - rows
+    for group in groups.tolist():
+        at = int(begins[group])
+        for batch in file.iter_batches(_BATCH, row_groups=[group], columns=[column]):
+            yield at, batch.column(0)
+            at += batch.num_rows
+
+
+def add_column(counter: Counter, values: Any, rows: Int64Array) -> None:
+    """Measures an arrow array whose elements stand in `rows`."""
+    import pyarrow as arrow
+    from pyarrow import compute
+
+    kind = values.type
+    if arrow.types.is_dictionary(kind):
+        values, kind = values.dictionary_decode(), kind.value_type
+    lists = arrow.types.is_list(kind) or arrow.types.is_large_list(kind)
+    if lists and arrow.types.is_integer(kind.value_type):
+        # Their ids are never made Python objects; an absent list stays absent, and is refused.
+        values = compute.list_value_length(values)
+    counter.add(values.to_pylist(), rows.tolist())

@@ -1,0 +1,203 @@
+"""Which settings to begin with, from stated rules.
+
+No rule here knows the hardware. `max_tokens` is where a search for the fastest budget begins: ODB
+(section 4) sweeps upward from two to four times the mean length; a budget below the longest sample
+would refuse samples. Whether a budget fits the memory, and which is fastest, only runs on the
+accelerator tell.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.cost import Cost
+from evenstep.errors import ConfigurationError
+from evenstep.plan.argument_checks import check_at_least
+from evenstep.plan.lengths import Lengths
+from evenstep.plan.policies.by_name import PolicyOptions
+from evenstep.plan.policy import Policy
+from evenstep.tools.advise.length_sample import Sketch
+
+__all__ = ["Recommendation", "Setup", "code_for", "set_up"]
+
+_STEP = 256  # budgets are multiples of it
+_MEANS = 4
+_GROUPS = 64  # groups that a window should hold, so that each finds samples of its length
+_SMALLEST_BUFFER, _LARGEST_BUFFER = 1024, 4096
+_DOUBLINGS, _MANY = 3, 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """The numbers that all policies are compared with."""
+
+    max_tokens: int
+    """Token budget of one group on one rank."""
+    target_tokens: int | None
+    """What `Even`'s groups should come to, where that is much less."""
+    buffer_size: int
+    batch_size: int
+    """Of policies with a fixed number of samples; by default what fits `max_tokens` however long
+    they are."""
+    longest: int
+    """Longest sample known of."""
+    sweep: tuple[int, ...]
+    """Budgets to try on the accelerator, upward, until memory is full or speed no longer rises."""
+    reasons: tuple[str, ...]
+    """How each number was found."""
+
+    def options(self, cost: Cost, lengths: npt.NDArray[np.int64]) -> PolicyOptions:
+        """What policies are built from, where `lengths` are those of the epoch, by identity."""
+        return PolicyOptions(
+            max_tokens=self.max_tokens,
+            target_tokens=self.target_tokens,
+            batch_size=self.batch_size,
+            cost=cost,
+            lengths=Lengths(lengths),
+        )
+
+    @property
+    def to_try(self) -> str:
+        """What no rule can tell, in a sentence."""
+        sweep = ", ".join(f"{tokens:,}" for tokens in self.sweep)
+        return (
+            f"Only the accelerator can tell whether max_tokens={self.max_tokens:,} fits its "
+            f"memory, and which budget is fastest: try {sweep} with evenstep tune, and take the "
+            "smallest that is nearly as fast as the fastest."
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recommendation:
+    """What to write in a training script."""
+
+    policy: str
+    """By its name on the command line."""
+    code: str
+    reason: str
+
+
+def set_up(
+    sketch: Sketch,
+    *,
+    world_size: int,
+    max_tokens: int | None = None,
+    buffer_size: int | None = None,
+    batch_size: int | None = None,
+) -> Setup:
+    """The numbers to compare with: those given, and rules for the others.
+
+    Raises:
+        ConfigurationError: samples are longer than `max_tokens`.
+    """
+    check_at_least(1, world_size=world_size, max_tokens=max_tokens)
+    check_at_least(1, buffer_size=buffer_size, batch_size=batch_size)
+    longest = sketch.longest or int(sketch.lengths.max())
+    mean = float(sketch.lengths.mean())
+    reasons = []
+    if max_tokens is None:
+        max_tokens = _rounded_up(max(longest, _MEANS * mean))
+        whose = "sample" if sketch.longest else "sample of the sketch"
+        reasons.append(
+            f"max_tokens: {_MEANS} x the mean length of {mean:,.0f}, but no less than the longest "
+            f"{whose} of {longest:,}, rounded up to a multiple of {_STEP}"
+        )
+    elif longest > max_tokens:
+        over = int((sketch.lengths > max_tokens).sum())
+        raise ConfigurationError(
+            f"the longest sample has {longest:,} tokens, over max_tokens={max_tokens:,} (as have "
+            f"{over:,} of the {len(sketch.lengths):,} samples drawn), and would be refused in "
+            f"training; raise --max-tokens, or truncate in the dataset and give --max-length "
+            f"{max_tokens}"
+        )
+    else:
+        reasons.append("max_tokens: as given")
+    if buffer_size is None:
+        buffer_size, reason = _buffer(max_tokens / mean, sketch.total, world_size)
+        reasons.append(reason)
+    else:
+        reasons.append("buffer_size: as given")
+    target_tokens = None
+    wanted = _rounded_up(mean * max(_MEANS, buffer_size / _GROUPS))
+    if 2 * wanted <= max_tokens:
+        target_tokens = wanted
+        reasons.append(
+            f"target_tokens: so that a window holds {_GROUPS} groups; max_tokens itself would be "
+            f"{max_tokens / mean:,.0f} samples of mean length, and {buffer_size:,} are buffered"
+        )
+    if batch_size is None:
+        batch_size = max(1, max_tokens // longest)
+        reasons.append(
+            f"batch_size of policies with fixed batches: {max_tokens:,} // {longest:,}, the most "
+            "samples that fit max_tokens however long they are"
+        )
+    else:
+        reasons.append("batch_size of policies with fixed batches: as given")
+    return Setup(
+        max_tokens=max_tokens,
+        target_tokens=target_tokens,
+        buffer_size=buffer_size,
+        batch_size=batch_size,
+        longest=longest,
+        sweep=_sweep(max_tokens, mean),
+        reasons=tuple(reasons),
+    )
+
+
+def _sweep(max_tokens: int, mean: float) -> tuple[int, ...]:
+    """Doublings, as far as groups of `_MANY` samples of mean length; one of them at least."""
+    doubled = [max_tokens * 2**k for k in range(1, _DOUBLINGS + 1)]
+    return (max_tokens, doubled[0], *(tokens for tokens in doubled[1:] if tokens <= _MANY * mean))
+
+
+def _rounded_up(tokens: float) -> int:
+    return int(-(-tokens // _STEP)) * _STEP
+
+
+def _buffer(samples_per_group: float, total: int | None, world_size: int) -> tuple[int, str]:
+    wanted = _SMALLEST_BUFFER
+    while wanted < min(_GROUPS * samples_per_group, _LARGEST_BUFFER):
+        wanted *= 2
+    share = None if total is None else max(1, total // world_size)
+    if share is not None and share < wanted:
+        return share, f"buffer_size: all {share:,} samples of a rank, fewer than {wanted:,}"
+    return wanted, (
+        f"buffer_size: room for about {_GROUPS} groups of {samples_per_group:,.0f} samples, as a "
+        f"power of two from {_SMALLEST_BUFFER:,} to {_LARGEST_BUFFER:,}"
+    )
+
+
+def code_for(policy: Policy, buffer_size: int) -> str:
+    """Python that builds a loader with `policy`."""
+    given = []
+    for f in dataclasses.fields(policy):  # type: ignore[arg-type]
+        value = getattr(policy, f.name)
+        default = f.default
+        if f.default_factory is not dataclasses.MISSING:
+            default = f.default_factory()
+        if value != default:
+            given.append(f"{f.name}={_literal(value)}")
+    name = type(policy).__name__
+    lines = [
+        "import evenstep",
+        "",
+        "loader = evenstep.DataLoader(",
+        "    dataset,",
+        f"    policy=evenstep.{name}({', '.join(given)}),",
+        f"    buffer_size={buffer_size},",
+        "    shuffle=True,",
+        "    num_workers=4,",
+        *(["    collate_fn=evenstep.PackCollator(),"] if policy.packed else []),
+        ")",
+    ]
+    return "\n".join(lines)
+
+
+def _literal(value: object) -> str:
+    if isinstance(value, (bool, int, float, str)) or value is None:
+        return repr(value)
+    return f"evenstep.{value!r}"  # a cost: a dataclass of plain values

@@ -1,0 +1,130 @@
+"""What a sketch says about the lengths of the data, and how certain that is.
+
+The ranges are bootstrapped: the sketch is drawn anew from itself many times, and each figure's
+spread is taken over these. They cannot know of samples so rare that the sketch has none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.plan.groups.groups import generator
+from evenstep.tools.advise.figure_range import Range, percentiles, spread
+from evenstep.tools.advise.length_sample import Sketch
+
+__all__ = ["Summary", "return_on_investment", "summarize"]
+
+Int64Array = npt.NDArray[np.int64]
+
+_REPLICATES = 200
+_RESAMPLED = 4_000_000  # lengths drawn at most: a few seconds and no more memory than one replicate
+_BOOTSTRAP = 21  # last word of the random key, so that no two uses of the seed draw the same
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """Figures of the lengths, in tokens where nothing else is said."""
+
+    mean: Range
+    median: Range
+    p95: Range
+    p99: Range
+    cv: Range
+    """Standard deviation over mean."""
+    short: Range
+    """f_s: the share of samples shorter than a quarter of `max_tokens` (ODB, section 4)."""
+    short_at_twice_mean: Range
+    """f_s for a budget of twice the mean length, where ODB's search for one begins."""
+    longest: int
+    """Of the sketch."""
+    shortest: int
+    max_tokens: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """Numbers and ranges by name."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {
+            name: value.as_dict() if isinstance(value, Range) else value
+            for name, value in values.items()
+        }
+
+
+def summarize(sketch: Sketch, max_tokens: int, seed: int = 0) -> Summary:
+    """Figures of `sketch`, with f_s for a budget of `max_tokens`."""
+    lengths = sketch.lengths
+    values = _figures(lengths, max_tokens)
+    scale = spread(len(lengths), sketch.total)
+    ranges = [Range.exact(value) for value in values]
+    if scale:
+        random = generator(seed, _BOOTSTRAP)
+        count = max(20, min(_REPLICATES, _RESAMPLED // len(lengths)))
+        drawn = [
+            _figures(lengths[random.integers(len(lengths), size=len(lengths))], max_tokens)
+            for _ in range(count)
+        ]
+        ranges = [
+            percentiles(value, replicates, scale, floor=0.0)
+            for value, replicates in zip(values, np.array(drawn).T)
+        ]
+    mean, median, p95, p99, cv, short, short_at_twice_mean = ranges
+    return Summary(
+        mean=mean,
+        median=median,
+        p95=p95,
+        p99=p99,
+        cv=cv,
+        short=short,
+        short_at_twice_mean=short_at_twice_mean,
+        longest=int(lengths.max()),
+        shortest=int(lengths.min()),
+        max_tokens=max_tokens,
+    )
+
+
+def _figures(lengths: Int64Array, max_tokens: int) -> list[float]:
+    mean = float(lengths.mean())
+    quantiles = np.quantile(lengths, [0.5, 0.95, 0.99]).tolist()
+    return [
+        mean,
+        *quantiles,
+        float(lengths.std()) / mean,
+        float((lengths < max_tokens / 4).mean()),
+        float((lengths < mean / 2).mean()),
+    ]
+
+
+def return_on_investment(summary: Summary) -> tuple[str, str]:
+    """ODB's screen (section 4): a word and a sentence that says what it rests on.
+
+    The word is ``high``, ``small`` or ``moderate``. CV below 0.3 is called small too.
+    """
+    cv, short = summary.cv.value, summary.short.value
+    if cv >= 0.8 or short > 0.2:
+        reasons = [
+            *([f"CV {cv:.2f} is at least 0.8"] if cv >= 0.8 else []),
+            *([f"f_s {short:.2f} is over 0.2"] if short > 0.2 else []),
+        ]
+        meaning = (
+            f"{' and '.join(reasons)}: lengths vary so much, or so many samples are short, that "
+            "forming batches by length is expected to gain much"
+        )
+        if cv < 0.8:
+            start = summary.short_at_twice_mean.value
+            meaning += (
+                f". But f_s grows with max_tokens: with twice the mean length it is {start:.2f}. "
+                "Rely on the predictions rather than on this screen"
+            )
+        return "high", meaning
+    if cv <= 0.5:
+        return "small", (
+            f"CV {cv:.2f} is at most 0.5 and f_s {short:.2f} at most 0.2: samples are alike, and "
+            "the gain is expected to be smaller and to depend on the model"
+        )
+    return "moderate", (
+        f"CV {cv:.2f} is between 0.5 and 0.8 and f_s {short:.2f} at most 0.2: between the two "
+        "regimes that the screen tells apart"
+    )

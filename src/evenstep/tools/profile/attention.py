@@ -1,0 +1,323 @@
+"""Measures attention over (queries, keys) and makes an `AttentionLatency` of it.
+
+A grid of shapes fills the table; other shapes, between its points, are measured only to say how
+well the model predicts what it has not seen. Shapes are timed from the smallest on, and what would
+not fit in the time or memory left is left out: the table then has there what it has for as many
+queries of the nearest number of keys. So it does where there are more queries than keys, which is
+no fragment.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from evenstep.context_parallel.latency import BACKWARD, FORWARD, AttentionLatency, Table
+from evenstep.errors import ConfigurationError
+from evenstep.plan.argument_checks import check_at_least
+from evenstep.plan.sharding.attention_tiles import causal_tiles
+from evenstep.tools.profile.attention_kernels import AttentionKernel, Heads
+from evenstep.tools.profile.device import Device, choose_device
+from evenstep.tools.profile.timer import Timing, time_in_turn
+from evenstep.tools.tune.diagnosis import ran_out_of_memory
+
+__all__ = [
+    "AttentionProfile",
+    "FragmentMeasurement",
+    "fit_latency",
+    "fragment_shapes",
+    "measure_attention",
+    "this_device",
+]
+
+Progress = Callable[[int, int], None]
+"""Of (done, total) shapes."""
+TimeShape = Callable[["FragmentMeasurement", float, float], tuple[Timing, Timing]]
+"""Forward, and both passes, of (shape, share, limit), both in seconds."""
+
+_QUERIES = (16, 32, 64, 128, 256, 512, 1024, 4096, 16_384)
+_KEYS = (64, 128, 256, 512, 2048, 8192, 32_768, 131_072)
+_CALLS = 6
+"""A shape runs both passes about this often at least."""
+_LEAST_SHARE = 0.01
+"""Of all the time, for one shape."""
+_LEAST_COMPUTING = 0.1
+"""Of a call's time, however long a launch takes: below, a difference of two times is noise."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FragmentMeasurement:
+    """Equal fragments in one call of a kernel."""
+
+    queries: int
+    keys: int
+    fragments: int = 1
+    held_out: bool = False
+    """Not in the table: measured to compare with the prediction."""
+    outcome: str = "ok"
+    """"ok", "out of memory" or "skipped"."""
+    forward: Timing | None = None
+    """Of the call."""
+    both: Timing | None = None
+    """Forward and backward."""
+
+    @property
+    def seconds(self) -> tuple[float, float] | None:
+        """Forward and backward, of the call. None where it was not measured."""
+        if self.forward is None or self.both is None:
+            return None
+        ahead = min(self.forward.seconds, (1 - _LEAST_COMPUTING) * self.both.seconds)
+        return ahead, self.both.seconds - ahead
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionProfile:
+    """A model, and what it was made from."""
+
+    latency: AttentionLatency
+    measurements: tuple[FragmentMeasurement, ...]
+
+    def predicted(self, measured: FragmentMeasurement) -> float:
+        """Seconds of the call, forward and backward, by the model."""
+        shape = (np.array([measured.queries]), np.array([measured.keys]))
+        seconds = measured.fragments * float(self.latency(*shape)[0])
+        if self.latency.launches == "rank":
+            seconds += self.latency.forward_launch + self.latency.backward_launch
+        return seconds
+
+    def error(self, measured: FragmentMeasurement) -> float | None:
+        """Of the prediction, relative to what was measured: positive where it is too high."""
+        if measured.both is None:
+            return None
+        return self.predicted(measured) / measured.both.seconds - 1
+
+    @property
+    def held_out_errors(self) -> list[float]:
+        """Of all shapes that are not in the table, sign left out, ascending."""
+        errors = [self.error(m) for m in self.measurements if m.held_out]
+        return sorted(abs(error) for error in errors if error is not None)
+
+    def as_dict(self) -> dict[str, Any]:
+        """What the file has beside the model."""
+        errors = self.held_out_errors
+        return {
+            "held_out": len(errors),
+            "median_error": float(np.median(errors)) if errors else None,
+            "worst_error": errors[-1] if errors else None,
+            "shapes": [
+                {**asdict(m), "predicted": self.predicted(m), "error": self.error(m)}
+                for m in self.measurements
+            ],
+        }
+
+    def save(self, path: str | Path) -> None:
+        """Writes a file for `evenstep.context_parallel.latency.load_latency`."""
+        self.latency.save(path, measured=self.as_dict())
+
+
+def this_device() -> str:
+    """The name by which files of this machine's device are known: `load_latency(device=...)`."""
+    return str(choose_device())
+
+
+def fragment_shapes(
+    kernel: AttentionKernel, max_length: int, *, quick: bool = False
+) -> list[FragmentMeasurement]:
+    """The shapes to measure, by the pairs of a call, ascending: a grid, and between its points
+    those that are held out.
+
+    Args:
+        max_length: most keys, at least 1,024.
+        quick: half as many points on each axis, and fewer shapes held out.
+
+    Raises:
+        ConfigurationError: `max_length` is too small.
+    """
+    check_at_least(1024, max_length=max_length)
+    queries, keys = (_points(all_, kernel.tile, max_length, quick) for all_ in (_QUERIES, _KEYS))
+    grid = {(q, k) for q in queries for k in keys if q <= k}
+    between = [
+        (round((q * more_q) ** 0.5), round((k * more_k) ** 0.5))
+        for q, more_q in pairwise(queries)
+        for k, more_k in pairwise(keys)
+    ]
+    between = [shape for shape in between if shape[0] <= shape[1] and shape not in grid]
+    # From the smallest to the largest, evenly.
+    between.sort(key=lambda shape: shape[0] * shape[1])
+    count = min(6 if quick else 12, len(between))
+    held_out = {between[round(i)] for i in np.linspace(0, len(between) - 1, count)}
+    shapes = [
+        FragmentMeasurement(
+            queries=q, keys=k, fragments=kernel.fragments(q, k), held_out=(q, k) in held_out
+        )
+        for q, k in grid | held_out
+    ]
+    return sorted(shapes, key=lambda s: (s.fragments * s.queries * s.keys, s.queries, s.keys))
+
+
+def measure_attention(
+    kernel: AttentionKernel,
+    heads: Heads,
+    *,
+    device: Device,
+    dtype: str,
+    max_length: int,
+    seconds: float = 60.0,
+    quick: bool = False,
+    progress: Progress | None = None,
+) -> AttentionProfile:
+    """Times a kernel and fits the model.
+
+    Args:
+        device, dtype: as `choose_device` and `choose_dtype` give them.
+        max_length: most keys of a fragment.
+        seconds: for all shapes together, about.
+        quick: fewer shapes.
+        progress: called with (done, total) shapes.
+
+    Raises:
+        ConfigurationError: an argument is out of range, or there was too little time for a model.
+    """
+    if not 0 < seconds < float("inf"):
+        raise ConfigurationError(f"seconds={seconds} must be positive and finite")
+    shapes = fragment_shapes(kernel, max_length, quick=quick)
+
+    def time_shape(shape: FragmentMeasurement, share: float, limit: float) -> tuple[Timing, Timing]:
+        passes = kernel.passes(shape.queries, shape.keys, shape.fragments, heads, device, dtype)
+        for run in passes:
+            run()  # loads libraries, compiles and chooses, which is the time of no shape
+        forward, both = time_in_turn(
+            passes, synchronize=device.synchronize, share=share, limit=limit
+        )
+        return forward, both
+
+    begin = time.perf_counter()
+    smallest = FragmentMeasurement(queries=1, keys=1)
+    forward, both = time_shape(smallest, 0.02 * seconds, seconds)
+    launch = replace(smallest, forward=forward, both=both)
+    left = seconds - (time.perf_counter() - begin)
+    measured = measure_shapes(shapes, time_shape, seconds=left, progress=progress)
+    like = AttentionLatency(
+        heads=heads.heads,
+        kv_heads=heads.kv_heads,
+        head_size=heads.head_size,
+        tile=kernel.tile,
+        launches=kernel.launches,
+        device=str(device),
+        kernel=kernel.name,
+        dtype=dtype,
+        versions=kernel.versions,
+        queries=(1, 2),
+        keys=(1, 2),
+        forward_tflops=((1.0, 1.0), (1.0, 1.0)),
+        backward_tflops=((1.0, 1.0), (1.0, 1.0)),
+    )
+    return AttentionProfile(
+        latency=fit_latency(measured, launch, like), measurements=tuple(measured)
+    )
+
+
+def measure_shapes(
+    shapes: Sequence[FragmentMeasurement],
+    time_shape: TimeShape,
+    *,
+    seconds: float,
+    progress: Progress | None = None,
+    clock: Callable[[], float] = time.perf_counter,
+) -> list[FragmentMeasurement]:
+    """Times `shapes`, which come in the order of their pairs, as far as time and memory allow.
+
+    Returns:
+        One for each; exceptions other than for want of memory are raised.
+    """
+    begin = clock()
+    found: list[FragmentMeasurement] = []
+    known = 0.0
+    counts = [shape.fragments * shape.queries * shape.keys for shape in shapes]
+    for index, (shape, pairs) in enumerate(zip(shapes, counts)):
+        left = seconds - (clock() - begin)
+        if left <= 0 or _CALLS * known * pairs > left:
+            found.append(replace(shape, outcome="skipped"))
+        else:
+            try:
+                share = max(left * pairs / sum(counts[index:]), _LEAST_SHARE * seconds)
+                forward, both = time_shape(shape, share, left)
+                found.append(replace(shape, forward=forward, both=both))
+                known = both.seconds / pairs  # seconds per pair; of larger shapes it is less
+            except Exception as error:
+                if not ran_out_of_memory(error):
+                    raise
+                found.append(replace(shape, outcome="out of memory"))
+        if found[-1].outcome == "out of memory":
+            # Not in the handler: there the exception still holds the frames, and they the tensors.
+            gc.collect()
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
+        if progress is not None:
+            progress(index + 1, len(shapes))
+    return found
+
+
+def fit_latency(
+    measurements: Sequence[FragmentMeasurement],
+    launch: FragmentMeasurement,
+    like: AttentionLatency,
+) -> AttentionLatency:
+    """The model of what was measured.
+
+    Args:
+        measurements: those held out are not used.
+        launch: of the smallest fragment there is.
+        like: has the tile, heads and names of the model; its table is replaced.
+
+    Raises:
+        ConfigurationError: shapes of fewer than two numbers of queries and of keys were measured.
+    """
+    timed = [(m, m.seconds) for m in measurements if not m.held_out]
+    cells = {(m.queries, m.keys): (m, seconds) for m, seconds in timed if seconds is not None}
+    queries, keys = (tuple(sorted({cell[axis] for cell in cells})) for axis in (0, 1))
+    if len(queries) < 2 or len(keys) < 2 or launch.seconds is None:
+        raise ConfigurationError(
+            f"{len(cells)} shapes of {len(queries)} numbers of queries and {len(keys)} of keys "
+            "were measured, and a table needs two of each; give more time"
+        )
+
+    def table(which: int, per_pair: int) -> Table:
+        known: dict[int, dict[int, float]] = {row: {} for row in queries}
+        for m, seconds in cells.values():
+            start, end = np.array([m.keys - m.queries]), np.array([m.keys])
+            tiles = m.fragments * int(causal_tiles(start, end, like.tile)[0])
+            operations = per_pair * like.heads * like.head_size * tiles * like.tile**2
+            spent = max(seconds[which] - launches[which], _LEAST_COMPUTING * seconds[which])
+            known[m.queries][m.keys] = operations / spent / 1e12
+
+        def nearest(row: Mapping[int, float], column: int) -> float:
+            return row[min(row, key=lambda measured: abs(np.log(measured / column)))]
+
+        return tuple(tuple(nearest(known[row], column) for column in keys) for row in queries)
+
+    launches = launch.seconds
+    return replace(
+        like,
+        queries=queries,
+        keys=keys,
+        forward_tflops=table(0, FORWARD),
+        backward_tflops=table(1, BACKWARD),
+        forward_launch=launches[0],
+        backward_launch=launches[1],
+    )
+
+
+def _points(points: Sequence[int], tile: int, longest: int, quick: bool) -> list[int]:
+    inside = [point for point in points if tile <= point < longest]
+    if quick:
+        inside = inside[::-1][1::2][::-1]
+    return [*inside, longest]

@@ -1,0 +1,140 @@
+"""The back ends of `evenstep.context_parallel`, as they run on the fragments of a rank, to be timed.
+
+Each is given a plan whose last rank holds so many equal fragments, the last queries of documents of
+so many keys; the other rank holds the rest. A back end that computes all fragments of a rank
+in one launch gets so many that a GPU is full, as a rank's are; another one gets one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import numpy as np
+import torch
+
+from evenstep.context_parallel.kernels import BACKENDS, check_backend, kernel_of, pick_backend
+from evenstep.errors import ConfigurationError
+from evenstep.plan.argument_checks import check_at_least
+from evenstep.plan.sharding import Sharding
+from evenstep.plan.sharding.attention_tiles import TILE
+from evenstep.tools.profile.device import DTYPES, Device
+
+__all__ = ["AttentionKernel", "Heads", "choose_kernel", "equal_fragments"]
+
+Pass = Callable[[], object]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Heads:
+    """What a GPU computes of every fragment."""
+
+    heads: int
+    head_size: int
+    kv_heads: int | None = None
+    """Fewer than `heads` for grouped-query attention; None is as many."""
+
+    def __post_init__(self) -> None:
+        check_at_least(1, heads=self.heads, head_size=self.head_size, kv_heads=self.kv_heads)
+        if self.heads % self.key_heads:
+            raise ConfigurationError(f"kv_heads={self.kv_heads} must divide heads={self.heads}")
+
+    @property
+    def key_heads(self) -> int:
+        return self.heads if self.kv_heads is None else self.kv_heads
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionKernel:
+    """One back end, on one device."""
+
+    name: str
+    launches: str
+    """"rank" or "fragment", as of `AttentionLatency`."""
+    tile: int
+    most_queries: int = 16_384
+    """In a call of several fragments: enough to fill a GPU."""
+    most_keys: int = 1 << 20
+    """In a call of several fragments, so that they fit in memory."""
+
+    @property
+    def versions(self) -> tuple[tuple[str, str], ...]:
+        """(package, version) of PyTorch, and of what else the back end may come from."""
+        packages = ["torch", *{"flash": ["flash-attn"], "flex": ["triton"]}.get(self.name, [])]
+        return tuple((name, found) for name in packages if (found := _version(name)))
+
+    def fragments(self, queries: int, keys: int) -> int:
+        """How many are timed in one call."""
+        if self.launches == "fragment":
+            return 1
+        return max(1, min(self.most_queries // queries, self.most_keys // keys))
+
+    def passes(
+        self, queries: int, keys: int, fragments: int, heads: Heads, device: Device, dtype: str
+    ) -> tuple[Pass, Pass]:
+        """Forward, and forward and backward, of so many fragments on values of their own."""
+        plan = equal_fragments(queries, keys, fragments)
+        kernel = kernel_of(self.name, plan, plan.ranks - 1, torch.device(device.kind))
+        generator = torch.Generator(device.kind).manual_seed(0)
+
+        def random(tokens: int, count: int) -> torch.Tensor:
+            like: dict[str, Any] = {"device": device.kind, "dtype": DTYPES[dtype]}
+            return torch.randn(tokens, count, heads.head_size, generator=generator, **like)
+
+        query, gradient = (random(fragments * queries, heads.heads) for _ in range(2))
+        key, value = (random(len(kernel.rows), heads.key_heads) for _ in range(2))
+        inputs = (query, key, value)
+        for tensor in inputs:
+            tensor.requires_grad_()
+        scale = heads.head_size**-0.5
+
+        def forward() -> object:
+            return kernel(query, key, value, scale)
+
+        def both() -> object:
+            return torch.autograd.grad(kernel(query, key, value, scale), inputs, gradient)
+
+        return forward, both
+
+
+def equal_fragments(queries: int, keys: int, fragments: int) -> Sharding:
+    """A plan for two ranks, of documents of `keys` tokens: the last `queries` of each are one
+    fragment on the last rank, and the rest is on the other."""
+    documents = np.arange(fragments)
+    before = keys - queries
+    first = documents if before else documents[:0]
+    return Sharding(
+        lengths=np.full(fragments, keys),
+        document=np.concatenate([first, documents]),
+        start=np.repeat([0, before], [len(first), fragments]),
+        end=np.repeat([before, keys], [len(first), fragments]),
+        offsets=np.array([0, len(first), len(first) + fragments]),
+        method="per-sequence",
+    )
+
+
+def choose_kernel(wanted: str, device: Device, dtype: str) -> AttentionKernel:
+    """The back end called `wanted`; of "auto" the one that `evenstep.context_parallel` would take.
+
+    Raises:
+        ConfigurationError: another name, or it does not run here, or not with this dtype.
+    """
+    if wanted not in BACKENDS:
+        raise ConfigurationError(f"kernel={wanted!r} must be one of {', '.join(BACKENDS)}")
+    where = torch.device(device.kind)
+    check_backend(wanted, where)
+    name = pick_backend(wanted, where, DTYPES[dtype], trains=True)
+    if name == "sdpa":
+        # PyTorch's kernel for CPUs has tiles of other sizes, and computes few rows as few.
+        tile = 1 if device.kind == "cpu" else TILE
+        return AttentionKernel(name=name, launches="fragment", tile=tile)
+    return AttentionKernel(name=name, launches="rank", tile=TILE)
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

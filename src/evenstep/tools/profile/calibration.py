@@ -1,0 +1,193 @@
+"""The calibration file: what was measured, on what, and the cost that follows from it.
+
+JSON, to be read by people too. It is written for one model on one device; the coefficients are of
+the whole model, measurements of one of its layers. A digest over all of it tells a file that was
+damaged or edited, which would balance a training wrongly without a word.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from evenstep.cost import FittedCost
+from evenstep.errors import ConfigurationError
+from evenstep.files import MeasuredFile
+from evenstep.tools.profile.device import Device
+from evenstep.tools.profile.layer_fit import PartFits, fit_parts
+from evenstep.tools.profile.layer_measure import LengthMeasurement
+from evenstep.tools.profile.model_shape import ModelShape
+from evenstep.tools.profile.timer import Timing
+
+__all__ = ["Calibration", "load_calibration", "read_calibration"]
+
+_FILE = MeasuredFile(
+    format="evenstep calibration",
+    name="calibration",
+    version=1,
+    again="make it anew with evenstep profile",
+    by_hand="To change coefficients by hand, use evenstep.FittedCost",
+)
+
+logger = logging.getLogger("evenstep")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calibration:
+    """Measurements of one layer of a model on a device."""
+
+    shape: ModelShape
+    device: Device
+    dtype: str
+    torch: str
+    """Version of PyTorch."""
+    measurements: tuple[LengthMeasurement, ...]
+    """With outcomes other than ok: lengths for which memory or time did not suffice."""
+    fits: PartFits
+
+    @classmethod
+    def of(
+        cls,
+        measurements: Sequence[LengthMeasurement],
+        *,
+        shape: ModelShape,
+        device: Device,
+        dtype: str,
+        torch: str,
+    ) -> Calibration:
+        """Fits coefficients to what `measure_layer` has measured.
+
+        Raises:
+            ConfigurationError: fewer than four lengths could be measured.
+        """
+        timed = [(m.length, m.attention, m.rest) for m in measurements if m.attention and m.rest]
+        others = [f"{m.length:,}: {m.outcome} ({m.detail})" for m in measurements if not m.rest]
+        try:
+            fits = fit_parts(
+                [length for length, _, _ in timed],
+                [attention.seconds for _, attention, _ in timed],
+                [rest.seconds for _, _, rest in timed],
+            )
+        except ConfigurationError as error:
+            raise ConfigurationError("; ".join([str(error), *others])) from error
+        return cls(
+            shape=shape,
+            device=device,
+            dtype=dtype,
+            torch=str(torch),  # PyTorch's own is of a subclass
+            measurements=tuple(measurements),
+            fits=fits,
+        )
+
+    @property
+    def cost(self) -> FittedCost:
+        """Of the whole model, in seconds."""
+        return self.fits.cost(self.shape.layers)
+
+    @property
+    def linear(self) -> float | None:
+        """Tokens of the document whose attention costs as much as everything else: what
+        ``Workload(linear=...)`` takes. None where attention was too little to be seen."""
+        return _linear(self.fits)
+
+    @property
+    def linear_range(self) -> tuple[float | None, float | None]:
+        """`linear` where attention took as long as the upper quartile of its repeats and the rest
+        as long as the lower one of its own, and the other way round."""
+        timed = [
+            (m.length, m.attention, m.rest) for m in self.measurements if m.attention and m.rest
+        ]
+        lengths = [length for length, _, _ in timed]
+        low = fit_parts(lengths, [a.high for _, a, _ in timed], [r.low for _, _, r in timed])
+        high = fit_parts(lengths, [a.low for _, a, _ in timed], [r.high for _, _, r in timed])
+        return _linear(low), _linear(high)
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest document measured."""
+        return max(m.length for m in self.measurements if m.outcome == "ok")
+
+    def fitted(self, length: int) -> float:
+        """Seconds that the fit gives one layer at `length`."""
+        cost = self.fits.cost(1)
+        return cost.per_group + length * (cost.per_token + length * cost.per_pair)
+
+    def error(self, measurement: LengthMeasurement) -> float | None:
+        """Of the fit, relative to what was measured: positive where the fit is too high."""
+        if measurement.attention is None or measurement.rest is None:
+            return None
+        seconds = measurement.attention.seconds + measurement.rest.seconds
+        return self.fitted(measurement.length) / seconds - 1
+
+    def as_dict(self) -> dict[str, Any]:
+        """The JSON object of the file. Seconds of measurements are of one layer."""
+        return _FILE.content(self._values())
+
+    def write(self, path: str | os.PathLike[str]) -> None:
+        """Writes the file, whole or not at all."""
+        _FILE.write(path, self._values())
+
+    def _values(self) -> dict[str, Any]:
+        return {
+            "device": asdict(self.device),
+            "torch": self.torch,
+            "dtype": self.dtype,
+            "shape": asdict(self.shape),
+            "coefficients": asdict(self.cost),
+            "linear": self.linear,
+            "linear_range": list(self.linear_range),
+            "layer_fits": {name: list(values) for name, values in asdict(self.fits).items()},
+            "measurements": [
+                {**asdict(m), "fitted": self.fitted(m.length), "error": self.error(m)}
+                for m in self.measurements
+            ],
+        }
+
+
+def read_calibration(path: str | os.PathLike[str]) -> Calibration:
+    """All that `Calibration.write` has written.
+
+    Raises:
+        ConfigurationError: there is no such file, another program or version wrote it, or it has
+            changed since.
+    """
+    content = _FILE.read(path)
+    fits = {name: tuple(values) for name, values in content["layer_fits"].items()}
+    return Calibration(
+        shape=ModelShape(**content["shape"]),
+        device=Device(**content["device"]),
+        dtype=content["dtype"],
+        torch=content["torch"],
+        measurements=tuple(map(_measurement, content["measurements"])),
+        fits=PartFits(**fits),
+    )
+
+
+def load_calibration(path: str | os.PathLike[str]) -> FittedCost:
+    """The cost of a model as `evenstep profile` measured it, in seconds. Logs on what device.
+
+    Raises:
+        ConfigurationError: there is no such file, another program or version wrote it, or it has
+            changed since.
+    """
+    calibration = read_calibration(path)
+    logger.info("%s: measured on %s, %s", path, calibration.device, calibration.dtype)
+    return calibration.cost
+
+
+def _linear(fits: PartFits) -> float | None:
+    cost = fits.cost(1)
+    return cost.per_token / cost.per_pair if cost.per_pair > 0 else None
+
+
+def _measurement(content: dict[str, Any]) -> LengthMeasurement:
+    return LengthMeasurement(
+        length=content["length"],
+        outcome=content["outcome"],
+        detail=content["detail"],
+        attention=content["attention"] and Timing(**content["attention"]),
+        rest=content["rest"] and Timing(**content["rest"]),
+    )

@@ -1,0 +1,163 @@
+"""Where a simulation's lengths come from: a file of recorded lengths, or a named distribution."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.errors import ConfigurationError
+from evenstep.plan.argument_checks import check_at_least
+from evenstep.plan.groups.groups import generator
+from evenstep.plan.lengths import MAX_LENGTH
+from evenstep.tools.simulate.distributions import DISTRIBUTIONS, sample_lengths
+
+__all__ = [
+    "PARQUET",
+    "check_lengths",
+    "existing_file",
+    "load_lengths",
+    "open_parquet",
+    "pick_column",
+]
+
+Int64Array = npt.NDArray[np.int64]
+
+PARQUET = re.compile(r"(?P<path>.*\.parquet)(?::(?P<column>.*))?")
+"""``FILE.parquet`` or ``FILE.parquet:COLUMN``."""
+
+_TOO_LONG = MAX_LENGTH + 1
+
+
+def load_lengths(spec: str, *, samples: int | None = None, seed: int = 0) -> Int64Array:
+    """Lengths named by `spec`.
+
+    Args:
+        spec: ``FILE.npy``, ``FILE.parquet:COLUMN`` or a name in `DISTRIBUTIONS`.
+        samples: how many are wanted. Needed for a distribution. Of a file that holds more, that
+            many are chosen at random and kept in the file's order; of one that holds fewer, all
+            are returned. None takes the whole file.
+        seed: decides which are drawn or chosen.
+
+    Returns:
+        [samples] int64 lengths in tokens, all positive.
+
+    Raises:
+        ConfigurationError: no such name, file or column; or lengths that are not integers, not
+            positive, or none at all.
+        ImportError: a Parquet file without pyarrow (``pip install 'evenstep[cli]'``).
+    """
+    check_at_least(1, samples=samples)
+    if spec in DISTRIBUTIONS:
+        if samples is None:
+            raise ConfigurationError(f"{spec} is a distribution: say how many samples to draw")
+        return sample_lengths(spec, samples, seed)
+    lengths = check_lengths(_read(spec), spec)
+    if samples is None or samples >= len(lengths):
+        return lengths
+    chosen = generator(seed).choice(len(lengths), samples, replace=False)
+    return lengths[np.sort(chosen)]
+
+
+def existing_file(path: str) -> Path:
+    """`path`, which must be a file, or `ConfigurationError`."""
+    if not Path(path).is_file():
+        raise ConfigurationError(f"there is no file {path}")
+    return Path(path)
+
+
+def pick_column(column: str | None, names: Sequence[str], where: object) -> str:
+    """`column`, which must be one of `names`, or `ConfigurationError`."""
+    if column in names:
+        assert column is not None
+        return column
+    asked = f"no column {column!r} in {where}." if column else f"which column of {where}?"
+    raise ConfigurationError(f"{asked} Write {where}:COLUMN with one of {', '.join(names)}")
+
+
+@contextmanager
+def open_parquet(path: Path) -> Iterator[Any]:
+    """The file as a `pyarrow.parquet.ParquetFile`.
+
+    Raises:
+        ConfigurationError: it cannot be read, now or inside the block.
+        ImportError: pyarrow is not installed.
+    """
+    try:
+        import pyarrow as arrow
+        import pyarrow.parquet as parquet
+    except ImportError as error:
+        raise ImportError(f"reading {path} needs pyarrow: pip install 'evenstep[cli]'") from error
+    try:
+        with parquet.ParquetFile(path) as file:
+            yield file
+    except (arrow.ArrowInvalid, OSError) as error:
+        raise ConfigurationError(f"{path} cannot be read as a Parquet file: {error}") from error
+
+
+def check_lengths(values: npt.NDArray[Any], spec: str) -> Int64Array:
+    """`values` as [samples] int64 lengths.
+
+    Raises:
+        ConfigurationError: not one dimension of integers, none at all, or one out of range.
+    """
+    if values.ndim != 1:
+        raise ConfigurationError(f"{spec} has shape {values.shape}; lengths are one dimension")
+    if not len(values):
+        raise ConfigurationError(f"{spec} holds no lengths")
+    if values.dtype.kind not in "iu":
+        raise _not_integers(spec, values.dtype)
+    for bad, limit in ((values < 1, "at least 1"), (values >= _TOO_LONG, f"below {_TOO_LONG:,}")):
+        if bad.any():
+            first = int(np.argmax(bad))
+            raise ConfigurationError(
+                f"{spec} has {int(bad.sum()):,} lengths that are not {limit}, the first of them "
+                f"{values[first]} at position {first}; remove these samples first"
+            )
+    return values.astype(np.int64)
+
+
+def _read(spec: str) -> npt.NDArray[Any]:
+    parquet = PARQUET.fullmatch(spec)
+    if parquet is not None:
+        return _read_parquet(existing_file(parquet["path"]), parquet["column"])
+    if spec.endswith(".npy"):
+        path = existing_file(spec)
+        try:
+            array: npt.NDArray[Any] = np.load(path, allow_pickle=False)
+        except (ValueError, EOFError, OSError) as error:
+            raise ConfigurationError(f"{spec} cannot be read as a .npy array: {error}") from error
+        return array
+    raise ConfigurationError(
+        f"unknown lengths {spec!r}: give FILE.npy, FILE.parquet:COLUMN or one of "
+        f"{', '.join(DISTRIBUTIONS)}"
+    )
+
+
+def _read_parquet(path: Path, column: str | None) -> npt.NDArray[Any]:
+    with open_parquet(path) as file:
+        import pyarrow as arrow
+
+        schema = file.schema_arrow
+        name = pick_column(column, schema.names, path)
+        kind = schema.field(name).type
+        if not arrow.types.is_integer(kind):
+            raise _not_integers(f"{path}:{name}", kind)
+        values = file.read(columns=[name]).column(name)
+    if values.null_count:
+        raise ConfigurationError(
+            f"{path}:{name} has {values.null_count:,} empty values; every sample needs a length"
+        )
+    array: npt.NDArray[Any] = values.to_numpy()
+    return array
+
+
+def _not_integers(spec: str, kind: object) -> ConfigurationError:
+    return ConfigurationError(
+        f"{spec} holds {kind}; lengths are integers, the tokens of each sample"
+    )

@@ -1,0 +1,272 @@
+"""What a training step takes under 4D parallelism, predicted: WLB-LLM's section 6 without its GPUs.
+
+From the inside out, as imbalance propagates (section 3.1):
+
+1. A layer over a micro-batch: attention of the slowest context-parallel rank, by a latency model;
+   matrix products, element-wise operations and collectives, which are linear in the tokens of a
+   rank. Nothing overlaps within a layer.
+2. A pass over a stage: its layers one after the other.
+3. A data-parallel rank: 1F1B over its micro-batches in the order given, each pass with its own
+   time.
+4. The step: the slowest data-parallel rank, then gradients are summed.
+
+Optimizer, embeddings, logits and loading are left out. Everything here is a prediction; its
+constants are those of `end_to_end_setting`, its attention that of an `AttentionLatency`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.context_parallel.latency import AttentionLatency
+from evenstep.context_parallel.latency_default import default_latency
+from evenstep.errors import ConfigurationError
+from evenstep.plan.packing.document_cost import Workload
+from evenstep.plan.pipeline.micro_batch_order import order_micro_batches, share_micro_batches
+from evenstep.plan.pipeline.schedule import PipelineSchedule
+from evenstep.plan.sharding import Sharding, shard_per_document
+from evenstep.plan.sharding.adaptive import shard
+from evenstep.plan.sharding.kernel_latency import KernelLatency
+from evenstep.tools.simulate.cluster_assumptions import Cluster, Setting
+from evenstep.tools.simulate.packing_run import Trained
+
+__all__ = ["SHARDINGS", "MicroBatches", "StepModel"]
+
+Int64Array = npt.NDArray[np.int64]
+Float64Array = npt.NDArray[np.float64]
+
+SHARDINGS = ("per-sequence", "per-document", "hybrid")
+"""Ways to share a micro-batch out to context-parallel ranks. The first two are the paper's."""
+
+_BYTES = 2
+"""Of a bf16 element."""
+_LONG_PASS = 2.0
+"""Backward over forward, of matrix products and element-wise operations."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MicroBatches:
+    """What was packed, as lists of lengths.
+
+    Every iteration has `per_iteration` of them; where fewer were packed, the others are empty.
+    """
+
+    documents: Sequence[Int64Array]
+    """[iterations x per_iteration] lengths of the documents of each, in the order of the sequence;
+    empty where there is none."""
+    per_iteration: int
+
+    @classmethod
+    def of(cls, trained: Trained, per_iteration: int) -> MicroBatches:
+        """Of what a packer made, from the first iteration to the last."""
+        if not len(trained.length):
+            raise ConfigurationError("nothing was trained on; give more documents")
+        first = int(trained.iteration.min())
+        place = (trained.iteration - first) * per_iteration + trained.micro_batch
+        count = (int(trained.iteration.max()) - first + 1) * per_iteration
+        order = place.argsort(kind="stable")
+        ends = np.bincount(place, minlength=count).cumsum()
+        return cls(
+            documents=np.split(trained.length[order], ends[:-1]), per_iteration=per_iteration
+        )
+
+    @property
+    def iterations(self) -> int:
+        return len(self.documents) // self.per_iteration
+
+    @cached_property
+    def tokens(self) -> Int64Array:
+        """[micro-batches] tokens of each."""
+        return np.array([lengths.sum() for lengths in self.documents], np.int64)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepModel:
+    """Seconds of passes and steps of a job."""
+
+    setting: Setting
+    latency: AttentionLatency
+    """With the heads of one GPU: `StepModel.of` sees to it."""
+    cluster: Cluster
+
+    @classmethod
+    def of(
+        cls,
+        setting: Setting,
+        *,
+        cluster: Cluster | None = None,
+        latency: AttentionLatency | None = None,
+    ) -> StepModel:
+        """
+        Args:
+            latency: None is the default for the cluster's GPU.
+
+        Raises:
+            ConfigurationError: `latency` was measured with other heads than a GPU of the job has.
+        """
+        cluster = cluster or Cluster()
+        heads, size = setting.model.heads // setting.tensor, setting.model.head_size
+        if latency is None:
+            latency = default_latency(heads=heads, head_size=size, peak_tflops=cluster.peak_tflops)
+        if (latency.heads, latency.head_size) != (heads, size):
+            raise ConfigurationError(
+                f"the latency is of {latency.heads} heads of {latency.head_size}, and a GPU of "
+                f"{setting.name} has {heads} of {size}; measure those"
+            )
+        return cls(setting=setting, latency=latency, cluster=cluster)
+
+    def linear(self, tokens: Int64Array) -> Float64Array:
+        """[2, micro-batches] seconds of one layer but its attention kernel, forward and backward.
+
+        Args:
+            tokens: [micro-batches] of the whole micro-batch; ranks have equally many.
+        """
+        setting, cluster, model = self.setting, self.cluster, self.setting.model
+        own = -(-tokens // setting.context_ranks).astype(np.float64)
+        products = 2 * own * model.layer_parameters / setting.tensor
+        products /= cluster.matrix_share * cluster.peak_tflops * 1e12
+        touched = own * cluster.elementwise * model.hidden_size * _BYTES / setting.tensor
+        touched /= cluster.memory
+        # Sequence parallelism: activations are gathered before and scattered after attention and
+        # feed-forward network; backward the same in reverse.
+        activations = own * model.hidden_size * _BYTES
+        inner = 4 * _gathers(cluster, activations, setting.tensor, setting.tensor)
+        # Keys and values of all tokens, and their gradients.
+        span = setting.tensor * setting.context_ranks
+        kept = 2.0 * tokens * model.hidden_size / setting.tensor * _BYTES
+        outer = _gathers(cluster, kept, setting.context_ranks, span)
+        computing = products + touched
+        both = np.stack([computing, _LONG_PASS * computing]) + inner + outer
+        seconds: Float64Array = np.where(tokens > 0, both, 0.0)
+        return seconds
+
+    def attention(self, plan: Sharding) -> Float64Array:
+        """[2] seconds of one layer's attention on the slowest rank, forward and backward."""
+        slowest: Float64Array = self.latency.of_ranks(plan).max(axis=1)
+        return slowest
+
+    def workload(self) -> Workload:
+        """Work of documents for packers: seconds of a token over those of a pair, the latter of a
+        document as long as the window, cut over the ranks."""
+        context = np.array([self.setting.context])
+        whole = shard_per_document(context, self.setting.context_ranks)
+        pair = 2 * float(self.attention(whole).sum()) / float(context[0]) ** 2
+        token = float(self.linear(context).sum()) / float(context[0])
+        return Workload(linear=round(2 * token / pair))
+
+    def attentions(
+        self,
+        packed: MicroBatches,
+        *,
+        choose_by: KernelLatency | None = None,
+        methods: Sequence[str] = SHARDINGS[:2],
+    ) -> Mapping[str, Float64Array]:
+        """Attention of every micro-batch under each way of sharding.
+
+        Args:
+            choose_by: what predicts; None is the model's own latency, which is never wrong here.
+            methods: ways to compute and to choose from, of `SHARDINGS`.
+
+        Returns:
+            name -> [2, micro-batches] seconds of one layer: each of `methods`; "adaptive", the one
+            of them that `choose_by` predicts to be fastest; and "optimal", the one that is.
+        """
+        ranks = self.setting.context_ranks
+        names = (*methods, "adaptive", "optimal")
+        found = {name: np.zeros((2, len(packed.documents))) for name in names}
+        predict = self.latency if choose_by is None else choose_by
+        for index, lengths in enumerate(packed.documents):
+            if not len(lengths):
+                continue
+            plans = [shard(lengths, ranks, latency=predict, methods=(way,)) for way in methods]
+            seconds = {way: self.attention(plan) for way, plan in zip(methods, plans)}
+            seconds["optimal"] = min(seconds.values(), key=np.sum)
+            chosen = min(range(len(plans)), key=lambda way: _slowest(plans[way], predict))
+            seconds["adaptive"] = seconds[methods[chosen]]
+            for name, both in seconds.items():
+                found[name][:, index] = both
+        return found
+
+    def steps(
+        self, packed: MicroBatches, attention: Float64Array, *, ordered: bool = False
+    ) -> Float64Array:
+        """[iterations] seconds of each step.
+
+        Args:
+            attention: [2, micro-batches] as `attentions` gives them.
+            ordered: each pipeline runs its micro-batches in the order that suits it, and the
+                micro-batches of an iteration are shared out to data-parallel ranks by their work.
+                False takes them as they come.
+
+        Raises:
+            ConfigurationError: iterations do not have stages x data micro-batches.
+        """
+        setting = self.setting
+        if packed.per_iteration != setting.micro_batches:
+            raise ConfigurationError(
+                f"iterations have {packed.per_iteration} micro-batches, and {setting.name} takes "
+                f"{setting.micro_batches}"
+            )
+        layers = setting.model.layers // setting.stages
+        passes = layers * (attention + self.linear(packed.tokens))
+        sends = setting.context / setting.context_ranks * setting.model.hidden_size * _BYTES
+        latency = sends / setting.tensor / self.cluster.between
+        schedule = PipelineSchedule(stages=setting.stages, latency=latency)
+        rounds = passes.reshape(2, -1, setting.data, setting.stages)
+        if ordered:
+            rounds = self._ordered(passes, schedule)
+        slowest = _makespans(rounds.reshape(2, -1, setting.stages), schedule)
+        steps: Float64Array = slowest.reshape(-1, setting.data).max(axis=1)
+        return steps + self._gradients()
+
+    def _ordered(self, passes: Float64Array, schedule: PipelineSchedule) -> Float64Array:
+        setting = self.setting
+        work = passes.sum(axis=0).reshape(-1, setting.micro_batches)
+        both = passes.reshape(2, -1, setting.micro_batches)
+        chosen = []
+        for iteration, each in enumerate(work):
+            shares = share_micro_batches(each, setting.data)
+            # Of forward time: the schedule makes backward passes of it.
+            shares = np.stack(
+                [
+                    s[order_micro_batches(each[s] / (1 + schedule.backward), schedule)]
+                    for s in shares
+                ]
+            )
+            chosen.append(both[:, iteration, shares])
+        return np.stack(chosen, axis=1)
+
+    def _gradients(self) -> float:
+        """Seconds to sum the gradients of a GPU's parameters over ranks that have the same ones."""
+        setting = self.setting
+        ranks = setting.context_ranks * setting.data
+        own = setting.model.parameters / setting.tensor / setting.stages * _BYTES
+        span = setting.gpus if setting.data > 1 else setting.tensor * ranks
+        return 2 * self.cluster.gather(own, ranks, span)
+
+
+def _slowest(plan: Sharding, latency: KernelLatency) -> float:
+    """What `latency` predicts of the slowest rank."""
+    each = latency(plan.end - plan.start, plan.end)
+    rank = np.arange(plan.ranks).repeat(plan.fragments)
+    return float(np.bincount(rank, each).max())
+
+
+def _gathers(cluster: Cluster, received: Float64Array, ranks: int, span: int) -> Float64Array:
+    return np.array([cluster.gather(float(each), ranks, span) for each in received])
+
+
+def _makespans(passes: Float64Array, schedule: PipelineSchedule) -> Float64Array:
+    """[pipelines] of [2, pipelines, micro-batches] forward and backward seconds on each stage."""
+    graph = schedule.graph(passes.shape[2])
+    times = np.where(
+        graph.backward[:, None],
+        passes[1][:, graph.micro_batch].T,
+        passes[0][:, graph.micro_batch].T,
+    )
+    return graph.makespans(times, schedule.latency)

@@ -1,0 +1,51 @@
+"""One value of `max_tokens`, and what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from evenstep.errors import EvenstepError
+from evenstep.tools.tune.measurement import Measurement
+
+__all__ = ["Candidate", "NothingSurvivedError"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """Eligible where its outcome is "ok", and only then has it a measurement."""
+
+    max_tokens: int
+    outcome: str
+    """"ok", "out of memory", "too small", "failed", "hung" or "skipped"."""
+    detail: str = ""
+    """Why, in a line."""
+    output: str = ""
+    """The end of what it printed, where it was a process and is not ok."""
+    measurement: Measurement | None = None
+
+    @property
+    def ok(self) -> bool:
+        return self.measurement is not None
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-able; the fields of the measurement are among the others, None without one."""
+        measured = Measurement.fields()
+        if self.measurement is not None:
+            measured = asdict(self.measurement)
+        return {
+            "max_tokens": self.max_tokens,
+            "outcome": self.outcome,
+            "detail": self.detail,
+            **measured,
+        }
+
+
+class NothingSurvivedError(EvenstepError):
+    """No value of the grid could be measured. `candidates` are what became of each."""
+
+    def __init__(self, candidates: Sequence[Candidate]) -> None:
+        each = "; ".join(f"{c.max_tokens:,}: {c.outcome}, {c.detail}" for c in candidates)
+        super().__init__(f"no value of max_tokens could be measured ({each})")
+        self.candidates = tuple(candidates)

@@ -1,0 +1,197 @@
+"""The search over a command: the user's own training script, run for a short while per value."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+from evenstep.errors import ConfigurationError
+from evenstep.loader.step_log import FOLDER
+from evenstep.tools.tune.candidate import Candidate
+from evenstep.tools.tune.diagnosis import diagnose, survived_running_out, tail
+from evenstep.tools.tune.job import Job
+from evenstep.tools.tune.measurement import measure
+from evenstep.tools.tune.ranking import BAND
+from evenstep.tools.tune.result import TuneResult
+from evenstep.tools.tune.search import Progress, search_upward
+from evenstep.tools.tune.step_files import StepFiles
+from evenstep.tools.tune.window import Window
+
+__all__ = ["MAX_TOKENS", "PLACEHOLDER", "tune_command"]
+
+PLACEHOLDER = "{max_tokens}"
+MAX_TOKENS = "EVENSTEP_MAX_TOKENS"
+
+_LOOK = 0.1  # seconds between looks at how far it is
+_FEWEST = 2  # steps that a command which ends before its window must have trained after warm-up
+
+
+def tune_command(
+    command: Sequence[str],
+    grid: Iterable[int],
+    *,
+    window: Window | None = None,
+    band: float = BAND,
+    exhaustive: bool = False,
+    startup: float = 1800.0,
+    patience: float = 300.0,
+    grace: float = 10.0,
+    logs: Path | None = None,
+    progress: Progress | None = None,
+    on_candidate: Callable[[Candidate], None] | None = None,
+) -> TuneResult:
+    """Runs `command` for each value, until its window is closed, and ends it.
+
+    Args:
+        command: program and arguments; ``{max_tokens}`` in them is replaced by the value, which is
+            in the environment variable ``EVENSTEP_MAX_TOKENS`` as well.
+        grid: values of max_tokens.
+        window: which steps are measured; ``Window()`` when None.
+        band: see `evenstep.tools.tune.ranking`.
+        exhaustive: go on with larger values after one that ran out of memory.
+        startup: seconds within which a run must come to its first step, or it counts as hung.
+        patience: the same for each further step.
+        grace: seconds between asking a run to end and killing it.
+        logs: folder that keeps what each run printed, as MAX_TOKENS.log.
+        progress: called with (value, done, total) while it runs.
+        on_candidate: called with each outcome.
+
+    Raises:
+        ConfigurationError: the command cannot be started, or trains the same whatever the value.
+        NothingSurvivedError: no value could be measured.
+    """
+    window = window or Window()
+    if not command:
+        raise ConfigurationError("no command; give that of the training script after --")
+    for name, seconds in (("startup", startup), ("patience", patience), ("grace", grace)):
+        if not seconds > 0:
+            raise ConfigurationError(f"{name}={seconds} must be a positive number of seconds")
+    policies: dict[str, int] = {}
+
+    def run(value: int) -> Candidate:
+        with _scratch() as scratch:
+            folder = logs if logs is not None else scratch
+            folder.mkdir(parents=True, exist_ok=True)
+            output = folder / f"{value}.log"
+            output.write_bytes(b"")
+            files = StepFiles(scratch)
+            environment = {**os.environ, FOLDER: str(scratch), MAX_TOKENS: str(value)}
+            arguments = [word.replace(PLACEHOLDER, str(value)) for word in command]
+            with Job(
+                arguments, environment=environment, output=output, scratch=scratch, grace=grace
+            ) as job:
+                closed, printed = _follow(
+                    job,
+                    files,
+                    window,
+                    output,
+                    startup=startup,
+                    patience=patience,
+                    progress=None if progress is None else partial(progress, value),
+                )
+                returncode = job.stop()
+            files.read()
+            text = output.read_bytes()[:printed].decode(errors="replace")
+        if files.policy:
+            _check_heeded(policies, files.policy, value)
+        return _candidate(value, files, window, text, closed=closed, returncode=returncode)
+
+    return search_upward(
+        grid, run, window=window, band=band, exhaustive=exhaustive, on_candidate=on_candidate
+    )
+
+
+@contextlib.contextmanager
+def _scratch() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="evenstep-tune-") as folder:
+        yield Path(folder)
+
+
+def _follow(
+    job: Job,
+    files: StepFiles,
+    window: Window,
+    output: Path,
+    *,
+    startup: float,
+    patience: float,
+    progress: Callable[[int, int], None] | None,
+) -> tuple[bool, int | None]:
+    """Waits until the window is closed, the command has ended or no step has come for too long.
+
+    Returns:
+        Whether the window is closed; and, where the command has not ended, how much it had printed
+        by then: what comes after it is about being ended.
+    """
+    seen, moment = 0, time.monotonic()
+    while True:
+        ended = job.ended  # asked first: what was written before it is then read below
+        files.read()
+        if window.cut(files.steps)[1]:
+            return True, output.stat().st_size
+        if progress is not None:
+            progress(*window.progress(files.steps))
+        if files.handed_over > seen:
+            seen, moment = files.handed_over, time.monotonic()
+        if ended:
+            return False, None
+        if time.monotonic() - moment > (patience if seen else startup):
+            return False, output.stat().st_size
+        time.sleep(_LOOK)
+
+
+def _candidate(
+    value: int,
+    files: StepFiles,
+    window: Window,
+    text: str,
+    *,
+    closed: bool,
+    returncode: int | None,
+) -> Candidate:
+    measured, _ = window.cut(files.steps)
+    if closed:
+        detail = survived_running_out(text)
+        if not detail:
+            return Candidate(max_tokens=value, outcome="ok", measurement=measure(measured))
+        return Candidate(
+            max_tokens=value, outcome="out of memory", detail=detail, output=tail(text)
+        )
+    outcome, detail = diagnose(text, returncode)
+    trained = len(files.steps)
+    if outcome == "failed" and returncode == 0:
+        if len(measured) >= _FEWEST:
+            return Candidate(
+                max_tokens=value,
+                outcome="ok",
+                detail=f"ended by itself, {len(measured)} steps after warm-up",
+                measurement=measure(measured),
+            )
+        detail = (
+            f"ended by itself after {trained} timed steps, of which the first {window.warmup} are "
+            "warm-up; let it train on more samples, or lower the warm-up"
+        )
+        if not files.handed_over:
+            detail = (
+                "ended without a step of an evenstep.DataLoader; the training must iterate one, in "
+                f"processes that inherit the environment variable {FOLDER}"
+            )
+    elif outcome == "hung":
+        where = f"after {trained} steps" if files.handed_over else "before its first step"
+        detail = f"no new step for too long, {where}" + (f"; {detail}" if detail else "")
+    return Candidate(max_tokens=value, outcome=outcome, detail=detail, output=tail(text))
+
+
+def _check_heeded(policies: dict[str, int], policy: str, value: int) -> None:
+    if policy in policies:
+        raise ConfigurationError(
+            f"the command trained with {policy} for max_tokens={policies[policy]:,} and for "
+            f"{value:,}: it does not heed the value; put {PLACEHOLDER} into its arguments, or read "
+            f"the environment variable {MAX_TOKENS}"
+        )
+    policies[policy] = value

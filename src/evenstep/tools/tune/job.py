@@ -1,0 +1,117 @@
+"""One run of the user's command, as seen from the process that searches."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+
+from evenstep.errors import ConfigurationError, EvenstepError
+
+__all__ = ["Job"]
+
+_GUARD = Path(__file__).with_name("guard.py")
+_PATIENCE = 60.0  # with the grace, more than a guard ever takes once it has been told
+
+
+class Job:
+    """A context manager: what the command started is gone when it is left, however that happens.
+
+    `evenstep.tools.tune.guard` sees to it, also where this process is killed.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        environment: Mapping[str, str],
+        output: Path,
+        scratch: Path,
+        grace: float,
+    ) -> None:
+        """
+        Args:
+            command: program and arguments.
+            environment: the whole of it.
+            output: file that takes what it prints.
+            scratch: folder that is removed if this process is killed.
+            grace: seconds between asking the command to end and killing it.
+        """
+        if sys.platform != "linux":
+            raise ConfigurationError(
+                f"running a command needs Linux, and this is {sys.platform}: elsewhere what it "
+                "started could not be ended for certain; use evenstep.tools.tune.search"
+            )
+        job = {
+            "command": list(command),
+            "output": str(output),
+            "scratch": str(scratch),
+            "grace": grace,
+        }
+        # Isolated, so that no file in the user's folder takes the place of a standard module; in a
+        # session of its own, so that Ctrl-C reaches this process alone, which then decides.
+        self._guard = subprocess.Popen(
+            [sys.executable, "-I", str(_GUARD), json.dumps(job)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=dict(environment),
+            start_new_session=True,
+        )
+        self._patience = _PATIENCE + grace
+        self._report: dict[str, object] | None = None
+
+    def __enter__(self) -> Job:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._finish()
+
+    @property
+    def ended(self) -> bool:
+        """Whether the command has ended by itself and all that it started is gone."""
+        return self._guard.poll() is not None
+
+    def stop(self) -> int | None:
+        """Ends the command and all that it started.
+
+        Returns:
+            Its exit code if it had ended by itself, negative where a signal killed it; else None.
+
+        Raises:
+            ConfigurationError: it could not be started.
+            EvenstepError: something that it started cannot be ended.
+        """
+        report = self._finish()
+        if "error" in report:
+            raise ConfigurationError(f"the command could not be started: {report['error']}")
+        if report["left"]:
+            raise EvenstepError(
+                f"processes {report['left']} of the command cannot be ended, so nothing further "
+                "can be measured on this machine; see `ps -o pid,stat,wchan,cmd`"
+            )
+        code = report["returncode"]
+        assert code is None or isinstance(code, int)
+        return code
+
+    def _finish(self) -> dict[str, object]:
+        if self._report is not None:
+            return self._report
+        try:
+            told, _ = self._guard.communicate(b"s", timeout=self._patience)
+        except subprocess.TimeoutExpired:
+            told = b""
+        if not told:
+            raise EvenstepError(
+                f"the process {self._guard.pid} that watches over the command has died; what the "
+                "command started may still be running"
+            )
+        self._report = dict(json.loads(told))
+        return self._report

@@ -1,0 +1,111 @@
+"""What a search found out, for people and for programs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from evenstep.tools.report.table import text_table
+from evenstep.tools.tune.candidate import Candidate
+from evenstep.tools.tune.ranking import choose, ranking, undecided
+from evenstep.tools.tune.window import Window
+
+__all__ = ["TuneResult", "candidates_table"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuneResult:
+    """At least one of the candidates is eligible."""
+
+    candidates: tuple[Candidate, ...]
+    """Upward, one for each value of the grid."""
+    band: float
+    window: Window
+
+    @property
+    def chosen(self) -> Candidate:
+        chosen = choose(self.candidates, self.band)
+        assert chosen is not None
+        return chosen
+
+    @property
+    def max_tokens(self) -> int:
+        """The value to train with."""
+        return self.chosen.max_tokens
+
+    @property
+    def ranking(self) -> list[int]:
+        """All eligible values, best first."""
+        return [candidate.max_tokens for candidate in ranking(self.candidates, self.band)]
+
+    @property
+    def fall_back(self) -> int | None:
+        """The value to take if the chosen one runs out of memory later, as it may with the longest
+        samples: the rule's choice among the smaller ones."""
+        smaller = [c for c in self.candidates if c.max_tokens < self.max_tokens]
+        best = choose(smaller, self.band)
+        return None if best is None else best.max_tokens
+
+    @property
+    def notes(self) -> list[str]:
+        """What the reader must know to trust the choice."""
+        notes = []
+        open_, longer = undecided(self.candidates, self.chosen, self.band)
+        eligible = [c for c in self.candidates if c.ok]
+        if len(eligible) > 1 and longer is None:
+            notes.append("too few steps to tell how far to trust the throughputs: measure longer")
+        elif open_:
+            names = " and ".join(f"{c.max_tokens:,}" for c in open_)
+            notes.append(
+                f"noise may have decided against {names}; windows about "
+                f"{math.ceil(longer or 1):,} times as long would tell"
+            )
+        if eligible[-1] is self.chosen and self.candidates[-1] is self.chosen and len(eligible) > 1:
+            notes.append(f"{self.max_tokens:,} is the largest of the grid: try larger values too")
+        return notes
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-able; fractions are fractions."""
+        return {
+            "max_tokens": self.max_tokens,
+            "ranking": self.ranking,
+            "fall_back": self.fall_back,
+            "band": self.band,
+            "window": asdict(self.window),
+            "notes": self.notes,
+            "candidates": [candidate.as_dict() for candidate in self.candidates],
+        }
+
+    def table(self) -> str:
+        """For a terminal."""
+        lines = [candidates_table(self.candidates, self.max_tokens), ""]
+        lines.append(f"max_tokens = {self.max_tokens}")
+        lines.append("ranking: " + ", ".join(f"{value:,}" for value in self.ranking))
+        if self.fall_back is not None:
+            lines.append(f"if it runs out of memory in a whole epoch: {self.fall_back:,}")
+        return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
+
+
+def candidates_table(candidates: tuple[Candidate, ...], chosen: int | None = None) -> str:
+    """One row each, the chosen one with an arrow."""
+    header = ("max_tokens", "samples/s", "± s.e.", "tokens/s", "padding", "s/step", "steps", "")
+    return text_table(header, [_row(c, c.max_tokens == chosen) for c in candidates])
+
+
+def _row(candidate: Candidate, chosen: bool) -> list[str]:
+    value = f"{'→ ' if chosen else '  '}{candidate.max_tokens:,}"
+    m = candidate.measurement
+    if m is None:
+        return [value, *["-"] * 6, candidate.outcome]
+    error = "-" if m.relative_error is None else f"{m.relative_error:.1%}"
+    return [
+        value,
+        f"{m.throughput:,.4g}" if m.throughput < 1000 else f"{m.throughput:,.0f}",
+        error,
+        f"{m.tokens_per_second:,.0f}",
+        f"{m.padding:.1%}",
+        f"{m.step_seconds:.3g}",
+        f"{m.steps:,}",
+        candidate.outcome,
+    ]

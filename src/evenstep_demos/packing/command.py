@@ -1,0 +1,115 @@
+"""``evenstep demo-packing``: real documents packed for pretraining, before and after."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from evenstep.cli.output import note, print_json, progress_bar
+
+__all__ = ["register"]
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command to `app`."""
+    app.command("demo-packing")(command)
+
+
+def command(
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            help="A folder of files, or a Parquet file with one document a row.",
+            show_default="the Python source files of the standard library",
+        ),
+    ] = None,
+    glob: Annotated[
+        str, typer.Option(help="Names of the files to read, in folders within --data too.")
+    ] = "*.py",
+    column: Annotated[
+        str | None,
+        typer.Option(
+            help="Column of a Parquet file: text, lists of token ids, or lengths.",
+            show_default="text, input_ids or the only one",
+        ),
+    ] = None,
+    tokenizer: Annotated[
+        str | None,
+        typer.Option(
+            help="A tokenizer.json, a folder, or a name on the hub.",
+            show_default="each byte is a token",
+        ),
+    ] = None,
+    documents: Annotated[
+        int | None, typer.Option(help="Documents to draw at random.", show_default="all")
+    ] = None,
+    context: Annotated[
+        int | None,
+        typer.Option(
+            help="Context window in tokens: what a micro-batch holds on average. Longer documents "
+            "are split.",
+            show_default="the largest power of two that leaves 100 iterations",
+        ),
+    ] = None,
+    micro_batches: Annotated[int, typer.Option(help="Micro-batches of an iteration.")] = 4,
+    max_tokens: Annotated[
+        int | None,
+        typer.Option(
+            help="Tokens that no micro-batch exceeds.", show_default="1.25 x the context window"
+        ),
+    ] = None,
+    queues: Annotated[int, typer.Option(help="Queues for outliers, of WLB.")] = 2,
+    linear: Annotated[
+        int,
+        typer.Option(
+            help="Work of a token apart from attention; a document of d tokens is d² more."
+        ),
+    ] = 24_576,
+    seed: Annotated[int, typer.Option(help="Decides the order of documents.")] = 0,
+    out: Annotated[Path, typer.Option(help="Folder for micro_batches.png and result.json.")] = Path(
+        "out/demo-packing"
+    ),
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Pack real documents for pretraining, and show how even micro-batches are.
+
+    Packs the same documents three times: laid end to end and cut at the context window, as is
+    usual; by work, with outliers delayed (WLB); and by work with steady tokens per step. Prints the
+    figures and draws the work of every micro-batch. Trains nothing.
+
+    \b
+    Examples:
+      evenstep demo-packing
+      evenstep demo-packing --data ~/src/linux --glob "*.[ch]" --context 32768
+      evenstep demo-packing --data FILE.parquet --column text --tokenizer tokenizer.json --json
+    """
+    from evenstep.plan.packing import Workload
+    from evenstep_demos.packing.documents import read_documents
+    from evenstep_demos.packing.options import PackingDemoOptions
+    from evenstep_demos.packing.run import pack_documents
+
+    options = PackingDemoOptions(
+        data=data,
+        glob=glob,
+        column=column,
+        tokenizer=tokenizer,
+        documents=documents,
+        context=context,
+        micro_batches=micro_batches,
+        max_tokens=max_tokens,
+        queues=queues,
+        workload=Workload(linear=linear),
+        seed=seed,
+        out=out,
+    )
+    with progress_bar("reading documents") as progress:
+        read = read_documents(options, progress)
+    note(str(read))
+    result = pack_documents(read, options)
+    if json:
+        print_json(result.as_dict())
+    else:
+        print(result.table())
+    note(f"picture: {result.picture}\nfigures: {out / 'result.json'}")

@@ -1,0 +1,173 @@
+"""Packers of pretraining documents over the same stream: original packing, WLB, steady.
+
+Original packing cuts documents wherever a window ends. The planners keep documents whole, but for
+those longer than the context window, which no model could attend to in one piece: these are split
+into as few equal parts as it takes. Every token is trained on once, by each packer.
+
+Imbalance is that of the iterations in which documents arrive. The planners train on what then still
+waits in a few iterations more, which are counted, and are in `epoch`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.errors import ConfigurationError, InvariantError
+from evenstep.plan.packing import (
+    PackingOptions,
+    SteadyOptions,
+    Workload,
+    auto_thresholds,
+    cut_long,
+    plan_iteration,
+)
+from evenstep.tools.simulate.packing_result import PackingResult, makespan_ratio, measure
+from evenstep.tools.simulate.packing_run import Arrivals, Trained, run_original, run_planner
+
+__all__ = ["Packed", "compare"]
+
+Int64Array = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Packed:
+    """What a packer made of the documents."""
+
+    name: str
+    documents: int
+    """Pieces of one document counted once."""
+    documents_cut: int
+    """Documents of which some token cannot attend to all before it in the document."""
+    arriving: PackingResult
+    """The iterations in which documents arrive."""
+    epoch: PackingResult
+    """All iterations. An iteration with too few documents left has empty micro-batches."""
+    makespan: float
+    """1F1B on four stages over that with micro-batches of equal work, each iteration in the order
+    that suits it; of the iterations in which documents arrive."""
+    makespan_given: float
+    """The same in the order in which the packer gives them."""
+    thresholds: tuple[int, ...] = ()
+    """Of WLB's queues."""
+
+    @property
+    def last_iterations(self) -> int:
+        """Iterations after the last whole global batch has arrived."""
+        return self.epoch.iterations - self.arriving.iterations
+
+    def as_dict(self) -> dict[str, Any]:
+        """Numbers alone; documents, delays and `longest` are those of the epoch."""
+        epoch = self.epoch
+        return {
+            **self.arriving.as_dict(),
+            "makespan_ratio": self.makespan,
+            "makespan_ratio_given_order": self.makespan_given,
+            "imbalance_time_weighted_epoch": epoch.imbalance_time_weighted,
+            "last_iterations": self.last_iterations,
+            "token_delay_mean": epoch.token_delay_mean,
+            "token_delay_max": epoch.token_delay_max,
+            "max_tokens": epoch.max_tokens,
+            "documents_in": epoch.documents_in,
+            "documents_out": epoch.documents_out,
+            "documents_waiting": epoch.documents_waiting,
+            "documents_cut": self.documents_cut,
+            "thresholds": list(self.thresholds),
+        }
+
+
+def compare(
+    lengths: Int64Array,
+    *,
+    context: int,
+    micro_batches: int,
+    queues: tuple[int, ...] = (2,),
+    max_tokens: int | None = None,
+    workload: Workload | None = None,
+) -> list[Packed]:
+    """Original packing, WLB with each number of queues, and steady.
+
+    Args:
+        lengths: [documents] int64, each positive, in order of arrival.
+        context: tokens of a window, and of a micro-batch on average.
+        max_tokens: see `PackingOptions`.
+
+    Raises:
+        ConfigurationError: there is not even one global batch, or options are out of range.
+        InvariantError: a token was not trained on once.
+    """
+    workload = workload or Workload()
+    plain = PackingOptions(
+        context=context, micro_batches=micro_batches, max_tokens=max_tokens, workload=workload
+    )
+    total = int(lengths.sum())
+    if total < context * micro_batches:
+        raise ConfigurationError(
+            f"{len(lengths):,} documents of {total:,} tokens are less than one iteration of "
+            f"micro_batches={micro_batches} times context={context:,}; give more text, or a "
+            "smaller context"
+        )
+    windows = Arrivals.of(lengths, context=context, micro_batches=micro_batches)
+    results = [
+        _packed(
+            "original", windows, run_original(windows, end="carry"), run_original(windows), workload
+        )
+    ]
+    pieces = cut_long(lengths, context, "split")
+    whole = Arrivals.of(pieces.lengths, context=context, micro_batches=micro_batches, whole=True)
+    # Positions are those of documents, so that pieces of one are known.
+    whole = dataclasses.replace(whole, pieces=pieces)
+    for count in queues:
+        thresholds = auto_thresholds(
+            pieces.lengths, context=context, queues=count, workload=workload
+        )
+        options = dataclasses.replace(plain, thresholds=thresholds)
+        name = "WLB" if len(queues) == 1 else f"WLB, {count} queue{'s' * (count > 1)}"
+        results.append(_planned(name, options, whole))
+    steady = SteadyOptions(
+        context=context, micro_batches=micro_batches, max_tokens=max_tokens, workload=workload
+    )
+    results.append(_planned("steady", steady, whole))
+    return results
+
+
+def _planned(name: str, options: PackingOptions, arrivals: Arrivals) -> Packed:
+    planner = partial(plan_iteration, options)
+    first, waiting = run_planner(planner, arrivals, stop=arrivals.complete)
+    last, _ = run_planner(planner, arrivals, begin=arrivals.complete, waiting=waiting)
+    packed = _packed(name, arrivals, first, _joined(first, last), options.workload)
+    return dataclasses.replace(packed, thresholds=options.thresholds)
+
+
+def _joined(first: Trained, last: Trained) -> Trained:
+    return Trained(
+        piece=np.concatenate([first.piece, last.piece]),
+        length=np.concatenate([first.length, last.length]),
+        iteration=np.concatenate([first.iteration, last.iteration]),
+        micro_batch=np.concatenate([first.micro_batch, last.micro_batch]),
+        seconds=first.seconds + last.seconds,
+    )
+
+
+def _packed(
+    name: str, arrivals: Arrivals, arriving: Trained, epoch: Trained, workload: Workload
+) -> Packed:
+    times = np.bincount(epoch.piece, minlength=len(arrivals.pieces))
+    if (times != 1).any() or (epoch.length != arrivals.pieces.lengths[epoch.piece]).any():
+        raise InvariantError(f"{name} packing did not train on every token once")
+    steady_state = measure(arrivals, arriving, workload)
+    pieces = np.bincount(arrivals.pieces.documents)
+    return Packed(
+        name=name,
+        documents=len(pieces),
+        documents_cut=int((pieces > 1).sum()),
+        arriving=steady_state,
+        epoch=measure(arrivals, epoch, workload),
+        makespan=makespan_ratio(steady_state.works),
+        makespan_given=makespan_ratio(steady_state.works, ordered=False),
+    )

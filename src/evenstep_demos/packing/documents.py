@@ -1,0 +1,166 @@
+"""Lengths of real documents, in real tokens.
+
+Of a source tree every file is a document. What cannot be one is counted, never passed over
+silently. Text is not kept: a tree may be larger than memory.
+"""
+
+from __future__ import annotations
+
+import sysconfig
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.errors import ConfigurationError
+from evenstep.plan.groups.groups import generator
+from evenstep.tools.advise.parquet_sample import sketch_parquet
+from evenstep.tools.advise.tokenizer import CountTokens, load_tokenizer
+from evenstep.tools.simulate.lengths import existing_file
+from evenstep_demos.packing.options import PackingDemoOptions
+
+__all__ = ["Documents", "count_bytes", "read_documents", "read_folder"]
+
+Int64Array = npt.NDArray[np.int64]
+Progress = Callable[[int, int], None]
+
+_NOT_OURS = {"site-packages", "dist-packages", "node_modules", "__pycache__"}
+_FILES = 64  # tokenized at a time
+
+
+@dataclass(frozen=True, kw_only=True)
+class Documents:
+    """Lengths in random order."""
+
+    name: str
+    """Of the source."""
+    tokens: str
+    """What a token is."""
+    lengths: Int64Array
+    """[documents] int64, all positive."""
+    found: int
+    """Documents that the source holds."""
+    unusable: int
+    """Those that are blank, not UTF-8, unreadable or copies of another."""
+
+    def __str__(self) -> str:
+        not_drawn = self.found - self.unusable - len(self.lengths)
+        lengths = self.lengths
+        return (
+            f"{self.name}: {self.found:,} documents"
+            + (
+                f", {self.unusable:,} left out as blank, unreadable or copies of others"
+                if self.unusable
+                else ""
+            )
+            + (f", {not_drawn:,} not drawn" if not_drawn else "")
+            + f"; {len(lengths):,} of {int(lengths.sum()):,} tokens ({self.tokens}): median "
+            f"{np.median(lengths):,.0f}, mean {lengths.mean():,.0f}, longest "
+            f"{int(lengths.max()):,}"
+        )
+
+
+def count_bytes(texts: Sequence[str]) -> list[int]:
+    """Tokens of a byte-level model: bytes of UTF-8."""
+    return [len(text.encode()) for text in texts]
+
+
+def read_documents(options: PackingDemoOptions, progress: Progress | None = None) -> Documents:
+    """
+    Raises:
+        ConfigurationError: there is no such file, folder or column, or nothing usable in it.
+        ImportError: what reading it needs is not installed.
+    """
+    count = count_bytes if options.tokenizer is None else load_tokenizer(options.tokenizer)
+    counted = 0
+
+    def count_texts(texts: Sequence[str]) -> list[int]:
+        nonlocal counted
+        counted += len(texts)
+        return count(texts)
+
+    random = generator(options.seed)
+    data = options.data
+    if data is None or data.is_dir():
+        root = data or Path(sysconfig.get_paths()["stdlib"])
+        lengths, found = read_folder(root, options.glob, count_texts, progress)
+        usable, name = len(lengths), f"{options.glob} under {root}"
+    elif data.suffix == ".parquet":
+        path = existing_file(str(data))
+        sketch = sketch_parquet(
+            path, options.column, count_texts, options.documents, random, progress
+        )
+        lengths, name = sketch.lengths, sketch.name
+        usable = found = sketch.total or len(lengths)
+    else:
+        wrong = "is neither a folder nor" if data.exists() else "does not exist; give a folder or"
+        raise ConfigurationError(f"data={data} {wrong} a .parquet file")
+    if counted:
+        tokens = "bytes" if options.tokenizer is None else f"of {options.tokenizer}"
+    else:
+        tokens = "as the column has them"
+    order = random.permutation(len(lengths))[: options.documents]
+    return Documents(
+        name=name,
+        tokens=tokens,
+        lengths=lengths[order],
+        found=found,
+        unusable=found - usable,
+    )
+
+
+def read_folder(
+    root: Path, glob: str, count: CountTokens, progress: Progress | None = None
+) -> tuple[Int64Array, int]:
+    """The files of a source tree. Hidden files and folders, installed packages and caches within it
+    are not looked at.
+
+    Args:
+        glob: of file names, in all folders.
+        progress: called with files read so far and in all.
+
+    Returns:
+        [documents] int64 tokens of each different text that is not blank, in order of path; and the
+        number of files that were looked at.
+
+    Raises:
+        ConfigurationError: no file matches, or none has usable text.
+    """
+    paths = sorted(path for path in root.rglob(glob) if _is_source(path, root))
+    if not paths:
+        raise ConfigurationError(f"no file under {root} matches glob={glob!r}")
+    seen: set[bytes] = set()
+    lengths: list[int] = []
+    for begin in range(0, len(paths), _FILES):
+        texts = []
+        for path in paths[begin : begin + _FILES]:
+            text = _text(path)
+            digest = blake2b(text.encode()).digest()
+            if not text.isspace() and text and digest not in seen:
+                seen.add(digest)
+                texts.append(text)
+        lengths += count(texts)
+        if progress is not None:
+            progress(min(begin + _FILES, len(paths)), len(paths))
+    # A tokenizer may make nothing of a text.
+    found = np.array([length for length in lengths if length], np.int64)
+    if not len(found):
+        raise ConfigurationError(f"none of {len(paths):,} files {glob} under {root} has any text")
+    return found, len(paths)
+
+
+def _is_source(path: Path, root: Path) -> bool:
+    parts = path.relative_to(root).parts
+    hidden = any(part.startswith(".") for part in parts)
+    return not hidden and not _NOT_OURS & set(parts) and path.is_file()
+
+
+def _text(path: Path) -> str:
+    """What the file holds; nothing where it is not UTF-8 or cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return ""

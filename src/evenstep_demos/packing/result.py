@@ -1,0 +1,158 @@
+"""What the demo found: as one JSON-able object, and as a table with what it means."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from evenstep.plan.packing import Workload
+from evenstep.tools.report.packing_plot import PackingPanel
+from evenstep.tools.report.table import text_table
+from evenstep_demos.packing.compare import Packed
+from evenstep_demos.packing.documents import Documents
+from evenstep_demos.packing.options import ITERATIONS, PackingDemoOptions
+
+__all__ = ["PackingDemoResult"]
+
+_COLUMNS = 96
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackingDemoResult:
+    """All packers, and what they packed."""
+
+    options: PackingDemoOptions
+    documents: Documents
+    context: int
+    packed: Sequence[Packed]
+    """Original packing first."""
+    picture: Path
+
+    def as_dict(self) -> dict[str, Any]:
+        """One object with all figures."""
+        documents, options = self.documents, self.options
+        lengths = documents.lengths
+        return {
+            "documents": {
+                "name": documents.name,
+                "token": documents.tokens,
+                "found": documents.found,
+                "unusable": documents.unusable,
+                "packed": len(lengths),
+                "tokens": int(lengths.sum()),
+                "median": float(np.median(lengths)),
+                "mean": float(lengths.mean()),
+                "longest": int(lengths.max()),
+                "over_context": int((lengths > self.context).sum()),
+            },
+            "context": self.context,
+            "context_chosen": options.context is None,
+            "micro_batches": options.micro_batches,
+            "max_tokens": options.max_tokens,
+            "queues": options.queues,
+            "linear": options.workload.linear,
+            "quadratic": options.workload.quadratic,
+            "seed": options.seed,
+            "packers": {packed.name: packed.as_dict() for packed in self.packed},
+            "picture": str(self.picture),
+        }
+
+    def panels(self) -> list[PackingPanel]:
+        """Those of the picture."""
+        names = {
+            "original": "original packing (documents cut wherever a window ends)",
+            "WLB": "WLB (by work, outliers delayed)",
+            "steady": "steady (by work, even tokens per step)",
+        }
+        unit = float(self.packed[0].arriving.works.mean())
+        return [
+            PackingPanel(
+                title=f"{names.get(packed.name, packed.name)}: imbalance "
+                f"{packed.arriving.imbalance:.2f}",
+                works=packed.arriving.works / unit,
+            )
+            for packed in self.packed
+        ]
+
+    def table(self) -> str:
+        """The table and what it means, for people."""
+        cells = [_cells(packed) for packed in self.packed]
+        title = (
+            f"{len(self.documents.lengths):,} documents in iterations of "
+            f"{self.options.micro_batches} micro-batches of {self.context:,} tokens"
+        )
+        header = ["", *(packed.name for packed in self.packed)]
+        rows = [[name, *(column[name] for column in cells)] for name in cells[0]]
+        table = text_table(header, rows, title=title)
+        return f"{table}\n\n{self.meaning()}"
+
+    def meaning(self) -> str:
+        """What was packed how, in sentences."""
+        original, wlb, steady = self.packed[0], self.packed[1], self.packed[-1]
+        workload = self.options.workload
+        text = []
+        text.append(
+            "Imbalance is the heaviest micro-batch over the mean, in work, 1 at best; a document "
+            f"of d tokens is {_work(workload)}."
+        )
+        if self.options.context is None:
+            enough = original.arriving.iterations >= ITERATIONS
+            text.append(
+                f"The context of {self.context:,} tokens is "
+                + (
+                    "the largest power of two up to 131,072 with which these documents last "
+                    f"{ITERATIONS} iterations"
+                    if enough
+                    else f"the smallest that is tried: they do not last {ITERATIONS} iterations"
+                )
+                + "; choose another with --context."
+            )
+        over = int((self.documents.lengths > self.context).sum())
+        split = (
+            f"split the {over:,} longer than the context, into as few equal pieces as it takes"
+            if over
+            else "cut none"
+        )
+        text.append(
+            f"Original packing cut {original.documents_cut:,} documents, wherever a window ended; "
+            f"WLB and steady {split}."
+        )
+        if wlb.thresholds:
+            lengths = " and ".join(f"{length:,}" for length in wlb.thresholds)
+            text.append(f"WLB's queues take documents from {lengths} tokens on.")
+        else:
+            text.append("WLB delays none: no length tells outliers from other documents here.")
+        text.append("The last iterations train on what still waits when all documents have come.")
+        best = min(wlb.arriving.imbalance, steady.arriving.imbalance)
+        if best >= original.arriving.imbalance:
+            text.append("Nothing is gained here: these documents are as even as they come.")
+        return textwrap.fill(" ".join(text), _COLUMNS)
+
+
+def _work(workload: Workload) -> str:
+    attention = {0: "", 1: "d² + "}.get(workload.quadratic, f"{workload.quadratic:,} d² + ")
+    return f"{attention}{workload.linear:,} d"
+
+
+def _cells(packed: Packed) -> dict[str, str]:
+    """A column of the table."""
+    now, epoch = packed.arriving, packed.epoch
+    return {
+        "iterations, and last ones": f"{now.iterations:,} + {packed.last_iterations}",
+        "imbalance": f"{now.imbalance:.3f}",
+        "imbalance by time": f"{now.imbalance_time_weighted:.3f}",
+        "  with the last iterations": f"{epoch.imbalance_time_weighted:.3f}",
+        "1F1B over balanced, as given": f"{packed.makespan_given:.3f}",
+        "1F1B over balanced, ordered": f"{packed.makespan:.3f}",
+        "token delay, mean iterations": f"{epoch.token_delay_mean:.2f}",
+        "longest delay of a document": f"{epoch.token_delay_max:,}",
+        "tokens per step, variation": f"{now.tokens_per_step_cv:.3f}",
+        "longest micro-batch, tokens": f"{epoch.max_tokens:,}",
+        "documents cut": f"{packed.documents_cut:,}",
+        "planning an iteration, ms": f"{now.plan_ms:.2f}",
+    }

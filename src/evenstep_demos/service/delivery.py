@@ -1,0 +1,123 @@
+"""Was every sample that was drawn delivered once, whole, and to the right ranks?
+
+Held against each other are three accounts of a run: the plans, what each rank says it received, and
+the samples as they are stored. Nothing here is on the way from one to the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.errors import InvariantError
+from evenstep.strategy import LoadingPlan
+from evenstep.strategy.sample_table import SampleId, SampleTable
+from evenstep_demos.service.messages import Received, StepRecord
+
+__all__ = ["Checked", "check_delivery", "check_drawn"]
+
+Int64Array = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checked:
+    """How much was held against each other, and found to agree."""
+
+    steps: int
+    samples: int
+    """That were delivered, each once."""
+    tokens: int
+    """Of them, put together again from the shards of context-parallel ranks."""
+    carried: int
+    """That were drawn and wait for the step after the last."""
+
+
+def check_delivery(
+    plans: Sequence[LoadingPlan],
+    records: Mapping[int, Sequence[StepRecord]],
+    stored: Callable[[SampleId], npt.NDArray[np.integer]],
+) -> Checked:
+    """
+    Args:
+        plans: of all steps from the first on.
+        records: by rank, of those that fetched.
+        stored: the tokens of a sample.
+
+    Raises:
+        InvariantError: a rank got another bucket's samples or what is none of its business, a
+            sample was drawn and is nowhere, or twice, or its shards do not make it up.
+    """
+    carried = check_drawn(plans)
+    samples = tokens = 0
+    for number, plan in enumerate(plans):
+        delivery = plan.delivery
+        told = {rank: each[number] for rank, each in records.items() if number < len(each)}
+        expected = set(delivery.fetching.tolist())
+        if told.keys() != expected or any(each.step != plan.step for each in told.values()):
+            raise InvariantError(
+                f"step {plan.step} is for ranks {sorted(expected)}, and those that took it are "
+                f"{sorted((rank, each.step) for rank, each in told.items())}"
+            )
+        for bucket in range(plan.buckets):
+            sharing = delivery.clients_of(bucket).tolist()
+            for k in range(plan.micro_batches):
+                members = plan.members(bucket, k)
+                parts = [told[rank].micro_batches[k] for rank in sharing]
+                where = f"micro-batch {k} of bucket {bucket} in step {plan.step}"
+                for rank, part in zip(sharing, parts):
+                    if part.samples != members:
+                        raise InvariantError(f"{where}: rank {rank} got other samples than planned")
+                tokens += _check_whole(parts, members, stored, where)
+                samples += len(members)
+    return Checked(steps=len(plans), samples=samples, tokens=tokens, carried=carried)
+
+
+def check_drawn(plans: Sequence[LoadingPlan]) -> int:
+    """That the plans place each sample once which sources have given, or carry it on. Positions in
+    the order of each source are what was drawn: 0, 1, 2 and so on.
+
+    Returns:
+        Samples that the last plan carries.
+
+    Raises:
+        InvariantError: one is missing or there twice.
+    """
+    placed = [plan.samples[plan.assignment.placed] for plan in plans]
+    everything = SampleTable.concatenate([*placed, plans[-1].carried])
+    for number, name in enumerate(everything.sources):
+        positions = np.sort(everything.position[everything.source == number])
+        wrong = np.flatnonzero(positions != np.arange(len(positions)))
+        if len(wrong):
+            raise InvariantError(
+                f"sample {wrong[0]:,} in the order of source {name!r} was not placed once, in "
+                f"{len(plans)} steps"
+            )
+    return len(plans[-1].carried)
+
+
+def _check_whole(
+    parts: Sequence[Received],
+    members: SampleTable,
+    stored: Callable[[SampleId], npt.NDArray[np.integer]],
+    where: str,
+) -> int:
+    """That shards are complementary and make up the stored samples. Their tokens."""
+    document = np.concatenate([part.document for part in parts])
+    position = np.concatenate([part.position for part in parts])
+    token = np.concatenate([part.token for part in parts])
+    order = np.lexsort((position, document))
+    begins = np.searchsorted(document[order], np.arange(len(members) + 1))
+    if begins[-1] != len(order):
+        raise InvariantError(f"{where}: there are tokens of documents that it does not have")
+    for row in range(len(members)):
+        mine = order[begins[row] : begins[row + 1]]
+        name = members.identity(row)
+        tokens = stored(name)
+        if not np.array_equal(position[mine], np.arange(len(tokens))):
+            raise InvariantError(f"{where}: a token of sample {name} is on no rank, or on several")
+        if not np.array_equal(token[mine], tokens):
+            raise InvariantError(f"{where}: tokens of sample {name} are not those stored")
+    return len(order)

@@ -1,0 +1,112 @@
+"""The strategies that the vision demo compares. Planners and loaders run this: it needs no torch.
+
+The modality "work" is what both modules have to do for a sample, as one number; the joint strategy
+has nothing else to balance by. All samples of a step are placed, whatever they come to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+import evenstep.service as es
+from evenstep.batch.measure import length_of, patches_of
+from evenstep.cost import GroupShapes, TransformerCost
+from evenstep.strategy import DGraph, LoadingPlan
+from evenstep.strategy.mesh import ClientPlaceTree
+from evenstep_demos.service.options import CONTEXT, DATA, ServiceDemoOptions
+from evenstep_demos.service.sizes import HEADS, HIDDEN, LAYERS, gpt_cost
+from evenstep_demos.service.stored import StoredSources
+from evenstep_demos.service.vision.collate import text_alone, text_and_pictures
+from evenstep_demos.service.vision.encode import PATCH, PICTURE, pictured, supervised
+
+__all__ = [
+    "ENCODER",
+    "VISION_RUNS",
+    "VOCABULARY",
+    "apart",
+    "backbone_work",
+    "encoder_work",
+    "jointly",
+    "vanilla",
+    "vision_job",
+]
+
+ENCODER = "encoder"
+"""Name of the subplan."""
+
+VOCABULARY = PICTURE + 1
+
+_BACKBONE = gpt_cost(VOCABULARY)
+_ENCODER = TransformerCost.vision(
+    layers=LAYERS, hidden_size=HIDDEN, heads=HEADS, ffn_size=4 * HIDDEN
+)
+_EMBEDDING = 3 * 2 * PATCH * HIDDEN  # operations of a patch before the first layer
+_UNIT = 10**6
+_BUFFER = 32
+
+
+def backbone_work(lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+    """Of samples by their tokens, in floating-point operations."""
+    return _per_sample(_BACKBONE, lengths)
+
+
+def encoder_work(patches: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+    """Of samples by the patches of their picture, in floating-point operations."""
+    return _per_sample(_ENCODER, patches) + _EMBEDDING * patches
+
+
+def _per_sample(cost: TransformerCost, lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+    ones = np.ones_like(lengths)
+    return cost(GroupShapes(ones, lengths, lengths, lengths * lengths), packed=True)
+
+
+def work_of(sample: Mapping[str, Any]) -> int:
+    """Of both modules, in millions of operations."""
+    tokens, patches = np.array([length_of(sample)]), np.array([patches_of(sample)])
+    return int((backbone_work(tokens) + encoder_work(patches))[0]) // _UNIT + 1
+
+
+def vanilla(graph: DGraph, mesh: ClientPlaceTree, step: int) -> LoadingPlan:
+    """Samples dealt as they come. Each group encodes its own pictures."""
+    return graph.modality("work").mix().distribute("DP").plan()
+
+
+def jointly(graph: DGraph, mesh: ClientPlaceTree, step: int) -> LoadingPlan:
+    """Balanced by the work of both modules together. Each group encodes its own pictures."""
+    return graph.modality("work").mix().distribute("DP").balance("karmarkar_karp").plan()
+
+
+def apart(graph: DGraph, mesh: ClientPlaceTree, step: int) -> LoadingPlan:
+    """Pictures balanced over all ranks, and rows over data-parallel groups."""
+    encoder = graph.modality("image").distribute("WORLD").cost(encoder_work)
+    backbone = graph.modality("text").mix().distribute("DP").cost(backbone_work)
+    return backbone.balance("karmarkar_karp").plan(
+        subplans={ENCODER: encoder.balance("karmarkar_karp")}
+    )
+
+
+VISION_RUNS = {"vanilla": vanilla, "jointly": jointly, "apart": apart}
+"""By the name of each run, in the order in which they are made."""
+
+
+def vision_job(stored: StoredSources, options: ServiceDemoOptions, run: str) -> es.Job:
+    """The job of a run; runs differ in the strategy, and in where pictures are sent."""
+    return es.Job(
+        sources=stored.sources(pictured),
+        mesh=es.Mesh(DP=DATA, CP=CONTEXT),
+        strategy=VISION_RUNS[run],
+        schedule={name: float(count) for name, count in stored.samples.items()},
+        micro_batches=options.micro_batches,
+        samples_per_step=options.sample_count,
+        seed=options.seed,
+        collate=text_alone if run == "apart" else text_and_pictures,
+        modalities={"text": length_of, "image": patches_of, "work": work_of},
+        supervised=supervised,
+        loss_reduction="sum",
+        buffer_size=_BUFFER,
+        plans_kept=options.step_count + 8,
+    )

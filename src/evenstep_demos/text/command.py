@@ -1,0 +1,89 @@
+"""``evenstep demo``: trains a small GPT with fixed batches and with evenstep, and compares."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from evenstep.cli.output import note, print_json
+
+__all__ = ["register"]
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command to `app`."""
+    app.command("demo")(command)
+
+
+def command(
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            help="A Parquet file with one document a row.",
+            show_default="the Python source files of the standard library",
+        ),
+    ] = None,
+    column: Annotated[str, typer.Option(help="Column of --data that holds the text.")] = "text",
+    out: Annotated[Path, typer.Option(help="Folder for step_times.png and result.json.")] = Path(
+        "out/demo"
+    ),
+    world_size: Annotated[int, typer.Option(help="Data-parallel processes.")] = 2,
+    max_tokens: Annotated[
+        int, typer.Option(help="Token budget of a batch on one rank, padding included.")
+    ] = 3072,
+    max_length: Annotated[
+        int | None,
+        typer.Option(
+            help="Documents of more tokens are left out.", show_default="two thirds of --max-tokens"
+        ),
+    ] = None,
+    seconds: Annotated[
+        float, typer.Option(help="About how long both training runs may take together.")
+    ] = 100.0,
+    samples: Annotated[
+        int | None,
+        typer.Option(help="Documents to train on.", show_default="what fits --seconds"),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Decides documents, their order and the model.")] = 0,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Train a small GPT on real text, first with fixed batches, then with evenstep.
+
+    Both runs train on the same documents, each once, with the same model, on the CPU. Prints what
+    was measured and draws the compute time of every rank in every step.
+
+    \b
+    Examples:
+      evenstep demo
+      evenstep demo --data FILE.parquet --column text --json
+    """
+    from evenstep_demos.text.options import DemoOptions
+    from evenstep_demos.text.progress import Display
+    from evenstep_demos.text.ranks import RankFailedError
+    from evenstep_demos.text.run import run_demo
+
+    options = DemoOptions(
+        data=data,
+        column=column,
+        out=out,
+        world_size=world_size,
+        max_tokens=max_tokens,
+        max_length=max_length,
+        seed=seed,
+        seconds=seconds,
+        samples=samples,
+    )
+    try:
+        with Display() as display:
+            result = run_demo(options, display)
+    except RankFailedError as error:
+        if error.details:
+            note(error.details)
+        raise
+    if json:
+        print_json(result.as_dict())
+    else:
+        print(result.table())
+    note(f"picture: {result.picture}\nfigures: {out / 'result.json'}")

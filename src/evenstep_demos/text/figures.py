@@ -1,0 +1,100 @@
+"""Records of all ranks -> the figures of a run. Pure arithmetic on [steps, ranks] arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.errors import InvariantError
+from evenstep_demos.text.train import StepRecords
+
+__all__ = ["RunFigures", "measure"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFigures:
+    """One run. Fractions are fractions, not percent; tokens and samples are those of all ranks."""
+
+    steps: int
+    samples: int
+    tokens: int
+    """Real tokens."""
+    padded_tokens: int
+    seconds: float
+    """Of the slowest rank, from asking for the first batch to the end of the last step."""
+    tokens_per_second: float
+    """Real tokens."""
+    padding: float
+    """1 - real tokens / padded tokens."""
+    imbalance: float
+    """Sum over steps of the slowest rank's compute seconds, over the sum of the mean."""
+    imbalance_in_tokens: float
+    """The same in padded tokens."""
+    samples_per_step: float
+    wait: float
+    """Share of its time that a rank spends waiting for its own loader, mean over ranks. The first
+    batch, for which the loader's processes have to start, is included."""
+    first_wait: float
+    """Seconds until the first batch, of the slowest rank."""
+    processor_share: float
+    """Share of its compute seconds in which a rank had a processor to itself. Well below 1, other
+    work was running, and seconds say less than they should."""
+    processor_seconds: float
+    """Processor seconds of the slowest rank, summed over steps: compute time without waiting for
+    a processor."""
+    most_padded_tokens: int
+    """Padded tokens of the largest group on a rank: what memory has to be there for."""
+    held_out_loss: float
+    compute_seconds: npt.NDArray[np.float64]
+    """[steps, ranks] forward and backward pass until the last gradient is ready."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """All figures as numbers; seconds per step and rank as nested lists."""
+        values = dict(self.__dict__)
+        values["compute_seconds"] = np.round(self.compute_seconds, 5).tolist()
+        return values
+
+
+def measure(records: Sequence[StepRecords], held_out_loss: float) -> RunFigures:
+    """Figures of a run from the records of its ranks.
+
+    Raises:
+        InvariantError: the ranks made different numbers of steps.
+    """
+    counts = [len(record.compute) for record in records]
+    if len(set(counts)) > 1:
+        raise InvariantError(f"the ranks made {counts} steps")
+    padded = np.array([record.padded_tokens for record in records], np.int64).T
+    compute = np.array([record.compute for record in records], np.float64).T
+    cpu = np.array([record.compute_cpu for record in records], np.float64).T
+    tokens = sum(sum(record.tokens) for record in records)
+    samples = sum(sum(record.samples) for record in records)
+    seconds = max(record.total for record in records)
+    return RunFigures(
+        steps=counts[0],
+        samples=samples,
+        tokens=tokens,
+        padded_tokens=int(padded.sum()),
+        seconds=seconds,
+        tokens_per_second=tokens / seconds,
+        padding=float(1 - tokens / padded.sum()),
+        imbalance=_imbalance(compute),
+        imbalance_in_tokens=_imbalance(padded),
+        samples_per_step=samples / counts[0],
+        wait=float(np.mean([sum(record.wait) / record.total for record in records])),
+        first_wait=max(record.wait[0] for record in records),
+        processor_share=float(cpu.sum() / compute.sum()),
+        processor_seconds=float(cpu.max(axis=1).sum()),
+        most_padded_tokens=int(padded.max()),
+        held_out_loss=held_out_loss,
+        compute_seconds=compute,
+    )
+
+
+def _imbalance(work: npt.NDArray[Any]) -> float:
+    """Of [steps, ranks] work: sum of the largest over sum of the mean."""
+    return float(work.max(axis=1).sum() / work.mean(axis=1).sum())

@@ -1,0 +1,46 @@
+"""What rank 0 tells the demo's parent process while it works. Plain and picklable."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from evenstep_demos.text.budget import Choice
+from evenstep_demos.text.train import StepRecords
+
+__all__ = ["Chosen", "Finished", "Message", "Progress"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chosen:
+    """How much will be trained."""
+
+    choice: Choice
+    seconds_per_token: float
+    """Measured time of a padded token on one rank."""
+    initial_loss: float
+    """Held-out loss before training."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """A step was made."""
+
+    run: str
+    done: int
+    """Samples trained on, by all ranks."""
+    total: int
+    step: int
+    loss: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finished:
+    """A run has ended."""
+
+    run: str
+    records: list[StepRecords]
+    """One per rank."""
+    held_out_loss: float
+
+
+Message = Chosen | Progress | Finished

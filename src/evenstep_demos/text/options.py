@@ -1,0 +1,59 @@
+"""What a user may choose about the demo. Every value is checked here, before any work starts."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+from evenstep.errors import ConfigurationError
+from evenstep.plan.argument_checks import check_at_least
+
+__all__ = ["DemoOptions"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DemoOptions:
+    """Options of ``evenstep demo``."""
+
+    data: Path | None = None
+    """A Parquet file with one document a row; None takes the standard library."""
+    column: str = "text"
+    """The column of `data` that holds the text."""
+    out: Path = Path("out/demo")
+    """Where the picture and the figures go."""
+    world_size: int = 2
+    max_tokens: int = 3072
+    """Token budget of one group after padding."""
+    max_length: int | None = None
+    """Longer documents are left out. Two thirds of `max_tokens` by default."""
+    seed: int = 0
+    seconds: float = 100.0
+    """About how long the two training runs may take together; decides the number of samples."""
+    samples: int | None = None
+    """Samples to train on, rounded down to a multiple of `world_size`; overrides `seconds`."""
+    vocab_size: int = 4096
+    buffer_size: int = 256
+    """Samples that evenstep may hold per rank."""
+    num_workers: int = 1
+    """Processes per rank that tokenize, the same for both runs."""
+
+    def __post_init__(self) -> None:
+        check_at_least(2, world_size=self.world_size)
+        check_at_least(64, max_tokens=self.max_tokens, max_length=self.max_length)
+        check_at_least(0, seed=self.seed, num_workers=self.num_workers)
+        check_at_least(1, buffer_size=self.buffer_size)
+        check_at_least(self.world_size, samples=self.samples)
+        check_at_least(257, vocab_size=self.vocab_size)  # all bytes and the end of a document
+        if not (math.isfinite(self.seconds) and self.seconds > 0):
+            raise ConfigurationError(f"seconds={self.seconds} must be positive and finite")
+        if self.max_length is not None and self.max_length > self.max_tokens:
+            raise ConfigurationError(
+                f"max_length={self.max_length:,} is over max_tokens={self.max_tokens:,}, and a "
+                "document must fit the budget; lower the one or raise the other"
+            )
+
+    @property
+    def length_limit(self) -> int:
+        """`max_length` with its default filled in."""
+        return self.max_length or 2 * self.max_tokens // 3

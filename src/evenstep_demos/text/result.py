@@ -1,0 +1,157 @@
+"""What the demo found: as one JSON-able object, and as a table with a verdict in words.
+
+Only what was measured is said, including what spoils it: other work on the machine makes times
+wrong, and losses after one short epoch with one seed say little.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.tools.report.steps_plot import StepPanel
+from evenstep.tools.report.table import text_table
+from evenstep_demos.text.budget import Choice
+from evenstep_demos.text.figures import RunFigures
+from evenstep_demos.text.options import DemoOptions
+from evenstep_demos.text.workload import describe_lengths
+
+__all__ = ["DemoResult"]
+
+_COLUMNS = 88
+_PROCESSOR_SHARE = 0.9
+
+
+@dataclass(frozen=True, kw_only=True)
+class DemoResult:
+    """Both runs and all that is needed to judge them."""
+
+    options: DemoOptions
+    corpus: Mapping[str, Any]
+    """Where the text is from and what became of its documents."""
+    lengths: npt.NDArray[np.int64]
+    """[samples] tokens of the samples that were trained on."""
+    choice: Choice
+    seconds_per_token: float
+    initial_loss: float
+    """Held-out loss before training, the same for both runs."""
+    fixed: RunFigures
+    even: RunFigures
+    picture: Path
+    seconds: float
+    """Of the whole demo."""
+
+    @property
+    def speedup(self) -> float:
+        """Real tokens per second, evenstep's over the fixed batches'."""
+        return self.even.tokens_per_second / self.fixed.tokens_per_second
+
+    @property
+    def processor_speedup(self) -> float:
+        """The fixed batches' processor seconds over evenstep's, for the same samples."""
+        return self.fixed.processor_seconds / self.even.processor_seconds
+
+    def as_dict(self) -> dict[str, Any]:
+        """One object with all figures."""
+        options = self.options
+        return {
+            "corpus": dict(self.corpus),
+            "lengths": describe_lengths(self.lengths),
+            "options": {
+                "world_size": options.world_size,
+                "max_tokens": options.max_tokens,
+                "max_length": options.length_limit,
+                "batch_size": self.choice.batch_size,
+                "samples": self.choice.samples,
+                "seed": options.seed,
+                "vocab_size": options.vocab_size,
+                "buffer_size": options.buffer_size,
+                "num_workers": options.num_workers,
+            },
+            "seconds_per_token": self.seconds_per_token,
+            "predicted": {run: dict(values) for run, values in self.choice.predicted.items()},
+            "initial_loss": self.initial_loss,
+            "fixed": self.fixed.as_dict(),
+            "evenstep": self.even.as_dict(),
+            "speedup": self.speedup,
+            "processor_speedup": self.processor_speedup,
+            "picture": str(self.picture),
+            "seconds": self.seconds,
+        }
+
+    def panels(self) -> list[StepPanel]:
+        """The two panels of the picture."""
+        names = (f"fixed batches of {self.choice.batch_size}", "evenstep")
+        return [
+            StepPanel(
+                title=f"{name}: {run.tokens_per_second:,.0f} real tokens/s, "
+                f"{run.padding:.1%} padding, imbalance {run.imbalance:.2f}",
+                seconds=run.compute_seconds,
+            )
+            for name, run in zip(names, (self.fixed, self.even))
+        ]
+
+    def table(self) -> str:
+        """The table and what it means, for people."""
+        fixed, even = self.fixed, self.even
+        time_ratio, loss_change = even.seconds / fixed.seconds, self._loss_change
+        rows = [
+            ("real tokens per second", "tokens_per_second", ",.0f", f"x {self.speedup:.2f}"),
+            ("seconds for the epoch", "seconds", ".1f", f"x {time_ratio:.2f}"),
+            ("padding", "padding", ".1%", ""),
+            ("imbalance of ranks", "imbalance", ".3f", ""),
+            ("wait for data", "wait", ".1%", ""),
+            ("steps", "steps", ",d", ""),
+            ("samples per step", "samples_per_step", ".2f", ""),
+            ("most padded tokens in a batch", "most_padded_tokens", ",d", ""),
+            ("held-out loss", "held_out_loss", ".3f", f"{loss_change:+.3f}"),
+        ]
+        cells = [
+            (name, f"{getattr(fixed, field):{form}}", f"{getattr(even, field):{form}}", change)
+            for name, field, form, change in rows
+        ]
+        title = (
+            f"{self.choice.samples:,} documents, {int(self.lengths.sum()):,} tokens, each once, on "
+            f"{self.options.world_size} ranks"
+        )
+        table = text_table(["", "fixed", "evenstep", "change"], cells, title=title)
+        return f"{table}\n\n{self.verdict()}"
+
+    def verdict(self) -> str:
+        """What was measured, in sentences."""
+        speedup = self.speedup
+        text = (
+            f"On the same text evenstep trained {speedup:.2f} times as fast as fixed batches of "
+            f"{self.choice.batch_size}, the mean number of samples per rank and step that evenstep "
+            "was predicted to make of these lengths. "
+        )
+        share = min(self.fixed.processor_share, self.even.processor_share)
+        if share < _PROCESSOR_SHARE:
+            text += (
+                f"But other work ran on this machine: a rank had a processor for only {share:.0%} "
+                "of the time it computed in one of the runs, so do not rely on this. Counted in "
+                "processor time, which other work affects less, evenstep was "
+                f"{self.processor_speedup:.2f} times as fast. "
+            )
+        if speedup <= 1.0:
+            text += "So it was no faster here; where lengths vary little, there is little to gain. "
+        text += "Imbalance 1 would mean that no rank ever waited for a slower one. "
+        change = self._loss_change
+        lower = "lower" if change < 0 else "higher"
+        text += (
+            f"Held-out loss fell from {self.initial_loss:.3f} to {self.fixed.held_out_loss:.3f} "
+            f"and {self.even.held_out_loss:.3f}; evenstep's is {abs(change):.3f} {lower}, after "
+            f"{self.even.steps} steps instead of {self.fixed.steps}, in another order of samples. "
+            "The difference changes with --seed: try several before reading anything into it."
+        )
+        return textwrap.fill(text, _COLUMNS)
+
+    @property
+    def _loss_change(self) -> float:
+        return self.even.held_out_loss - self.fixed.held_out_loss

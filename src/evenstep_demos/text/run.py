@@ -1,0 +1,109 @@
+"""The demo from beginning to end, in the parent process."""
+
+from __future__ import annotations
+
+import json
+import time
+
+from evenstep.errors import InvariantError
+from evenstep.tools.report.steps_plot import plot_steps
+from evenstep_demos.text.corpus import Corpus, read_parquet, read_standard_library
+from evenstep_demos.text.figures import RunFigures, measure
+from evenstep_demos.text.job import job
+from evenstep_demos.text.messages import Chosen, Finished, Message, Progress
+from evenstep_demos.text.options import DemoOptions
+from evenstep_demos.text.progress import Display
+from evenstep_demos.text.ranks import run_ranks
+from evenstep_demos.text.result import DemoResult
+from evenstep_demos.text.workload import Workload, describe_lengths, prepare
+
+__all__ = ["run_demo"]
+
+
+def run_demo(options: DemoOptions, display: Display) -> DemoResult:
+    """Reads, tokenizes, trains twice, and writes ``step_times.png`` and ``result.json``.
+
+    Raises:
+        ConfigurationError: the text cannot be used, or there is too little of it.
+        RankFailedError: a rank failed; no process is left.
+        ImportError: something of ``evenstep[demo]`` is not installed.
+    """
+    begin = time.perf_counter()
+    options.out.mkdir(parents=True, exist_ok=True)
+    display.note("reading text and training a tokenizer on it")
+    if options.data is None:
+        corpus = read_standard_library(options.seed)
+    else:
+        corpus = read_parquet(options.data, options.column, options.seed)
+    workload = prepare(corpus, options)
+    facts = _facts(corpus, workload)
+    display.note(_describe(facts, options))
+    display.note(f"starting {options.world_size} ranks and measuring their speed")
+
+    chosen: list[Chosen] = []
+    runs: dict[str, RunFigures] = {}
+
+    def receive(message: Message) -> None:
+        if isinstance(message, Progress):
+            display.step(message)
+        elif isinstance(message, Chosen):
+            chosen.append(message)
+            display.note(_announce(message, workload, options))
+        elif isinstance(message, Finished):
+            runs[message.run] = measure(message.records, message.held_out_loss)
+
+    run_ranks(job, options.world_size, (options, workload), receive)
+    for run, figures in runs.items():
+        # The promise of the demo: both runs train on the same samples, each of them once.
+        if figures.samples != chosen[0].choice.samples:
+            raise InvariantError(
+                f"{run} trained on {figures.samples} samples instead of {chosen[0].choice.samples}"
+            )
+    result = DemoResult(
+        options=options,
+        corpus=facts,
+        lengths=workload.lengths[: chosen[0].choice.samples],
+        choice=chosen[0].choice,
+        seconds_per_token=chosen[0].seconds_per_token,
+        initial_loss=chosen[0].initial_loss,
+        fixed=runs["fixed"],
+        even=runs["evenstep"],
+        picture=options.out / "step_times.png",
+        seconds=time.perf_counter() - begin,
+    )
+    plot_steps(result.panels(), result.picture, title="Compute time of every rank in every step")
+    (options.out / "result.json").write_text(json.dumps(result.as_dict(), indent=1) + "\n")
+    return result
+
+
+def _facts(corpus: Corpus, workload: Workload) -> dict[str, str | int]:
+    return {
+        "name": corpus.name,
+        "found": corpus.found,
+        "read": corpus.read,
+        "unusable": corpus.unusable,
+        "too_long": workload.too_long,
+        "to_train_on": len(workload.documents),
+        "held_out": len(workload.held_out),
+    }
+
+
+def _describe(facts: dict[str, str | int], options: DemoOptions) -> str:
+    return (
+        f"{facts['name']}: {facts['found']:,} documents, {facts['read']:,} read; left out: "
+        f"{facts['unusable']:,} empty, unreadable or copies, {facts['too_long']:,} longer than "
+        f"{options.length_limit:,} tokens; {facts['held_out']:,} held out for evaluation"
+    )
+
+
+def _announce(message: Chosen, workload: Workload, options: DemoOptions) -> str:
+    choice = message.choice
+    lengths = describe_lengths(workload.lengths[: choice.samples])
+    return (
+        f"training on {choice.samples:,} of {len(workload.documents):,} documents, their lengths "
+        f"median {lengths['median']:,.0f}, mean {lengths['mean']:,.0f}, 95th percentile "
+        f"{lengths['p95']:,.0f}, longest {lengths['max']:,.0f} tokens, coefficient of variation "
+        f"{lengths['cv']:.2f}\n"
+        f"first fixed batches of {choice.batch_size}, then evenstep with a budget of "
+        f"{options.max_tokens:,} tokens"
+    )

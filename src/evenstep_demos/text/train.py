@@ -1,0 +1,121 @@
+"""One epoch of data-parallel training on one rank, timed step by step, and the held-out loss.
+
+*Wait* is what the rank spends in its loader. *Compute* is the forward and backward pass up to the
+moment its last gradient is ready; what follows it in the backward call is the other ranks' lateness
+and the exchange.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from evenstep.batch import PadCollator
+from evenstep.plan.groups.token_budget_groups import token_budget_groups
+from evenstep_demos.text.batches import Batches
+from evenstep_demos.text.clock import GradientClock
+from evenstep_demos.text.workload import END, Documents
+
+__all__ = ["StepRecords", "held_out_loss", "train_epoch"]
+
+_LEARNING_RATE, _WARM_UP = 3e-3, 0.1
+_GRADIENT_NORM = 1.0
+
+
+@dataclass(kw_only=True)
+class StepRecords:
+    """One rank's epoch, one entry per step. Times are seconds."""
+
+    samples: list[int] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    padded_tokens: list[int] = field(default_factory=list)
+    compute: list[float] = field(default_factory=list)
+    compute_cpu: list[float] = field(default_factory=list)
+    """Processor time within `compute`: less of it where other work takes the processor."""
+    wait: list[float] = field(default_factory=list)
+    """In the loader: its start is part of the first, and one more is for the end of the epoch."""
+    total: float = 0.0
+    """Of the whole epoch, from the moment when the loader is asked for an iterator."""
+
+
+def train_epoch(
+    model: torch.nn.Module, batches: Batches, samples: int, on_step: Callable[[int, float], None]
+) -> StepRecords:
+    """Trains `model` on one epoch. All ranks must call it together.
+
+    Args:
+        model: returns the mean loss of ``model(input_ids, labels)``.
+        batches: the epoch.
+        samples: in the epoch, on all ranks. The learning rate follows how many are done, and not
+            the step, so that it is a function of the data alone and ends at the same place.
+        on_step: called after each step with the samples done so far, on all ranks, and this rank's
+            loss.
+    """
+    parallel = DistributedDataParallel(model)
+    clock = GradientClock(parallel)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.0)
+    records = StepRecords()
+    done = 0
+    dist.barrier()
+    start = asked = time.perf_counter()
+    stream = iter(batches)
+    while True:
+        item = next(stream, None)
+        records.wait.append(time.perf_counter() - asked)
+        if item is None:
+            break
+        share = batches.share(item)
+        begin, begin_cpu = time.perf_counter(), time.thread_time()
+        loss = parallel(share.batch["input_ids"], share.batch["labels"])
+        (loss * share.loss_scale).backward()
+        records.compute.append(clock.ready - begin)
+        records.compute_cpu.append(clock.ready_cpu - begin_cpu)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), _GRADIENT_NORM)
+        done += share.global_samples
+        for group in optimizer.param_groups:
+            group["lr"] = _learning_rate(done / samples)
+        optimizer.step()
+        optimizer.zero_grad()
+        records.samples.append(share.samples)
+        records.tokens.append(share.tokens)
+        records.padded_tokens.append(share.padded_tokens)
+        on_step(done, float(loss.detach()))
+        asked = time.perf_counter()
+    records.total = time.perf_counter() - start
+    return records
+
+
+def _learning_rate(progress: float) -> float:
+    """Rises linearly, then falls linearly and ends near zero, where batch noise no longer shows."""
+    return _LEARNING_RATE * max(min(progress / _WARM_UP, (1.01 - progress) / (1 - _WARM_UP)), 0.0)
+
+
+@torch.no_grad()
+def held_out_loss(model: torch.nn.Module, held_out: Documents, lengths: Any, budget: int) -> float:
+    """Mean loss per predicted token over all held-out documents, equal on all ranks.
+
+    Args:
+        model: returns the summed loss of ``model(input_ids, labels, reduction="sum")``.
+        held_out: the documents; each rank takes its share.
+        lengths: [documents] int64.
+        budget: padded tokens evaluated at a time.
+    """
+    mine = np.arange(dist.get_rank(), len(held_out), dist.get_world_size())
+    groups = token_budget_groups(lengths[mine], budget)
+    collate = PadCollator(pad_token_id=END)
+    sums = torch.zeros(2, dtype=torch.float64)
+    model.eval()
+    for index in range(len(groups)):
+        batch = collate([held_out[int(i)] for i in mine[groups.group(index)]])
+        sums[0] += model(batch["input_ids"], batch["labels"], reduction="sum")
+        sums[1] += (batch["labels"][:, 1:] >= 0).sum()
+    model.train()
+    dist.all_reduce(sums)
+    return float(sums[0] / sums[1])

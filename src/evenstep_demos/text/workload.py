@@ -1,0 +1,180 @@
+"""A corpus turned into what the ranks need: a tokenizer, documents to train on and to hold out.
+
+The held-out documents are set aside before the tokenizer sees any text. Documents that are longer
+than the limit are left out of both sets, and counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch.utils.data import Dataset
+
+from evenstep.errors import ConfigurationError
+from evenstep_demos.text.corpus import Corpus
+from evenstep_demos.text.options import DemoOptions
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+__all__ = [
+    "END",
+    "Documents",
+    "Workload",
+    "describe_lengths",
+    "load_tokenizer",
+    "prepare",
+    "train_tokenizer",
+]
+
+END = 0
+"""Token that ends every document, and pads batches."""
+
+_TOKENIZER_CHARACTERS = 3_000_000
+_TOKENIZER_CHARACTERS_PER_DOCUMENT = 20_000  # so that no single document shapes the vocabulary
+_CHARACTERS_PER_TOKEN = 8  # more than there are in nearly any text
+_HELD_OUT_SHARE, _HELD_OUT = 10, 48
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """Everything about the data, picklable."""
+
+    tokenizer: str
+    """The tokenizer as JSON."""
+    documents: tuple[str, ...]
+    """To train on, in random order."""
+    lengths: npt.NDArray[np.int64]
+    """[documents] tokens, the end token included."""
+    held_out: tuple[str, ...]
+    held_out_lengths: npt.NDArray[np.int64]
+    too_long: int
+    """Documents over the limit."""
+
+
+class Documents(Dataset[dict[str, torch.Tensor]]):
+    """Map-style data set that tokenizes when asked, as a training job does."""
+
+    def __init__(self, texts: Sequence[str], tokenizer: str) -> None:
+        self.texts = texts
+        self.tokenizer = tokenizer
+        self._loaded: Tokenizer | None = None
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        """``input_ids`` and ``labels``, [length] int64."""
+        if self._loaded is None:
+            self._loaded = load_tokenizer(self.tokenizer)
+        tokens = torch.tensor([*self._loaded.encode(self.texts[index]).ids, END])
+        return {"input_ids": tokens, "labels": tokens}
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_loaded": None}
+
+
+def prepare(corpus: Corpus, options: DemoOptions) -> Workload:
+    """Trains the tokenizer, measures every document and sets some aside.
+
+    Raises:
+        ConfigurationError: too few documents are within the limit.
+        ImportError: the tokenizers package is not installed.
+    """
+    pool = len(corpus.documents) // _HELD_OUT_SHARE
+    tokenizer = train_tokenizer(corpus.documents[pool:], options.vocab_size)
+    lengths = _lengths(corpus.documents, tokenizer, options.length_limit)
+    kept = np.flatnonzero(lengths <= options.length_limit)
+    held_out, training = kept[kept < pool][:_HELD_OUT], kept[kept >= pool]
+    for role, chosen in (("to train on", training), ("to hold out", held_out)):
+        if len(chosen) < options.world_size:
+            raise ConfigurationError(
+                f"{corpus.name}: of {len(lengths):,} documents, {len(kept):,} have at most "
+                f"{options.length_limit:,} tokens, which leaves {len(chosen)} {role}; give more "
+                "text, or raise --max-tokens and --max-length"
+            )
+    if options.samples is not None and options.samples > len(training):
+        raise ConfigurationError(
+            f"samples={options.samples:,}, but {corpus.name} has only {len(training):,} documents "
+            f"of at most {options.length_limit:,} tokens to train on; give more text, lower "
+            "--samples, or raise --max-tokens and --max-length"
+        )
+    return Workload(
+        tokenizer=tokenizer,
+        documents=tuple(corpus.documents[i] for i in training),
+        lengths=lengths[training],
+        held_out=tuple(corpus.documents[i] for i in held_out),
+        held_out_lengths=lengths[held_out],
+        too_long=len(lengths) - len(kept),
+    )
+
+
+def _lengths(texts: Sequence[str], tokenizer: str, limit: int) -> npt.NDArray[np.int64]:
+    """[texts] tokens; where there are more than `limit`, any number above it.
+
+    Most text of a heavy-tailed corpus is in documents far over the limit. Their beginning tells.
+    """
+    loaded = load_tokenizer(tokenizer)
+    enough = _CHARACTERS_PER_TOKEN * limit
+    starts = loaded.encode_batch([text[:enough] for text in texts])
+    lengths = np.array([len(start) + 1 for start in starts], np.int64)
+    for index in np.flatnonzero(lengths <= limit).tolist():
+        if len(texts[index]) > enough:
+            lengths[index] = len(loaded.encode(texts[index])) + 1
+    return lengths
+
+
+def train_tokenizer(texts: Sequence[str], vocab_size: int) -> str:
+    """A byte-level BPE tokenizer as JSON; ``END`` is its only special token."""
+    tokenizers = _tokenizers()
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = tokenizers.decoders.ByteLevel()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=["<|end|>"],
+        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    chosen: list[str] = []
+    characters = 0
+    for text in texts:
+        chosen.append(text[:_TOKENIZER_CHARACTERS_PER_DOCUMENT])
+        characters += len(chosen[-1])
+        if characters >= _TOKENIZER_CHARACTERS:
+            break
+    tokenizer.train_from_iterator(chosen, trainer)
+    return str(tokenizer.to_str())
+
+
+def load_tokenizer(tokenizer: str) -> Tokenizer:
+    """The tokenizer that `train_tokenizer` returned."""
+    loaded: Tokenizer = _tokenizers().Tokenizer.from_str(tokenizer)
+    # Not part of the JSON. Text that spells the special token must not end a document early.
+    loaded.encode_special_tokens = True
+    return loaded
+
+
+def describe_lengths(lengths: npt.NDArray[np.int64]) -> dict[str, float]:
+    """Mean, median, 95th percentile, maximum and coefficient of variation."""
+    return {
+        "mean": float(lengths.mean()),
+        "median": float(np.median(lengths)),
+        "p95": float(np.quantile(lengths, 0.95)),
+        "max": float(lengths.max()),
+        "cv": float(lengths.std() / lengths.mean()),
+    }
+
+
+def _tokenizers() -> ModuleType:
+    try:
+        import tokenizers
+    except ImportError as error:
+        raise ImportError("the demo needs tokenizers: pip install 'evenstep[demo]'") from error
+    return tokenizers

@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+import dataclasses
+import sys
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from evenstep.batch import PackCollator
+from evenstep.batch.formats import to_megatron
+from evenstep.errors import CollateError
+
+documents = st.lists(
+    st.lists(st.tuples(st.integers(0, 9), st.booleans()), min_size=1, max_size=9),
+    min_size=1,
+    max_size=5,
+)
+SAMPLES = [
+    {"input_ids": [1, 2, 3], "labels": [-100, 2, 3]},
+    {"input_ids": [4], "labels": [4]},
+]
+
+
+@dataclasses.dataclass
+class PackedSeqParams:
+    """The fields of Megatron-LM's class that are set here."""
+
+    qkv_format: str | None = None
+    cu_seqlens_q: Any = None
+    cu_seqlens_kv: Any = None
+    cu_seqlens_q_padded: Any = None
+    cu_seqlens_kv_padded: Any = None
+    max_seqlen_q: int | None = None
+    max_seqlen_kv: int | None = None
+    pad_between_seqs: bool | None = None
+
+
+@settings(deadline=None, max_examples=60)
+@given(documents, st.sampled_from([None, 4]), st.sampled_from([None, 8]), st.booleans())
+def test_every_token_is_asked_for_the_next_one_of_its_document(docs, each, whole, masked):
+    samples = [
+        {
+            "input_ids": [token for token, _ in doc],
+            "labels": [token if kept else -100 for token, kept in doc],
+        }
+        for doc in docs
+    ]
+    batch = PackCollator(
+        pad_documents_to_multiple_of=each, pad_to_multiple_of=whole, loss_mask=masked
+    )(samples)
+    fields, _ = to_megatron(batch)
+    starts = batch.get("cu_seqlens_padded", batch["cu_seqlens"]).tolist()
+    expected = torch.full_like(fields["tokens"], -100)
+    for start, sample in zip(starts, samples):
+        for place, label in enumerate(sample["labels"][1:]):
+            expected[0, start + place] = label
+    assert torch.equal(fields["labels"], expected)
+    assert torch.equal(fields["loss_mask"], (expected != -100).to(torch.float32))
+    assert fields["tokens"] is batch["input_ids"]
+    assert fields["position_ids"] is batch["position_ids"]
+    assert fields["attention_mask"] is None
+
+
+def test_the_fields_have_the_shapes_and_types_that_get_batch_broadcasts():
+    fields, _ = to_megatron(PackCollator(pad_documents_to_multiple_of=4)(SAMPLES))
+    for name in ("tokens", "labels", "position_ids"):
+        assert fields[name].shape == (1, 8)
+        assert fields[name].dtype == torch.int64
+    assert fields["loss_mask"].dtype == torch.float32
+    assert fields["cu_seqlens"].tolist() == [[0, 3, 4]]
+    assert fields["cu_seqlens_padded"].tolist() == [[0, 4, 8]]
+    assert fields["max_seqlen"].tolist() == [4]
+    for name in ("cu_seqlens", "cu_seqlens_padded", "max_seqlen"):
+        assert fields[name].dtype == torch.int32
+    assert to_megatron(PackCollator()(SAMPLES))[0]["cu_seqlens_padded"] is None
+
+
+def test_padding_is_attended_to_or_told_apart_as_asked():
+    batch = PackCollator(pad_documents_to_multiple_of=4)(SAMPLES)
+    _, packed = to_megatron(batch)
+    assert packed["cu_seqlens_q"].tolist() == packed["cu_seqlens_q_padded"].tolist() == [0, 4, 8]
+    assert "pad_between_seqs" not in packed
+    _, packed = to_megatron(batch, attend_padding=False)
+    assert packed["cu_seqlens_kv"].tolist() == [0, 3, 4]
+    assert packed["cu_seqlens_kv_padded"].tolist() == [0, 4, 8]
+    assert packed["pad_between_seqs"] is True
+    _, packed = to_megatron(PackCollator()(SAMPLES), attend_padding=False)
+    assert packed["cu_seqlens_q"].tolist() == [0, 3, 4]
+    assert packed["cu_seqlens_q_padded"] is None
+    assert "pad_between_seqs" not in packed
+
+
+def test_its_own_class_is_made_where_it_can_be_imported(monkeypatch):
+    batch = PackCollator(pad_to_multiple_of=8)(SAMPLES)
+    monkeypatch.setitem(sys.modules, "megatron", None)  # as if it were not installed
+    _, keywords = to_megatron(batch, attend_padding=False)
+    assert type(keywords) is dict
+    module: Any = ModuleType("megatron.core.packed_seq_params")
+    module.PackedSeqParams = PackedSeqParams
+    for name in ("megatron", "megatron.core"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    _, packed = to_megatron(batch, attend_padding=False)
+    assert type(packed) is PackedSeqParams
+    for name, value in keywords.items():
+        if isinstance(value, torch.Tensor):
+            assert torch.equal(getattr(packed, name), value)
+        else:
+            assert getattr(packed, name) == value
+
+
+def test_labels_shifted_by_the_dataset_are_kept_when_told_and_refused_when_not():
+    samples = [{"input_ids": [1, 2], "labels": [2, -100]}, {"input_ids": [5], "labels": [-100]}]
+    batch = PackCollator(mask_first_label=False)(samples)
+    fields, _ = to_megatron(batch, labels_shifted=True)
+    assert fields["labels"].tolist() == [[2, -100, -100]]
+    assert fields["loss_mask"].tolist() == [[1, 0, 0]]
+    with pytest.raises(CollateError, match=r"\[2, -100\].*labels_shifted=True"):
+        to_megatron(batch)
+
+
+def test_weights_of_the_dataset_move_with_their_labels():
+    samples = [{"input_ids": [1, 2, 3], "loss_mask": [9.0, 0.5, 0.0]}]
+    fields, _ = to_megatron(PackCollator()(samples))
+    assert fields["labels"].tolist() == [[2, 3, -100]]
+    assert fields["loss_mask"].tolist() == [[0.5, 0, 0]]
+
+
+def test_documents_that_context_parallel_ranks_cannot_share_are_refused():
+    with pytest.raises(CollateError, match="pad_documents_to_multiple_of=4"):
+        to_megatron(PackCollator()(SAMPLES), context_parallel_size=2)
+    batch = PackCollator(pad_documents_to_multiple_of=4, pad_to_multiple_of=12)(SAMPLES)
+    fields, _ = to_megatron(batch, context_parallel_size=2)
+    assert fields["cu_seqlens_padded"].tolist() == [[0, 4, 8, 12]]
+
+
+def test_other_fields_go_with_it():
+    samples = [{"input_ids": [1, 2], "name": "a"}]
+    assert to_megatron(PackCollator()(samples))[0]["name"] == ["a"]
+
+
+def test_batches_of_another_make_are_refused():
+    with pytest.raises(CollateError, match=r"no cu_seqlens, max_seqlen, document_ids; .*'flash'"):
+        to_megatron(PackCollator(form="huggingface")(SAMPLES))
+    with pytest.raises(CollateError, match="no input_ids"):
+        to_megatron(torch.ones(1, 3))
+    with pytest.raises(CollateError, match="one label per token"):
+        to_megatron(PackCollator()([{"input_ids": [1, 2], "label": 1}]))

@@ -1,0 +1,282 @@
+"""`attention`: any plan over any ranks gives what one process gives, outputs and gradients."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from threaded_ranks import (
+    CPU,
+    ThreadExchange,
+    on_ranks,
+    random_sharding,
+    shardings,
+    values,
+    varlen,
+    whole,
+)
+from torch.utils.checkpoint import checkpoint
+
+from evenstep.context_parallel import ContextPlan, attention
+from evenstep.context_parallel.collectives import OneRank
+from evenstep.errors import ConfigurationError
+from evenstep.plan.sharding import Sharding, shard_per_document, shard_per_sequence
+
+RAGGED = [7, 1, 30, 2, 13]
+
+
+def tensors(
+    sharding: Sharding, heads: int = 4, kv_heads: int = 2, size: int = 8, dtype: Any = torch.float64
+) -> list[torch.Tensor]:
+    """q, k, v of the whole sequence, and the gradient of the output."""
+    made = torch.Generator().manual_seed(0)  # of its own, as ranks are threads
+    tokens = int(sharding.lengths.sum())
+    shapes = [(tokens, n, size) for n in (heads, kv_heads, kv_heads, heads)]
+    return [torch.randn(shape, dtype=dtype, generator=made) for shape in shapes]
+
+
+def on_shard(
+    exchange: ThreadExchange, sharding: Sharding, whole_sequence: list[torch.Tensor], **options: Any
+) -> list[torch.Tensor]:
+    """The rank's output and the gradients of its q, k and v."""
+    own = torch.from_numpy(sharding.indices(exchange.rank))
+    *inputs, grad = (x[own] for x in whole_sequence)
+    inputs = [x.clone().requires_grad_() for x in inputs]
+    plan = ContextPlan(sharding, exchange, device=CPU)
+    out = attention(*inputs, plan, **options)
+    return [out, *torch.autograd.grad(out, inputs, grad)]
+
+
+def in_order(parts: list[list[torch.Tensor]], sharding: Sharding) -> list[torch.Tensor]:
+    restore = torch.from_numpy(sharding.restore)
+    return [torch.cat(shards)[restore] for shards in zip(*parts)]
+
+
+def truth(sharding: Sharding, given_: list[torch.Tensor], scale: float) -> list[torch.Tensor]:
+    *inputs, grad = given_
+    inputs = [x.clone().requires_grad_() for x in inputs]
+    out = whole(*inputs, sharding, scale)
+    return [out, *torch.autograd.grad(out, inputs, grad)]
+
+
+@given(
+    sharding=shardings(),
+    heads=st.sampled_from([(1, 1), (2, 2), (4, 2), (6, 1)]),
+    scale=st.sampled_from([None, 0.1]),
+)
+def test_outputs_and_gradients_are_those_of_one_process(
+    sharding: Sharding, heads: tuple[int, int], scale: float | None
+) -> None:
+    given_ = tensors(sharding, *heads)
+    parts = values(
+        on_ranks(sharding.ranks, lambda ranks: on_shard(ranks, sharding, given_, scale=scale))
+    )
+    expected = truth(sharding, given_, scale or 8**-0.5)
+    torch.testing.assert_close(in_order(parts, sharding), expected, rtol=1e-9, atol=1e-9)
+
+
+@given(shardings())
+def test_a_kernel_that_wants_keys_twice_gives_the_same(sharding: Sharding) -> None:
+    given_ = tensors(sharding)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            "evenstep.context_parallel.causal_attention.pick_backend", lambda *_, **__: "flash"
+        )
+        patch.setattr("evenstep.context_parallel.kernels.flash.flash_function", lambda: varlen)
+        parts = values(on_ranks(sharding.ranks, lambda ranks: on_shard(ranks, sharding, given_)))
+    expected = truth(sharding, given_, 8**-0.5)
+    torch.testing.assert_close(in_order(parts, sharding), expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.bfloat16, 0.05), (torch.float16, 0.02)]
+)
+def test_every_dtype_comes_out_as_it_came_in(dtype: torch.dtype, tolerance: float) -> None:
+    sharding = shard_per_document(RAGGED, 3)
+    given_ = tensors(sharding, dtype=dtype)
+    parts = values(on_ranks(3, lambda ranks: on_shard(ranks, sharding, given_)))
+    found = in_order(parts, sharding)
+    expected = truth(sharding, [x.double() for x in given_], 8**-0.5)
+    assert {x.dtype for x in found} == {dtype}
+    for one, other in zip(found, expected):
+        torch.testing.assert_close(one.double(), other, rtol=tolerance, atol=tolerance)
+
+
+def test_a_batch_dimension_of_one_stays() -> None:
+    sharding = shard_per_sequence(RAGGED, 2)
+    q, k, v, _ = tensors(sharding)
+
+    def both(ranks: ThreadExchange) -> tuple[torch.Tensor, torch.Tensor]:
+        own = torch.from_numpy(sharding.indices(ranks.rank))
+        plan = ContextPlan(sharding, ranks, device=CPU)
+        shards = [x[own] for x in (q, k, v)]
+        return attention(*shards, plan), attention(*(x[None] for x in shards), plan)
+
+    for flat, batched in values(on_ranks(2, both)):
+        assert torch.equal(flat[None], batched)
+
+
+def test_keys_and_values_travel_together_once_each_way_on_every_rank() -> None:
+    sharding = shard_per_sequence([3], 4)  # rank 3 has no token
+    assert sharding.tokens.tolist() == [1, 1, 1, 0]
+
+    def calls(ranks: ThreadExchange) -> list[Any]:
+        on_shard(ranks, sharding, tensors(sharding))
+        return ranks.calls
+
+    sent = [("all_gather", (1, 4, 8)), ("reduce_scatter", (4, 4, 8))]
+    assert values(on_ranks(4, calls)) == [sent] * 4
+
+
+def test_checkpointed_layers_exchange_again_and_give_the_same_gradients() -> None:
+    sharding = random_sharding(RAGGED, 3, seed=5)
+    given_ = tensors(sharding)
+
+    def train(ranks: ThreadExchange, reentrant: bool | None) -> list[Any]:
+        own = torch.from_numpy(sharding.indices(ranks.rank))
+        plan = ContextPlan(sharding, ranks, device=CPU)
+        *inputs, grad = (x[own] for x in given_)
+        inputs = [x.clone().requires_grad_() for x in inputs]
+
+        def layer(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+            return attention(torch.tanh(attention(q, k, v, plan)), k, v, plan)
+
+        if reentrant is None:
+            out = layer(*inputs)
+        else:
+            out = checkpoint(layer, *inputs, use_reentrant=reentrant)
+        return [[out, *torch.autograd.grad(out, inputs, grad)], [name for name, _ in ranks.calls]]
+
+    plain = values(on_ranks(3, lambda ranks: train(ranks, None)))
+    again = values(on_ranks(3, lambda ranks: train(ranks, False)))
+    for (expected, _), (found, calls) in zip(plain, again):
+        torch.testing.assert_close(found, expected)
+        assert calls == ["all_gather"] * 4 + ["reduce_scatter"] * 2
+
+
+def test_without_gradients_nothing_is_kept_for_them() -> None:
+    sharding = shard_per_document(RAGGED, 2)
+    given_ = tensors(sharding)
+
+    def infer(ranks: ThreadExchange) -> tuple[torch.Tensor, list[str]]:
+        own = torch.from_numpy(sharding.indices(ranks.rank))
+        inputs = [x[own].requires_grad_() for x in given_[:3]]
+        with torch.no_grad():
+            out = attention(*inputs, ContextPlan(sharding, ranks, device=CPU))
+        assert out.grad_fn is None
+        return out, [name for name, _ in ranks.calls]
+
+    outs, calls = zip(*values(on_ranks(2, infer)))
+    assert calls == (["all_gather"],) * 2
+    expected = whole(*given_[:3], sharding, 8**-0.5)
+    torch.testing.assert_close(torch.cat(outs)[torch.from_numpy(sharding.restore)], expected)
+
+
+def test_autocast_casts_what_rotary_embedding_left_in_float32() -> None:
+    sharding = shard_per_document(RAGGED, 2)
+    q, k, v, grad = tensors(sharding, dtype=torch.float32)
+
+    def train(ranks: ThreadExchange) -> list[torch.Tensor]:
+        own = torch.from_numpy(sharding.indices(ranks.rank))
+        plan = ContextPlan(sharding, ranks, device=CPU)
+        inputs = [x[own].requires_grad_() for x in (q, k, v.bfloat16())]
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            out = attention(*inputs, plan)
+        assert out.dtype == torch.bfloat16
+        grads = torch.autograd.grad(out, inputs, grad[own].bfloat16())
+        assert [x.dtype for x in grads] == [torch.float32, torch.float32, torch.bfloat16]
+        return [out, *grads]
+
+    found = in_order(values(on_ranks(2, train)), sharding)
+    for one, other in zip(found, truth(sharding, [q, k, v, grad], 8**-0.5)):
+        torch.testing.assert_close(one.float(), other, rtol=0.05, atol=0.05)
+
+
+def test_gradients_of_several_micro_batches_add_up() -> None:
+    weight = torch.randn(8, 8, dtype=torch.float64)
+    plans = [shard_per_document(RAGGED, 2), shard_per_sequence([11, 4], 2)]
+
+    def train(ranks: ThreadExchange) -> torch.Tensor:
+        parameter = weight.clone().requires_grad_()
+        for sharding in plans:
+            own = torch.from_numpy(sharding.indices(ranks.rank))
+            q, k, v, grad = (x[own] for x in tensors(sharding))
+            plan = ContextPlan(sharding, ranks, device=CPU)
+            attention(q @ parameter, k @ parameter, v @ parameter, plan).backward(grad)
+        assert parameter.grad is not None
+        return parameter.grad
+
+    found = sum(values(on_ranks(2, train)))
+    parameter = weight.clone().requires_grad_()
+    for sharding in plans:
+        q, k, v, grad = tensors(sharding)
+        whole(q @ parameter, k @ parameter, v @ parameter, sharding, 8**-0.5).backward(grad)
+    torch.testing.assert_close(found, parameter.grad)
+
+
+@pytest.mark.parametrize("frozen", [(0,), (1,), (2,), (1, 2), (0, 2)])
+def test_inputs_that_need_no_gradient_do_without(frozen: tuple[int, ...]) -> None:
+    sharding = shard_per_document(RAGGED, 2)
+    given_ = tensors(sharding)
+    asked = [i for i in range(3) if i not in frozen]
+
+    def train(ranks: ThreadExchange) -> list[torch.Tensor]:
+        own = torch.from_numpy(sharding.indices(ranks.rank))
+        *inputs, grad = (x[own] for x in given_)
+        inputs = [x.requires_grad_(i in asked) for i, x in enumerate(inputs)]
+        out = attention(*inputs, ContextPlan(sharding, ranks, device=CPU))
+        return list(torch.autograd.grad(out, [inputs[i] for i in asked], grad))
+
+    found = in_order(values(on_ranks(2, train)), sharding)
+    expected = truth(sharding, given_, 8**-0.5)[1:]
+    torch.testing.assert_close(found, [expected[i] for i in asked])
+
+
+PLAN = ContextPlan(shard_per_sequence([5, 3], 1), OneRank(), device=CPU)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "says"),
+    [
+        (((8, 4), (8, 2, 6), (8, 2, 6)), r"\[tokens, heads, head dim\]"),
+        (((8, 4, 6), (8, 2, 6), (8, 1, 6)), "k and v alike"),
+        (((2, 8, 4, 6), (2, 8, 2, 6), (2, 8, 2, 6)), "prepare and call attention for each row"),
+        (((7, 4, 6), (7, 2, 6), (7, 2, 6)), "the 8 tokens that the plan gives rank 0 of 1"),
+        (((4, 8, 6), (2, 8, 6), (2, 8, 6)), "lay heads behind tokens"),
+        (((8, 4, 6), (8, 2, 5), (8, 2, 5)), "equal head dims"),
+        (((8, 3, 6), (8, 2, 6), (8, 2, 6)), "3 query heads must be a multiple of 2 kv heads"),
+        (((8, 3, 6), (8, 0, 6), (8, 0, 6)), "3 query heads must be a multiple of 0 kv heads"),
+    ],
+)
+def test_shapes_that_do_not_fit_are_refused(shapes: Any, says: str) -> None:
+    with pytest.raises(ConfigurationError, match=says):
+        attention(*(torch.zeros(shape) for shape in shapes), PLAN)
+
+
+def test_dtypes_and_devices_that_do_not_fit_are_refused() -> None:
+    q, k = torch.zeros(8, 4, 6), torch.zeros(8, 2, 6)
+    with pytest.raises(ConfigurationError, match="one floating dtype"):
+        attention(q, k, k.double(), PLAN)
+    with pytest.raises(ConfigurationError, match="one floating dtype"):
+        attention(q.int(), k.int(), k.int(), PLAN)
+    with pytest.raises(ConfigurationError, match="'cpu', for which the plan was prepared"):
+        attention(q.to("meta"), k.to("meta"), k.to("meta"), PLAN)
+
+
+def test_gradients_cannot_be_taken_twice() -> None:
+    q, k, v, grad = (x[:8].requires_grad_() for x in tensors(shard_per_sequence([8], 1)))
+    out = attention(q, k, v, PLAN)
+    (first,) = torch.autograd.grad(out, q, grad, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        first.sum().backward()
+
+
+def test_the_package_is_imported_without_torch() -> None:
+    script = "import sys, evenstep.context_parallel; print({'torch', 'numpy'} & set(sys.modules))"
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "set()"

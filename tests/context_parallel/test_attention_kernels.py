@@ -1,0 +1,304 @@
+"""Back ends: each computes what is written out, of the keys that it asks for; masks are small."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from threaded_ranks import CPU, random_sharding, shardings, varlen, whole
+from torch.nn.attention.flex_attention import BlockMask, flex_attention
+from torch.nn.functional import scaled_dot_product_attention
+
+from evenstep.context_parallel import ContextPlan, attention
+from evenstep.context_parallel.collectives import OneRank
+from evenstep.context_parallel.kernels import Kernel, check_backend, flash, flex, pick_backend, sdpa
+from evenstep.context_parallel.kernels.flash import FlashKernel
+from evenstep.context_parallel.kernels.flex import FlexKernel
+from evenstep.context_parallel.kernels.sdpa import SdpaKernel
+from evenstep.errors import ConfigurationError
+from evenstep.plan.sharding import Sharding, shard_per_document, shard_per_sequence
+
+CUDA = torch.device("cuda", 0)
+eager = pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+
+
+def everyones(sharding: Sharding, x: torch.Tensor) -> torch.Tensor:
+    """The buffer of all ranks' rows; what fills up slots is not a number."""
+    slot = int(sharding.tokens.max())
+    buffer = x.new_full((sharding.ranks, slot, *x.shape[1:]), torch.nan)
+    for rank, tokens in enumerate(sharding.tokens):
+        buffer[rank, :tokens] = x[torch.from_numpy(sharding.indices(rank))]
+    return buffer.flatten(0, 1)
+
+
+def check(
+    build: Callable[[Sharding, int], Kernel], sharding: Sharding, *, gradients: bool = True
+) -> None:
+    """A kernel against the whole sequence, rank for rank."""
+    torch.manual_seed(0)
+    tokens = int(sharding.lengths.sum())
+    q, k, v, grad = (torch.randn(tokens, heads, 4, dtype=torch.float64) for heads in (4, 2, 2, 4))
+    q, k, v = (x.requires_grad_(gradients) for x in (q, k, v))
+    out = whole(q, k, v, sharding, 0.3)
+    for rank in range(sharding.ranks):
+        own = torch.from_numpy(sharding.indices(rank))
+        if not len(own):
+            continue
+        kernel = build(sharding, rank)
+        buffers = [everyones(sharding, x) for x in (k, v)]
+        found = kernel(q[own], *(x[kernel.rows] for x in buffers), 0.3)
+        torch.testing.assert_close(found, out[own])
+        assert kernel.repeated or len(kernel.rows.unique()) == len(kernel.rows)
+        if gradients:
+            expected = torch.autograd.grad(out[own], (q, k, v), grad[own], retain_graph=True)
+            backward = torch.autograd.grad(found, (q, k, v), grad[own], retain_graph=True)
+            torch.testing.assert_close(backward, expected)
+
+
+@given(shardings(), st.sampled_from([1, 5, 64, 1 << 22]))
+def test_sdpa_is_right_whatever_the_size_of_its_masks(sharding: Sharding, mask: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sdpa, "MASK", mask)
+        check(lambda plan, rank: SdpaKernel(plan, rank, CPU), sharding)
+
+
+def test_sdpa_has_no_mask_of_a_whole_fragment_and_none_where_causal_will_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[int] = []
+
+    def spy(*args: Any, attn_mask: torch.Tensor | None, **options: Any) -> torch.Tensor:
+        seen.append(0 if attn_mask is None else attn_mask.numel())
+        return scaled_dot_product_attention(*args, attn_mask=attn_mask, **options)
+
+    monkeypatch.setattr(sdpa, "scaled_dot_product_attention", spy)
+    monkeypatch.setattr(sdpa, "MASK", 1000)
+    check(lambda plan, rank: SdpaKernel(plan, rank, CPU), shard_per_document([300, 9], 2))
+    assert 0 in seen
+    assert 500 < max(seen) <= 1000
+
+
+@given(shardings())
+def test_flash_gives_a_varlen_kernel_what_it_takes(sharding: Sharding) -> None:
+    check(lambda plan, rank: FlashKernel(plan, rank, CPU, function=varlen), sharding)
+
+
+def test_the_flash_attention_package_is_called_by_its_signature(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def flash_attn_varlen_func(
+        q: Any,
+        k: Any,
+        v: Any,
+        cu_seqlens_q: Any,
+        cu_seqlens_k: Any,
+        max_seqlen_q: int,
+        max_seqlen_k: int,
+        dropout_p: float = 0.0,
+        softmax_scale: float | None = None,
+        causal: bool = False,
+    ) -> torch.Tensor:
+        assert causal
+        assert not dropout_p
+        assert softmax_scale is not None
+        bounds = (cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
+        return varlen(q, k, v, *bounds, softmax_scale)
+
+    package = SimpleNamespace(flash_attn_varlen_func=flash_attn_varlen_func)
+    monkeypatch.setitem(sys.modules, "flash_attn", package)
+    monkeypatch.setattr(flash, "version", lambda name: "2.10.1" if name == "flash-attn" else "")
+    function = flash.flash_function.__wrapped__()
+    assert function is not None
+    build = lambda plan, rank: FlashKernel(plan, rank, CPU, function=function)  # noqa: E731
+    check(build, shard_per_document([40, 3, 9], 2))
+    # Before 2.1 its mask is aligned at the top left.
+    monkeypatch.setattr(flash, "version", lambda name: "2.0.9")
+    monkeypatch.setitem(sys.modules, "torch.nn.attention.varlen", None)
+    assert flash.flash_function.__wrapped__() is None
+
+
+def test_torchs_own_varlen_attention_is_called_by_its_signature(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    module = pytest.importorskip("torch.nn.attention.varlen")
+    signature = inspect.signature(module.varlen_attn)
+    if "enable_gqa" not in signature.parameters:
+        pytest.skip("the first varlen_attn cannot do it")
+    calls = []
+
+    def varlen_attn(*args: Any, **options: Any) -> torch.Tensor:
+        given_ = signature.bind(*args, **options).arguments
+        calls.append(given_)
+        assert given_["window_size"] == (-1, 0)  # causal, says its documentation
+        assert given_["enable_gqa"]
+        bounds = [given_[name] for name in ("cu_seq_q", "cu_seq_k", "max_q", "max_k")]
+        return varlen(*(given_[x] for x in ("query", "key", "value")), *bounds, given_["scale"])
+
+    varlen_attn.__signature__ = signature  # type: ignore[attr-defined]
+    monkeypatch.setattr(module, "varlen_attn", varlen_attn)
+    monkeypatch.setitem(sys.modules, "flash_attn", None)
+    function = flash.flash_function.__wrapped__()
+    build = lambda plan, rank: FlashKernel(plan, rank, CPU, function=function)  # noqa: E731
+    check(build, shard_per_document([40, 3, 9], 2))
+    assert calls
+
+
+@eager
+@settings(max_examples=15)  # each is traced anew
+@given(shardings())
+def test_flex_is_right_by_its_mask_function(sharding: Sharding) -> None:
+    build = lambda plan, rank: FlexKernel(plan, rank, CPU, function=flex_attention)  # noqa: E731
+    check(build, sharding, gradients=False)
+
+
+@given(shardings(), st.sampled_from([2, 3, 8]))
+def test_flex_computes_the_blocks_that_hold_a_pair_and_masks_those_that_hold_others(
+    sharding: Sharding, block: int
+) -> None:
+    masks: list[BlockMask] = []
+
+    def spy(q: torch.Tensor, *others: Any, block_mask: BlockMask, **options: Any) -> torch.Tensor:
+        masks.append(block_mask)
+        return q
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(flex, "BLOCK", block)
+        for rank in range(sharding.ranks):
+            own = sharding.indices(rank)
+            if not len(own):
+                continue
+            kernel = FlexKernel(sharding, rank, CPU, function=spy)
+            q, k = torch.zeros(len(own), 1, 2), torch.zeros(len(kernel.rows), 1, 2)
+            kernel(q, k, k, 1.0)
+            check_blocks(masks[-1], sharding, own, kernel.rows.numpy(), block)
+
+
+def check_blocks(
+    mask: BlockMask,
+    sharding: Sharding,
+    own: np.ndarray[Any, Any],
+    rows: np.ndarray[Any, Any],
+    block: int,
+) -> None:
+    slot = int(sharding.tokens.max())
+    place = np.full(sharding.ranks * slot, -1)
+    for rank, tokens in enumerate(sharding.tokens):
+        place[rank * slot : rank * slot + tokens] = sharding.indices(rank)
+    keys = place[rows]
+    document = np.arange(len(sharding.lengths)).repeat(sharding.lengths)
+    pairs = (keys <= own[:, None]) & (document[keys] == document[own][:, None])
+    high, wide = -(-len(own) // block), -(-len(keys) // block)
+    padded = np.zeros((high * block, wide * block), bool)
+    padded[: len(own), : len(keys)] = pairs
+    blocks = padded.reshape(high, block, wide, block).swapaxes(1, 2)
+    assert mask.full_kv_num_blocks is not None
+    assert mask.full_kv_indices is not None
+    whole_blocks = as_dense(mask.full_kv_num_blocks, mask.full_kv_indices)
+    some_blocks = as_dense(mask.kv_num_blocks, mask.kv_indices)
+    np.testing.assert_array_equal(whole_blocks | some_blocks, blocks.any((2, 3)))
+    np.testing.assert_array_equal(whole_blocks, blocks.all((2, 3)))
+    assert not (whole_blocks & some_blocks).any()
+    assert mask.seq_lengths == (len(own), len(keys))
+
+
+def as_dense(count: torch.Tensor, indices: torch.Tensor) -> np.ndarray[Any, Any]:
+    dense = np.zeros(indices.shape[2:], bool)
+    for row, (number, columns) in enumerate(zip(count[0, 0].tolist(), indices[0, 0].tolist())):
+        dense[row, columns[:number]] = True
+    return dense
+
+
+def check_flex(lengths: list[int], seed: int) -> None:
+    sharding = random_sharding(lengths, 1, seed=seed)
+    plan = ContextPlan(sharding, OneRank(), device=CPU, backend="flex")
+    own = torch.from_numpy(sharding.indices(0))
+    q, k, v = (torch.randn(len(own), heads, 16) for heads in (4, 2, 2))
+    with torch.no_grad():
+        found = attention(q[own], k[own], v[own], plan)
+    torch.testing.assert_close(found, whole(q, k, v, sharding, 0.25)[own], rtol=1e-4, atol=1e-4)
+
+
+@eager
+def test_flex_runs_behind_attention(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flex, "compiled_flex", lambda: flex_attention)
+    check_flex([300, 20, 170], 0)
+
+
+@pytest.mark.soak  # half a minute of compiling
+def test_flex_compiled_gives_the_same_on_plans_of_several_sizes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    check_flex([300, 20, 170], 0)
+    check_flex([90, 5, 111], 1)
+
+
+def test_flex_says_that_it_has_no_backward_pass_on_cpu() -> None:
+    sharding = shard_per_sequence([5], 1)
+    plan = ContextPlan(sharding, OneRank(), device=CPU, backend="flex")
+    q = torch.zeros(5, 2, 16, requires_grad=True)
+    with pytest.raises(ConfigurationError, match=r"no backward pass on CPU.*use backend='sdpa'"):
+        attention(q, q, q, plan)
+
+
+def test_a_back_end_that_is_not_there_is_refused_with_a_remedy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"backend='fast' must be one of \('auto', 'flash'"
+    ):
+        check_backend("fast", CPU)
+    with pytest.raises(ConfigurationError, match=r"'flash' runs on CUDA alone.*'cpu'"):
+        check_backend("flash", CPU)
+    monkeypatch.setattr("evenstep.context_parallel.kernels.choice.flash_function", lambda: None)
+    with pytest.raises(ConfigurationError, match="install flash-attn, or use backend='flex'"):
+        check_backend("flash", CUDA)
+    monkeypatch.setattr(
+        "evenstep.context_parallel.kernels.choice.find_spec",
+        lambda name: None if name == "triton" else 1,
+    )
+    with pytest.raises(ConfigurationError, match="package triton; install it"):
+        check_backend("flex", CUDA)
+    check_backend("flex", CPU)
+    check_backend("sdpa", CUDA)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "flash_there", "triton_there", "picked"),
+    [
+        (torch.bfloat16, True, True, "flash"),
+        (torch.float16, False, True, "flex"),
+        (torch.float32, True, True, "flex"),
+        (torch.float32, True, False, "sdpa"),
+        (torch.float64, True, True, "sdpa"),
+    ],
+)
+def test_auto_picks_the_fastest_that_device_and_dtype_allow(
+    monkeypatch: pytest.MonkeyPatch,
+    dtype: torch.dtype,
+    flash_there: bool,
+    triton_there: bool,
+    picked: str,
+) -> None:
+    choice = "evenstep.context_parallel.kernels.choice"
+    monkeypatch.setattr(f"{choice}.flash_function", lambda: varlen if flash_there else None)
+    monkeypatch.setattr(
+        f"{choice}.find_spec", lambda name: name != "triton" or triton_there or None
+    )
+    assert pick_backend("auto", CUDA, dtype, trains=True) == picked
+    assert pick_backend("auto", CPU, dtype, trains=True) == "sdpa"
+
+
+def test_flash_refuses_what_its_kernel_does_not_take() -> None:
+    with pytest.raises(ConfigurationError, match=r"not torch\.float32; run the model under"):
+        pick_backend("flash", CUDA, torch.float32, trains=True)
+    assert pick_backend("flash", CUDA, torch.bfloat16, trains=True) == "flash"

@@ -1,0 +1,209 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evenstep.batch import PackCollator
+from evenstep.context_parallel import document_lengths, shard_batch, unshard
+from evenstep.errors import CollateError, ConfigurationError
+from evenstep.plan.sharding import shard_per_document, shard_per_sequence
+from shardings import shardings
+
+documents = st.lists(
+    st.lists(st.tuples(st.integers(0, 99), st.booleans()), min_size=1, max_size=20),
+    min_size=1,
+    max_size=6,
+)
+forms = st.sampled_from(["flash", "huggingface"])
+paddings = st.sampled_from(
+    [{}, {"pad_documents_to_multiple_of": 4}, {"pad_to_multiple_of": 7}]
+)  # none, of every document, and a last document of padding only
+
+
+def samples_of(docs: list[list[tuple[int, bool]]]) -> list[dict[str, Any]]:
+    return [
+        {
+            "input_ids": [token for token, _ in doc],
+            "labels": [token if kept else -100 for token, kept in doc],
+            "weights": [[float(token), 1.0] for token, _ in doc],
+        }
+        for doc in docs
+    ]
+
+
+def row(*lengths: int, **options: Any) -> dict[str, Any]:
+    return PackCollator(**options)([{"input_ids": list(range(1, n + 1))} for n in lengths])
+
+
+@given(st.data(), documents, forms, paddings, st.booleans())
+def test_a_token_is_asked_for_the_next_of_its_document_wherever_that_lies(
+    data, docs, form, padding, masked
+):
+    samples = samples_of(docs)
+    batch = PackCollator(form=form, loss_mask=masked, **padding)(samples)
+    lengths = document_lengths(batch)
+    sharding = data.draw(shardings(lengths.tolist()))
+    for rank in range(sharding.ranks):
+        shard = shard_batch(batch, sharding, rank)
+        expected = []
+        for fragment in range(sharding.offsets[rank], sharding.offsets[rank + 1]):
+            document = sharding.document[fragment]
+            # What fills up the row is a document of padding behind the samples.
+            labels = samples[document]["labels"] if document < len(samples) else []
+            for place in range(sharding.start[fragment], sharding.end[fragment]):
+                expected.append(labels[place + 1] if place + 1 < len(labels) else -100)
+        assert shard["shift_labels"].tolist() == [expected]
+        assert shard["shift_labels"].dtype == torch.int64
+        assert "labels" not in shard
+        assert ("loss_mask" in shard) == masked
+        if masked:
+            assert shard["loss_mask"].dtype == torch.float32
+            assert shard["loss_mask"].tolist() == [[float(label != -100) for label in expected]]
+
+
+@given(st.data(), documents, forms, paddings)
+def test_shards_put_together_are_the_row_again(data, docs, form, padding):
+    batch = PackCollator(form=form, **padding)(samples_of(docs))
+    sharding = data.draw(shardings(document_lengths(batch).tolist()))
+    shards = [shard_batch(batch, sharding, rank) for rank in range(sharding.ranks)]
+    ids = "seq_idx" if form == "huggingface" else "document_ids"
+    for name in ("input_ids", "position_ids", "weights", ids):
+        assert shards[0][name].dtype == batch[name].dtype
+        assert torch.equal(unshard([shard[name] for shard in shards], sharding), batch[name])
+    whole = torch.arange(3 * batch["input_ids"].shape[1]).view(3, 1, -1)
+    places = [torch.from_numpy(sharding.indices(rank)) for rank in range(sharding.ranks)]
+    parts = [whole[..., place] for place in places]
+    assert torch.equal(unshard(parts, sharding, dim=-1), whole)
+
+
+@given(st.data(), documents)
+def test_labels_that_the_dataset_has_shifted_are_taken_as_they_are(data, docs):
+    samples = samples_of(docs)
+    for sample in samples:
+        sample["labels"] = [*sample["labels"][1:], -100]
+    batch = PackCollator(mask_first_label=False, loss_mask=True)(samples)
+    sharding = data.draw(shardings(document_lengths(batch).tolist()))
+    for rank in range(sharding.ranks):
+        shard = shard_batch(batch, sharding, rank, labels_shifted=True)
+        own = batch["labels"][:, sharding.indices(rank)]
+        assert torch.equal(shard["shift_labels"], own)
+        assert torch.equal(shard["loss_mask"], (own != -100).to(torch.float32))
+
+
+@given(documents, forms, paddings)
+def test_lengths_are_those_of_the_documents_as_they_lie_in_the_row(docs, form, padding):
+    batch = PackCollator(form=form, **padding)(samples_of(docs))
+    lengths = document_lengths(batch)
+    assert lengths.dtype == np.int64
+    ids = batch["seq_idx" if form == "huggingface" else "document_ids"][0]
+    assert lengths.tolist() == ids.bincount().tolist()
+
+
+def test_what_is_not_per_token_goes_along_whole():
+    samples = [
+        {
+            "input_ids": [1, 2, 3],
+            "name": name,
+            "weight": weight,
+            "image_grid_thw": [[1, 1, 1], [1, 1, 2]],
+            "pixel_values": torch.ones(3, 4),
+            "box": torch.zeros(2),
+        }
+        for name, weight in (("a", 1.0), ("b", 2.0))
+    ]
+    batch = PackCollator()(samples)
+    before = dict(batch)
+    sharding = shard_per_sequence(document_lengths(batch), 2)
+    shard = shard_batch(batch, sharding, 1)
+    for name in ("name", "weight", "image_grid_thw", "pixel_values", "box", "cu_seqlens"):
+        assert shard[name] is batch[name]
+    assert shard["max_seqlen"] == 3
+    assert shard["sharding"] is sharding
+    assert batch.keys() == before.keys()
+    assert all(batch[name] is value for name, value in before.items())
+
+
+def test_shapes_that_happen_to_fit_the_row_deceive_nobody():
+    sample = {"input_ids": [1, 2, 3], "image_grid_thw": [[1, 1, 3]], "box": torch.ones(4)}
+    sample["pixel_values"] = torch.ones(1, 4)
+    batch = PackCollator(pad_to_multiple_of=1)([sample])
+    padded = PackCollator(pad_documents_to_multiple_of=4)([sample])
+    assert batch["image_grid_thw"].shape == batch["input_ids"].shape
+    assert padded["pixel_values"].shape == padded["box"].shape == padded["input_ids"].shape
+    shard = shard_batch(batch, shard_per_document([3], 2), 0)
+    assert shard["image_grid_thw"] is batch["image_grid_thw"]
+    shard = shard_batch(padded, shard_per_document([4], 2), 0)
+    assert shard["pixel_values"] is padded["pixel_values"]
+    shard = shard_batch(padded, shard_per_document([4], 2), 0, per_sample_fields=("box",))
+    assert shard["box"] is padded["box"]
+
+
+def test_a_rank_may_have_no_tokens():
+    batch = row(1, 1)
+    shard = shard_batch(batch, shard_per_sequence([1, 1], 3), 2)
+    assert shard["input_ids"].shape == shard["shift_labels"].shape == (1, 0)
+
+
+def test_a_loss_mask_of_the_dataset_keeps_its_weights():
+    batch = PackCollator()(
+        [
+            {"input_ids": [1, 2, 3], "labels": [1, 2, -100], "loss_mask": [1.0, 0.5, 1.0]},
+            {"input_ids": [4, 5], "labels": [4, 5], "loss_mask": [0.7, 0.25]},
+        ]
+    )
+    shard = shard_batch(batch, shard_per_document([3, 2], 1), 0)
+    assert shard["shift_labels"].tolist() == [[2, -100, -100, 5, -100]]
+    assert shard["loss_mask"].tolist() == [[0.5, 0.0, 0.0, 0.25, 0.0]]
+
+
+def test_bad_input_is_refused():
+    batch, sharding = row(3, 5), shard_per_document([3, 5], 2)
+    with pytest.raises(ConfigurationError, match="rank=2 must be from 0 to 1"):
+        shard_batch(batch, sharding, 2)
+    with pytest.raises(CollateError, match=r"2 documents of \[3, 5\].* made of .*\[5, 3\] tokens"):
+        shard_batch(batch, shard_per_document([5, 3], 2), 0)
+    with pytest.raises(CollateError, match="shard of a rank already"):
+        shard_batch(shard_batch(batch, sharding, 0), sharding, 0)
+    with pytest.raises(CollateError, match=r"\(2, 4\) are not one row"):
+        document_lengths({**batch, "input_ids": torch.ones(2, 4)})
+    for other in ([1, 2], {"input_ids": torch.ones(1, 3)}, {"cu_seqlens": torch.tensor([0, 3])}):
+        with pytest.raises(CollateError, match="collate it with PackCollator"):
+            document_lengths(other)
+    for bounds in ([0, 3], [1, 8], [0, 5, 5, 8], [0], [[0, 8]]):
+        with pytest.raises(CollateError, match="must ascend from 0 to the 8 tokens"):
+            document_lengths({**batch, "cu_seqlens": torch.tensor(bounds)})
+    real_only = row(3, 5, pad_documents_to_multiple_of=4)
+    del real_only["cu_seqlens_padded"]
+    with pytest.raises(CollateError, match="give cu_seqlens_padded"):
+        document_lengths(real_only)
+
+
+def test_labels_that_cannot_be_moved_to_the_token_before_are_refused():
+    sharding = shard_per_document([2, 3], 2)
+    samples = [{"input_ids": [1] * n, "labels": n} for n in (2, 3)]
+    with pytest.raises(CollateError, match="one label per token"):
+        shard_batch(PackCollator()(samples), sharding, 0)
+    shifted = [{"input_ids": [1] * n, "labels": [1] * n} for n in (2, 3)]
+    with pytest.raises(CollateError, match="labels_shifted=True"):
+        shard_batch(PackCollator(mask_first_label=False)(shifted), sharding, 0)
+    soft = [{"input_ids": [1] * n, "labels": [0.5] * n} for n in (2, 3)]
+    with pytest.raises(CollateError, match="float32 cannot be sharded"):
+        shard_batch(PackCollator()(soft), sharding, 0)
+    positions = [{"input_ids": [1] * n, "position_ids": torch.zeros(3, n)} for n in (2, 2)]
+    with pytest.raises(CollateError, match=r"'position_ids' of shape \(2, 3, 2\)"):
+        shard_batch(PackCollator()(positions), shard_per_document([2, 2], 2), 0)
+
+
+def test_parts_that_are_not_of_the_ranks_are_refused():
+    sharding = shard_per_document([3, 5], 2)
+    with pytest.raises(ConfigurationError, match=r"1 parts .* over 2 ranks"):
+        unshard([torch.ones(1, 8)], sharding)
+    with pytest.raises(ConfigurationError, match=r"rank 1 has shape \(1, 3\).* the 4 tokens"):
+        unshard([torch.ones(1, 4), torch.ones(1, 3)], sharding)
+    with pytest.raises(ConfigurationError, match="dimension 1"):
+        unshard([torch.ones(4), torch.ones(4)], sharding)

@@ -1,0 +1,158 @@
+"""The code of docs/context-handover.md runs, with stand-ins for what may not be installed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from tiny_causal import TinyCausal, by_mask, by_pieces, documents, gradient, one_at_a_time
+from torch.nn.functional import cross_entropy, scaled_dot_product_attention
+
+from evenstep.batch import PackCollator, attention_mask, to_megatron
+from evenstep.context_parallel import document_lengths, shard_batch
+from evenstep.plan.sharding import Sharding, shard_per_document, shard_per_sequence
+from handover_page import run_page
+
+SAMPLES = documents([5, 1, 9, 3, 12, 2])
+RANKS = 4
+
+
+def whole_row(model: TinyCausal, batch: dict[str, Any]) -> torch.Tensor:
+    return model(batch["input_ids"], batch["position_ids"], by_mask(attention_mask(batch)))
+
+
+def supervised(shard: dict[str, Any]) -> int:
+    return int((shard["shift_labels"] != -100).sum())
+
+
+def test_the_shard_of_a_rank():
+    tiny, batch = TinyCausal(), PackCollator()(SAMPLES)
+    counts = [
+        supervised(shard_batch(batch, shard_per_document(document_lengths(batch), RANKS), rank))
+        for rank in range(RANKS)
+    ]
+    for rank in range(RANKS):
+
+        def model(tokens: torch.Tensor, positions: torch.Tensor, sharding: Sharding) -> Any:
+            places = sharding.indices(rank)  # noqa: B023  called before the next round
+            assert torch.equal(tokens, batch["input_ids"][:, places])
+            assert torch.equal(positions, batch["position_ids"][:, places])
+            return whole_row(tiny, batch)[:, places]
+
+        names = {"batch": batch, "rank": rank, "model": model}
+        run_page("The shard of a rank", **names, supervised=counts[rank], total=sum(counts))
+    found = gradient(tiny) / RANKS
+    torch.testing.assert_close(found, one_at_a_time(tiny, SAMPLES)[2] / sum(counts))
+
+
+def test_models_of_transformers():
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    config = transformers.Qwen2Config(
+        vocab_size=16,
+        hidden_size=16,
+        intermediate_size=24,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+    )
+    model = transformers.Qwen2ForCausalLM(config)
+    batch = PackCollator()(SAMPLES)
+    sharding = shard_per_document(document_lengths(batch), RANKS)
+    for rank in range(RANKS):
+        shard = shard_batch(batch, sharding, rank)
+        outputs = run_page(
+            "Models of transformers", model=model, shard=shard, total=19, ranks=RANKS
+        )
+        expected = cross_entropy(
+            outputs["outputs"].logits[0], shard["shift_labels"][0], reduction="sum"
+        )
+        torch.testing.assert_close(outputs["outputs"].loss, expected / 19)
+
+
+@pytest.mark.parametrize("make", [shard_per_document, shard_per_sequence])
+def test_variable_length_kernels(make):
+    def varlen_attention(q, k, v, cu_q, cu_k, longest_q, longest_k, *, causal):
+        """What FlashAttention's documentation says: aligned bottom right."""
+        assert causal
+        assert cu_q.dtype == cu_k.dtype == torch.int32
+        outputs = [q[:0]]
+        for i in range(len(cu_q) - 1):
+            own, keys = q[cu_q[i] : cu_q[i + 1]], slice(cu_k[i], cu_k[i + 1])
+            size = len(k[keys])
+            assert len(own) <= longest_q
+            assert size <= longest_k
+            mask = torch.ones(len(own), size, dtype=torch.bool).tril(size - len(own))
+            heads = (x.transpose(0, 1) for x in (own, k[keys], v[keys]))
+            outputs.append(scaled_dot_product_attention(*heads, attn_mask=mask).transpose(0, 1))
+        return torch.cat(outputs)
+
+    batch = PackCollator()(SAMPLES)
+    sharding = make(document_lengths(batch), RANKS)
+    q, k, v = torch.randn(3, batch["input_ids"].shape[1], 2, 8)
+    heads = (x.transpose(0, 1)[None] for x in (q, k, v))
+    truth = by_mask(attention_mask(batch))(*heads)[0].transpose(0, 1)
+    for rank in range(RANKS):
+        own = sharding.indices(rank)
+        names = run_page(
+            "Variable-length kernels",
+            sharding=sharding,
+            rank=rank,
+            query=q[own],
+            gathered_keys=k[sharding.permutation],
+            gathered_values=v[sharding.permutation],
+            varlen_attention=varlen_attention,
+        )
+        torch.testing.assert_close(names["output"], truth[own])
+
+
+def test_transformer_engine():
+    batch = PackCollator(pad_documents_to_multiple_of=2 * RANKS)(SAMPLES)
+    sharding = shard_per_document(document_lengths(batch), RANKS)
+    given = []
+
+    def attention(*tensors: torch.Tensor, **arguments: Any) -> None:
+        given.append(tensors)
+        assert arguments["cu_seqlens_q_padded"].tolist() == batch["cu_seqlens_padded"].tolist()
+
+    x = torch.arange(batch["input_ids"].shape[1])
+    for rank in range(RANKS):
+        run_page(
+            "Transformer Engine",
+            sharding=sharding,
+            rank=rank,
+            attention=attention,
+            query=x,
+            key=x,
+            value=x,
+        )
+    assert torch.equal(torch.cat([q for q, _, _ in given]).sort().values, x)
+
+
+def test_megatron():
+    """A model that attends as `PackedSeqParams` says gives every rank its part of the row."""
+    tiny = TinyCausal()
+    batch = PackCollator(pad_documents_to_multiple_of=2 * RANKS)(SAMPLES)
+    sharding = shard_per_document(document_lengths(batch), RANKS)
+    whole, _ = to_megatron(batch, context_parallel_size=RANKS)
+    for rank in range(RANKS):
+
+        def model(tokens, position_ids, attention_mask, *, labels, loss_mask, packed_seq_params):
+            if not isinstance(packed_seq_params, dict):
+                packed_seq_params = vars(packed_seq_params)
+            bounds = packed_seq_params["cu_seqlens_q"]
+            attend = by_pieces(bounds[:-1].tolist(), bounds.diff().tolist())
+            places = sharding.indices(rank)  # noqa: B023  called before the next round
+            logits = tiny(batch["input_ids"], batch["position_ids"], attend)[0, places]
+            assert torch.equal(tokens, whole["tokens"][:, places])
+            assert attention_mask is None
+            losses = cross_entropy(logits, labels.clamp(min=0)[0], reduction="none")[None]
+            return losses * loss_mask
+
+        losses = run_page("Megatron-LM", batch=batch, sharding=sharding, rank=rank, model=model)[
+            "losses"
+        ]
+        losses.sum().backward()
+    found = gradient(tiny)
+    torch.testing.assert_close(found, one_at_a_time(tiny, SAMPLES)[2])

@@ -1,0 +1,264 @@
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import evenstep
+from evenstep.context_parallel import latency as module
+from evenstep.context_parallel.latency import BACKWARD, FORWARD, AttentionLatency, load_latency
+from evenstep.context_parallel.latency_default import default_latency
+from evenstep.errors import ConfigurationError
+from evenstep.plan.sharding import shard_per_document, shard_per_sequence
+from evenstep.plan.sharding.adaptive import shard
+
+KNOWN: dict[str, Any] = {
+    "heads": 2,
+    "head_size": 64,
+    "queries": (128, 512),
+    "keys": (128, 512, 2048),
+    "forward_tflops": ((10.0, 20.0, 40.0), (30.0, 60.0, 160.0)),
+    "backward_tflops": ((5.0, 10.0, 20.0), (15.0, 30.0, 80.0)),
+    "forward_launch": 1e-5,
+    "backward_launch": 3e-5,
+    "device": "Abacus 3000",
+    "kernel": "beads",
+    "dtype": "bf16",
+    "versions": (("torch", "2.5.0"),),
+}
+
+fragments = st.lists(
+    st.integers(1, 5000).flatmap(lambda k: st.tuples(st.integers(1, k), st.just(k))), min_size=1
+)
+
+
+def known(**changes: Any) -> AttentionLatency:
+    return AttentionLatency(**{**KNOWN, **changes})
+
+
+def one(latency: AttentionLatency, queries: int, keys: int) -> tuple[float, float]:
+    shape = (np.array([queries]), np.array([keys]))
+    return float(latency.forward(*shape)[0]), float(latency.backward(*shape)[0])
+
+
+def tiles(queries: int, keys: int, tile: int) -> int:
+    """Of rows of `tile` queries; each row meets the keys up to its last one."""
+    last = [min(row + tile, queries) for row in range(0, queries, tile)]
+    return sum(-(-(keys - queries + end) // tile) for end in last)
+
+
+def test_at_a_point_of_the_table_it_is_operations_on_tiles_over_throughput() -> None:
+    for row, queries in enumerate(KNOWN["queries"]):
+        for column, keys in enumerate(KNOWN["keys"]):
+            if queries > keys:
+                continue
+            elements = tiles(queries, keys, 128) * 128 * 128 * 2 * 64
+            forward, backward = one(known(), queries, keys)
+            rate = KNOWN["forward_tflops"][row][column] * 1e12
+            assert forward == pytest.approx(FORWARD * elements / rate)
+            rate = KNOWN["backward_tflops"][row][column] * 1e12
+            assert backward == pytest.approx(BACKWARD * elements / rate)
+
+
+def test_between_points_throughput_is_their_geometric_mean_half_way_in_logarithms() -> None:
+    forward, backward = known().throughput(np.array([256]), np.array([1024]))
+    corners = [20.0, 40.0, 60.0, 160.0]
+    assert forward[0] == pytest.approx(1e12 * np.prod(corners) ** 0.25)
+    assert backward[0] == pytest.approx(0.5 * forward[0])
+
+
+def test_outside_the_table_throughput_is_that_of_its_edge() -> None:
+    queries, keys = np.array([1, 4096, 128]), np.array([1, 100_000, 100_000])
+    forward, _ = known().throughput(queries, keys)
+    assert forward == pytest.approx([10e12, 160e12, 40e12])
+
+
+@given(st.integers(1, 128), st.integers(1, 128), st.integers(0, 20))
+def test_queries_of_one_tile_take_equally_long(few: int, more: int, before: int) -> None:
+    # Of the same keys, as in the paper's figure 10: a tile is computed whole.
+    keys = 128 * (before + 1)
+    assert one(known(), few, keys) == one(known(), more, keys)
+
+
+def test_a_tile_begun_has_the_throughput_of_a_whole_one() -> None:
+    begun, whole = (
+        known().throughput(np.array(q), np.array(k))
+        for q, k in (([129, 300], [1000, 520]), ([256, 384], [1024, 640]))
+    )
+    assert np.stack(begun) == pytest.approx(np.stack(whole))
+
+
+@given(fragments)
+def test_every_fragment_is_predicted_as_it_is_alone(shapes: list[tuple[int, int]]) -> None:
+    latency = known(launches="fragment")
+    queries, keys = np.array(shapes).T
+    assert latency(queries, keys) == pytest.approx([sum(one(latency, q, k)) for q, k in shapes])
+    assert (latency(queries, keys) > KNOWN["forward_launch"] + KNOWN["backward_launch"]).all()
+
+
+@given(
+    st.lists(st.integers(1, 3000), min_size=1, max_size=12),
+    st.integers(1, 4),
+    st.sampled_from(["rank", "fragment"]),
+)
+def test_a_rank_takes_its_fragments_and_its_launches(
+    lengths: list[int], ranks: int, launches: str
+) -> None:
+    latency, plan = known(launches=launches), shard_per_document(lengths, ranks)
+    free = known(forward_launch=0.0, backward_launch=0.0)
+    found = latency.of_ranks(plan)
+    for rank in range(ranks):
+        own = range(plan.offsets[rank], plan.offsets[rank + 1])
+        calls = 1 if launches == "rank" else len(own)
+        parts = [one(free, int(plan.end[f] - plan.start[f]), int(plan.end[f])) for f in own]
+        for which, launch in enumerate((1e-5, 3e-5)):
+            expected = calls * launch + sum(part[which] for part in parts)
+            assert found[which, rank] == pytest.approx(expected)
+
+
+def test_no_fragments_take_no_time() -> None:
+    none = np.empty(0, np.int64)
+    assert known()(none, none).shape == (0,)
+
+
+@pytest.mark.parametrize(("queries", "keys"), [(0, 5), (6, 5), (-1, 5)])
+def test_what_is_no_fragment_is_refused(queries: int, keys: int) -> None:
+    with pytest.raises(ConfigurationError, match="queries"):
+        known()(np.array([3, queries]), np.array([3, keys]))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"heads": 0}, "heads"),
+        ({"tile": 0}, "tile"),
+        ({"queries": (128,)}, "queries=.*two lengths"),
+        ({"keys": (128, 128, 512)}, "keys=.*ascending"),
+        ({"queries": (0, 128)}, "from 1"),
+        ({"forward_tflops": ((1.0, 2.0, 3.0),)}, "forward_tflops has 1 rows"),
+        ({"backward_tflops": ((1.0, 2.0), (1.0, 2.0))}, "must have 2 of 3"),
+        ({"forward_tflops": ((1.0, 2.0, 0.0), (1.0, 1.0, 1.0))}, "positive"),
+        ({"backward_tflops": ((1.0, 2.0, float("nan")), (1.0, 1.0, 1.0))}, "finite"),
+        ({"forward_launch": -1e-9}, "forward_launch"),
+        ({"backward_launch": float("inf")}, "backward_launch"),
+        ({"launches": "tile"}, "launches='tile'"),
+    ],
+)
+def test_wrong_models_are_refused_where_they_are_built(
+    changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        known(**changes)
+
+
+def test_a_file_gives_back_what_was_written(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "new" / "latency.json"
+    known(kv_heads=1).save(path, measured={"shapes": 3})
+    with caplog.at_level(logging.INFO, logger="evenstep"):
+        loaded = load_latency(path, device="Abacus 3000", kernel="beads")
+    assert loaded == known(kv_heads=1)
+    assert f"{path}: measured on Abacus 3000 with beads, bf16" in caplog.messages
+    content = json.loads(path.read_text())
+    assert content["measured"] == {"shapes": 3}
+    assert content["latency"]["identity"] == loaded.identity
+    assert [file.name for file in path.parent.iterdir()] == ["latency.json"]
+
+
+@pytest.mark.parametrize("what", ["device", "kernel"])
+def test_a_file_of_another_device_or_kernel_is_refused_and_both_are_named(
+    tmp_path: Path, what: str
+) -> None:
+    path = tmp_path / "latency.json"
+    known().save(path)
+    with pytest.raises(ConfigurationError, match=f"{what} '{KNOWN[what]}', and this is 'other'"):
+        load_latency(path, **{what: "other"})
+
+
+def test_a_file_that_was_changed_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "latency.json"
+    known().save(path)
+    path.write_text(path.read_text().replace("160.0", "161.0"))
+    with pytest.raises(ConfigurationError, match=r"damaged.*evenstep profile --attention"):
+        load_latency(path)
+
+
+def test_a_calibration_of_a_model_is_no_latency(tmp_path: Path) -> None:
+    path = tmp_path / "calibration.json"
+    path.write_text('{"format": "evenstep calibration"}')
+    with pytest.raises(ConfigurationError, match="is no attention latency of evenstep"):
+        load_latency(path)
+
+
+def test_the_identity_is_of_what_computes() -> None:
+    changes: list[dict[str, Any]] = [
+        {"device": "Abacus 4000"},
+        {"kernel": "strings"},
+        {"dtype": "fp16"},
+        {"versions": (("torch", "2.6.0"),)},
+        {"heads": 4},
+        {"kv_heads": 1},
+        {"head_size": 128},
+    ]
+    identities = [known().identity, *(known(**change).identity for change in changes)]
+    assert len(set(identities)) == len(identities)
+    assert known(forward_launch=0.0).identity == known().identity
+
+
+def test_the_default_has_the_facts_of_the_paper() -> None:
+    latency = default_latency()
+    assert one(latency, 16, 8192) == one(latency, 128, 8192)
+    throughput, _ = latency.throughput(np.array([128, 256]), np.array([8192, 8192]))
+    assert throughput[1] > 1.5 * throughput[0]
+    lengths = np.arange(128, 20_000, 128)
+    both = np.stack(latency.throughput(lengths, np.full(len(lengths), 1 << 17)))
+    assert (np.diff(both) >= 0).all()
+    assert both.max() < 0.6 * 989e12
+
+
+def test_the_default_chooses_alike_whatever_the_heads_and_the_peak() -> None:
+    random = np.random.default_rng(0)
+    few, many = default_latency(heads=1, peak_tflops=300.0), default_latency(heads=32)
+    for _ in range(20):
+        lengths = random.integers(1, 4000, 20)
+        methods = ("per-sequence", "per-document")
+        plans = [shard(lengths, 4, latency=each, methods=methods) for each in (few, many)]
+        assert plans[0].method == plans[1].method
+
+
+def test_short_documents_stay_uncut_and_long_ones_are_not() -> None:
+    latency = default_latency()
+    for lengths, better, worse in (
+        ([256] * 64, shard_per_sequence, shard_per_document),
+        ([60_000, *[500] * 60], shard_per_document, shard_per_sequence),
+    ):
+        slowest = [latency.of_ranks(make(lengths, 4)).max(axis=1) for make in (better, worse)]
+        assert (slowest[0] < slowest[1]).all()
+
+
+def test_a_policy_takes_it() -> None:
+    latency = default_latency()
+    policy = evenstep.WorkloadPacking(4096, micro_batches=2, latency=latency)
+    assert replace(policy, context=8192).latency == latency
+
+
+def test_the_module_does_without_torch() -> None:
+    code = (
+        "import importlib.util, sys\n"
+        f"spec = importlib.util.spec_from_file_location('latency', {module.__file__!r})\n"
+        "made = importlib.util.module_from_spec(spec)\n"
+        "sys.modules['latency'] = made\n"
+        "spec.loader.exec_module(made)\n"
+        "assert made.AttentionLatency and 'torch' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,78 @@
+"""JSON Lines: blocks, blank lines, encodings of line ends, and lines that are wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from source_checks import check_order_and_seeking, take
+
+from evenstep.data import Source
+from evenstep.errors import ConfigurationError, SampleError
+
+fsspec = pytest.importorskip("fsspec")
+
+texts = st.text(st.characters(codec="utf-8"), max_size=20)
+
+
+@given(
+    st.lists(st.lists(texts, max_size=12), min_size=1, max_size=3).filter(any),
+    st.integers(1, 6),
+    st.sampled_from(["\n", "\r\n", "\n\n", "\n \t\n"]),
+    st.booleans(),
+)
+def test_every_line_comes_as_it_was_written(files, block, end, last_end):
+    memory = fsspec.filesystem("memory")
+    memory.store.clear()
+    for number, lines in enumerate(files):
+        content = end.join(json.dumps({"t": text}, ensure_ascii=False) for text in lines)
+        memory.pipe(f"/lines/{number}.jsonl", (content + end * last_end).encode())
+    source = Source("s", "memory://lines/*.jsonl", block=block)
+    with source.open() as reader:
+        items = list(reader.read(passes=1))
+        assert sorted(i.sample["t"] for i in items) == sorted(t for lines in files for t in lines)
+        assert all(item.index < block for item in items)
+        middle = len(items) // 2
+        assert take(reader, len(items) - middle, middle) == items[middle:]
+
+
+def test_order_and_seeking(tmp_path: Path):
+    for name, count in (("a", 23), ("b", 1), ("c", 40)):
+        lines = (json.dumps({"id": f"{name}{i}", "more": [i]}) for i in range(count))
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(lines))
+    first = check_order_and_seeking(
+        lambda: Source("s", str(tmp_path / "*.jsonl"), block=8, columns=["id"]), 64
+    )
+    assert sorted(item.sample["id"] for item in first) == sorted(
+        [f"a{i}" for i in range(23)] + ["b0"] + [f"c{i}" for i in range(40)]
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ('{"t": 1', "JSONDecodeError"),
+        ("[1]", "not an object"),
+        ('{"u": 1}', "no field 't'; it has u"),
+    ],
+)
+def test_a_wrong_line_is_named(tmp_path, line, says):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"t": 1}\n{"t": 2}\n{"t": 3}\n' + line)
+    source = Source("s", str(path), block=2, shuffle=False, columns=["t"])
+    with source.open() as reader, pytest.raises(SampleError) as error:
+        take(reader, 4)
+    assert f"sample s[1][1] (lines from byte 18 of {path}) cannot be read" in str(error.value)
+    assert says in str(error.value)
+
+
+def test_compressed_or_empty_files_are_refused(tmp_path):
+    (tmp_path / "a.jsonl.gz").write_bytes(b"")
+    with pytest.raises(ConfigurationError, match="compressed, so no line of it can be sought"):
+        Source("s", str(tmp_path / "a.jsonl.gz")).open()
+    (tmp_path / "b.jsonl").write_text("\n \n")
+    with pytest.raises(ConfigurationError, match="source 's' has no samples"):
+        Source("s", str(tmp_path / "b.jsonl")).open()

@@ -1,0 +1,149 @@
+"""Parquet: order, seeking, schemas, fsspec and the corpora."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from source_checks import check_order_and_seeking, take
+
+from evenstep.data import Source
+from evenstep.errors import ConfigurationError, MismatchError, SampleError
+
+arrow = pytest.importorskip("pyarrow")
+parquet = pytest.importorskip("pyarrow.parquet")
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> SimpleNamespace:
+    """Three files of 25, 7 and 40 rows, in row groups of 10."""
+    paths, number = [], 0
+    for name, rows in (("b", 25), ("a", 7), ("c", 40)):
+        ids = list(range(number, number + rows))
+        number += rows
+        table = arrow.table({"id": ids, "text": [f"text {i}" for i in ids], "n": [1.5] * rows})
+        parquet.write_table(table, tmp_path / f"{name}.parquet", row_group_size=10)
+        paths.append(str(tmp_path / f"{name}.parquet"))
+    return SimpleNamespace(folder=tmp_path, glob=str(tmp_path / "*.parquet"), paths=paths, rows=72)
+
+
+@pytest.mark.parametrize("shuffle", [None, False])
+def test_order_and_seeking(corpus, shuffle):
+    first = check_order_and_seeking(
+        lambda: Source("s", corpus.glob, shuffle=shuffle), corpus.rows, seeks=range(0, 147, 10)
+    )
+    ids = [item.sample["id"] for item in first]
+    assert sorted(ids) == list(range(72))
+    # Files in order of their names: a, b, c.
+    assert (ids == [*range(25, 32), *range(25), *range(32, 72)]) == (shuffle is False)
+    assert first[0].sample.keys() == {"id", "text", "n"}
+
+
+def test_a_row_group_is_read_once_for_all_its_rows(corpus, monkeypatch):
+    opened = []
+    real = parquet.ParquetFile.read_row_group
+
+    def counted(self, group, **options):
+        opened.append(group)
+        return real(self, group, **options)
+
+    monkeypatch.setattr(parquet.ParquetFile, "read_row_group", counted)
+    with Source("s", corpus.glob).open() as reader:
+        take(reader, 72)
+    assert len(opened) == 8  # 3 + 1 + 4
+
+
+@pytest.mark.parametrize("protocol", ["file", "memory"])
+def test_urls_give_what_paths_give(corpus, protocol):
+    fsspec = pytest.importorskip("fsspec")
+    if protocol == "memory":
+        memory = fsspec.filesystem("memory")
+        for path in corpus.paths:
+            memory.pipe(f"/corpus/{Path(path).name}", Path(path).read_bytes())
+        url = "memory://corpus/*.parquet"
+    else:
+        url = f"file://{corpus.glob}"
+    with Source("s", url).open() as reader, Source("s", corpus.glob).open() as plain:
+        assert take(reader, 80) == take(plain, 80)
+        assert reader.fingerprint == plain.fingerprint
+
+
+def test_only_the_columns_named_are_read(corpus):
+    with Source("s", corpus.glob, columns=["text"]).open() as reader:
+        assert all(item.sample.keys() == {"text"} for item in take(reader, 5))
+
+
+def test_a_list_of_paths_is_one_source_and_no_file_comes_twice(corpus):
+    given = [corpus.paths[2], corpus.glob, corpus.paths[0]]
+    with Source("s", given, shuffle=False).open() as reader:
+        assert reader.size == 72
+        ids = [item.sample["id"] for item in reader.read(passes=1)]
+    assert ids == [*range(25, 32), *range(25), *range(32, 72)]  # a, b, c
+
+
+def test_a_corpus_that_is_moved_is_the_same_and_one_that_changes_is_not(corpus, tmp_path_factory):
+    moved = tmp_path_factory.mktemp("moved")
+    for path in corpus.paths:
+        (moved / Path(path).name).write_bytes(Path(path).read_bytes())
+    with Source("s", corpus.glob).open() as one, Source("s", f"{moved}/*.parquet").open() as other:
+        other.check_fingerprint(one.fingerprint)
+        state = one.state_dict()
+    (moved / "a.parquet").unlink()
+    fewer = Source("s", f"{moved}/*.parquet").open()
+    with pytest.raises(MismatchError, match="source 's' has changed: files was 3 and is 2"):
+        fewer.load_state_dict(state)
+    for change in ({"transform": str}, {"columns": ["id"]}, {"shuffle": False}, {"seed": 3}):
+        changed = Source("s", corpus.glob, **change).open()
+        with pytest.raises(MismatchError, match=next(iter(change))):
+            changed.load_state_dict(state)
+
+
+def test_another_schema_than_the_first_files_is_named(corpus):
+    table = arrow.table({"id": ["x"], "text": ["y"], "n": [1.5]})
+    parquet.write_table(table, corpus.folder / "d.parquet")
+    with pytest.raises(
+        ConfigurationError, match=r"column 'id' is string in .*d.parquet and int64 in .*a"
+    ):
+        Source("s", corpus.glob).open()
+    Source("s", corpus.glob, columns=["text"]).open().close()
+    parquet.write_table(table.drop_columns(["n"]), corpus.folder / "d.parquet")
+    with pytest.raises(ConfigurationError, match=r"'n' is absent in .*d.parquet and double"):
+        Source("s", corpus.glob, columns=["text", "n"]).open()
+
+
+def test_what_cannot_be_read_is_named(corpus):
+    with pytest.raises(ConfigurationError, match=r"'s': there is no file .*/none\*.parquet"):
+        Source("s", f"{corpus.folder}/none*.parquet").open()
+    with pytest.raises(ConfigurationError, match=r"'s': there is no file .*/none.parquet"):
+        Source("s", f"{corpus.folder}/none.parquet").open()
+    with pytest.raises(ConfigurationError, match=r"no column 'texts'; it has id, text, n"):
+        Source("s", corpus.glob, columns=["texts"]).open()
+    (corpus.folder / "e.parquet").write_bytes(b"no parquet at all")
+    with pytest.raises(ConfigurationError, match=r"'s': .*e.parquet cannot be read as Parquet"):
+        Source("s", corpus.glob).open()
+    parquet.write_table(arrow.table({"id": []}), corpus.folder / "e.parquet")
+    with pytest.raises(ConfigurationError, match="source 's' has no samples"):
+        Source("s", f"{corpus.folder}/e.parquet").open()
+
+
+def test_a_file_that_goes_while_it_is_read_is_named_with_its_row_group(corpus):
+    with Source("s", corpus.paths[0]).open() as reader:
+        items = reader.read()
+        next(items)
+        os.unlink(corpus.paths[0])
+        with pytest.raises(SampleError, match=r"sample s\[\d\] \(row group \d of .*b.parquet\)"):
+            list(items)
+
+
+def test_the_corpora_are_read_whole():
+    folder = os.environ.get("EVENSTEP_DATA")
+    if not folder or not (Path(folder) / "gsm8k.parquet").is_file():
+        pytest.skip("EVENSTEP_DATA names no folder with gsm8k.parquet")
+    source = Source("gsm8k", f"{folder}/gsm8k.parquet", columns=["id", "n_tokens"])
+    with source.open(seed=1) as reader:
+        found = {(item.shard, item.index) for item in reader.read(passes=1)}
+        assert len(found) == reader.size == 8792
+        middle = take(reader, 50, 4000)
+        assert middle == take(source.open(seed=1), 50, 4000)

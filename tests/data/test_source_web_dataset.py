@@ -1,0 +1,71 @@
+"""WebDataset: samples as the library makes them, in the order of shards."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from pathlib import Path
+
+import pytest
+from source_checks import check_order_and_seeking, take
+
+from evenstep.data import Source
+from evenstep.errors import ConfigurationError, SampleError
+
+webdataset = pytest.importorskip("webdataset")
+
+
+def write_tar(path: Path, files: list[tuple[str, bytes]]) -> None:
+    with tarfile.open(path, "w") as tar:
+        for name, content in files:
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+
+
+@pytest.fixture
+def shards(tmp_path: Path) -> str:
+    for shard, count in enumerate((5, 1, 9)):
+        files: list[tuple[str, bytes]] = [("__meta__/info.json", b"{}"), ("README", b"no suffix")]
+        for i in range(count):
+            files += [
+                (f"x/{shard}-{i}.txt", f"text {shard} {i}".encode()),
+                (f"x/{shard}-{i}.meta.json", b'{"n": %d}' % i),
+                (f"x/{shard}-{i}.bin", bytes([i])),
+            ]
+        write_tar(tmp_path / f"{shard}.tar", files)
+    return str(tmp_path / "*.tar")
+
+
+def test_order_and_seeking(shards):
+    first = check_order_and_seeking(lambda: Source("s", shards), 15)
+    assert sorted((i.shard, i.index) for i in first) == [
+        (shard, i) for shard, count in enumerate((5, 1, 9)) for i in range(count)
+    ]
+    for item in first:
+        assert item.sample["txt"] == f"text {item.shard} {item.index}"
+        assert item.sample["meta.json"] == {"n": item.index}
+        assert item.sample["bin"] == bytes([item.index])
+
+
+def test_samples_are_those_of_the_library(shards):
+    paths = [shards.replace("*", str(k)) for k in range(3)]
+    plain = webdataset.WebDataset(paths, shardshuffle=False, empty_check=False).decode()
+    with Source("s", shards, shuffle=False, columns=["__key__", "txt"]).open() as reader:
+        found = [item.sample for item in reader.read(passes=1)]
+    assert found == [{"__key__": s["__key__"], "txt": s["txt"]} for s in plain]
+
+
+def test_wrong_shards_are_named(shards, tmp_path):
+    with pytest.raises(
+        SampleError, match=r"sample s\[0\]\[0\] \(.*0.tar\).*no file with suffix 'jpg'"
+    ):
+        take(Source("s", shards, columns=["jpg"], shuffle=False).open(), 1)
+    write_tar(tmp_path / "9.tar", [("a.json", b"{"), ("b.json", b"{}")])
+    with Source("s", str(tmp_path / "9.tar")).open() as reader:
+        with pytest.raises(SampleError, match=r"sample s\[0\]\[0\] \(.*9.tar\) cannot be read"):
+            take(reader, 1)
+        assert take(reader, 1, 1)[0].sample["json"] == {}
+    (tmp_path / "8.tar").write_bytes(b"this is not a tar file" * 100)
+    with pytest.raises(ConfigurationError, match=r"8.tar cannot be read as a tar file"):
+        Source("s", shards).open()

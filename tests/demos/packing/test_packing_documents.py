@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from evenstep.errors import ConfigurationError
+from evenstep_demos.packing.documents import count_bytes, read_documents, read_folder
+from evenstep_demos.packing.options import PackingDemoOptions
+
+FILES = {
+    "a.py": b"x = 1\n",
+    "deep/er/b.py": "# caf\u00e9\n".encode(),
+    "copy_of_a.py": b"x = 1\n",
+    "latin.py": b"# caf\xe9\n",
+    "empty.py": b"",
+    "blank.py": b" \n",
+    "notes.txt": b"not python",
+    ".git/hidden.py": b"hidden = 1\n",
+    "site-packages/other.py": b"y = 2\n",
+}
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    for name, content in FILES.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(content)
+    return tmp_path
+
+
+def parquet(path: Path, columns: dict[str, list]) -> Path:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.table(columns), path, row_group_size=4)
+    return path
+
+
+def test_files_of_a_tree_are_documents_and_what_cannot_be_one_is_counted(tree: Path) -> None:
+    documents = read_documents(PackingDemoOptions(data=tree))
+    # The accent is two bytes.
+    assert sorted(documents.lengths.tolist()) == [6, 8]
+    assert (documents.found, documents.unusable) == (6, 4)
+    assert "6 documents, 4 left out" in str(documents)
+
+
+def test_other_files_are_read_where_the_glob_says_so(tree: Path) -> None:
+    lengths, found = read_folder(tree, "*.txt", count_bytes)
+    assert (lengths.tolist(), found) == ([10], 1)
+
+
+def test_progress_ends_with_all_files(tree: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    read_folder(tree, "*.py", count_bytes, lambda *done: seen.append(done))
+    assert seen[-1] == (6, 6)
+
+
+def test_tokens_are_those_of_the_tokenizer(tree: Path, tmp_path: Path) -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    path = tmp_path / "tokenizer.json"
+    words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"x": 0, "=": 1, "1": 2, "?": 3}, "?"))
+    words.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    words.save(str(path))
+    documents = read_documents(PackingDemoOptions(data=tree, tokenizer=str(path)))
+    assert sorted(documents.lengths.tolist()) == [2, 3]
+    assert str(path) in documents.tokens
+
+
+def test_the_seed_decides_the_order_and_what_is_drawn(tmp_path: Path) -> None:
+    path = parquet(tmp_path / "t.parquet", {"n": list(range(1, 41))})
+
+    def read(seed: int, documents: int | None = None) -> list[int]:
+        options = PackingDemoOptions(data=path, column="n", seed=seed, documents=documents)
+        return read_documents(options).lengths.tolist()
+
+    assert read(0) == read(0) != read(1)
+    assert sorted(read(0)) == sorted(read(1)) == list(range(1, 41))
+    assert len(set(read(0, 10))) == 10
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "tokens"),
+    [
+        ("text", ["a", "bcd", "\u00e9"], "bytes"),
+        ("input_ids", [[7], [7, 7, 7], [7, 7]], "as the column has them"),
+        ("n", [1, 3, 2], "as the column has them"),
+    ],
+)
+def test_a_parquet_column_holds_text_or_token_ids_or_lengths(
+    tmp_path: Path, column: str, values: list, tokens: str
+) -> None:
+    path = parquet(tmp_path / "t.parquet", {column: values})
+    documents = read_documents(PackingDemoOptions(data=path))
+    assert sorted(documents.lengths.tolist()) == [1, 2, 3]
+    assert (documents.found, documents.unusable) == (3, 0)
+    assert documents.tokens == tokens
+
+
+def test_data_that_cannot_be_read_is_refused_by_name(tree: Path) -> None:
+    for data, glob, told in (
+        (tree / "a.py", "*", "is neither a folder"),
+        (tree / "missing", "*", "does not exist"),
+        (tree / "missing.parquet", "*", "missing.parquet"),
+        (tree, "*.rs", r"matches glob='\*\.rs'"),
+        (tree, "blank.py", "has any text"),
+    ):
+        with pytest.raises(ConfigurationError, match=told):
+            read_documents(PackingDemoOptions(data=data, glob=glob))
+
+
+def test_the_running_interpreter_has_documents() -> None:
+    documents = read_documents(PackingDemoOptions(documents=50, glob="a*.py"))
+    assert 5 < len(documents.lengths) <= 50
+    assert documents.lengths.dtype == np.int64

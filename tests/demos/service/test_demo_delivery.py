@@ -1,0 +1,185 @@
+"""What the demo checks: it must agree with a run that is right, and find every kind of wrong."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import evenstep.service as es
+from evenstep.errors import InvariantError
+from evenstep_demos.service.delivery import check_delivery, check_drawn
+from evenstep_demos.service.encode import tokens_of
+from evenstep_demos.service.figures import draws_of, measure, planned_work
+from evenstep_demos.service.messages import Received, StepRecord
+from evenstep_demos.service.options import RANKS, ServiceDemoOptions
+from evenstep_demos.service.stored import StoredSources, write_sources
+from evenstep_demos.service.strategies import TEXT_RUNS, follow_losses, text_job
+from evenstep_demos.service.trainer import received
+
+STEPS = 3
+Records = dict[int, list[StepRecord]]
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> StoredSources:
+    rows = (
+        (f"s{n}", [{"text": f"{n} {k} " + "x" * (7 * k * n % 90)} for k in range(20 + 9 * n)])
+        for n in range(5)
+    )
+    return write_sources(
+        tmp_path_factory.mktemp("sources"), rows, name="made up", made_of="this", facts={}
+    )
+
+
+@pytest.fixture(scope="module", params=TEXT_RUNS)
+def run(request: pytest.FixtureRequest, stored: StoredSources) -> tuple[list[Any], Records]:
+    """Plans and records of a run without training."""
+    options = ServiceDemoOptions(samples_per_step=16, max_length=128, steps=STEPS)
+    job = text_job(stored, options, request.param)
+    records: Records = {}
+    with es.start(job, backend="local") as service:
+        for rank in range(RANKS):
+            client = service.client(rank)
+            records[rank] = [record(rank, *next(client)) for _ in range(STEPS)]
+        return [service.plan(step) for step in range(STEPS)], records
+
+
+def record(rank: int, micro_batches: list[Any], step: es.ServiceStep) -> StepRecord:
+    return StepRecord(
+        step=step.step,
+        micro_batches=[received(b, t) for b, t in zip(micro_batches, step.samples)],
+        wait=0.1 * (rank + 1),
+        processor={"backbone": 1.0 + (rank == 2)},
+        loss=2.0 * sum(step.supervised),
+        supervised=sum(step.supervised),
+        seconds=1.0,
+    )
+
+
+def test_a_run_that_is_right_is_found_right(
+    run: tuple[list[Any], Records], stored: StoredSources
+) -> None:
+    plans, records = run
+    checked = check_delivery(plans, records, lambda name: tokens_of(stored.row(name))["input_ids"])
+    assert (checked.steps, checked.samples, checked.carried) == (STEPS, STEPS * 16, 0)
+    assert checked.tokens == sum(int(plan.tokens.sum()) for plan in plans)
+
+
+def changed(records: Records, rank: int, change: Callable[[Received], Any]) -> Records:
+    """With the first micro-batch of a rank's second step changed."""
+    step = records[rank][1]
+    first, *rest = step.micro_batches
+    new = dataclasses.replace(step, micro_batches=[change(first), *rest])
+    return {**records, rank: [records[rank][0], new, *records[rank][2:]]}
+
+
+def without_last_token(part: Received) -> Received:
+    return dataclasses.replace(
+        part, document=part.document[:-1], position=part.position[:-1], token=part.token[:-1]
+    )
+
+
+def with_another_token(part: Received) -> Received:
+    return dataclasses.replace(part, token=np.append(part.token[:-1], part.token[-1] ^ 1))
+
+
+def with_a_strange_document(part: Received) -> Received:
+    return dataclasses.replace(part, document=part.document + len(part.samples))
+
+
+def with_other_samples(part: Received) -> Received:
+    return dataclasses.replace(part, samples=part.samples[::-1])
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (without_last_token, "is on no rank"),
+        (with_another_token, "not those stored"),
+        (with_a_strange_document, "does not have"),
+        (with_other_samples, "rank 3 got other samples"),
+    ],
+)
+def test_a_damaged_delivery_is_found(
+    run: tuple[list[Any], Records], stored: StoredSources, change: Any, words: str
+) -> None:
+    plans, records = run
+    with pytest.raises(InvariantError, match=words):
+        check_delivery(
+            plans,
+            changed(records, 3, change),
+            lambda name: tokens_of(stored.row(name))["input_ids"],
+        )
+
+
+def test_ranks_with_the_same_shard_are_found(
+    run: tuple[list[Any], Records], stored: StoredSources
+) -> None:
+    plans, records = run
+    doubled = changed(records, 3, lambda _: records[2][1].micro_batches[0])
+    with pytest.raises(InvariantError, match="on no rank, or on several"):
+        check_delivery(plans, doubled, lambda name: tokens_of(stored.row(name))["input_ids"])
+
+
+def test_a_rank_that_is_missing_is_found(
+    run: tuple[list[Any], Records], stored: StoredSources
+) -> None:
+    plans, records = run
+    fewer = {rank: each for rank, each in records.items() if rank != 1}
+    with pytest.raises(InvariantError, match=r"ranks \[0, 1, 2, 3\]"):
+        check_delivery(plans, fewer, lambda name: tokens_of(stored.row(name))["input_ids"])
+
+
+def test_a_sample_that_no_plan_places_is_found(run: tuple[list[Any], Records]) -> None:
+    plans, _ = run
+    lost = dataclasses.replace(plans[0], samples=plans[0].samples[np.r_[1:16, 15]])
+    with pytest.raises(InvariantError, match="was not placed once"):
+        check_drawn([lost, *plans[1:]])
+
+
+def test_figures_are_sums_over_steps(run: tuple[list[Any], Records]) -> None:
+    plans, records = run
+    figures = measure(plans, records, {"backbone": planned_work(plans)})
+    assert figures.measured["backbone"] == pytest.approx(2.0 / 1.25)
+    assert figures.slowest == pytest.approx(2.0 * STEPS)
+    assert figures.processor == pytest.approx(5.0 * STEPS)
+    assert figures.slowest_share == pytest.approx(2 / 5)
+    assert figures.wait_median == pytest.approx(0.4)
+    assert figures.first_loss == figures.last_loss == pytest.approx(2.0)
+    assert figures.samples == STEPS * 16
+    assert figures.tokens == sum(plan.samples.lengths["supervised"].sum() for plan in plans)
+    worst = sum(plan.cost_after.sum(axis=1).max() for plan in plans)
+    mean = sum(plan.cost_after.sum(axis=1).mean() for plan in plans)
+    assert figures.planned["backbone"] == pytest.approx(worst / mean)
+
+
+def test_draws_are_held_against_the_weights_of_each_step(run: tuple[list[Any], Records]) -> None:
+    plans, _ = run
+    draws = draws_of(plans)
+    assert draws.drawn.sum() == STEPS * 16
+    assert draws.expected.sum() == pytest.approx(STEPS * 16)
+    assert draws.first.sum() == draws.last.sum() == pytest.approx(1.0)
+    assert draws.first[4] > draws.last[4]  # the largest source gets less as training goes on
+    assert draws.furthest == pytest.approx(abs(draws.drawn - draws.expected).max())
+
+
+def test_both_strategies_draw_the_same_samples(stored: StoredSources) -> None:
+    options = ServiceDemoOptions(samples_per_step=16, max_length=128, steps=STEPS)
+    plans = []
+    for name in TEXT_RUNS:
+        with es.start(text_job(stored, options, name), backend="local") as service:
+            plans.append([service.plan(step) for step in range(STEPS)])
+    for vanilla, balanced in zip(*plans):
+        assert vanilla.samples == balanced.samples
+        assert balanced.imbalance < vanilla.imbalance
+
+
+def test_sources_with_a_loss_above_the_mean_gain_weight() -> None:
+    weights = follow_losses(
+        {"a": 1.0, "b": 1.0, "c": 1.0}, {"loss_by_source": {"a": 3.0, "b": 1.0}}
+    )
+    assert weights["a"] > weights["c"] == 1.0 > weights["b"] > 0

@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evenstep.errors import ConfigurationError
+from evenstep_demos.text.budget import choose
+from evenstep_demos.text.options import DemoOptions
+
+LENGTHS = st.lists(st.integers(2, 200), min_size=60, max_size=150).map(np.array)
+
+
+@given(LENGTHS, st.integers(2, 4), st.integers(2, 200))
+def test_every_rank_gets_equally_many_samples_and_none_twice(
+    lengths: np.ndarray, world_size: int, samples: int
+) -> None:
+    samples = max(samples, world_size)
+    options = DemoOptions(max_tokens=300, max_length=200, world_size=world_size, samples=samples)
+    wanted = min(samples, len(lengths))
+    assert choose(lengths, options).samples == wanted - wanted % world_size
+
+
+@given(LENGTHS)
+def test_the_fixed_batch_size_is_what_evenstep_makes_on_average(lengths: np.ndarray) -> None:
+    options = DemoOptions(max_tokens=300, max_length=200, samples=60)
+    choice = choose(lengths, options)
+    per_rank = choice.predicted["evenstep"]["samples_per_step"] / 2
+    assert abs(choice.batch_size - per_rank) <= 0.5 or choice.batch_size == 1
+    assert choice.predicted["fixed"]["steps"] == -(-choice.samples // 2 // choice.batch_size)
+
+
+def test_twice_the_time_trains_about_twice_the_samples() -> None:
+    lengths = np.random.default_rng(0).lognormal(5, 1, 4000).astype(np.int64).clip(2, 2000)
+    counts = []
+    for seconds in (20.0, 40.0):
+        options = DemoOptions(seconds=seconds)
+        counts.append(choose(lengths, options, seconds_per_token=1e-4).samples)
+    assert 1.9 < counts[1] / counts[0] < 2.1
+
+
+def test_predicted_time_is_near_the_time_allowed() -> None:
+    lengths = np.random.default_rng(1).lognormal(5, 1, 4000).astype(np.int64).clip(2, 2000)
+    choice = choose(lengths, DemoOptions(seconds=30.0), seconds_per_token=1e-4)
+    tokens = float(lengths[: choice.samples].sum())
+    # Useful tokens / efficiency / ranks is the sum over steps of the slowest rank's tokens.
+    seconds = 1e-4 * sum(tokens / run["efficiency"] / 2 for run in choice.predicted.values())
+    # Not exactly, as the fixed batch size is an integer and follows from the samples.
+    assert seconds == pytest.approx(30.0, rel=0.25)
+
+
+def test_slow_machines_still_compare_something_and_fast_ones_use_all() -> None:
+    lengths = np.full(101, 50)
+    options = DemoOptions(max_tokens=300)
+    assert choose(lengths, options, seconds_per_token=1e9).samples == 16
+    assert choose(lengths, options, seconds_per_token=1e-9).samples == 100
+
+
+def test_without_samples_the_speed_must_be_known() -> None:
+    with pytest.raises(ConfigurationError, match="seconds_per_token"):
+        choose(np.full(100, 50), DemoOptions())

@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from evenstep_demos.text.budget import choose
+from evenstep_demos.text.figures import RunFigures
+from evenstep_demos.text.options import DemoOptions
+from evenstep_demos.text.result import DemoResult
+
+LENGTHS = np.array([10, 20, 30, 40] * 4)
+
+
+def _figures(tokens_per_second: float, loss: float, share: float = 1.0) -> RunFigures:
+    return RunFigures(
+        steps=4,
+        samples=16,
+        tokens=400,
+        padded_tokens=500,
+        seconds=400 / tokens_per_second,
+        tokens_per_second=tokens_per_second,
+        padding=0.2,
+        imbalance=1.25,
+        imbalance_in_tokens=1.2,
+        samples_per_step=4.0,
+        wait=0.01,
+        first_wait=0.1,
+        processor_share=share,
+        processor_seconds=300 / tokens_per_second,
+        most_padded_tokens=80,
+        held_out_loss=loss,
+        compute_seconds=np.ones((4, 2)),
+    )
+
+
+def _result(fixed: RunFigures, even: RunFigures) -> DemoResult:
+    options = DemoOptions(max_tokens=80, max_length=64, samples=16)
+    return DemoResult(
+        options=options,
+        corpus={"name": "words"},
+        lengths=LENGTHS,
+        choice=choose(LENGTHS, options),
+        seconds_per_token=1e-4,
+        initial_loss=8.0,
+        fixed=fixed,
+        even=even,
+        picture=Path("steps.png"),
+        seconds=12.0,
+    )
+
+
+def test_the_table_shows_the_figures_of_both_runs() -> None:
+    table = _result(_figures(1000.0, 5.0), _figures(1900.0, 5.25)).table()
+    rows = {line.split("  ")[0]: line.split()[-3:] for line in table.splitlines() if "  " in line}
+    assert rows["real tokens per second"] == ["1,900", "x", "1.90"]
+    assert rows["held-out loss"] == ["5.000", "5.250", "+0.250"]
+    assert "16 documents, 400 tokens, each once, on 2 ranks" in table
+
+
+@pytest.mark.parametrize(
+    ("speed", "loss", "said", "unsaid"),
+    [
+        (1900.0, 5.25, ["1.90 times as fast", "0.250 higher"], ["no faster"]),
+        (1900.0, 4.75, ["1.90 times as fast", "0.250 lower"], ["no faster"]),
+        (900.0, 5.0, ["0.90 times as fast", "no faster"], []),
+    ],
+)
+def test_the_verdict_says_what_was_measured_and_no_more(
+    speed: float, loss: float, said: list[str], unsaid: list[str]
+) -> None:
+    verdict = " ".join(_result(_figures(1000.0, 5.0), _figures(speed, loss)).verdict().split())
+    assert all(words in verdict for words in said)
+    assert not any(words in verdict for words in unsaid)
+
+
+def test_a_busy_machine_is_owned_up_to() -> None:
+    quiet, busy = _figures(1900.0, 5.0), _figures(1900.0, 5.0, share=0.6)
+    for fixed, even in ((busy, quiet), (quiet, busy)):
+        verdict = " ".join(_result(fixed, even).verdict().split())
+        assert "for only 60% of the time" in verdict
+        assert "evenstep was 1.00 times as fast" in verdict
+    assert "other work" not in _result(quiet, quiet).verdict()
+
+
+def test_the_object_is_json_and_has_every_figure() -> None:
+    result = _result(_figures(1000.0, 5.0), _figures(1900.0, 5.25))
+    values = json.loads(json.dumps(result.as_dict(), allow_nan=False))
+    for run in ("fixed", "evenstep"):
+        assert set(values[run]) == {field.name for field in dataclasses.fields(RunFigures)}
+    assert values["speedup"] == pytest.approx(1.9)
+
+
+def test_the_picture_has_the_headline_figures_as_titles() -> None:
+    fixed, even = _result(_figures(1000.0, 5.0), _figures(1900.0, 5.25)).panels()
+    assert fixed.title.startswith("fixed batches of ")
+    assert even.title == "evenstep: 1,900 real tokens/s, 20.0% padding, imbalance 1.25"

@@ -1,0 +1,130 @@
+"""What the two runs promise, in two real processes."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from evenstep_demos.text.batches import Batches, EvenBatches, FixedBatches
+from evenstep_demos.text.clock import GradientClock
+from evenstep_demos.text.model import GPT
+from evenstep_demos.text.options import DemoOptions
+from evenstep_demos.text.ranks import run_ranks
+from evenstep_demos.text.train import held_out_loss
+from evenstep_demos.text.workload import Documents, load_tokenizer, train_tokenizer
+
+Send = Callable[[Any], None]
+OPTIONS = DemoOptions(max_tokens=96, max_length=64, vocab_size=300, buffer_size=16)
+TEXTS = tuple(f"{i}:" + "ab" * (1 + 7 * i % 29) for i in range(50))
+
+
+def _documents() -> Documents:
+    return Documents(TEXTS, train_tokenizer(["1234567890:"], OPTIONS.vocab_size))
+
+
+def one_epoch_of_both(send: Send) -> None:
+    documents = _documents()
+    ways: dict[str, Batches] = {
+        "fixed": FixedBatches(documents, 3, OPTIONS),
+        "evenstep": EvenBatches(documents, OPTIONS),
+    }
+    for name, batches in ways.items():
+        for step, item in enumerate(batches):
+            share = batches.share(item)
+            mask, labels = share.batch["attention_mask"], share.batch["labels"][:, 1:]
+            send(
+                (name, "counts", dist.get_rank(), share.samples, share.tokens, share.padded_tokens)
+            )
+            send((name, "rows", share.batch["input_ids"].tolist(), int(mask.sum()), mask.numel()))
+            send((name, step, share.loss_scale, int((labels != -100).sum())))
+
+
+def test_both_ways_train_on_every_sample_once_with_scales_of_the_token_mean() -> None:
+    heard: list[Any] = []
+    run_ranks(one_epoch_of_both, 2, (), heard.append)
+    documents = _documents()
+    tokenizer = load_tokenizer(documents.tokenizer)
+    for name in ("fixed", "evenstep"):
+        counts = [m[2:] for m in heard if m[:2] == (name, "counts")]
+        rows = [m for m in heard if m[:2] == (name, "rows")]
+        texts = [tokenizer.decode(row) for m in rows for row in m[2]]
+        # The end token, which pads too, is special and not decoded.
+        assert sorted(texts) == sorted(TEXTS)
+        assert sum(samples for _, samples, _, _ in counts) == len(TEXTS)
+        assert sum(tokens for _, _, tokens, _ in counts) == sum(m[3] for m in rows)
+        assert sum(padded for _, _, _, padded in counts) == sum(m[4] for m in rows)
+        steps = [sum(rank == wanted for rank, _, _, _ in counts) for wanted in (0, 1)]
+        assert steps[0] == steps[1] > 3
+        # The mean over ranks of scale x mean loss is the token mean of a step: W t / T.
+        for step in range(steps[0]):
+            parts = [m for m in heard if m[:2] == (name, step)]
+            supervised = sum(m[3] for m in parts)
+            assert len(parts) == 2
+            np.testing.assert_allclose(
+                [m[2] for m in parts], [2 * m[3] / supervised for m in parts]
+            )
+
+
+def late_second_rank(send: Send, folder: str) -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Linear(4, 1)
+    parallel = DistributedDataParallel(model)
+    clock = GradientClock(parallel)
+    flag = Path(folder) / "ready"
+    if dist.get_rank() == 0:
+
+        def tell() -> None:
+            while not clock.ready:
+                time.sleep(0.01)
+            flag.touch()
+
+        threading.Thread(target=tell, daemon=True).start()
+    else:
+        while not flag.exists():
+            time.sleep(0.01)
+    inputs = torch.full((2, 4), float(1 + dist.get_rank()))
+    parallel(inputs).sum().backward()
+    assert model.weight.grad is not None
+    send(model.weight.grad.tolist())
+
+
+def test_the_clock_stops_before_a_late_rank_begins_and_gradients_are_averaged(
+    tmp_path: Path,
+) -> None:
+    """Rank 1 begins only after rank 0's clock has stopped. A clock that ran until gradients were
+    exchanged would leave both waiting for ever."""
+    gradients: list[Any] = []
+    run_ranks(late_second_rank, 2, (str(tmp_path),), gradients.append)
+    # Rank 0's gradient is 2 everywhere, rank 1's is 4.
+    assert gradients == [[[3.0] * 4]] * 2
+
+
+def evaluate(send: Send) -> None:
+    documents = _documents()
+    lengths = np.array([len(documents[i]["input_ids"]) for i in range(len(TEXTS))])
+    torch.manual_seed(0)
+    model = GPT(vocab_size=300, max_length=64, hidden_size=16, heads=2)
+    send(held_out_loss(model, documents, lengths, 96))
+    if dist.get_rank() == 0:
+        total = count = 0.0
+        with torch.no_grad():
+            for i in range(len(TEXTS)):
+                tokens = documents[i]["input_ids"][None]
+                total += model(tokens, tokens, reduction="sum").item()
+                count += tokens.numel() - 1
+        send(total / count)
+
+
+def test_held_out_loss_is_the_token_mean_of_all_documents_on_every_rank() -> None:
+    losses: list[float] = []
+    run_ranks(evaluate, 2, (), losses.append)
+    assert len(losses) == 3
+    np.testing.assert_allclose(losses, losses[0], rtol=1e-6)

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from evenstep.batch import PadCollator
+from evenstep_demos.text.model import GPT
+
+
+@pytest.fixture
+def model() -> GPT:
+    torch.manual_seed(0)
+    return GPT(vocab_size=50, max_length=32, hidden_size=16, heads=2)
+
+
+def _samples(*lengths: int) -> list[dict[str, torch.Tensor]]:
+    draw = torch.Generator().manual_seed(1)
+    return [
+        {"input_ids": tokens, "labels": tokens}
+        for tokens in (torch.randint(1, 50, (n,), generator=draw) for n in lengths)
+    ]
+
+
+def test_padding_changes_no_loss(model: GPT) -> None:
+    samples = _samples(3, 17, 32, 2)
+    batch = PadCollator()(samples)
+    alone = sum(model(s["input_ids"][None], s["labels"][None], reduction="sum") for s in samples)
+    together = model(batch["input_ids"], batch["labels"], reduction="sum")
+    torch.testing.assert_close(together, alone)
+    mean = model(batch["input_ids"], batch["labels"])
+    torch.testing.assert_close(mean, together / sum(len(s["labels"]) - 1 for s in samples))
+
+
+def test_no_token_is_predicted_from_itself_or_later_ones(model: GPT) -> None:
+    tokens = _samples(20)[0]["input_ids"][None]
+    changed = tokens.clone()
+    changed[0, 12] = (tokens[0, 12] + 1) % 50
+    labels = torch.full_like(tokens, -100)
+    labels[0, :12] = tokens[0, :12]
+    assert model(tokens, labels).item() == model(changed, labels).item()
+    labels[0, 13] = tokens[0, 13]
+    assert model(tokens, labels).item() != model(changed, labels).item()
+
+
+def test_an_untrained_model_knows_nothing(model: GPT) -> None:
+    batch = PadCollator()(_samples(30, 30, 30))
+    loss = model(batch["input_ids"], batch["labels"]).item()
+    assert loss == pytest.approx(torch.log(torch.tensor(50.0)).item(), rel=0.02)
+
+
+def test_it_learns_what_can_be_learnt(model: GPT) -> None:
+    batch = PadCollator()(_samples(16, 9))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    first = model(batch["input_ids"], batch["labels"]).item()
+    for _ in range(30):
+        model(batch["input_ids"], batch["labels"]).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert model(batch["input_ids"], batch["labels"]).item() < first / 3

@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import pickle
+import random
+
+import numpy as np
+import pytest
+
+from evenstep.errors import ConfigurationError
+from evenstep_demos.text.corpus import Corpus
+from evenstep_demos.text.options import DemoOptions
+from evenstep_demos.text.workload import (
+    END,
+    Documents,
+    describe_lengths,
+    load_tokenizer,
+    prepare,
+    train_tokenizer,
+)
+
+OPTIONS = DemoOptions(max_tokens=96, max_length=64, vocab_size=300)
+
+
+def _corpus(count: int) -> Corpus:
+    draw = random.Random(0)
+    documents = [
+        f"{i}: " + " ".join(draw.choices(["def", "return", "self", "import", "x", "y"], k=length))
+        for i, length in enumerate(draw.choices([2, 8, 16, 40, 400], k=count))
+    ]
+    return Corpus(name="words", documents=documents, found=count, read=count, unusable=0)
+
+
+def test_documents_are_trained_on_held_out_or_too_long() -> None:
+    corpus = _corpus(200)
+    work = prepare(corpus, OPTIONS)
+    used = [*work.documents, *work.held_out]
+    assert len(set(used)) == len(used)
+    assert len(used) + work.too_long == len(corpus.documents)
+    encode = load_tokenizer(work.tokenizer).encode
+    for text in corpus.documents:
+        assert (len(encode(text).ids) + 1 <= OPTIONS.length_limit) == (text in used)
+
+
+def test_lengths_are_those_of_the_samples() -> None:
+    work = prepare(_corpus(100), OPTIONS)
+    for texts, lengths in (
+        (work.documents, work.lengths),
+        (work.held_out, work.held_out_lengths),
+    ):
+        samples = Documents(texts, work.tokenizer)
+        assert [len(samples[i]["input_ids"]) for i in range(len(samples))] == lengths.tolist()
+    assert work.lengths.max() <= OPTIONS.length_limit
+
+
+def test_samples_end_with_the_end_token_and_survive_pickling() -> None:
+    work = prepare(_corpus(100), OPTIONS)
+    samples = Documents(work.documents, work.tokenizer)
+    tokens = samples[0]["input_ids"]
+    assert tokens[-1] == END
+    assert (tokens[:-1] != END).all()
+    again = pickle.loads(pickle.dumps(samples))
+    assert again[0]["labels"].tolist() == tokens.tolist()
+    assert load_tokenizer(work.tokenizer).decode(tokens[:-1].tolist()) == work.documents[0]
+
+
+def test_text_that_spells_the_end_token_does_not_end_a_document() -> None:
+    tokenizer = train_tokenizer(["some text to train on"], 300)
+    text = "before<|end|>after"
+    loaded = load_tokenizer(tokenizer)
+    ids = loaded.encode(text).ids
+    assert END not in ids
+    assert loaded.decode(ids) == text
+
+
+def test_a_long_text_of_few_tokens_is_kept() -> None:
+    # One token stands for many dashes, so these are within the limit, though long in characters.
+    rules = ["-" * (n * 64) for n in range(1, 40)]
+    corpus = _corpus(60)
+    corpus.documents.extend(rules)
+    work = prepare(corpus, OPTIONS)
+    encode = load_tokenizer(work.tokenizer).encode
+    kept = [text for text in rules if len(encode(text).ids) + 1 <= OPTIONS.length_limit]
+    assert len(max(kept)) > 8 * OPTIONS.length_limit
+    assert [text for text in rules if text in work.documents] == kept
+
+
+def test_too_little_text_is_refused_with_the_numbers() -> None:
+    with pytest.raises(ConfigurationError, match="leaves 0 to train on"):
+        prepare(_corpus(0), OPTIONS)
+    with pytest.raises(ConfigurationError, match="to hold out"):
+        prepare(_corpus(9), OPTIONS)
+
+
+def test_more_samples_than_there_are_is_refused() -> None:
+    options = DemoOptions(max_tokens=96, max_length=64, vocab_size=300, samples=1000)
+    with pytest.raises(ConfigurationError, match="samples=1,000, but words has only"):
+        prepare(_corpus(100), options)
+
+
+def test_the_description_of_lengths_is_right() -> None:
+    facts = describe_lengths(np.array([1, 1, 2, 4]))
+    assert facts["mean"] == 2.0
+    assert facts["median"] == 1.5
+    assert facts["max"] == 4.0
+    assert facts["cv"] == pytest.approx(np.sqrt(1.5) / 2)

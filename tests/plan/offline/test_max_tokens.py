@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from dealt_epochs import LENGTHS, SEEDS, WORLDS, deal, few, listed
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evenstep.errors import ConfigurationError
+from evenstep.plan.offline.max_tokens import BucketedMaxTokens, MaxTokens, fill_ascending
+
+
+@st.composite
+def policies(draw: st.DrawFn) -> MaxTokens:
+    lengths, max_tokens = draw(LENGTHS), draw(st.integers(1, 3000))
+    if draw(st.booleans()):
+        return MaxTokens(max_tokens, lengths=lengths)
+    return BucketedMaxTokens(max_tokens, lengths=lengths, bucket_size=draw(st.integers(1, 200)))
+
+
+def batches(policy: MaxTokens, seed: int = 0, epoch: int = 0) -> list[list[int]]:
+    """In the order in which they are dealt out."""
+    return listed(deal(policy, 1, seed, epoch)[0])
+
+
+@few
+@given(policies(), WORLDS, SEEDS)
+def test_every_sample_comes_and_only_leading_batches_come_again(
+    policy: MaxTokens, world_size: int, seed: int
+) -> None:
+    each_once = batches(policy, seed)
+    assert sorted(i for batch in each_once for i in batch) == list(range(len(policy.lengths)))
+    dealt = deal(policy, world_size, seed)
+    times = Counter(tuple(batch) for share in dealt for batch in listed(share))
+    count = len(each_once)
+    padded = -(-count // world_size) * world_size
+    assert times == Counter(tuple(each_once[i % count]) for i in range(padded))
+    assert sum(times.values()) - count < world_size
+
+
+@few
+@given(policies(), WORLDS, SEEDS)
+def test_all_ranks_make_equally_many_steps(policy: MaxTokens, world_size: int, seed: int) -> None:
+    dealt = deal(policy, world_size, seed)
+    assert len(dealt) == world_size
+    assert len({len(share) for share in dealt}) == 1
+
+
+@few
+@given(policies(), WORLDS, SEEDS)
+def test_no_rank_gets_a_sample_twice(policy: MaxTokens, world_size: int, seed: int) -> None:
+    for share in deal(policy, world_size, seed):
+        assert len(np.unique(share.members)) == len(share.members)
+
+
+@few
+@given(policies(), SEEDS)
+def test_only_single_samples_exceed_the_limit(policy: MaxTokens, seed: int) -> None:
+    shapes = deal(policy, 1, seed)[0].shapes(policy.lengths.values)
+    assert (policy.limit.fits(shapes) | (shapes.samples == 1)).all()
+    assert policy.max_length is None
+    assert shapes.samples.max() <= policy.largest_group
+
+
+@few
+@given(LENGTHS, st.integers(1, 3000), st.integers(1, 200))
+def test_batches_take_all_that_fits(lengths: np.ndarray, max_tokens: int, run: int) -> None:
+    ascending = np.concatenate(
+        [np.sort(lengths[begin : begin + run]) for begin in range(0, len(lengths), run)]
+    )
+    expected, size, longest = [0], 0, 0
+    for place, length in enumerate(ascending.tolist()):
+        begins_run = place % run == 0
+        if size and (begins_run or (size + 1) * max(longest, length) > max_tokens):
+            expected.append(place)
+            size = longest = 0
+        size, longest = size + 1, max(longest, length)
+    expected.append(len(ascending))
+    assert fill_ascending(ascending, max_tokens, run).tolist() == expected
+
+
+@few
+@given(LENGTHS, st.integers(1, 3000))
+def test_max_tokens_runs_from_the_shortest_to_the_longest(
+    lengths: np.ndarray, max_tokens: int
+) -> None:
+    order = [i for batch in batches(MaxTokens(max_tokens, lengths=lengths)) for i in batch]
+    assert (lengths[order] == np.sort(lengths)).all()
+
+
+def test_max_tokens_makes_the_same_batches_in_every_epoch() -> None:
+    policy = MaxTokens(1000, lengths=np.random.default_rng(0).integers(1, 100, 500))
+    assert batches(policy) == batches(policy, seed=3, epoch=4)
+
+
+def test_bucketed_batches_and_their_order_differ_between_epochs_and_seeds() -> None:
+    lengths = np.random.default_rng(0).integers(1, 100, 500)
+    policy = BucketedMaxTokens(1000, lengths=lengths, bucket_size=100)
+    drawn = [batches(policy, *key) for key in ((0, 0), (0, 1), (1, 0))]
+    assert len({tuple(map(tuple, one)) for one in drawn}) == 3
+    assert len({frozenset(map(frozenset, one)) for one in drawn}) == 3
+
+
+def test_bucketed_order_does_not_follow_length() -> None:
+    lengths = np.random.default_rng(0).integers(1, 500, 20_000)
+    groups = deal(BucketedMaxTokens(4000, lengths=lengths), 1)[0]
+    means = groups.shapes(lengths).tokens / groups.sizes
+    steps = np.arange(len(groups))
+    assert abs(np.corrcoef(steps, means)[0, 1]) < 4 / np.sqrt(len(groups))
+    sorted_groups = deal(MaxTokens(4000, lengths=lengths), 1)[0]
+    means = sorted_groups.shapes(lengths).tokens / sorted_groups.sizes
+    assert np.corrcoef(np.arange(len(means)), means)[0, 1] > 0.9
+
+
+def test_bucketed_batches_come_from_one_bucket_each() -> None:
+    # Without a limit that binds, what a batch holds is a bucket.
+    policy = BucketedMaxTokens(10**9, lengths=np.arange(1, 26), bucket_size=10)
+    assert sorted(map(len, batches(policy))) == [5, 10, 10]
+
+
+def test_larger_buckets_pad_less_down_to_the_whole_set() -> None:
+    lengths = np.exp(np.random.default_rng(0).normal(6, 0.7, 20_000)).astype(np.int64) + 1
+
+    def padding(policy: MaxTokens) -> float:
+        shapes = deal(policy, 1)[0].shapes(lengths)
+        return 1 - shapes.tokens.sum() / shapes.padded.sum()
+
+    paddings = [
+        padding(BucketedMaxTokens(12_288, lengths=lengths, bucket_size=size))
+        for size in (128, 1024, 8192)
+    ]
+    paddings.append(padding(MaxTokens(12_288, lengths=lengths)))
+    assert paddings == sorted(paddings, reverse=True)
+    assert paddings[-1] < 0.005
+
+
+def test_bad_options_are_named() -> None:
+    lengths = np.array([1, 2])
+    with pytest.raises(ConfigurationError, match="max_tokens=0 must be at least 1"):
+        MaxTokens(0, lengths=lengths)
+    with pytest.raises(ConfigurationError, match="max_tokens=None"):
+        BucketedMaxTokens(None, lengths=lengths)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="bucket_size=0 must be at least 1"):
+        BucketedMaxTokens(10, lengths=lengths, bucket_size=0)
+    with pytest.raises(ConfigurationError, match="bucket_size=None"):
+        BucketedMaxTokens(10, lengths=lengths, bucket_size=None)  # type: ignore[arg-type]

@@ -1,0 +1,168 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from evenstep.errors import ConfigurationError
+from evenstep.plan.partition import best_fit
+from evenstep.plan.partition.best_fit import best_fit_decreasing, place_compiled, place_plain
+
+needs_numba = pytest.mark.skipif(place_compiled() is None, reason="numba is not installed")
+
+
+@st.composite
+def inputs(draw: st.DrawFn) -> tuple[np.ndarray, int]:
+    """Lengths and a capacity that holds each."""
+    # Count, range and capacity decide what matters, so they are drawn; lengths come from a seed.
+    count, longest = draw(st.integers(0, 150)), draw(st.sampled_from([1, 6, 40, 500]))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    lengths = rng.integers(1, longest, count, endpoint=True)
+    return lengths, int(lengths.max(initial=1)) + draw(st.integers(0, 3 * longest))
+
+
+def documents(count: int, longest: int) -> np.ndarray:
+    """Most are short, some fill the whole context."""
+    lengths = np.exp(np.random.default_rng(0).normal(np.log(1024), 1.4, count))
+    return lengths.astype(np.int64).clip(16, longest)
+
+
+def obvious(lengths: np.ndarray, capacity: int) -> list[list[int]]:
+    """Best-fit decreasing as one would say it, looking at every group for every sample."""
+    groups: list[list[int]] = []
+    free: list[int] = []
+    since: list[int] = []  # the sample that brought the group to its free space
+    for turn, sample in enumerate(sorted(range(len(lengths)), key=lambda i: -lengths[i])):
+        fitting = [g for g in range(len(groups)) if free[g] >= lengths[sample]]
+        if fitting:
+            chosen = min(fitting, key=lambda g: (free[g], -since[g]))
+        else:
+            chosen = len(groups)
+            groups.append([])
+            free.append(capacity)
+            since.append(0)
+        groups[chosen].append(sample)
+        free[chosen] -= lengths[sample]
+        since[chosen] = turn
+    return groups
+
+
+@given(inputs())
+def test_each_sample_goes_where_least_space_is_left_and_ties_to_the_latest(
+    world: tuple[np.ndarray, int],
+) -> None:
+    groups = best_fit_decreasing(*world)
+    assert [groups.group(g).tolist() for g in range(len(groups))] == obvious(*world)
+
+
+@given(inputs())
+def test_every_sample_is_in_one_group_within_the_capacity(
+    world: tuple[np.ndarray, int],
+) -> None:
+    lengths, capacity = world
+    groups = best_fit_decreasing(lengths, capacity)
+    assert sorted(groups.members.tolist()) == list(range(len(lengths)))
+    assert (groups.sizes > 0).all()
+    assert groups.members.dtype == groups.offsets.dtype == np.int64
+    assert groups.shapes(lengths).tokens.max(initial=0) <= capacity
+
+
+@given(inputs())
+def test_no_two_groups_would_fit_into_one(world: tuple[np.ndarray, int]) -> None:
+    lengths, capacity = world
+    tokens = np.sort(best_fit_decreasing(lengths, capacity).shapes(lengths).tokens)
+    assert len(tokens) < 2 or tokens[0] + tokens[1] > capacity
+
+
+@needs_numba
+@given(inputs())
+def test_compiled_and_plain_place_every_sample_alike(world: tuple[np.ndarray, int]) -> None:
+    lengths, capacity = world
+    if not len(lengths):
+        return
+    descending = np.sort(lengths)[::-1].copy()
+    compiled = place_compiled()
+    assert compiled is not None
+    placed = compiled(descending, capacity)
+    assert placed.dtype == np.int64
+    assert placed.tolist() == place_plain(descending, capacity).tolist()
+
+
+@needs_numba
+@pytest.mark.parametrize("longest", [131_072, 8192])
+def test_compiled_and_plain_pack_many_documents_alike(
+    longest: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lengths = documents(best_fit._COMPILE_FROM, longest)
+    compiled = best_fit_decreasing(lengths, longest)
+    with monkeypatch.context() as patch:
+        patch.setattr(best_fit, "place_compiled", lambda: None)
+        plain = best_fit_decreasing(lengths, longest)
+    assert (compiled.members == plain.members).all()
+    assert (compiled.offsets == plain.offsets).all()
+
+
+@pytest.mark.parametrize("longest", [131_072, 8192])
+@pytest.mark.parametrize("count", [256, 10_000, 100_000])
+def test_documents_fill_as_few_groups_as_can_hold_them(count: int, longest: int) -> None:
+    lengths = documents(count, longest)
+    at_least = max(-(-lengths.sum() // longest), (lengths * 2 > longest).sum())
+    assert len(best_fit_decreasing(lengths, longest)) == at_least
+
+
+def test_any_capacity_is_packed_alike() -> None:
+    lengths = documents(200, 8192)
+    huge = 2**31 - 1
+    assert len(best_fit_decreasing(lengths, huge)) == 1
+    assert best_fit_decreasing(lengths, huge).members.tolist() == sorted(
+        range(200), key=lambda i: -lengths[i]
+    )
+
+
+@needs_numba
+def test_a_capacity_too_large_for_a_table_is_packed_without(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lengths = documents(300, 8192)
+    expected = best_fit_decreasing(lengths, 100_000)
+    monkeypatch.setattr(best_fit, "_COMPILE_FROM", 1)
+    monkeypatch.setattr(best_fit, "_LARGEST_TABLE", 99_999)
+    monkeypatch.setattr(best_fit, "place_compiled", lambda: pytest.fail("compiled"))
+    assert best_fit_decreasing(lengths, 100_000).members.tolist() == expected.members.tolist()
+
+
+def test_a_sample_over_the_capacity_is_refused_with_its_place_length_and_limit() -> None:
+    with pytest.raises(ConfigurationError, match="sample 1 has 2,000 tokens, over the capacity"):
+        best_fit_decreasing(np.array([5, 2000, 7]), 1999)
+
+
+@given(inputs())
+@settings(max_examples=20)
+def test_packing_changes_nothing_it_is_given(world: tuple[np.ndarray, int]) -> None:
+    lengths, capacity = world
+    before = lengths.copy()
+    best_fit_decreasing(lengths, capacity)
+    assert (lengths == before).all()
+
+
+WINDOW = """
+import sys
+import numpy as np
+from evenstep.plan.partition.best_fit import best_fit_decreasing
+best_fit_decreasing(np.arange(1, 2000), 8192)
+print("numba" in sys.modules)
+"""
+
+
+def test_packing_a_window_does_not_load_numba() -> None:
+    ran = subprocess.run([sys.executable, "-c", WINDOW], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "False"
+
+
+def test_without_numba_there_is_no_compiled_writing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "numba", None)  # makes the import fail
+    assert place_compiled.__wrapped__() is None

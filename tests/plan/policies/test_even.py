@@ -1,0 +1,295 @@
+"""`Even`: equal cost on every rank in every step, nobody starved, order that tells no length."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from evenstep.cost import Cost, FittedCost, GroupShapes, PaddedTokenCost, TransformerCost
+from evenstep.errors import ConfigurationError
+from evenstep.plan import Even, Policy, TokenBudget, Window
+from evenstep.plan.policies.even.match_padded import Matcher
+from evenstep.tools.simulate import SimulationResult, deal, sample_lengths, simulate
+from plan_world import play
+
+MAX_TOKENS = 12_288
+MODEL = TransformerCost(layers=4, hidden_size=512, heads=8, ffn_size=2048)
+LARGE_MODEL = TransformerCost(
+    layers=32, hidden_size=4096, heads=32, ffn_size=14336, kv_heads=8, vocab_size=128_256
+)
+PER_GROUP = FittedCost(per_group=0.3, per_token=0.0, per_pair=0.0)
+NAMES = ["ultrachat", "llava", "sharegpt4o", "mm-mix"]
+
+
+def run(policy: Policy, name: str, *, ranks: int = 8, samples: int = 3000) -> SimulationResult:
+    lengths = np.minimum(sample_lengths(name, ranks * samples, seed=3), MAX_TOKENS)
+    shards = deal(ranks * samples, ranks, seed=3)
+    return simulate(policy, [lengths[s] for s in shards], identities=shards, buffer_size=512)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_ranks_wait_less_than_under_a_token_budget_and_pad_no_more(name: str) -> None:
+    even, budget = (run(policy(MAX_TOKENS), name) for policy in (Even, TokenBudget))
+    assert even.missing == even.duplicates == 0
+    assert even.imbalance - 1 < 0.5 * (budget.imbalance - 1)
+    assert even.padding < 1.1 * budget.padding
+    assert even.efficiency > budget.efficiency
+    assert even.samples_per_step > 0.95 * budget.samples_per_step
+
+
+@pytest.mark.parametrize("name", [*NAMES, "pretrain-128k"])
+def test_packed_groups_fill_the_budget_and_cost_the_same_until_sources_end(name: str) -> None:
+    budget = 131_072 if name == "pretrain-128k" else MAX_TOKENS
+    lengths = np.minimum(sample_lengths(name, 8000, seed=4), budget)
+    sources = [lengths[rank::4].tolist() for rank in range(4)]
+    cost = PaddedTokenCost() if name == "pretrain-128k" else LARGE_MODEL
+    tokens: list[np.ndarray] = []
+    costs: list[np.ndarray] = []
+    for turns in play(Even(budget, packed=True, cost=cost), sources, buffer_size=1024):
+        if all(turn.window.exhausted for turn in turns.values()):
+            break
+        shapes = [turn.plan.groups.shapes(turn.window.lengths) for turn in turns.values()]
+        tokens += [shape.tokens for shape in shapes]
+        costs.append(np.stack([cost(shape, packed=True) for shape in shapes], axis=1))
+    assert np.concatenate(tokens).mean() > 0.99 * budget
+    by_step = np.concatenate(costs)
+    assert by_step.max(axis=1).sum() / by_step.mean(axis=1).sum() < 1.01
+
+
+@pytest.mark.parametrize("name", ["llava", "sharegpt4o"])
+@pytest.mark.parametrize("cost", [PaddedTokenCost(), LARGE_MODEL])
+def test_packed_ranks_wait_hardly_more_than_their_shares_make_them(name: str, cost: Cost) -> None:
+    # The rank with the largest share sets the pace; no order of its samples can change that.
+    result = run(Even(MAX_TOKENS, packed=True, cost=cost), name, ranks=4, samples=2000)
+    assert result.missing == result.duplicates == result.filler_steps == 0
+    assert result.padding == 0.0
+    shares = result.costs.sum(axis=0)
+    assert result.imbalance < 1.005 * shares.max() / shares.mean()
+    full = result.tokens_per_step * result.steps / (4 * MAX_TOKENS)
+    assert result.steps <= 1.02 * full * shares.max() / shares.mean() + 1
+
+
+def test_equal_shares_run_out_together() -> None:
+    for name in ("ultrachat", "llava"):
+        result = run(Even(MAX_TOKENS), name)
+        assert result.filler_steps <= 8
+        assert result.undelivered == 0
+
+
+def test_what_is_made_equal_is_the_cost_of_the_model() -> None:
+    lengths = np.minimum(sample_lengths("ultrachat", 24_000, seed=3), MAX_TOKENS)
+    shards = [lengths[shard] for shard in deal(24_000, 8, seed=3)]
+    by_model, by_tokens, budget = (
+        simulate(policy, shards, buffer_size=512, cost=MODEL).imbalance - 1
+        for policy in (Even(MAX_TOKENS, cost=MODEL), Even(MAX_TOKENS), TokenBudget(MAX_TOKENS))
+    )
+    assert by_model < 0.6 * by_tokens
+    assert by_model < 0.6 * budget
+
+
+def test_the_imbalance_hardly_grows_with_the_number_of_ranks() -> None:
+    # How many tokens a rank happens to hold differs, and the last windows show it. Before that:
+    def of_most(ranks: int) -> float:
+        lengths = sample_lengths("ultrachat", ranks * 3000, seed=3).reshape(ranks, -1)
+        costs = simulate(Even(MAX_TOKENS), list(lengths), buffer_size=256).costs
+        most = costs[: len(costs) * 4 // 5]
+        return float(most.max(axis=1).sum() / most.mean(axis=1).sum())
+
+    assert of_most(32) - 1 < 2 * (of_most(4) - 1)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_the_order_of_steps_tells_nothing_of_length(packed: bool) -> None:
+    policy = Even(MAX_TOKENS, packed=packed, cost=LARGE_MODEL if packed else PaddedTokenCost())
+    lengths = sample_lengths("ultrachat", 16_000, seed=5)
+    shards = [lengths[0::2], lengths[1::2]]
+    means: list[float] = []
+    for turns in play(policy, [s.tolist() for s in shards], buffer_size=512):
+        for group in turns[0].emitted:
+            means.append(float(shards[0][group].mean()))
+    ranks = np.argsort(np.argsort(means))
+    correlation = np.corrcoef(np.arange(len(ranks)), ranks)[0, 1]
+    assert abs(correlation) < 3 / np.sqrt(len(ranks))
+
+
+def ages_when_emitted(policy: Policy, sources: list[list[int]], buffer_size: int) -> list[int]:
+    """Rounds that each sample of each rank waited."""
+    waited, first_seen = [], [dict[int, int]() for _ in sources]
+    for number, turns in enumerate(play(policy, sources, buffer_size=buffer_size)):
+        for rank, turn in turns.items():
+            for arrival in turn.arrivals.tolist():
+                first_seen[rank].setdefault(arrival, number)
+            for group in turn.emitted:
+                waited += [number - first_seen[rank][arrival] for arrival in group]
+    return waited
+
+
+def per_longest(shapes: GroupShapes, *, packed: bool) -> np.ndarray:
+    return shapes.longest.astype(np.float64)
+
+
+def nothing(shapes: GroupShapes, *, packed: bool) -> np.ndarray:
+    return np.zeros(len(shapes.longest))
+
+
+# Costs that do not grow with the number of samples.
+FLAT = {"per-group": PER_GROUP, "per-longest": per_longest, "nothing": nothing}
+
+
+@pytest.mark.filterwarnings("error")
+@given(
+    st.integers(0, 2**32),
+    st.integers(1, 6),
+    st.integers(1, 40),
+    st.integers(0, 4),
+    st.sampled_from([0.3, 1.0, 2.0]),
+    st.booleans(),
+    st.sampled_from([None, *FLAT.values()]),
+)
+def test_no_sample_waits_longer_than_promised(
+    seed: int,
+    ranks: int,
+    buffer_size: int,
+    max_wait: int,
+    spread: float,
+    packed: bool,
+    cost: Cost | None,
+) -> None:
+    draw = np.random.default_rng(seed)
+    sources = [
+        np.exp(draw.normal(3, spread, draw.integers(0, 150))).astype(int).clip(1, 400).tolist()
+        for _ in range(ranks)
+    ]
+    usual = MODEL if packed else PaddedTokenCost()
+    policy = Even(400, max_wait=max_wait, packed=packed, cost=cost or usual)
+    waited = ages_when_emitted(policy, sources, buffer_size)
+    assert max(waited, default=0) <= max_wait + buffer_size
+
+
+@pytest.mark.parametrize("name", ["ultrachat", "sharegpt4o"])
+@pytest.mark.parametrize("packed", [False, True])
+def test_in_practice_samples_wait_hardly_longer_than_max_wait(name: str, packed: bool) -> None:
+    lengths = np.minimum(sample_lengths(name, 12_000, seed=1), MAX_TOKENS)
+    sources = [lengths[rank::4].tolist() for rank in range(4)]
+    policy = Even(
+        MAX_TOKENS, max_wait=3, packed=packed, cost=LARGE_MODEL if packed else PaddedTokenCost()
+    )
+    waited = ages_when_emitted(policy, sources, 512)
+    assert max(waited) <= 3 + 3
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("cost", FLAT.values(), ids=FLAT)
+def test_where_cost_does_not_grow_with_samples_groups_fill_the_budget(
+    cost: Cost, packed: bool
+) -> None:
+    lengths = np.minimum(sample_lengths("ultrachat", 6000, seed=2), MAX_TOKENS)
+    # One rank has less than the others, and no cost tells it to make smaller groups.
+    sources = [lengths[:1500].tolist(), lengths[1500:3500].tolist(), lengths[3500:].tolist()]
+    policy = Even(MAX_TOKENS, max_wait=3, packed=packed, cost=cost)
+    rounds = list(play(policy, sources, buffer_size=512))
+    made = sum(turns[2].steps for turns in rounds if 2 in turns)
+    assert made <= 1.2 * lengths[3500:].sum() / MAX_TOKENS
+    equal = [lengths[rank::3].tolist() for rank in range(3)]
+    assert max(ages_when_emitted(policy, equal, 512)) <= 3 + 3
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_message_does_not_grow_with_the_buffer(packed: bool) -> None:
+    sizes = set()
+    for count in (1, 10, 1000, 5000):
+        lengths = sample_lengths("ultrachat", count, seed=0)
+        window = Window(lengths=lengths, ages=np.zeros_like(lengths))
+        sizes.add(len(Even(MAX_TOKENS, packed=packed).propose(window).message))
+    assert sizes == {21}
+
+
+@settings(max_examples=80)
+@given(
+    st.lists(st.integers(1, 300), min_size=1, max_size=120),
+    st.lists(st.floats(0.1, 1.0), min_size=1, max_size=30),
+    st.integers(0, 3),
+)
+def test_a_group_costs_no_more_than_its_target_or_is_a_single_sample(
+    lengths: list[int], shares: Sequence[float], max_wait: int
+) -> None:
+    policy = Even(300, max_wait=max_wait)
+    column = np.array(lengths, np.int64)
+    window = Window(lengths=column, ages=np.arange(len(column))[::-1] % 5)
+    targets = np.sort(300.0 * np.array(shares[: len(lengths)]))[::-1]
+    proposal = policy.propose(window)
+    matcher = Matcher(cost=PaddedTokenCost(), max_tokens=300, max_patches=None, max_wait=max_wait)
+    groups = matcher.match(proposal.groups, window, targets)
+    assert len(groups) == len(targets)
+    assert len(np.unique(groups.members)) == len(groups.members)
+    shapes = groups.shapes(column)
+    assert ((shapes.padded <= targets * (1 + 1e-6)) | (shapes.samples == 1)).all()
+    assert (shapes.padded <= 300).all()
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("cost", FLAT.values(), ids=FLAT)
+@settings(max_examples=40)
+@given(
+    lengths=st.lists(st.integers(1, 300), min_size=1, max_size=120),
+    shares=st.lists(st.just(0.0) | st.floats(0.01, 1.0), min_size=1, max_size=30),
+    max_wait=st.integers(0, 3),
+)
+def test_a_group_costs_no_more_than_its_target_or_its_longest_sample_alone(
+    cost: Cost, lengths: list[int], shares: Sequence[float], max_wait: int
+) -> None:
+    column = np.array(lengths, np.int64)
+    window = Window(lengths=column, ages=np.arange(len(column))[::-1] % 5)
+    alone = cost(GroupShapes.measure(lengths, np.arange(len(lengths) + 1)), packed=False)
+    targets = np.sort(alone.max() * np.array(shares[: len(lengths)]))[::-1]
+    matcher = Matcher(cost=cost, max_tokens=300, max_patches=None, max_wait=max_wait)
+    groups = matcher.match(Even(300, cost=cost).propose(window).groups, window, targets)
+    assert len(groups) == len(targets)
+    assert len(np.unique(groups.members)) == len(groups.members)
+    shapes = groups.shapes(column)
+    own = np.maximum.reduceat(alone[groups.members], groups.offsets[:-1])
+    assert (cost(shapes, packed=False) <= np.maximum(targets, own) * (1 + 1e-6)).all()
+    assert (shapes.padded <= 300).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"max_tokens": 0}, "max_tokens=0"),
+        ({"max_tokens": None}, "max_tokens=None"),
+        ({"max_tokens": 10, "max_patches": 0}, "max_patches=0"),
+        ({"max_tokens": 10, "max_wait": -1}, "max_wait=-1"),
+    ],
+)
+def test_wrong_options_are_refused_by_name(options: dict[str, Any], named: str) -> None:
+    with pytest.raises(ConfigurationError, match=named):
+        Even(**options)
+
+
+def test_groups_come_to_their_target_though_long_samples_need_a_larger_limit() -> None:
+    lengths = np.random.default_rng(0).integers(50, 150, 4000)
+    lengths[::500] = 20_000
+    shards = deal(4000, 4, 0)
+    found = {
+        target: simulate(
+            Even(20_000, target_tokens=target), [lengths[s] for s in shards], buffer_size=256
+        )
+        for target in (None, 2_000)
+    }
+    assert found[2_000].missing == 0
+    assert found[2_000].padding < found[None].padding / 2
+    assert found[2_000].steps > 2 * found[None].steps
+
+
+@pytest.mark.parametrize(
+    "options", [{"target_tokens": 0}, {"target_tokens": 101}, {"target_tokens": 9, "packed": True}]
+)
+def test_a_target_that_cannot_be_is_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match=f"target_tokens={options['target_tokens']} must"):
+        Even(100, **options)

@@ -1,0 +1,115 @@
+"""Packed groups that hold and cost what is asked for."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evenstep.cost import Cost, FittedCost, GroupShapes, PaddedTokenCost, TransformerCost
+from evenstep.plan.policies.even.fill_packed import Filler, Weights, even_costs
+from evenstep.plan.policy import Window
+from evenstep.tools.simulate import sample_lengths
+
+LENGTHS = st.lists(st.integers(1, 300), min_size=1, max_size=120)
+COSTS = st.sampled_from(
+    [
+        PaddedTokenCost(),
+        TransformerCost(layers=2, hidden_size=8, heads=2, ffn_size=16),
+        FittedCost(per_group=3.0, per_token=0.1, per_pair=0.01),
+        FittedCost(per_group=50.0, per_token=0.0, per_pair=1.0),
+    ]
+)
+MODEL = TransformerCost(
+    layers=32, hidden_size=4096, heads=32, ffn_size=14336, kv_heads=8, vocab_size=128_256
+)
+
+
+def column(lengths: list[int]) -> np.ndarray:
+    return np.array(lengths, np.int64)
+
+
+@given(LENGTHS, COSTS)
+def test_a_cost_taken_apart_adds_up_to_itself(lengths: list[int], cost: Cost) -> None:
+    weights = Weights.of(column(lengths), cost)
+    whole = cost(GroupShapes.measure(lengths, [0, len(lengths)]), packed=True)[0]
+    assert weights.fixed + weights.added.sum() == pytest.approx(whole)
+    by_tokens = weights.per_token * sum(lengths)
+    assert weights.fixed + by_tokens + weights.excess.sum() == pytest.approx(whole)
+
+
+@given(LENGTHS)
+def test_where_cost_is_tokens_no_sample_has_an_excess(lengths: list[int]) -> None:
+    weights = Weights.of(column(lengths), FittedCost(per_group=7.1, per_token=0.3, per_pair=0.0))
+    assert (weights.excess == 0).all()
+
+
+@given(LENGTHS, COSTS, st.data())
+def test_even_costs_add_up_and_have_room_for_the_longest_samples(
+    lengths: list[int], cost: Cost, data: st.DataObject
+) -> None:
+    weights = Weights.of(column(lengths), cost)
+    groups = data.draw(st.integers(1, len(lengths)))
+    costs = even_costs(weights, sum(lengths) / groups, groups)
+    assert (np.diff(costs) <= 0).all()
+    total = groups * weights.fixed + weights.added.sum()
+    room = costs - weights.fixed - weights.per_token * sum(lengths) / groups
+    longest = np.sort(weights.excess)[::-1][:groups]
+    small = 1e-9 * total
+    assert (room >= longest - small).all()
+    assert costs.sum() >= total - small
+    if room[-1] > longest[-1] + small:  # else short samples cannot make up for the longest
+        assert costs.sum() == pytest.approx(total)
+
+
+@given(
+    LENGTHS,
+    COSTS,
+    st.lists(st.floats(0.05, 3.0), min_size=1, max_size=30),
+    st.integers(0, 4),
+    st.none() | st.integers(1, 30),
+    st.integers(0, 2**32),
+)
+def test_every_target_gets_a_group_within_the_limits(
+    lengths: list[int],
+    cost: Cost,
+    shares: list[float],
+    max_wait: int,
+    max_patches: int | None,
+    seed: int,
+) -> None:
+    draw = np.random.default_rng(seed)
+    window = Window(
+        lengths=column(lengths),
+        ages=np.sort(draw.integers(0, 6, len(lengths)))[::-1],
+        patches=draw.integers(0, 20, len(lengths)),
+    )
+    weights = Weights.of(window.lengths, cost)
+    targets = np.sort(shares[: len(lengths)])[::-1] * float(weights.fixed + 300 * weights.per_token)
+    filler = Filler(tokens=300, max_patches=max_patches, max_wait=max_wait)
+    groups = filler.fill(window, weights, targets)
+    assert len(groups) == len(targets)
+    assert len(np.unique(groups.members)) == len(groups.members)
+    shapes = groups.shapes(window.lengths)
+    assert (shapes.tokens <= 300).all()
+    if max_patches is not None:
+        patches = np.add.reduceat(window.patches[groups.members], groups.offsets[:-1])
+        assert ((patches <= max_patches) | (shapes.samples == 1)).all()
+    overdue = np.flatnonzero(window.ages >= max_wait)[: len(targets)]
+    assert np.isin(overdue, groups.members).all()
+
+
+@pytest.mark.parametrize("name", ["ultrachat", "sharegpt4o"])
+def test_groups_are_full_and_cost_what_was_asked_for(name: str) -> None:
+    lengths = np.minimum(sample_lengths(name, 1000, seed=2), 12_288)
+    window = Window(lengths=lengths, ages=np.zeros_like(lengths))
+    weights = Weights.of(lengths, MODEL)
+    full = lengths.sum() / 12_288
+    targets = even_costs(weights, 12_288, int(full) + 1)[::2]
+    filler = Filler(tokens=12_288, max_patches=None, max_wait=5)
+    shapes = filler.fill(window, weights, targets).shapes(lengths)
+    assert shapes.tokens.mean() > 0.998 * 12_288
+    off = np.abs(MODEL(shapes, packed=True) / targets - 1)
+    assert off.mean() < 0.003
+    assert off.max() < 0.03

@@ -1,0 +1,223 @@
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from dealt_epochs import SEEDS, WORLDS, deal
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from evenstep.cost import TransformerCost
+from evenstep.errors import ConfigurationError
+from evenstep.plan.groups.groups import Groups
+from evenstep.plan.partition.best_fit import best_fit_decreasing
+from evenstep.plan.policies.sequence_packing import SequencePacking
+from evenstep.plan.policy import Window
+from plan_world import play
+
+few = settings(max_examples=30)
+CAPACITY = 100
+
+
+def drawn(counts: list[int], longest: int, seed: int) -> list[np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return [rng.integers(1, longest, count, endpoint=True) for count in counts]
+
+
+# Numbers of samples and their spread decide what matters, so those are drawn.
+LONGEST, ANY = st.sampled_from([1, 10, 60, CAPACITY]), st.integers(0, 2**32)
+LENGTHS = st.builds(lambda n, m, s: drawn([n], m, s)[0], st.integers(1, 120), LONGEST, ANY)
+SOURCES = st.builds(drawn, st.lists(st.integers(0, 60), min_size=1, max_size=8), LONGEST, ANY).map(
+    lambda sources: [source.tolist() for source in sources]
+)
+
+
+def window(lengths: list[int], **options: object) -> Window:
+    ages = np.array(options.pop("ages", [0] * len(lengths)), np.int64)
+    return Window(lengths=np.array(lengths, np.int64), ages=ages, **options)  # type: ignore[arg-type]
+
+
+def settle(policy: SequencePacking, windows: list[Window]) -> list[Groups]:
+    proposals = [policy.propose(w) for w in windows]
+    messages = np.stack([p.message for p in proposals])
+    return [policy.settle(p, messages, rank).groups for rank, p in enumerate(proposals)]
+
+
+# Windows
+
+
+@few
+@given(SOURCES, st.integers(1, 40), st.booleans(), st.integers(0, 4), SEEDS)
+def test_an_epoch_emits_every_sample_once_within_the_limit_in_equal_steps(
+    sources: list[list[int]], buffer_size: int, late_end: bool, max_wait: int, seed: int
+) -> None:
+    policy = SequencePacking(CAPACITY, max_wait=max_wait)
+    emitted: list[list[int]] = [[] for _ in sources]
+    for turns in play(policy, sources, buffer_size=buffer_size, late_end=late_end, seed=seed):
+        assert len({turn.steps for turn in turns.values()}) == 1
+        for rank, turn in turns.items():
+            assert turn.steps >= 1
+            assert policy.limit.fits(turn.plan.groups.shapes(turn.window.lengths)).all()
+            emitted[rank] += [i for group in turn.emitted for i in group]
+    assert [sorted(e) for e in emitted] == [list(range(len(s))) for s in sources]
+
+
+@few
+@given(SOURCES, st.integers(1, 40), st.integers(0, 4))
+def test_no_sample_waits_longer_than_promised(
+    sources: list[list[int]], buffer_size: int, max_wait: int
+) -> None:
+    policy = SequencePacking(CAPACITY, max_wait=max_wait)
+    for turns in play(policy, sources, buffer_size=buffer_size):
+        for turn in turns.values():
+            assert turn.window.ages.max() <= max_wait + buffer_size
+
+
+def test_a_sample_that_never_fits_well_is_emitted_after_max_wait_rounds() -> None:
+    # Every window of nine samples makes four full groups besides.
+    policy = SequencePacking(CAPACITY, max_wait=3)
+    rounds = play(policy, [[49] + [50] * 400], buffer_size=9)
+    waited = [turns[0].window.ages[0] for turns in rounds if turns[0].arrivals[0] == 0]
+    assert len(waited) == 4
+
+
+def test_the_fullest_groups_go_and_the_least_full_waits() -> None:
+    # Best fit makes 90 + 10, 60 + 35 and 50.
+    windows = [window([60, 50, 90, 35, 10])] * 2
+    for groups in settle(SequencePacking(CAPACITY), windows):
+        assert {frozenset(groups.group(g).tolist()) for g in range(len(groups))} == {
+            frozenset({2, 4}),
+            frozenset({0, 3}),
+        }
+
+
+def test_a_group_alone_does_not_wait() -> None:
+    assert [len(groups) for groups in settle(SequencePacking(CAPACITY), [window([50, 10])])] == [1]
+
+
+def test_all_ranks_make_as_many_steps_as_the_one_with_fewest_groups_allows() -> None:
+    windows = [window([100] * 5), window([100] * 9)]
+    assert [len(groups) for groups in settle(SequencePacking(CAPACITY), windows)] == [4, 4]
+
+
+def test_the_last_round_emits_all_that_is_left_in_equal_steps() -> None:
+    windows = [
+        window([100] * 5, exhausted=True),
+        window([30, 30, 20, 10, 5, 5, 99], exhausted=True),
+    ]
+    one, other = settle(SequencePacking(CAPACITY), windows)
+    assert len(one) == len(other) == 5
+    assert sorted(other.members.tolist()) == list(range(7))
+
+
+def test_overdue_samples_go_before_fuller_groups() -> None:
+    lengths = [100, 99, 98, 40]
+    young = settle(SequencePacking(CAPACITY, max_wait=2), [window(lengths, ages=[0, 0, 0, 1])])[0]
+    overdue = settle(SequencePacking(CAPACITY, max_wait=2), [window(lengths, ages=[0, 0, 0, 2])])[0]
+    assert 3 not in young.members
+    assert 3 in overdue.members
+
+
+def test_groups_of_like_cost_meet_in_a_step() -> None:
+    cost = TransformerCost(layers=1, hidden_size=1, heads=1, ffn_size=1)
+    policy = SequencePacking(CAPACITY, cost=cost)
+    rng = np.random.default_rng(0)
+    windows = [
+        window(rng.integers(1, CAPACITY, 200).tolist(), seed=1, exhausted=True) for _ in range(4)
+    ]
+    planned = settle(policy, windows)
+    costs = np.stack(
+        [cost(g.shapes(w.lengths), packed=True) for g, w in zip(planned, windows)], axis=1
+    )
+    by_place = np.sort(costs, axis=0)
+    assert costs.max(axis=1).sum() == pytest.approx(by_place.max(axis=1).sum())
+
+
+def test_the_order_of_a_round_depends_on_seed_epoch_and_round_alone() -> None:
+    lengths = np.random.default_rng(0).integers(1, CAPACITY, 200).tolist()
+
+    def order(**key: int) -> list[int]:
+        return settle(SequencePacking(CAPACITY), [window(lengths, **key)])[0].members.tolist()
+
+    assert order(seed=1) == order(seed=1)
+    orders = [order(), order(seed=1), order(epoch=1), order(round=1)]
+    assert len(set(map(tuple, orders))) == 4
+
+
+def test_windows_lose_next_to_nothing_against_the_whole_set() -> None:
+    rng = np.random.default_rng(0)
+    lengths = np.exp(rng.normal(np.log(500), 0.9, 8000)).astype(np.int64).clip(1, 8192)
+    policy = SequencePacking(8192)
+    rounds = list(play(policy, [lengths.tolist()], buffer_size=512))
+    steps = sum(turns[0].steps for turns in rounds)
+    assert steps <= 1.005 * len(best_fit_decreasing(lengths, 8192))
+
+
+# The whole set
+
+
+def listed(groups: Groups) -> list[tuple[int, ...]]:
+    return [tuple(groups.group(g).tolist()) for g in range(len(groups))]
+
+
+@few
+@given(LENGTHS, WORLDS, SEEDS, st.integers(0, 100))
+def test_the_whole_set_is_dealt_in_equal_steps_and_only_leading_groups_come_again(
+    lengths: np.ndarray, world_size: int, seed: int, epoch: int
+) -> None:
+    policy = SequencePacking(CAPACITY, lengths=lengths)
+    dealt = deal(policy, world_size, seed, epoch)
+    assert len(dealt) == world_size
+    assert len({len(share) for share in dealt}) == 1
+    once = listed(deal(policy, 1, seed, epoch)[0])
+    assert sorted(once) == sorted(listed(best_fit_decreasing(lengths, CAPACITY)))
+    padded = -(-len(once) // world_size) * world_size
+    assert Counter(group for share in dealt for group in listed(share)) == Counter(
+        once[i % len(once)] for i in range(padded)
+    )
+
+
+@few
+@given(LENGTHS, WORLDS, SEEDS)
+def test_no_rank_gets_a_sample_twice_and_no_group_is_too_large(
+    lengths: np.ndarray, world_size: int, seed: int
+) -> None:
+    policy = SequencePacking(CAPACITY, lengths=lengths)
+    for share in deal(policy, world_size, seed):
+        assert len(np.unique(share.members)) == len(share.members)
+        assert policy.limit.fits(share.shapes(lengths)).all()
+        assert share.sizes.max() <= policy.largest_group
+
+
+def test_groups_of_the_whole_set_come_in_another_order_in_another_epoch_or_seed() -> None:
+    policy = SequencePacking(CAPACITY, lengths=np.random.default_rng(0).integers(1, 100, 300))
+    orders = [listed(deal(policy, 1, *key)[0]) for key in ((0, 0), (0, 1), (1, 0))]
+    assert len(set(map(tuple, orders))) == 3
+    assert len({frozenset(order) for order in orders}) == 1
+
+
+def test_a_sample_over_the_limit_is_refused_when_the_policy_is_built() -> None:
+    with pytest.raises(ConfigurationError, match=r"sample 2 has 101 tokens, over max_tokens=100"):
+        SequencePacking(100, lengths=np.array([5, 100, 101]))
+
+
+@few
+@given(LENGTHS)
+def test_policies_are_equal_where_their_lengths_are(lengths: np.ndarray) -> None:
+    one, other = (SequencePacking(CAPACITY, lengths=lengths.copy()) for _ in range(2))
+    assert one == other
+    assert one.fingerprint == other.fingerprint
+    assert one != SequencePacking(CAPACITY)
+    assert one.fingerprint != SequencePacking(CAPACITY).fingerprint
+
+
+def test_bad_options_are_named() -> None:
+    with pytest.raises(ConfigurationError, match="max_tokens=0 must be at least 1"):
+        SequencePacking(0)
+    with pytest.raises(ConfigurationError, match="max_tokens=None"):
+        SequencePacking(None)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="max_wait=-1 must be at least 0"):
+        SequencePacking(1, max_wait=-1)
+    with pytest.raises(ConfigurationError, match="lengths"):
+        SequencePacking(1, lengths=np.array([[1]]))  # type: ignore[arg-type]

@@ -1,0 +1,313 @@
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evenstep.cost import TransformerCost
+from evenstep.errors import ConfigurationError
+from evenstep.plan import TokenBudget, Window
+from evenstep.plan.policies.token_budget import EMISSION_ORDERS
+from plan_world import Turn, play
+
+
+def lognormal(count: int, seed: int, spread: float = 1.0) -> list[int]:
+    lengths = np.exp(np.random.default_rng(seed).normal(5, spread, count))
+    return lengths.astype(int).clip(1, 4096).tolist()
+
+
+# Alignment across ranks
+
+
+def test_every_rank_plans_as_many_steps_as_the_rank_with_most_groups() -> None:
+    sources = [[100] * 40, [100, 200, 400, 800] * 10]
+    (turns,) = play(TokenBudget(1000), sources, buffer_size=40)
+    formed = [len(turn.proposal.groups) for turn in turns.values()]
+    assert formed[0] < formed[1]
+    assert turns[0].steps == turns[1].steps == formed[1]
+    assert all(len(turn.plan.groups.members) == 40 for turn in turns.values())
+
+
+def test_a_rank_with_few_samples_bounds_the_steps_and_the_others_return_the_rest() -> None:
+    sources = [[100] * 3, [900] * 10]
+    first, *_ = play(TokenBudget(1000), sources, buffer_size=10)
+    assert first[0].steps == first[1].steps == 3
+    assert len(first[0].plan.groups.members) == 3
+    assert len(first[1].plan.groups.members) == 3
+
+
+def test_a_rank_with_nothing_left_does_not_hold_the_others_back() -> None:
+    rounds = list(play(TokenBudget(1000), [[], [100] * 90], buffer_size=30))
+    assert all(list(turns) == [1] for turns in rounds)
+    assert all(
+        turn.steps == len(turn.proposal.groups) for turns in rounds for turn in turns.values()
+    )
+
+
+@given(st.integers(1, 6), st.integers(1, 16))
+def test_no_round_has_more_steps_than_max_steps_per_round(steps: int, ranks: int) -> None:
+    policy = TokenBudget(500, max_steps_per_round=steps, hard_cap=False)
+    sources = [lognormal(50, seed) for seed in range(ranks)]
+    for turns in play(policy, sources, buffer_size=20):
+        assert all(1 <= turn.steps <= steps for turn in turns.values())
+
+
+# Nobody starves
+
+HUGE = 10**9
+
+
+def waits(policy: TokenBudget, sources: list[list[int]], buffer_size: int) -> list[dict[int, int]]:
+    """For each rank, the rounds each sample was in the window, that of its emission included."""
+    rounds_of: list[dict[int, int]] = [{} for _ in sources]
+    for turns in play(policy, sources, buffer_size=buffer_size):
+        for rank, turn in turns.items():
+            for sample in turn.arrivals.tolist():
+                rounds_of[rank][sample] = rounds_of[rank].get(sample, 0) + 1
+    return rounds_of
+
+
+def one_long_sample(others: int) -> list[int]:
+    return [90, *[10] * others]
+
+
+@pytest.mark.parametrize("others", [100, 200, 400])
+def test_without_max_wait_a_long_sample_is_returned_until_the_source_ends(others: int) -> None:
+    # A group of one never is among the largest while short samples keep coming.
+    policy = TokenBudget(100, max_steps_per_round=1, max_wait=HUGE)
+    rounds = list(play(policy, [one_long_sample(others)], buffer_size=12))
+    emitted = next(i for i, turns in enumerate(rounds) if [0] in turns[0].emitted)
+    assert all(turns[0].window.exhausted for turns in rounds[emitted:])
+    assert emitted >= others // 10
+    assert waits(policy, [one_long_sample(others)], 12)[0][0] == emitted + 1
+
+
+@pytest.mark.parametrize("others", [100, 200, 400])
+@pytest.mark.parametrize("max_wait", [1, 2, 4])
+def test_with_max_wait_it_is_emitted_in_the_round_after(others: int, max_wait: int) -> None:
+    policy = TokenBudget(100, max_steps_per_round=1, max_wait=max_wait)
+    assert waits(policy, [one_long_sample(others)], 12)[0][0] == max_wait + 1
+
+
+STARVING = st.tuples(
+    st.integers(0, 6), st.integers(1, 3), st.integers(2, 16), st.integers(0, 10**6)
+)
+
+
+@given(STARVING, st.integers(1, 4))
+def test_every_sample_is_emitted_within_max_wait_and_window_size_rounds(
+    case: tuple[int, int, int, int], ranks: int
+) -> None:
+    max_wait, steps, buffer_size, seed = case
+    policy = TokenBudget(600, max_steps_per_round=steps, max_wait=max_wait, hard_cap=False)
+    sources = [lognormal(80, seed + rank, spread=1.5) for rank in range(ranks)]
+    for rank, rounds_of in enumerate(waits(policy, sources, buffer_size)):
+        assert set(rounds_of) == set(range(len(sources[rank])))
+        assert max(rounds_of.values()) <= max_wait + buffer_size
+
+
+def overdue_groups(turn: Turn, max_wait: int) -> int:
+    groups, ages = turn.proposal.groups, turn.window.ages
+    return sum(bool((ages[groups.group(g)] >= max_wait).any()) for g in range(len(groups)))
+
+
+@given(STARVING, st.integers(1, 4))
+def test_overdue_samples_go_first_and_all_of_them_where_their_groups_fit(
+    case: tuple[int, int, int, int], ranks: int
+) -> None:
+    max_wait, steps, buffer_size, seed = case
+    policy = TokenBudget(600, max_steps_per_round=steps, max_wait=max_wait, hard_cap=False)
+    sources = [lognormal(80, seed + rank, spread=1.5) for rank in range(ranks)]
+    for turns in play(policy, sources, buffer_size=buffer_size):
+        for turn in turns.values():
+            planned = np.zeros(len(turn.window), bool)
+            planned[turn.plan.groups.members] = True
+            overdue = turn.window.ages >= max_wait
+            late = overdue_groups(turn, max_wait)
+            if late <= turn.steps:
+                assert planned[overdue].all()
+            else:
+                kept = range(turn.steps)
+                assert all(overdue[turn.plan.groups.group(g)].any() for g in kept)
+            if overdue.any():
+                # The oldest of all has waited enough: one of its age is in every plan.
+                oldest = turn.window.ages == turn.window.ages.max()
+                assert planned[oldest].any()
+
+
+def test_a_limit_that_nothing_reaches_changes_no_plan() -> None:
+    sources = [lognormal(200, seed) for seed in range(3)]
+    plans = [
+        [
+            t.emitted
+            for turns in play(TokenBudget(4096, max_wait=w), sources, buffer_size=64)
+            for t in turns.values()
+        ]
+        for w in (3, HUGE)
+    ]
+    assert plans[0] == plans[1]
+
+
+# Emission order
+
+
+def places(turn: Turn) -> list[int]:
+    """For each step, the place of its group when groups are sorted from the longest down."""
+    firsts = [turn.plan.groups.group(g)[0] for g in range(turn.steps)]
+    order = np.argsort(
+        np.argsort([(np.nonzero(turn.proposal.groups.members == f)[0][0]) for f in firsts])
+    )
+    return order.tolist()
+
+
+def played(order: str, ranks: int = 8, **world: int) -> list[dict[int, list[int]]]:
+    policy = TokenBudget(2000, emission_order=order, hard_cap=False)
+    sources = [lognormal(120, 11) for _ in range(ranks)]
+    return [
+        {rank: places(turn) for rank, turn in turns.items()}
+        for turns in play(policy, sources, buffer_size=40, **world)
+    ]
+
+
+def flips(order: str, **world: int) -> list[list[bool]]:
+    """For each round, the ranks that emit in the mirrored order."""
+    aligned = played("aligned", **world)
+    rounds = []
+    for plain, turns in zip(aligned, played(order, **world), strict=True):
+        steps = len(plain[0])
+        assert steps > 2
+        mirrored = [steps - 1 - place for place in plain[0]]
+        assert all(turns[rank] in (plain[0], mirrored) for rank in turns)
+        rounds.append([turns[rank] == mirrored for rank in turns])
+    return rounds
+
+
+def test_aligned_ranks_emit_the_same_places_at_every_step() -> None:
+    for turns in played("aligned", seed=3):
+        assert len({tuple(order) for order in turns.values()}) == 1
+
+
+def test_aligned_order_is_shuffled_and_anew_each_round_seed_and_epoch() -> None:
+    # Places alone, of rounds with equally many steps, so that only the shuffle can differ.
+    policy = TokenBudget(100)
+    drawn = {
+        (seed, epoch, number): tuple(places(turns[0]))
+        for seed in range(2)
+        for epoch in range(2)
+        for number, turns in enumerate(
+            play(policy, [[60] * 60], buffer_size=30, seed=seed, epoch=epoch)
+        )
+    }
+    assert len(drawn) == 8
+    assert len(set(drawn.values())) == 8
+    assert tuple(range(30)) not in drawn.values()
+
+
+def test_like_lengths_meet_when_aligned() -> None:
+    # Ranks draw from one distribution, so places are quantiles: at equal places, lengths are near.
+    sources = [lognormal(512, seed) for seed in range(8)]
+
+    def spread(order: str) -> float:
+        (turns,) = play(TokenBudget(8192, emission_order=order), sources, buffer_size=512)
+        longest = np.stack([t.plan.groups.shapes(t.window.lengths).longest for t in turns.values()])
+        return float((longest.max(0) / longest.mean(0)).mean())
+
+    assert spread("aligned") < 1.3
+    assert spread("aligned") < 0.8 * spread("flip-balanced")
+
+
+def test_flip_balanced_mirrors_every_other_rank() -> None:
+    for seed in range(4):
+        for flipped in flips("flip-balanced", seed=seed):
+            assert flipped in ([True, False] * 4, [False, True] * 4)
+
+
+def test_flip_rank_epoch_keeps_its_ranks_for_an_epoch_and_draws_anew_for_the_next() -> None:
+    epochs = [flips("flip-rank-epoch", epoch=epoch) for epoch in range(4)]
+    for rounds in epochs:
+        assert len(rounds) > 1
+        assert all(flipped == rounds[0] for flipped in rounds)
+    assert len({tuple(rounds[0]) for rounds in epochs}) > 1
+
+
+def test_flip_rank_round_draws_anew_for_each_round() -> None:
+    rounds = flips("flip-rank-round")
+    assert len({tuple(flipped) for flipped in rounds}) > 1
+
+
+@pytest.mark.parametrize("order", EMISSION_ORDERS)
+def test_the_order_changes_nothing_else(order: str) -> None:
+    sources = [lognormal(120, seed) for seed in range(4)]
+
+    def samples(policy: TokenBudget) -> list[list[list[list[int]]]]:
+        return [
+            [sorted(turn.emitted) for turn in turns.values()]
+            for turns in play(policy, sources, buffer_size=40)
+        ]
+
+    assert samples(TokenBudget(4096, emission_order=order)) == samples(TokenBudget(4096))
+
+
+# Options
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"max_tokens": 0}, "max_tokens=0 must be at least 1"),
+        ({"max_tokens": -5}, "max_tokens=-5 must be at least 1"),
+        ({"max_tokens": 4096.0}, "max_tokens=4096.0 must be an integer"),
+        ({"max_tokens": "4096"}, "max_tokens='4096' must be an integer"),
+        ({"max_tokens": True}, "max_tokens=True must be an integer"),
+        ({"max_tokens": None}, "max_tokens=None must be an integer"),
+        ({"max_patches": 0}, "max_patches=0 must be at least 1"),
+        ({"max_steps_per_round": 0}, "max_steps_per_round=0 must be at least 1"),
+        ({"max_wait": -1}, "max_wait=-1 must be at least 0"),
+        ({"max_wait": None}, "max_wait=None must be an integer"),
+        ({"max_wait": 1.5}, "max_wait=1.5 must be an integer"),
+        ({"emission_order": "random"}, "emission_order='random' must be one of .*'aligned'"),
+    ],
+)
+def test_wrong_options_are_refused_by_name_and_value(options: dict[str, object], said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        TokenBudget(**{"max_tokens": 100, **options})
+
+
+def test_only_the_budget_may_be_given_by_position() -> None:
+    with pytest.raises(TypeError):
+        TokenBudget(100, False)  # type: ignore[misc]
+
+
+def test_a_hard_cap_is_the_longest_sample_accepted() -> None:
+    assert TokenBudget(4096).max_length == 4096
+    assert TokenBudget(4096, hard_cap=False).max_length is None
+
+
+def test_a_sample_over_the_budget_is_trained_alone_without_the_cap() -> None:
+    policy = TokenBudget(100, hard_cap=False)
+    (turns,) = play(policy, [[10, 5000, 10, 20]], buffer_size=4)
+    assert [1] in turns[0].emitted
+
+
+def test_patches_are_counted_only_where_they_are_limited() -> None:
+    assert TokenBudget(100).counts_patches is False
+    assert TokenBudget(100, max_patches=8).counts_patches is True
+
+
+def test_a_limit_on_patches_refuses_a_window_without_them() -> None:
+    ages = np.zeros(2, np.int64)
+    with pytest.raises(ConfigurationError, match="max_patches=8 needs the patches"):
+        TokenBudget(100, max_patches=8).propose(Window(lengths=ages + 1, ages=ages))
+
+
+def test_options_name_every_field() -> None:
+    cost = TransformerCost(layers=2, hidden_size=64, heads=4, ffn_size=128)
+    policy = TokenBudget(np.int64(100), cost=cost)
+    options = policy.options()
+    assert set(options) == {field.name for field in dataclasses.fields(policy)}
+    assert options["max_tokens"] == 100
+    assert type(options["max_tokens"]) is int
+    assert "hidden_size=64" in options["cost"]

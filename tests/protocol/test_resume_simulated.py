@@ -1,0 +1,366 @@
+"""Resume, in simulated worlds: stopped after any step and gone on with, as often as one likes, an
+epoch trains on what it would have trained on.
+
+A rank's checkpoint is the `RoundStart` of the round under way and how many of its steps the trainer
+has received. Every checkpoint in this file goes through JSON.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import fields, replace
+from itertools import islice
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from evenstep.errors import MismatchError
+from evenstep.plan import FixedBatch, TokenBudget
+from evenstep.plan.epoch.stream import Stream
+from evenstep.protocol.window_buffer import RoundStart
+from worlds import KEEPING, POLICIES, SHARDS, Checkpoint, World, arrivals, said
+
+BUFFERS = st.integers(1, 25)
+KILLS = st.lists(st.integers(0, 12), min_size=1, max_size=6)
+"""Steps between one resume and the next."""
+RANDOMS = st.randoms(use_true_random=False)
+KNOWN = st.booleans()
+"""Whether ranks know their shares, where arrival numbers may be missing."""
+
+
+def shares_of(shards, known):
+    return [len(shard) for shard in shards] if known else None
+
+
+def some_lengths(count, seed):
+    return np.random.default_rng(seed).integers(1, 31, count).tolist()
+
+
+# Drawn by a seed, as hypothesis by itself draws short lists: in those an epoch is soon over.
+LENGTHS = st.builds(some_lengths, st.integers(0, 250), st.integers(0, 2**32))
+
+
+@st.composite
+def dealt_shards(draw):
+    """Shards that a stream deals out: sizes differ by at most one."""
+    lengths, world = draw(LENGTHS), draw(st.integers(1, 16))
+    shares = [Stream(len(lengths)).share(rank, world, even=False) for rank in range(world)]
+    return [[lengths[position] for position in share] for share in shares]
+
+
+@settings(max_examples=80)
+@given(
+    POLICIES,
+    SHARDS | dealt_shards(),
+    BUFFERS,
+    KILLS,
+    RANDOMS,
+    st.sampled_from(["pad", "stop"]),
+    st.booleans(),
+)
+def test_exact_resume_makes_the_very_steps_of_the_uninterrupted_run(
+    policy, shards, buffer_size, kills, random, exhausted, known
+):
+    first = World(
+        policy, shards, buffer_size, exhausted, shares_of(shards, known), **arrivals(random)
+    )
+    whole = [[said(step) for step in steps] for steps in first.steps()]
+    assert resumed_often(first, kills, random) == whole
+
+
+def resumed_often(first, kills, random):
+    """All steps of an epoch that begins like `first`, and is stopped and resumed after each number
+    of steps in `kills`."""
+    world, resumed, skip, checkpoints = first, [], 0, None
+    for kill in [*kills, 10**9]:
+        if checkpoints is None:
+            world = replace(first, **arrivals(random))
+        else:
+            world = world.resumed(checkpoints, **arrivals(random))
+        steps, last = world.steps(), None
+        replayed = [[said(step) for step in next(steps)] for _ in range(skip)]
+        assert replayed == resumed[len(resumed) - skip :]
+        for last in islice(steps, kill):
+            resumed.append([said(step) for step in last])
+        if last is not None:  # else stopped before any step: the former checkpoint stands
+            checkpoints = world.checkpoints(last)
+            skip = checkpoints[0].received
+            assert {one.step for one in checkpoints} == {last[0].index + 1}
+    return resumed
+
+
+@settings(max_examples=60)
+@given(KEEPING, SHARDS, BUFFERS, BUFFERS, st.integers(1, 12), KILLS, RANDOMS, KNOWN)
+def test_exact_resume_of_an_epoch_whose_buffer_size_was_changed(
+    policy, shards, before, after, most, kills, random, known
+):
+    world = World(policy, shards, before, shares=shares_of(shards, known), **arrivals(random))
+    _, _, checkpoints = run(world, most)
+    if not checkpoints:
+        return
+    changed = world.rewindowed(checkpoints, after, **arrivals(random))
+    whole = [[said(step) for step in steps] for steps in changed.steps()]
+    assert resumed_often(changed, kills, random) == whole
+
+
+@settings(max_examples=60)
+@given(POLICIES, SHARDS, BUFFERS, KILLS, RANDOMS, KNOWN)
+def test_exact_resume_of_an_epoch_in_which_bad_samples_are_skipped(
+    policy, shards, buffer_size, kills, random, known
+):
+    missing = [{n for n in range(len(shard)) if random.random() < 0.2} for shard in shards]
+    sizes = shares_of(shards, known)
+    first = World(policy, shards, buffer_size, shares=sizes, missing=missing, **arrivals(random))
+    whole = [[said(step) for step in steps] for steps in first.steps()]
+    for rank, (shard, bad) in enumerate(zip(shards, missing)):
+        trained = {number for steps in whole for number in steps[rank][1]}
+        assert not trained & bad
+        if not getattr(policy, "drop_last", False):
+            assert trained | bad == set(range(len(shard)))
+    assert resumed_often(first, kills, random) == whole
+
+
+WITH_ONE_BAD = World(TokenBudget(200), [[1] * 33], 16, shares=[33], missing=[{0}], chunk=lambda: 1)
+"""33 samples are three windows of at most 16, but the 32 good ones are two."""
+
+
+def test_a_bad_sample_in_the_window_changes_no_resume():
+    whole = [[said(step) for step in steps] for steps in WITH_ONE_BAD.steps()]
+    steps = replace(WITH_ONE_BAD).steps()
+    checkpoints = WITH_ONE_BAD.checkpoints(next(steps))
+    again = [[said(step) for step in steps] for steps in WITH_ONE_BAD.resumed(checkpoints).steps()]
+    assert again == whole
+
+
+def test_when_a_bad_sample_comes_changes_no_step():
+    late = [[said(step) for step in steps] for steps in replace(WITH_ONE_BAD).steps()]
+    early = replace(WITH_ONE_BAD, chunk=lambda: 99, pushes=lambda: True)
+    assert [[said(step) for step in steps] for steps in early.steps()] == late
+
+
+def run(world, most, skip=0):
+    """Makes up to `most` steps, after those to skip.
+
+    Returns:
+        Samples trained on by rank, the number of steps, and checkpoints; no checkpoints when the
+        epoch is over, or before the first step.
+    """
+    trained = [[] for _ in world.shards]
+    steps, count, last = world.steps(), 0, None
+    for _ in range(skip):
+        next(steps)
+    while count < most:
+        made = next(steps, None)
+        if made is None:
+            return trained, count, None
+        last = made
+        count += 1
+        for own, step in zip(trained, made):
+            own += step.members.tolist()
+        assert len({step.index for step in made}) == 1
+        assert all(step.totals == made[0].totals for step in made)
+    return trained, count, world.checkpoints(last) if last else []
+
+
+@settings(max_examples=60)
+@given(
+    KEEPING,
+    SHARDS | dealt_shards(),
+    st.lists(st.tuples(st.integers(1, 5), BUFFERS), min_size=1, max_size=8),
+    BUFFERS,
+    RANDOMS,
+    st.booleans(),
+)
+def test_resume_with_another_buffer_size_trains_every_sample_once(
+    policy, shards, legs, buffer_size, random, known
+):
+    world = World(policy, shards, buffer_size, shares=shares_of(shards, known), **arrivals(random))
+    trained = [[] for _ in shards]
+    index = 0
+    for most, size in [*legs, (10**9, 1)]:
+        new, count, checkpoints = run(world, most)
+        index += count
+        for own, more in zip(trained, new):
+            own += more
+        if checkpoints is None:
+            break
+        assert {one.step for one in checkpoints} == {index}
+        for own, shard, one in zip(trained, shards, checkpoints):
+            beyond = np.arange(one.onward, len(shard))
+            left = np.concatenate([one.rest, beyond]).tolist()
+            assert sorted(own + left) == list(range(len(shard)))
+        world = world.rewindowed(checkpoints, size, **arrivals(random))
+    for own, shard in zip(trained, shards):
+        assert sorted(own) == list(range(len(shard)))
+
+
+LEGS = st.lists(
+    st.tuples(
+        st.sampled_from(["exact", "window", "world"]),
+        st.integers(1, 5),
+        BUFFERS,
+        st.integers(1, 16),
+    ),
+    min_size=1,
+    max_size=8,
+)
+
+
+def elastic_epoch(policy, lengths, ranks, legs, random, known):
+    """An epoch with resumes of all kinds in it. Yields the positions of every step, by rank."""
+
+    def deal(ranks, buffer_size, checkpoints=()):
+        nonlocal shares
+        shares = [stream.share(rank, ranks, even=False) for rank in range(ranks)]
+        shards = [[lengths[position] for position in share] for share in shares]
+        rewound = [checkpoints[0].rewound()] * ranks if checkpoints else None
+        sizes = shares_of(shards, known)
+        return World(policy, shards, buffer_size, shares=sizes, starts=rewound, **arrivals(random))
+
+    stream, shares = Stream(len(lengths)), []
+    world, skip, index, done = deal(ranks, 8), 0, 0, []
+    for kind, most, size, ranks in [*legs, ("", 10**9, 1, 1)]:
+        steps, last = world.steps(), None
+        for _ in range(skip):
+            next(steps)
+        for made in steps:
+            last = made
+            assert {step.index for step in made} == {index}
+            index += 1
+            positions = [
+                share[step.members].tolist() for share, step in zip(shares, made, strict=True)
+            ]
+            done += [position for own in positions for position in own]
+            yield positions
+            most -= 1
+            if not most:
+                break
+        else:
+            return
+        checkpoints = world.checkpoints(last)
+        if kind == "exact":
+            skip = checkpoints[0].received
+            world = world.resumed(checkpoints, **arrivals(random))
+            continue
+        skip = 0
+        if kind == "window":
+            world = world.rewindowed(checkpoints, size, **arrivals(random))
+            continue
+        stream = stream.after([one.progress for one in checkpoints])
+        left = np.setdiff1d(np.arange(len(lengths)), done)
+        assert stream.share(0, 1, even=False).tolist() == left.tolist()
+        world = deal(ranks, size, checkpoints)
+
+
+@settings(max_examples=60)
+@given(KEEPING, LENGTHS, st.integers(1, 16), LEGS, RANDOMS, KNOWN)
+def test_any_chain_of_worlds_trains_every_position_once(
+    policy, lengths, ranks, legs, random, known
+):
+    uses = Counter(
+        position
+        for step in elastic_epoch(policy, lengths, ranks, legs, random, known)
+        for own in step
+        for position in own
+    )
+    assert sorted(uses.elements()) == list(range(len(lengths)))
+
+
+@settings(max_examples=30)
+@given(KEEPING, LENGTHS, st.integers(1, 16), LEGS, RANDOMS, RANDOMS, KNOWN)
+def test_a_chain_of_worlds_makes_the_same_steps_whenever_it_is_run(
+    policy, lengths, ranks, legs, random, other, known
+):
+    first = elastic_epoch(policy, lengths, ranks, legs, random, known)
+    assert list(first) == list(elastic_epoch(policy, lengths, ranks, legs, other, known))
+
+
+def refused_by_all(world):
+    said = []
+    messages = [machine.outgoing() for machine in world.machines]
+    for machine in world.machines:
+        with pytest.raises(MismatchError, match="load the states of one checkpoint") as caught:
+            machine.incoming(messages)
+        said.append(str(caught.value))
+    assert len(set(said)) == 1
+    return said[0]
+
+
+@given(
+    POLICIES,
+    st.lists(st.lists(st.integers(1, 30), min_size=1, max_size=40), min_size=2, max_size=16),
+    BUFFERS,
+    st.data(),
+)
+def test_checkpoints_of_different_steps_are_refused_by_every_rank(policy, shards, size, data):
+    world = World(policy, shards, size)
+    made = list(islice(world.steps(), 20))
+    # Two at the least, or nobody can mistake one for another.
+    if len(made) < 2:
+        return
+    later = data.draw(st.integers(1, len(made) - 1))
+    earlier = data.draw(st.integers(0, later - 1))
+    culprit = data.draw(st.integers(0, len(shards) - 1))
+    mixed = world.checkpoints(made[later])
+    mixed[culprit] = world.checkpoints(made[earlier])[culprit]
+    ranks = f"rank 0 has .*, rank {culprit or 1} has "
+
+    differ = "round" if len({one.start.round for one in mixed}) > 1 else "step"
+    refused = refused_by_all(world.rewindowed(mixed, size + 1))
+    assert re.match(f"ranks differ in {differ} to begin with: {ranks}", refused)
+
+    # A round has one beginning, whichever of its steps was the last: that is an option.
+    options = [{"last step received": one.step} for one in mixed]
+    refused = refused_by_all(world.resumed(mixed, options=options))
+    assert re.match(f"ranks differ in last step received: {ranks}", refused)
+    if differ == "round":
+        refused = refused_by_all(world.resumed(mixed))
+        assert re.match(f"ranks differ in round to begin with: {ranks}", refused)
+
+
+def test_checkpoints_with_other_windows_are_refused_by_every_rank():
+    world = World(FixedBatch(2), [[5] * 20] * 3, 4)
+    checkpoints = world.checkpoints(next(world.steps()))
+    resumed = world.resumed(checkpoints)
+    resumed.machines[1] = world.resumed(checkpoints, buffer_size=8).machines[1]
+    assert "ranks differ in buffer_size: rank 0 has 4, rank 1 has 8" in refused_by_all(resumed)
+
+
+NUMBERS = st.lists(st.integers(0, 2**62), unique=True, max_size=30).map(sorted)
+
+
+@given(NUMBERS, NUMBERS, st.data())
+def test_a_checkpoint_loses_nothing_in_json(numbers, early, data):
+    def column():
+        values = st.lists(st.integers(0, 2**62), min_size=len(numbers), max_size=len(numbers))
+        return np.array(data.draw(values), np.int64)
+
+    count = st.integers(0, 2**62)
+    start = RoundStart(
+        round=data.draw(count),
+        step=data.draw(count),
+        taken=data.draw(count),
+        numbers=np.array(numbers, np.int64),
+        columns=np.stack([column(), column(), column()]),
+        ages=column(),
+    )
+    one = Checkpoint(
+        start=start,
+        received=data.draw(count),
+        unfinished=np.array(numbers[::2], np.int64),
+        onward=data.draw(count),
+        early=np.array(early, np.int64),
+    )
+    back = Checkpoint.from_json(one.to_json())
+    for mine, its in ((one, back), (one.start, back.start)):
+        for field in fields(mine):
+            value, got = getattr(mine, field.name), getattr(its, field.name)
+            if isinstance(value, np.ndarray):
+                assert got.dtype == np.int64
+                assert got.shape == value.shape or not value.size
+                assert got.tolist() == value.tolist()
+            elif field.name != "start":
+                assert got == value

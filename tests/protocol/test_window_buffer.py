@@ -1,0 +1,141 @@
+"""The buffer: windows hold all that has been in one, and a round's start says where to go on."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from evenstep.errors import InvariantError
+from evenstep.protocol.window_buffer import Buffer, RoundStart
+
+
+def sample(number):
+    """Columns by which a sample is known again."""
+    return [number + 1, number % 7, number * 3]
+
+
+def columns(numbers):
+    return np.array([sample(number) for number in numbers], np.int64).reshape(-1, 3)
+
+
+class BufferModel(RuleBasedStateMachine):
+    """The buffer beside a list of [number, age], in which the first `seen` are in the window."""
+
+    def __init__(self):
+        super().__init__()
+        self.buffer = Buffer()
+        self.held: list[list[int]] = []
+        self.seen = self.next = self.taken = self.round = 0
+        self.start = None
+
+    @rule(gaps=st.lists(st.integers(0, 3), max_size=8), plain=st.booleans())
+    def append(self, gaps, plain):
+        numbers = []
+        for gap in gaps:
+            self.next += 0 if plain else gap
+            numbers.append(self.next)
+            self.next += 1
+        given_ = None if plain else np.array(numbers, np.int64)
+        assert self.buffer.append(columns(numbers), given_).tolist() == numbers
+        self.held += [[number, 0] for number in numbers]
+
+    @rule(size=st.integers(0, 12))
+    def look(self, size):
+        self.seen = max(self.seen, min(size, len(self.held)))
+        if self.seen:
+            self.taken = max(self.taken, self.held[self.seen - 1][0] + 1)
+        self.start = start = self.buffer.look(size, round=self.round, step=3 * self.round)
+        assert (start.round, start.step) == (self.round, 3 * self.round)
+        assert start.numbers.tolist() == [number for number, _ in self.held[: self.seen]]
+        assert start.ages.tolist() == [age for _, age in self.held[: self.seen]]
+        assert start.columns.T.tolist() == columns(start.numbers).tolist()
+        assert start.columns.shape == (3, self.seen)
+        assert start.taken == self.taken
+
+    @rule(data=st.data())
+    def remove(self, data):
+        if self.start is None:
+            return
+        places = st.integers(0, max(self.seen - 1, 0))
+        out = data.draw(st.lists(places, unique=True, max_size=self.seen))
+        before = [np.copy(a) for a in (self.start.numbers, self.start.columns, self.start.ages)]
+        self.buffer.remove(np.array(out, np.int64))
+        # A start outlives its round: a checkpoint may still be made of it.
+        after = (self.start.numbers, self.start.columns, self.start.ages)
+        assert all(np.array_equal(x, y) for x, y in zip(before, after))
+        window = [one for place, one in enumerate(self.held[: self.seen]) if place not in out]
+        for one in window:
+            one[1] += 1
+        self.held = window + self.held[self.seen :]
+        self.seen, self.start = len(window), None
+        self.round += 1
+
+    @rule()
+    def go_on_from_the_start(self):
+        """What is not in the start is received again: from `taken` on, and nothing else."""
+        if self.start is None:
+            return
+        again = [number for number, _ in self.held[self.seen :]]
+        assert all(number >= self.start.taken for number in again)
+        self.buffer = Buffer(self.start)
+        if again:
+            self.buffer.append(columns(again), np.array(again, np.int64))
+        else:
+            self.next = self.start.taken
+        self.start = None
+
+    @invariant()
+    def holds_what_the_list_holds(self):
+        assert len(self.buffer) == len(self.held)
+        assert self.buffer.seen == self.seen
+        assert self.buffer.next_number == self.next
+
+
+BufferModel.TestCase.settings = settings(max_examples=120, stateful_step_count=30)
+test_the_buffer_is_a_list_with_a_window_in_front = BufferModel.TestCase
+
+
+@given(st.lists(st.integers(0, 20), min_size=1, max_size=12), st.integers(1, 8), st.data())
+def test_a_window_holds_every_sample_that_has_been_in_one_until_it_is_planned(chunks, size, data):
+    buffer, waiting = Buffer(), set()
+    for round, chunk in enumerate(chunks):
+        buffer.append(columns(range(buffer.next_number, buffer.next_number + chunk)))
+        start = buffer.look(data.draw(st.integers(0, size)), round=round, step=0)
+        window = start.numbers.tolist()
+        assert waiting <= set(window)
+        assert window == sorted(window)
+        planned = data.draw(st.lists(st.sampled_from(window), unique=True)) if window else []
+        buffer.remove(np.array([window.index(number) for number in planned], np.int64))
+        waiting = set(window) - set(planned)
+
+
+def test_taken_does_not_go_back_when_the_last_of_a_window_is_planned_first():
+    buffer = Buffer()
+    buffer.append(columns([4, 6, 9]), np.array([4, 6, 9]))
+    assert buffer.look(3, round=0, step=0).taken == 10
+    buffer.remove(np.array([1, 2]))
+    start = buffer.look(3, round=1, step=2)
+    assert (start.numbers.tolist(), start.taken) == ([4], 10)
+    assert Buffer(start).look(3, round=1, step=2).taken == 10
+
+
+def test_taken_does_not_count_what_waits_behind_the_window():
+    buffer = Buffer()
+    buffer.append(columns([0, 5, 6]), np.array([0, 5, 6]))
+    assert buffer.look(1, round=0, step=0).taken == 1
+    buffer.remove(np.array([0]))
+    assert buffer.look(0, round=1, step=1).taken == 1
+    assert buffer.look(1, round=2, step=1).taken == 6
+
+
+@pytest.mark.parametrize("numbers", [[2, 2], [3, 2], [0], [1, 5]])
+def test_numbers_that_do_not_follow_are_refused(numbers):
+    empty = np.empty(0, np.int64)
+    start = RoundStart(
+        round=0, step=0, taken=2, numbers=empty, columns=np.empty((3, 0), np.int64), ages=empty
+    )
+    with pytest.raises(InvariantError, match=f"arrival numbers {numbers[0]} to {numbers[-1]} do"):
+        Buffer(start).append(columns(numbers), np.array(numbers))

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evenstep.strategy.mesh import AXES, DIVIDING_AXES, STAGES, ClientPlaceTree, Place
+
+meshes = st.tuples(*[st.integers(1, 3)] * 4).map(
+    lambda sizes: ClientPlaceTree.of(dict(zip(AXES, sizes)))
+)
+broadcasts = st.lists(st.sampled_from(AXES), unique=True)
+
+
+@given(meshes, st.sampled_from(DIVIDING_AXES), broadcasts, st.sampled_from(STAGES))
+def test_who_needs_data_gets_it_from_the_first_of_its_peers_and_from_nobody_else(
+    tree: ClientPlaceTree, axis: str, broadcast_at: list[str], stages: str
+) -> None:
+    delivery = tree.delivery(axis, broadcast_at, stages=stages)
+    last = tree.sizes["PP"] - 1
+    needing = {"ends": {0, last}, "first": {0}, "all": set(range(last + 1))}[stages]
+    fetched: dict[int, set[int]] = {}
+    for rank, bucket, by in zip(delivery.ranks, delivery.bucket, delivery.fetched_by):
+        place = tree.place(int(rank))
+        assert bucket == tree.bucket(place, axis)
+        if place.PP not in needing:
+            assert by == -1
+            continue
+        first = Place(**{a: 0 if a in broadcast_at else getattr(place, a) for a in AXES})
+        assert tree.place(int(by)) == first == tree.source_of(place, broadcast_at)
+        fetched.setdefault(int(by), set()).add(int(bucket))
+    assert set(delivery.fetching.tolist()) == set(fetched)
+    assert set(delivery.excluded.tolist()) == set(range(len(tree))) - set(fetched)
+    for rank in range(len(tree)):
+        assert set(delivery.buckets_of(rank).tolist()) == fetched.get(rank, set())
+        assert tree.fetches(tree.place(rank), broadcast_at, stages=stages) == (rank in fetched)
+    for bucket in range(tree.bucket_count(axis)):
+        asked_by = [rank for rank, buckets in sorted(fetched.items()) if bucket in buckets]
+        assert sorted(delivery.clients_of(bucket).tolist()) == asked_by
+
+
+def test_broadcast_at_tp_leaves_all_but_the_first_peer_out() -> None:
+    tree = ClientPlaceTree.of({"PP": 1, "DP": 2, "CP": 2, "TP": 2})
+    assert tree.delivery("DP").fetching.tolist() == list(range(8))
+    assert tree.delivery("DP", ["TP"]).fetching.tolist() == [0, 2, 4, 6]
+    assert tree.delivery("DP", ["TP", "CP"]).fetching.tolist() == [0, 4]
+    assert tree.delivery("DP", ["TP", "CP"]).excluded.tolist() == [1, 2, 3, 5, 6, 7]
+
+
+def test_who_broadcasts_to_other_buckets_fetches_those_as_well() -> None:
+    tree = ClientPlaceTree.of({"DP": 2, "CP": 2})
+    delivery = tree.delivery("CP", ["CP"])
+    assert delivery.fetching.tolist() == [0, 2]
+    assert delivery.buckets_of(2).tolist() == [2, 3]
+    assert delivery.clients_of(3).tolist() == [2]
+    assert delivery.buckets_of(3).tolist() == []
+
+
+def test_middle_stages_fetch_only_where_all_stages_need_data() -> None:
+    tree = ClientPlaceTree.of({"PP": 3, "DP": 2})
+    assert tree.delivery("DP").fetching.tolist() == [0, 1, 4, 5]
+    assert tree.delivery("DP", stages="first").fetching.tolist() == [0, 1]
+    assert tree.delivery("WORLD", stages="all").fetching.tolist() == list(range(6))
+
+
+@pytest.mark.parametrize("changed", ["remove", "replace"])
+def test_a_changed_tree_delivers_to_the_ranks_that_it_has(changed: str) -> None:
+    tree = ClientPlaceTree.of({"DP": 3, "TP": 2})
+    tree = tree.remove("DP", 0) if changed == "remove" else tree.replace("DP", 0, [8, 9])
+    delivery = tree.delivery("DP", ["TP"])
+    expected = [2, 4] if changed == "remove" else [8, 2, 4]
+    assert delivery.fetching.tolist() == expected
+    assert (
+        np.concatenate([delivery.clients_of(b) for b in range(len(expected))]).tolist() == expected
+    )

@@ -1,0 +1,161 @@
+from __future__ import annotations
+
+import json
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evenstep.errors import ConfigurationError
+from evenstep.strategy.mesh import AXES, DIVIDING_AXES, ClientPlaceTree, Place
+
+sizes_of_meshes = st.permutations(AXES).flatmap(
+    lambda order: st.tuples(*[st.integers(1, 4)] * 4).map(lambda sizes: dict(zip(order, sizes)))
+)
+
+
+def places(tree: ClientPlaceTree) -> list[Place]:
+    return [Place(*where) for where in product(*(range(tree.sizes[axis]) for axis in AXES))]
+
+
+@given(sizes_of_meshes)
+def test_ranks_count_with_the_last_named_axis_fastest(sizes: dict[str, int]) -> None:
+    tree = ClientPlaceTree.of(sizes, world_size=int(np.prod(list(sizes.values()))))
+    ranks = [tree.rank(dict(zip(sizes, where))) for where in product(*map(range, sizes.values()))]
+    assert ranks == list(range(len(tree)))
+
+
+@given(sizes_of_meshes)
+def test_rank_and_place_are_inverse(sizes: dict[str, int]) -> None:
+    tree = ClientPlaceTree.of(sizes)
+    assert [tree.place(tree.rank(place)) for place in places(tree)] == places(tree)
+
+
+@given(sizes_of_meshes, st.sampled_from(DIVIDING_AXES))
+def test_clients_share_a_bucket_where_they_differ_only_in_stages_and_inner_axes(
+    sizes: dict[str, int], axis: str
+) -> None:
+    tree = ClientPlaceTree.of(sizes)
+    kept = AXES if axis == "WORLD" else AXES[1 : AXES.index(axis) + 1]
+    bucket_of = {}
+    for place in places(tree):
+        key = tuple(getattr(place, each) for each in kept)
+        assert bucket_of.setdefault(key, tree.bucket(place, axis)) == tree.bucket(place, axis)
+        assert tree.bucket_of(axis)[place.PP, place.DP, place.CP, place.TP] == bucket_of[key]
+    assert sorted(bucket_of.values()) == list(range(tree.bucket_count(axis)))
+    assert [bucket_of[key] for key in sorted(bucket_of)] == sorted(bucket_of.values())
+
+
+@given(sizes_of_meshes, st.sampled_from(DIVIDING_AXES), st.integers(1, 20))
+def test_groups_are_buckets_in_a_row_of_which_only_the_last_is_smaller(
+    sizes: dict[str, int], axis: str, group_size: int
+) -> None:
+    subgroups = ClientPlaceTree.of(sizes).buckets(axis, group_size)
+    members = [subgroups.members(group).tolist() for group in range(len(subgroups))]
+    assert [b for one in members for b in one] == list(range(subgroups.bucket_count))
+    assert len(subgroups) == -(-subgroups.bucket_count // group_size)
+    assert all(len(one) == min(group_size, subgroups.bucket_count) for one in members[:-1])
+    assert 1 <= len(members[-1]) <= group_size
+    assert [subgroups.group_of[b] for one in members for b in one] == [
+        group for group, one in enumerate(members) for _ in one
+    ]
+
+
+def test_without_a_group_size_all_buckets_are_one_group() -> None:
+    tree = ClientPlaceTree.of({"DP": 6, "TP": 2})
+    assert len(tree.buckets("DP")) == 1
+    assert tree.buckets("DP").members(0).tolist() == [0, 1, 2, 3, 4, 5]
+
+
+@given(sizes_of_meshes, st.sampled_from(AXES), st.data())
+def test_what_is_added_and_removed_again_changes_nothing_but_the_version(
+    sizes: dict[str, int], axis: str, data: st.DataObject
+) -> None:
+    tree = ClientPlaceTree.of(sizes)
+    new = len(tree) + np.arange(len(tree) // tree.sizes[axis])
+    grown = tree.add(axis, new.tolist())
+    assert grown.sizes[axis] == tree.sizes[axis] + 1
+    where = {axis: tree.sizes[axis]}
+    assert [grown.place(rank) for rank in new.tolist()] == [
+        place for place in places(grown) if getattr(place, axis) == where[axis]
+    ]
+    shrunk = grown.remove(axis, where[axis])
+    assert shrunk == tree
+    assert (tree.version, grown.version, shrunk.version) == (0, 1, 2)
+    node = data.draw(st.integers(0, tree.sizes[axis] - 1))
+    replaced = tree.replace(axis, node, new.tolist())
+    kept = [tree.rank(place) for place in places(tree) if getattr(place, axis) != node]
+    assert set(replaced.ranks.ravel().tolist()) == {*kept, *new.tolist()}
+    assert all(replaced.place(rank) == tree.place(rank) for rank in kept)
+
+
+def test_nodes_behind_a_removed_one_move_up() -> None:
+    tree = ClientPlaceTree.of({"DP": 3, "TP": 2}).remove("DP", 1)
+    assert tree.ranks.ravel().tolist() == [0, 1, 4, 5]
+    assert tree.place(4) == Place(DP=1)
+
+
+@given(sizes_of_meshes, st.sampled_from(AXES))
+def test_json_brings_back_the_tree(sizes: dict[str, int], axis: str) -> None:
+    tree = ClientPlaceTree.of(sizes)
+    for each in (tree, tree.add(axis, (1000 + np.arange(len(tree) // tree.sizes[axis])).tolist())):
+        back = ClientPlaceTree.from_dict(json.loads(json.dumps(each.to_dict())))
+        assert back == each
+        assert back.version == each.version
+
+
+def test_a_mesh_of_thousands_takes_a_few_bytes() -> None:
+    assert len(json.dumps(ClientPlaceTree.of({"DP": 512, "TP": 8}).to_dict())) < 100
+
+
+@pytest.mark.parametrize(
+    ("sizes", "world_size", "words"),
+    [
+        ({"EP": 2}, None, "axis 'EP' must be one of"),
+        ({"DP": 0}, None, "DP=0 must be a whole number of ranks from 1"),
+        ({"DP": True}, None, "DP=True must be"),
+        ({"DP": 2.0}, None, "DP=2.0 must be"),
+        ({"DP": 4, "TP": 2}, 16, "has 8 clients and the job 16 ranks"),
+    ],
+)
+def test_a_mesh_that_cannot_be_is_refused(
+    sizes: dict[str, int], world_size: int | None, words: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        ClientPlaceTree.of(sizes, world_size=world_size)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda t: t.place(8), r"rank 8 is no client of the mesh .* whose ranks are 0-7"),
+        (lambda t: t.rank({"DP": 4}), "DP=4 must be from 0 to 3"),
+        (lambda t: t.rank({"DP": -1}), "DP=-1 must be from 0 to 3"),
+        (lambda t: t.rank({"EP": 0}), "axis 'EP' must be one of"),
+        (lambda t: t.bucket({"TP": 2}, "DP"), "TP=2 must be from 0 to 1"),
+        (lambda t: t.buckets("PP"), "stages of a pipeline work on the same samples"),
+        (lambda t: t.buckets("dp"), "axis 'dp' must be one of .'DP', 'CP', 'TP', 'WORLD'"),
+        (lambda t: t.buckets("DP", 0), "group_size=0 must be a whole number from 1"),
+        (lambda t: t.buckets("DP", 1.5), "group_size=1.5 must be"),
+        (lambda t: t.delivery("DP", ["WORLD"]), "axis 'WORLD' must be one of"),
+        (lambda t: t.delivery("DP", stages="last"), "stages='last' must be one of"),
+        (lambda t: t.fetches({}, ["EP"]), "axis 'EP' must be one of"),
+        (lambda t: t.add("DP", [8]), "1 ranks for a node along DP of 2 clients"),
+        (lambda t: t.add("DP", [7, 8]), "ranks 7 are negative or stand for several"),
+        (lambda t: t.add("WORLD", [8]), "axis 'WORLD' must be one of"),
+        (lambda t: t.remove("DP", 4), "DP=4 must be from 0 to 3"),
+        (lambda t: t.remove("CP", 0), "CP=0 is the only node along CP"),
+        (lambda t: t.replace("DP", 0, [9, -1]), "ranks -1 are negative"),
+        (lambda t: t.replace("DP", 0, [9]), "1 ranks for a node along DP"),
+    ],
+)
+def test_what_the_mesh_does_not_have_is_refused_by_name(call, words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        call(ClientPlaceTree.of({"DP": 4, "TP": 2}))
+
+
+def test_ranks_of_another_shape_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"shape \(4,\) must be \[PP, DP, CP, TP\]"):
+        ClientPlaceTree(np.arange(4))

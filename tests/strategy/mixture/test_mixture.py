@@ -1,0 +1,702 @@
+"""Draws of a mixture: shares, order, resume, replay, and the end of sources."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mixing_world import Arrays, AtOnce, drawn, steps, through_json, weights_of, worlds
+
+from evenstep.errors import ConfigurationError, InvariantError, MismatchError, SampleError
+from evenstep.strategy.mixture import (
+    DrawRecord,
+    LengthCurriculum,
+    Live,
+    Mixture,
+    PerStep,
+    Staged,
+    WarmUp,
+    redrawn,
+)
+from evenstep.strategy.sample_table import SampleTable
+
+UNLIKE = {
+    "short": [10] * 50,
+    "long": np.random.default_rng(0).integers(500, 1500, 70).tolist(),
+    "tailed": np.random.default_rng(1).lognormal(5, 1.5, 400).astype(int).clip(1).tolist(),
+}
+WEIGHTS = {"short": 0.5, "long": 0.3, "tailed": 0.2}
+
+
+@st.composite
+def options(draw: st.DrawFn, sources: list[str]) -> dict:
+    amount = draw(
+        st.sampled_from(
+            [{"samples_per_step": 7}, {"samples_per_step": 64}, {"tokens_per_step": 20_000}]
+        )
+    )
+    schedule = draw(
+        st.sampled_from(
+            [
+                draw(weights_of(sources)),
+                WarmUp(start=draw(weights_of(sources)), end=draw(weights_of(sources)), steps=4),
+                Staged({0: draw(weights_of(sources)), 3: draw(weights_of(sources))}),
+            ]
+        )
+    )
+    limits = draw(st.sampled_from([None, {0: 10_000}, {0: 30, 5: 10_000}, {0: 100, 4: None}]))
+    return {
+        **amount,
+        "schedule": schedule,
+        "unit": draw(st.sampled_from(["samples", "tokens"])),
+        "stop": draw(st.sampled_from(["repeat", "first_exhausted", "all_exhausted"])),
+        "curriculum": limits and LengthCurriculum(limits),
+        "seed": draw(st.integers(0, 2**64 - 1)),
+    }
+
+
+class Made:
+    """Sources, and mixtures of them that are all equal."""
+
+    def __init__(self, world, given_options, known):
+        self.given, self.world = dict(given_options), world
+        self.endless = self.given["stop"] == "repeat"
+        self.sizes = Arrays(world).sizes if known else None
+        # What a curriculum never admits, and a stage that comes too late.
+        self.may_refuse = bool(self.given["curriculum"]) or self.given["stop"] == "all_exhausted"
+
+    def mixture(self) -> Mixture:
+        return Mixture(list(self.world), sizes=self.sizes, **self.given)
+
+    def provider(self) -> Arrays:
+        return Arrays(self.world, endless=self.endless)
+
+    def run(self, count):
+        """Draws, records and states of the first steps; None where a curriculum is refused."""
+        mixture, provider = self.mixture(), self.provider()
+        states, records, tables = [through_json(mixture.state_dict())], [], []
+        while len(tables) < count and not mixture.ended:
+            try:
+                tables.append(mixture.draw(mixture.step, provider))
+            except SampleError:
+                if not self.may_refuse:
+                    raise
+                break
+            records.append(through_json(mixture.record.to_dict()))
+            states.append(through_json(mixture.state_dict()))
+        return tables, records, states
+
+
+@st.composite
+def made(draw: st.DrawFn) -> Made:
+    world = draw(worlds())
+    return Made(world, draw(options(list(world))), draw(st.booleans()))
+
+
+@given(made())
+def test_resuming_at_any_step_draws_what_would_have_come(one):
+    tables, records, states = one.run(8)
+    for at, state in enumerate(states):
+        mixture = one.mixture()
+        mixture.load_state_dict(state)
+        assert through_json(mixture.state_dict()) == state
+        provider = one.provider()
+        for table, record in zip(tables[at:], records[at:]):
+            assert mixture.draw(mixture.step, provider) == table
+            assert through_json(mixture.record.to_dict()) == record
+        assert through_json(mixture.state_dict()) == states[-1]
+
+
+@given(made())
+def test_a_provider_may_be_asked_for_many_sources_at_once(one):
+    tables, records, states = one.run(8)
+    mixture, provider = one.mixture(), AtOnce(one.world, endless=one.endless)
+    for table, record in zip(tables, records):
+        assert mixture.draw(mixture.step, provider) == table
+        assert through_json(mixture.record.to_dict()) == record
+    assert through_json(mixture.state_dict()) == states[-1]
+
+
+@given(made())
+def test_a_state_that_is_kept_does_not_change_as_the_mixture_goes_on(one):
+    tables, _, states = one.run(8)
+    mixture, provider = one.mixture(), one.provider()
+    kept = []
+    for _ in tables:
+        kept.append(mixture.state)
+        mixture.draw(mixture.step, provider)
+        mixture.report(loss=1.0)
+    assert [through_json(mixture.state_dict(each))["sources"] for each in kept] == [
+        state["sources"] for state in states[: len(tables)]
+    ]
+    assert all(state.signals == ({} if k == 0 else {"loss": 1.0}) for k, state in enumerate(kept))
+
+
+@given(made())
+def test_a_record_gives_the_draws_again_without_schedule_signals_or_samples(one):
+    tables, records, _ = one.run(8)
+    for table, record in zip(tables, records):
+        sources, positions = redrawn(
+            DrawRecord.from_dict(record), list(one.world), one.given["seed"]
+        )
+        assert list(zip(sources.tolist(), positions.tolist())) == drawn(table)
+
+
+@given(made())
+def test_records_bring_an_older_state_up_to_date(one):
+    tables, records, states = one.run(6)
+    mixture, provider = one.mixture(), one.provider()
+    for table, record in zip(tables, records):
+        assert mixture.replay(DrawRecord.from_dict(record), provider) == table
+    assert through_json(mixture.state_dict()) == states[-1]
+
+
+@given(made())
+def test_every_sample_of_a_source_comes_once_in_order_or_waits(one):
+    tables, _, states = one.run(8)
+    for number, name in enumerate(one.world):
+        found = [p for t in tables for s, p in drawn(t) if s == number]
+        state = states[-1]["sources"][name]
+        waiting = state["waiting"].get("position", [])
+        assert sorted(found + waiting) == list(range(state["cursor"]))
+        if one.given["curriculum"] is None:
+            assert found == sorted(found)
+        for table in tables:  # what waited is older, so within a step positions ascend as well
+            inside = table.position[table.source == number]
+            assert (np.diff(inside) > 0).all()
+
+
+@given(made())
+def test_a_budget_is_never_exceeded_and_a_count_always_reached(one):
+    tables, records, _ = one.run(8)
+    ended = bool(records) and records[-1]["ended"]
+    for step, table in enumerate(tables):
+        tokens = int(table.lengths["text"].sum()) if len(table) else 0
+        if "tokens_per_step" in one.given:
+            assert tokens <= one.given["tokens_per_step"]
+        else:
+            assert len(table) <= one.given["samples_per_step"]
+            last = ended and step == len(tables) - 1
+            if not last and one.given["curriculum"] is None:
+                assert len(table) == one.given["samples_per_step"]
+        limit = one.given["curriculum"] and one.given["curriculum"].limit(step)
+        if limit and len(table):
+            assert table.lengths["text"].max() <= limit
+
+
+@given(made())
+def test_asking_for_a_step_twice_or_for_weights_beforehand_changes_nothing(one):
+    tables, _, _ = one.run(5)
+    mixture, provider = one.mixture(), one.provider()
+    for step, table in enumerate(tables):
+        mixture.weights_at(step + 3)
+        assert mixture.draw(step, provider) == table
+        before = mixture.state_dict()
+        assert mixture.draw(step, provider) == table
+        assert mixture.state_dict() == before
+
+
+# Shares
+
+
+@pytest.mark.parametrize(
+    "amount", [{"samples_per_step": 1}, {"samples_per_step": 48}, {"tokens_per_step": 30_000}]
+)
+def test_shares_of_samples_are_the_weights(amount):
+    mixture, provider = Mixture(list(UNLIKE), WEIGHTS, **amount), Arrays(UNLIKE)
+    total = 800 if amount == {"samples_per_step": 1} else 150
+    counts = sum((mixture.draw(s, provider).counts() for s in range(total)), np.zeros(3, int))
+    miss = np.abs(counts / counts.sum() - list(WEIGHTS.values())).max()
+    # A step of one sample has no room to be spread. In steps of more, what independent draws miss
+    # by on average is never missed.
+    deviation = np.sqrt(0.25 / counts.sum())
+    assert miss < (4 if total == 800 else 1) * deviation
+
+
+@settings(max_examples=settings.default.max_examples // 2)
+@given(
+    st.integers(0, 2**32),
+    st.lists(st.integers(1, 20), min_size=2, max_size=4),
+    st.sampled_from(
+        [{"samples_per_step": 1}, {"samples_per_step": 40}, {"tokens_per_step": 30_000}]
+    ),
+    st.lists(st.floats(1, 3.4), min_size=4, max_size=4),
+)
+def test_shares_of_tokens_miss_the_weights_by_some_samples_however_long_it_runs(
+    seed, weights, amount, magnitudes
+):
+    random = np.random.default_rng(seed)
+    world = {
+        f"s{k}": random.lognormal(np.log(10) * magnitudes[k], 0.7, 50).astype(int).clip(1, 30_000)
+        for k in range(len(weights))
+    }
+    mixture = Mixture(list(world), dict(zip(world, weights)), unit="tokens", seed=seed, **amount)
+    provider = Arrays(world)
+    longest = max(int(lengths.max()) for lengths in world.values())
+    share = np.array(weights) / sum(weights)
+    given_tokens = np.zeros(len(weights))
+    for step in range(60):
+        table = mixture.draw(step, provider)
+        given_tokens += np.bincount(table.source, table.lengths["text"], len(weights))
+        miss = np.abs(given_tokens - share * given_tokens.sum())
+        assert miss.max() <= 5 * longest
+
+
+def test_what_a_source_gave_too_much_is_taken_off_again():
+    """Without a balance the miss here grows to more than seven times the longest sample."""
+    random = np.random.default_rng(5)
+    magnitudes = random.uniform(1, 3.4, 4)
+    world = {
+        f"s{k}": random.lognormal(np.log(10) * magnitudes[k], 0.7, 50).astype(int).clip(1)
+        for k in range(3)
+    }
+    weights = random.integers(1, 20, 3)
+    mixture = Mixture(
+        list(world),
+        dict(zip(world, weights.tolist())),
+        unit="tokens",
+        seed=5,
+        samples_per_step=40,
+    )
+    tokens, provider = np.zeros(3), Arrays(world)
+    for step in range(200):
+        table = mixture.draw(step, provider)
+        tokens += np.bincount(table.source, table.lengths["text"], 3)
+        miss = np.abs(tokens - weights / weights.sum() * tokens.sum())
+        assert miss.max() < 2 * max(int(lengths.max()) for lengths in world.values())
+
+
+def test_sample_shares_are_not_bent_by_a_budget():
+    """A draw that would exceed the budget is left out, and it is one of a long sample mostly. If
+    nothing made up for it, the long source would have well below half of the draws."""
+    world = {"short": [100], "long": [900]}
+    mixture = Mixture(list(world), {"short": 1, "long": 1}, tokens_per_step=1500)
+    provider = Arrays(world)
+    counts = sum((mixture.draw(s, provider).counts() for s in range(1000)), np.zeros(2, int))
+    assert abs(counts[1] / counts.sum() - 0.5) < 0.01
+
+
+def test_the_sources_of_draws_are_a_function_of_seed_step_and_number():
+    one = Mixture(list(UNLIKE), WEIGHTS, samples_per_step=32, seed=5)
+    other = Mixture(list(UNLIKE), WEIGHTS, samples_per_step=32, seed=5)
+    provider = Arrays(UNLIKE)
+    whole = [one.draw(s, provider).source.tolist() for s in range(10)]
+    state = other.state_dict()
+    other.load_state_dict({**state, "step": 7})  # without the steps before
+    assert [other.draw(s, provider).source.tolist() for s in (7, 8, 9)] == whole[7:]
+    assert len({tuple(w) for w in whole}) == 10
+    third = Mixture(list(UNLIKE), WEIGHTS, samples_per_step=32, seed=6)
+    assert third.draw(0, provider).source.tolist() != whole[0]
+
+
+# Ends
+
+
+@given(worlds(), st.sampled_from(["first_exhausted", "all_exhausted"]), st.booleans(), st.data())
+def test_where_sources_end(world, stop, known, data):
+    weights = {name: data.draw(st.integers(1, 9)) for name in world}
+    arrays = Arrays(world, endless=False)
+    mixture = Mixture(
+        list(world),
+        weights,
+        samples_per_step=data.draw(st.integers(1, 40)),
+        unit=data.draw(st.sampled_from(["samples", "tokens"])),
+        stop=stop,
+        sizes=arrays.sizes if known else None,
+    )
+    found = steps(mixture, arrays, 10_000)
+    assert mixture.ended
+    assert all(found), "no step is empty"
+    counts = np.bincount([s for step in found for s, _ in step], minlength=len(world))
+    sizes = np.array(list(arrays.sizes.values()))
+    if stop == "all_exhausted":
+        assert (counts == sizes).all()
+    else:
+        last = found[-1][-1:]
+        assert (counts <= sizes).all()
+        assert (counts == sizes).sum() == 1, "it ends with the last sample of the first to end"
+        assert last
+    assert len(mixture.draw(mixture.step, arrays)) == 0
+    assert len(mixture.draw(mixture.step, arrays)) == 0
+
+
+@given(worlds(), st.integers(1, 40), st.data())
+def test_all_repeated_ends_once_each_source_was_read(world, count, data):
+    weights = {name: data.draw(st.integers(1, 9)) for name in world}
+    arrays = Arrays(world)
+    mixture = Mixture(
+        list(world), weights, samples_per_step=count, stop="all_repeated", sizes=arrays.sizes
+    )
+    found = steps(mixture, arrays, 100_000)
+    counts = np.bincount([s for step in found for s, _ in step], minlength=len(world))
+    over = counts - np.array(list(arrays.sizes.values()))
+    assert over.min() == 0
+    if len(found) > 1:
+        before = np.bincount([s for step in found[:-1] for s, _ in step], minlength=len(world))
+        assert (before - np.array(list(arrays.sizes.values()))).min() < 0
+
+
+def test_a_source_that_repeats_goes_through_every_pass_in_order():
+    mixture, arrays = Mixture(["a"], {"a": 1}, samples_per_step=7), Arrays({"a": [1] * 5})
+    table = SampleTable.concatenate([mixture.draw(s, arrays) for s in range(5)])
+    assert table.position.tolist() == list(range(35))
+
+
+def test_a_repeated_source_that_ends_is_refused_with_the_position():
+    mixture = Mixture(["a"], {"a": 1}, samples_per_step=4)
+    arrays = Arrays({"a": [1] * 6}, endless=False)
+    before = mixture.draw(0, arrays), mixture.state_dict()
+    with pytest.raises(SampleError, match=r"'a' has ended at position 6.*first_exhausted"):
+        mixture.draw(1, arrays)
+    assert mixture.state_dict() == before[1]
+    assert mixture.draw(0, arrays) == before[0]
+
+
+def test_a_stage_that_could_not_begin_is_no_quiet_end():
+    schedule = Staged({0: {"a": 1}, 100: {"b": 1}})
+    mixture = Mixture(["a", "b"], schedule, samples_per_step=4, stop="all_exhausted")
+    with pytest.raises(
+        SampleError, match="step 1 every source that has a weight has ended, and 'b'"
+    ):
+        steps(mixture, Arrays({"a": [1] * 8, "b": [1] * 8}, endless=False), 50)
+
+
+@pytest.mark.parametrize(
+    ("alias", "rule"),
+    [
+        ("all_exhausted_without_replacement", "all_exhausted"),
+        ("STOP_ON_SHORTEST", "first_exhausted"),
+        ("STOP_ON_LONGEST_DROP", "all_exhausted"),
+        ("CYCLE_FOREVER", "repeat"),
+    ],
+)
+def test_other_libraries_names_of_stop_rules_are_understood(alias, rule):
+    assert Mixture(["a"], {"a": 1}, samples_per_step=1, stop=alias).options.stop == rule
+
+
+# Curriculum
+
+
+def test_what_is_too_long_waits_in_order_and_comes_first_when_admitted():
+    lengths = [5, 50, 6, 55, 7, 8, 60, 70, 2]
+    curriculum = LengthCurriculum({0: 10, 2: 60, 3: None}, linear=False)
+    mixture = Mixture(
+        ["a"], {"a": 1}, samples_per_step=2, curriculum=curriculum, stop="all_exhausted"
+    )
+    found = steps(mixture, Arrays({"a": lengths}, endless=False), 10)
+    assert [[p for _, p in step] for step in found] == [[0, 2], [4, 5], [1, 3], [6, 7], [8]]
+    assert mixture.ended
+
+
+def test_a_curriculum_that_never_admits_the_rest_says_so():
+    mixture = Mixture(
+        ["a"],
+        {"a": 1},
+        samples_per_step=2,
+        curriculum=LengthCurriculum({0: 10}),
+        stop="all_exhausted",
+    )
+    with pytest.raises(SampleError, match=r"step 1: all that is left is longer.*'a': 1"):
+        steps(mixture, Arrays({"a": [1, 99, 1]}, endless=False), 10)
+
+
+def test_too_many_that_wait_are_refused_with_the_remedy():
+    curriculum = LengthCurriculum({0: 10}, max_waiting=50)
+    mixture = Mixture(["a"], {"a": 1}, samples_per_step=2, curriculum=curriculum)
+    with pytest.raises(SampleError, match="samples of source 'a' are longer than the 10 tokens"):
+        mixture.draw(0, Arrays({"a": [99]}))
+
+
+def test_limits_grow_in_equal_parts():
+    grows = LengthCurriculum({0: 100, 10: 200, 20: None})
+    assert [grows.limit(s) for s in (0, 1, 5, 9, 10, 19, 20, 99)] == [
+        100, 110, 150, 190, 200, 200, None, None,
+    ]  # fmt: skip
+    assert [LengthCurriculum({0: 100, 10: 200}, linear=False).limit(s) for s in (9, 10)] == [
+        100,
+        200,
+    ]
+
+
+@pytest.mark.parametrize("limits", [{}, {1: 5}, {0: 5, 3: 4}, {0: None, 3: 4}, {0: 0}, {0: 2.5}, 7])
+def test_limits_that_make_no_sense_are_refused(limits):
+    with pytest.raises(ConfigurationError):
+        LengthCurriculum(limits)
+
+
+# States and records
+
+
+def test_sources_may_be_added_and_reordered_but_not_lost():
+    mixture = Mixture(["a", "b"], {"a": 1, "b": 1}, samples_per_step=8)
+    mixture.draw(0, Arrays({"a": [1], "b": [1]}))
+    state = through_json(mixture.state_dict())
+    more = Mixture(["c", "b", "a"], {"a": 1, "b": 1, "c": 1}, samples_per_step=30)
+    more.load_state_dict(state)
+    table = more.draw(1, Arrays({"c": [1], "b": [1], "a": [1]}))
+    begins = [int(table.position[table.source == s].min()) for s in range(3)]
+    assert begins == [0, state["sources"]["b"]["cursor"], state["sources"]["a"]["cursor"]]
+    with pytest.raises(MismatchError, match=r"source 'b'.*weight 0"):
+        Mixture(["a"], {"a": 1}, samples_per_step=8).load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    "change", [{"seed": 1}, {"unit": "tokens"}, {"version": 0}], ids=lambda c: next(iter(c))
+)
+def test_a_state_of_something_else_is_refused(change):
+    mixture = Mixture(["a"], {"a": 1}, samples_per_step=8)
+    with pytest.raises(MismatchError, match=next(iter(change))):
+        mixture.load_state_dict({**mixture.state_dict(), **change})
+
+
+def test_the_state_of_many_sources_is_small():
+    names = [f"source-{k:03}" for k in range(300)]
+    mixture = Mixture(names, dict.fromkeys(names, 1.0), samples_per_step=4096, unit="tokens")
+    arrays = Arrays({name: [100 + k] for k, name in enumerate(names)})
+    sizes = []
+    for step in range(20):
+        mixture.draw(step, arrays)
+        sizes.append(len(str(through_json(mixture.state_dict()))))
+    assert sizes[-1] < 200 * len(names)
+    assert sizes[-1] < 1.1 * sizes[1]
+
+
+def test_a_record_of_other_samples_is_refused_and_nothing_is_drawn():
+    mixture, arrays = (
+        Mixture(["a", "b"], {"a": 1, "b": 1}, samples_per_step=8),
+        Arrays({"a": [1], "b": [1]}),
+    )
+    mixture.draw(0, arrays)
+    record = mixture.record
+    other = Mixture(["a", "b"], {"a": 1, "b": 1}, samples_per_step=9)
+    before = other.state_dict()
+    with pytest.raises(MismatchError, match="step 0 was recorded with other samples"):
+        other.replay(record, arrays)
+    assert other.state_dict() == before
+    with pytest.raises(MismatchError, match="step 0, and step 1 is next"):
+        mixture.replay(record, arrays)
+
+
+def test_steps_are_drawn_in_order():
+    mixture, arrays = Mixture(["a"], {"a": 1}, samples_per_step=2), Arrays({"a": [1]})
+    mixture.draw(0, arrays)
+    with pytest.raises(ConfigurationError, match="step 5 cannot be drawn now: step 1 is next"):
+        mixture.draw(5, arrays)
+
+
+# Live weights
+
+
+def test_live_weights_follow_reports_and_replay_without_them():
+    asked = []
+
+    def follow(last, signals):
+        asked.append((dict(last), dict(signals)))
+        return {name: 1 + loss for name, loss in signals["loss_by_source"].items()}
+
+    def made():
+        return Mixture(
+            ["a", "b"], Live(initial={"a": 1}, function=follow, every=2), samples_per_step=4
+        )
+
+    mixture, arrays = made(), Arrays({"a": [1], "b": [1]})
+    tables, records = [], []
+    for step in range(5):
+        if step == 1:
+            mixture.report(loss_by_source={"a": np.float32(0.5), "b": 3})
+        tables.append(mixture.draw(step, arrays))
+        records.append(DrawRecord.from_dict(through_json(mixture.record.to_dict())))
+    weights = [record.weights for record in records]
+    assert weights == [{"a": 1}, {"a": 1}, *[{"a": 1.5, "b": 4}] * 3]
+    assert mixture.weights_at(4) == {"a": 1.5, "b": 4}
+    assert [last for last, _ in asked] == [{"a": 1}, {"a": 1.5, "b": 4}]
+    assert records[2].signals == {"loss_by_source": {"a": 0.5, "b": 3}}
+
+    calls = len(asked)
+    again = made()
+    assert [again.replay(record, arrays) for record in records] == tables
+    assert again.state_dict() == mixture.state_dict()
+    assert len(asked) == calls
+
+
+def test_a_signal_that_cannot_be_recorded_is_refused():
+    mixture = Mixture(["a"], {"a": 1}, samples_per_step=1)
+    for bad in (float("nan"), object(), {"a": {1, 2}}):
+        with pytest.raises(ConfigurationError, match="signal loss="):
+            mixture.report(loss=bad)
+
+
+# Misuse
+
+
+def bad_weights(bad):
+    return [
+        lambda: Mixture(["a", "b"], bad, samples_per_step=1),
+        lambda: Mixture(["a", "b"], Staged({0: {"a": 1}, 9: bad}), samples_per_step=1),
+        lambda: Mixture(["a", "b"], WarmUp(start={"a": 1}, end=bad, steps=9), samples_per_step=1),
+        lambda: Mixture(["a", "b"], PerStep(lambda step: bad), samples_per_step=1),
+        lambda: Mixture(["a", "b"], Live(initial=bad, function=lambda w, s: w), samples_per_step=1),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("bad", "says"),
+    [
+        ({"a": 0, "b": 0}, "sum to 0.0.*above 0"),
+        ({}, "sum to 0"),
+        ({"a": -0.1, "b": 1}, "a=-0.1 must be a finite number from 0"),
+        ({"a": float("nan")}, "a=nan must be a finite number"),
+        ({"a": float("inf")}, "a=inf must be"),
+        ({"a": 1e308, "b": 1e308}, "finite sum"),
+        ({"a": "1"}, "a='1' must be a number"),
+        ({"a": 1, "d": 1}, "'d', which is no source; the sources are a, b"),
+        ({0: 1}, "key 0"),
+    ],
+)
+def test_bad_weights_are_refused_where_the_mixture_is_built(bad, says):
+    for build in bad_weights(bad):
+        with pytest.raises(ConfigurationError, match=says):
+            build()
+
+
+@pytest.mark.parametrize("bad", [{"a": -1}, {"a": 0}, {"c": 1}, None, {"a": float("nan")}])
+def test_bad_weights_of_a_later_step_name_the_step(bad):
+    schedule = PerStep(lambda step: {"a": 1} if step < 1000 else bad)
+    mixture, arrays = (
+        Mixture(["a", "b"], schedule, samples_per_step=1),
+        Arrays({"a": [1], "b": [1]}),
+    )
+    mixture.load_state_dict({**mixture.state_dict(), "step": 999})
+    mixture.draw(999, arrays)
+    with pytest.raises(ConfigurationError, match="weights of step 1,000"):
+        mixture.draw(1000, arrays)
+    assert mixture.step == 1000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({}, "one of them"),
+        ({"samples_per_step": 1, "tokens_per_step": 1}, "one of them"),
+        ({"samples_per_step": 0}, "samples_per_step=0"),
+        ({"samples_per_step": 1, "unit": "bytes"}, "unit='bytes'"),
+        ({"samples_per_step": 1, "stop": "never"}, "stop='never'.*first_exhausted"),
+        ({"samples_per_step": 1, "stop": "all_repeated"}, "size of 'a' is not known"),
+        ({"samples_per_step": 1, "sizes": {"x": 1}}, "'x'"),
+        ({"samples_per_step": 1, "sizes": {"a": 0}}, "size of source 'a'"),
+        ({"samples_per_step": 1, "seed": -1}, "seed=-1"),
+        ({"samples_per_step": 1, "seed": 1 << 64}, "64 bits"),
+        ({"samples_per_step": 1, "sources": ["a", "a"]}, r"\['a'\]"),
+        ({"samples_per_step": 1, "schedule": 3}, "schedule=3"),
+        ({"samples_per_step": 1, "schedule": Staged}, "must be a schedule"),
+    ],
+)
+def test_arguments_that_make_no_sense_are_refused(arguments, says):
+    whole = {"sources": ["a"], "schedule": {"a": 1}, **arguments}
+    with pytest.raises(ConfigurationError, match=says):
+        Mixture(whole.pop("sources"), whole.pop("schedule"), **whole)
+
+
+def test_a_sample_over_the_budget_is_named():
+    mixture = Mixture(["a"], {"a": 1}, tokens_per_step=100)
+    with pytest.raises(
+        SampleError, match=r"sample a\[0\]\[1\] has 101 tokens, over tokens_per_step=100"
+    ):
+        steps(mixture, Arrays({"a": [60, 101]}), 2)
+
+
+def test_a_source_without_tokens_has_no_share_of_them():
+    mixture = Mixture(["a", "b"], {"a": 1, "b": 1}, unit="tokens", samples_per_step=4)
+    with pytest.raises(SampleError, match="source 'a' have no tokens"):
+        mixture.draw(0, Arrays({"a": [0], "b": [5]}))
+
+
+def test_samples_without_tokens_never_fill_a_budget_and_that_is_said():
+    mixture = Mixture(["a"], {"a": 1}, tokens_per_step=10, modalities=("image",))
+    with pytest.raises(SampleError, match="fewer than tokens_per_step=10; their lengths"):
+        mixture.draw(0, Arrays({"a": [5]}))
+
+
+def test_no_more_is_asked_of_a_provider_than_the_step_needs():
+    counted, arrays = Mixture(list(UNLIKE), WEIGHTS, samples_per_step=64), Arrays(UNLIKE)
+    for step in range(5):
+        counted.draw(step, arrays)
+        cursors = [s["cursor"] for s in counted.state_dict()["sources"].values()]
+        assert arrays.furthest == cursors
+    by_tokens = Mixture(list(UNLIKE), WEIGHTS, unit="tokens", samples_per_step=64)
+    arrays = Arrays(UNLIKE)
+    for step in range(5):
+        by_tokens.draw(step, arrays)
+        sources = by_tokens.state_dict()["sources"].values()
+        for furthest, source in zip(arrays.furthest, sources):
+            assert furthest <= source["cursor"] + 16 + source["samples"] / (step + 1)
+
+
+def test_a_provider_that_gives_other_positions_is_found_out():
+    class Wrong(Arrays):
+        def ahead(self, source, position, count):
+            return super().ahead(source, position + 1, count)
+
+    with pytest.raises(InvariantError, match="from position 0"):
+        Mixture(["a"], {"a": 1}, samples_per_step=4).draw(0, Wrong({"a": [1]}))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        (lambda table: table[::-1], "from position 0"),
+        (lambda table: SampleTable.concatenate([table, table[:1]]), "and got 3"),
+        (lambda table: table[np.argsort(-table.source, kind="stable")], "not one source after"),
+    ],
+)
+def test_a_provider_that_mixes_sources_up_is_found_out(wrong, told):
+    class Wrong(AtOnce):
+        def ahead_of_many(self, sources, positions, counts):
+            return wrong(super().ahead_of_many(sources, positions, counts))
+
+    mixture = Mixture(["a", "b"], {"a": 1, "b": 1}, samples_per_step=4)
+    with pytest.raises(InvariantError, match=told):
+        mixture.draw(0, Wrong({"a": [1], "b": [1]}))
+
+
+def test_warm_up_goes_from_one_mixture_to_the_other_in_equal_parts():
+    schedule = WarmUp(start={"a": 4}, end={"a": 1, "b": 3}, steps=4, begin=2)
+    mixture = Mixture(["a", "b"], schedule, samples_per_step=1)
+    shares = [mixture.weights_at(step)["b"] for step in range(8)]
+    assert shares == pytest.approx([0, 0, 0, 0.1875, 0.375, 0.5625, 0.75, 0.75])
+
+
+def test_stages_hold_from_their_step_on_and_may_be_schedules():
+    schedule = Staged({0: {"a": 1}, 4: WarmUp(start={"a": 1}, end={"b": 1}, steps=2, begin=4)})
+    mixture = Mixture(["a", "b"], schedule, samples_per_step=1)
+    found = [mixture.weights_at(step).get("b", 0.0) for step in (0, 3, 4, 5, 6, 60)]
+    assert found == [0, 0, 0, 0.5, 1, 1]
+
+
+def test_a_step_may_be_drawn_with_weights_of_its_own_and_is_replayed():
+    def mixture():
+        return Mixture(["a", "b"], {"a": 1}, samples_per_step=4)
+
+    one, arrays, records = mixture(), Arrays({"a": [1], "b": [1]}), []
+    schedules = [
+        None,
+        {"b": 2},
+        lambda step: {"a": step, "b": step},
+        WarmUp(start={"a": 1}, end={"b": 1}, steps=6),
+    ]
+    tables = []
+    for step, schedule in enumerate(schedules):
+        tables.append(one.draw_with(step, arrays, schedule))
+        records.append(DrawRecord.from_dict(through_json(one.record.to_dict())))
+    assert [dict(r.weights) for r in records] == [
+        {"a": 1},
+        {"b": 2},
+        {"a": 2, "b": 2},
+        {"a": 0.5, "b": 0.5},
+    ]
+    assert tables[1].source.tolist() == [1] * 4
+    again = mixture()
+    assert [again.replay(record, arrays) for record in records] == tables
+    with pytest.raises(ConfigurationError, match="weights of step 4 name 'c', which is no source"):
+        one.draw_with(4, arrays, {"c": 1})

@@ -1,0 +1,41 @@
+"""The code of docs/mixtures.md runs, as it stands, one block after the other."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from mixing_world import Arrays
+
+PAGE = Path(__file__).parents[3] / "docs" / "mixtures.md"
+
+
+def test_the_page_runs_from_its_beginning_to_its_end():
+    lengths = np.random.default_rng(0).integers(1, 400, (2, 1000))
+    names: dict[str, Any] = {"provider": Arrays(dict(zip(("web", "code"), lengths.tolist())))}
+    blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+    assert len(blocks) == 7
+    for block in blocks:
+        exec(compile(block, PAGE.name, "exec"), names)
+    for mixture in ("mixture", "live", "by_tokens", "growing"):
+        assert names[mixture].step > 0
+    record = names["record"]
+    assert record.step == 2
+    assert sum(record.counts.values()) == len(names["sources"]) == 256
+    assert names["harder"]({"web": 1.0}, {"loss_by_source": {"web": 2.0}}) == {"web": 1.1}
+    assert names["warm_up"].weights(1000, None)["code"] == 0.2
+    assert names["per_step"].weights(500, None) == {"web": 1, "code": 0.5}
+    assert names["both"].weights(550, None) == {"web": 0.5, "code": 0.5}
+
+
+def test_names_of_stop_rules_on_the_page_are_those_that_are_understood():
+    from evenstep.strategy.mixture.stop import stop_rule
+
+    rows = re.findall(r'^\| `"(\w+)"` \|.*\|(.*)\|$', PAGE.read_text(), re.MULTILINE)
+    assert len(rows) == 4
+    for rule, elsewhere in rows:
+        assert stop_rule(rule) == rule
+        for name in re.findall(r"`(\w+)`", elsewhere):
+            assert stop_rule(name) == rule or name == "all_exhausted"

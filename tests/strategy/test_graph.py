@@ -1,0 +1,416 @@
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from graph_world import Batches, Nothing, meshes, squares, table
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evenstep.cost import TransformerCost
+from evenstep.errors import ConfigurationError, SampleError
+from evenstep.strategy import METHODS, DGraph, LoadingPlan, SampleTable, to_json
+from evenstep.strategy.balance.levels import LEVELS
+from evenstep.strategy.mesh import DIVIDING_AXES, ClientPlaceTree
+
+CAP = 60
+TEXTS = st.lists(st.integers(1, CAP), max_size=60)
+
+
+def keys(samples: SampleTable) -> list[tuple[int, int]]:
+    return list(zip(samples.source.tolist(), samples.position.tolist()))
+
+
+def check_plan(plan: LoadingPlan) -> None:
+    """What every plan promises."""
+    plan.assignment.check()
+    delivered = [
+        key
+        for bucket in range(plan.buckets)
+        for k in range(plan.micro_batches)
+        for key in keys(plan.members(bucket, k))
+    ]
+    assert Counter(delivered + keys(plan.carried)) == Counter(keys(plan.samples))
+    sizes = np.diff(plan.assignment.offsets)
+    assert sizes.min() > 0
+    assert plan.max_tokens is None or plan.assignment.sums(plan.tokens).max() <= plan.max_tokens
+    assert plan.cost_after.sum() == pytest.approx(plan.costs[plan.assignment.placed].sum())
+    assert plan.cost_before.sum() == pytest.approx(plan.cost_after.sum())
+    assert bool(plan.notes) >= bool(len(plan.carried))
+
+
+@given(
+    TEXTS,
+    meshes(),
+    st.sampled_from(DIVIDING_AXES),
+    st.integers(1, 4) | st.none(),
+    st.integers(1, 3),
+    st.sampled_from([*METHODS, None]),
+    st.sampled_from(LEVELS),
+    st.booleans(),
+    st.booleans(),
+)
+def test_every_sample_is_in_one_micro_batch_or_carried_and_no_rank_is_without_work(
+    texts: list[int],
+    tree: ClientPlaceTree,
+    axis: str,
+    group_size: int | None,
+    micro_batches: int,
+    method: str | None,
+    level: str,
+    capped: bool,
+    reorder: bool,
+) -> None:
+    graph = DGraph.of(
+        table(texts), tree, micro_batches=micro_batches, max_tokens=CAP if capped else None
+    )
+    graph = graph.distribute(axis, group_size).cost(squares)
+    if method is not None:
+        graph = graph.balance(method, level, reorder)
+    buckets = tree.bucket_count(axis)
+    if len(texts) < buckets:
+        with pytest.raises(ConfigurationError, match=f"{len(texts)} samples cannot give each of"):
+            graph.plan()
+        return
+    plan = graph.plan()
+    check_plan(plan)
+    assert plan.buckets == buckets
+    assert plan.micro_batches == min(micro_batches, len(texts) // buckets)
+    assert capped or not len(plan.carried)
+    if group_size is not None and plan.assignment.placed.all():
+        homes = np.arange(len(texts)) % buckets // group_size
+        assert (plan.assignment.bucket // group_size == homes).all()
+
+
+@given(
+    st.lists(TEXTS.filter(lambda texts: len(texts) > 5), min_size=1, max_size=6),
+    st.sampled_from([*METHODS, None]),
+)
+def test_what_is_carried_goes_first_in_the_next_step_and_nothing_is_lost(
+    steps: list[list[int]], method: str | None
+) -> None:
+    tree = ClientPlaceTree.of({"DP": 2, "TP": 2})
+    first = np.append(0, np.cumsum([len(texts) for texts in steps]))
+    batches = Batches([table(texts, sources=1, first=f) for texts, f in zip(steps, first)])
+    carried = None
+    delivered: list[tuple[int, int]] = []
+    for step in range(len(steps)):
+        graph = DGraph.of(
+            Nothing(), tree, step=step, micro_batches=2, max_tokens=CAP, carried=carried
+        )
+        graph = graph.mix(batches).distribute("DP")
+        plan = (graph if method is None else graph.balance(method)).plan()
+        check_plan(plan)
+        waiting = [] if carried is None else keys(carried)
+        assert plan.carried_in == len(waiting)
+        assert keys(plan.samples) == waiting + keys(batches.tables[step])
+        # Who waits was drawn after all who do not: none of two carried ones overtakes the other.
+        assert keys(plan.carried) == keys(plan.samples)[len(plan) - len(plan.carried) :]
+        assert all(
+            note.startswith(f"{len(plan.carried)} of {len(plan)} samples") for note in plan.notes
+        )
+        delivered += keys(plan.samples[plan.assignment.placed])
+        carried = plan.carried
+    assert delivered + keys(carried) == [key for t in batches.tables for key in keys(t)]
+
+
+def test_each_primitive_returns_a_new_graph_and_leaves_the_old_one() -> None:
+    tree = ClientPlaceTree.of({"DP": 2, "TP": 2})
+    root = DGraph.of(table([9, 3, 5, 5, 1, 8], [4, 0, 0, 2, 2, 2]), tree)
+    base = root.modality("text").distribute("DP").cost(squares)
+    before = to_json(base.plan())
+    assert to_json(base.balance("greedy").plan()) != before
+    assert to_json(base.modality("text", "image").plan()) != before
+    assert to_json(base.distribute("TP").plan()) != before
+    assert to_json(base.broadcast_at("TP").plan()) != before
+    assert to_json(base.cost(lambda lengths: lengths).plan()) != before
+    assert to_json(base.plan()) == before
+
+
+@given(st.permutations(["modality", "distribute", "cost", "balance", "broadcast_at", "mix"]))
+def test_primitives_may_come_in_any_order(order: list[str]) -> None:
+    samples = table([9, 3, 5, 5, 1, 8, 2], [4, 0, 0, 2, 2, 2, 9])
+    tree = ClientPlaceTree.of({"DP": 2, "TP": 2})
+
+    def made(names: list[str]) -> str:
+        arguments = {
+            "modality": ("image", "text"),
+            "distribute": ("TP", 2),
+            "cost": (squares,),
+            "balance": ("karmarkar_karp",),
+            "broadcast_at": ("TP",),
+            "mix": (Batches([samples]),),
+        }
+        graph = DGraph.of(Nothing(), tree)
+        for name in names:
+            graph = getattr(graph, name)(*arguments[name])
+        return to_json(graph.plan())
+
+    assert made(order) == made(sorted(order))
+
+
+def test_a_mixture_draws_once_in_a_step_however_many_graphs_ask_it() -> None:
+    batches = Batches([table([3, 1, 2, 4], [1, 0, 5, 2])])
+    root = DGraph.of(Nothing(), ClientPlaceTree.of({"DP": 2, "CP": 2}))
+    backbone = root.modality("text").mix(batches).distribute("DP").balance()
+    sampled = root.modality("image").sample(batches).distribute("WORLD").balance()
+    unmixed = root.modality("image").distribute("WORLD").balance()
+    assert (root.state, unmixed.state, root.mix(batches).state) == ("buffered", "buffered", "drawn")
+    assert backbone.state == "grouped"
+    plan = backbone.plan(subplans={"sampled": sampled, "unmixed": unmixed})
+    assert batches.asked == [0]
+    assert plan.weights == {"a": 0.5, "b": 0.25, "c": 0.25}
+    both = plan.subplans
+    assert both["sampled"].assignment.bucket.tolist() == both["unmixed"].assignment.bucket.tolist()
+
+
+def test_costs_are_worked_out_once() -> None:
+    calls = []
+
+    def counted(lengths: np.ndarray) -> np.ndarray:
+        calls.append(len(lengths))
+        return lengths
+
+    graph = DGraph.of(table([3, 1, 2]), ClientPlaceTree.of({"DP": 2, "TP": 2}))
+    graph = graph.distribute("DP").cost(counted).balance()
+    assert graph.assignment is graph.assignment
+    broadcast = graph.broadcast_at("TP")
+    assert graph.plan().assignment is broadcast.plan().assignment
+    assert calls == [3]
+
+
+def test_a_subplan_plans_what_the_plan_places_and_skips_who_has_none_of_it() -> None:
+    tree = ClientPlaceTree.of({"PP": 2, "DP": 2})
+    samples = table([50, 50, 50, 20], [30, 0, 10, 20], sources=1)
+    root = DGraph.of(samples, tree, micro_batches=1, max_tokens=60)
+    encoder = root.modality("image").distribute("WORLD").balance("greedy")
+    plan = root.modality("text").distribute("DP").plan(subplans={"encoder": encoder})
+    assert plan.carried.position.tolist() == [2, 3]
+    sub = plan.subplans["encoder"]
+    assert sub.assignment.placed.tolist() == [True, False, False, False]
+    assert sub.samples is plan.samples
+    assert (sub.buckets, sub.micro_batches, sub.max_tokens) == (4, 1, None)
+    assert sub.delivery.fetching.tolist() == [0, 1, 2, 3]
+    own = encoder.balance("greedy", micro_batches=3, max_tokens=30)
+    sub = root.modality("text").distribute("DP").plan(subplans={"encoder": own}).subplans["encoder"]
+    assert (sub.micro_batches, sub.max_tokens) == (3, 30)
+
+
+def test_all_stages_fetch_at_world_and_the_ends_elsewhere_unless_told() -> None:
+    tree = ClientPlaceTree.of({"PP": 3, "DP": 2, "TP": 2})
+    graph = DGraph.of(table([1] * 12), tree)
+    assert len(graph.distribute("WORLD").plan().delivery.fetching) == 12
+    assert len(graph.distribute("DP").plan().delivery.fetching) == 8
+    told = graph.distribute("DP").broadcast_at("TP", stages="first").plan()
+    assert told.delivery.fetching.tolist() == [0, 2]
+
+
+def plan_of(texts: list[int], mesh: dict[str, int], *steps: tuple, **options: int) -> LoadingPlan:
+    graph = DGraph.of(table(texts), ClientPlaceTree.of(mesh), **options).distribute("DP")
+    graph = graph.cost(squares)
+    for step in steps:
+        graph = graph.balance(*step)
+    return graph.plan()
+
+
+def test_30_and_70_tokens_cost_1_16_times_two_of_50() -> None:
+    plan = plan_of([30, 70, 50, 50], {"DP": 2})
+    assert plan.cost_after.ravel().tolist() == [5800, 5000]
+    assert plan.cost_after[0, 0] / plan.cost_after[1, 0] == 1.16
+
+
+def test_10_and_90_tokens_cost_8200_units_and_two_of_50_cost_5000() -> None:
+    plan = plan_of([10, 90, 50, 50], {"DP": 2})
+    assert plan.cost_before.ravel().tolist() == [8200, 5000]
+    assert plan.imbalance_before == 8200 / 6600
+    balanced = plan_of([10, 90, 50, 50], {"DP": 2}, ("greedy",))
+    assert sorted(balanced.cost_after.ravel().tolist()) == [5100, 8100]
+
+
+def micro_batches(plan: LoadingPlan) -> list[tuple[int, ...]]:
+    """The samples of all micro-batches, by their lengths."""
+    return [
+        tuple(plan.members(bucket, k).lengths["text"].tolist())
+        for bucket in range(plan.buckets)
+        for k in range(plan.micro_batches)
+    ]
+
+
+def test_inter_deals_out_micro_batches_as_they_are_and_intra_makes_them() -> None:
+    texts, options = [1, 9, 8, 2, 3, 7, 6, 4], {"micro_batches": 2}
+    arrived = plan_of(texts, {"DP": 2}, **options)
+    assert micro_batches(arrived) == [(1, 9), (3, 7), (8, 2), (6, 4)]
+    inter = plan_of(texts, {"DP": 2}, ("greedy", "inter"), **options)
+    assert sorted(micro_batches(inter)) == sorted(micro_batches(arrived))
+    assert inter.cost_after.tolist() == [[82, 52], [68, 58]]
+    intra = plan_of(texts, {"DP": 2}, ("greedy", "intra"), **options)
+    # Bins in the order made, to the buckets in turn, the costliest sample first.
+    assert micro_batches(intra) == [(9,), (7, 3), (8,), (6, 4, 2, 1)]
+    kept = plan_of(texts, {"DP": 2}, ("greedy", "intra", False), **options)
+    assert micro_batches(kept) == [(9,), (3, 7), (8,), (1, 2, 6, 4)]
+    apart = plan_of(texts, {"DP": 2}, ("greedy", "intra"), ("greedy", "inter"), **options)
+    assert micro_batches(apart) == [(9,), (6, 4, 2, 1), (8,), (7, 3)]
+    assert apart.methods == {"intra": "greedy", "inter": "greedy"}
+
+
+def test_both_levels_together_make_up_for_a_sample_that_is_a_micro_batch_of_its_own() -> None:
+    texts, options = [9, 4, 4, 4, 4, 4, 4, 3], {"micro_batches": 2}
+    apart = plan_of(texts, {"DP": 2}, ("greedy", "intra"), ("greedy", "inter"), **options)
+    assert apart.cost_after.tolist() == [[81, 32], [41, 32]]
+    together = plan_of(texts, {"DP": 2}, ("greedy", "both"), **options)
+    assert together.cost_after.tolist() == [[81, 9], [48, 48]]
+    assert together.methods == {"both": "greedy"}
+    # The micro-batch of its own leaves no room under a cap, so the levels come apart.
+    capped = plan_of(texts, {"DP": 2}, ("greedy", "both"), max_tokens=9, **options)
+    assert sorted(capped.assignment.sums(capped.tokens).ravel().tolist()) == [8, 8, 8, 9]
+    assert len(capped.carried) == 1
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_sample_stays_in_the_group_that_its_number_names(level: str) -> None:
+    texts = [n * 7919 % 50 + 1 for n in range(23)]
+    graph = DGraph.of(table(texts), ClientPlaceTree.of({"DP": 5}), micro_batches=2)
+    plan = graph.distribute("DP", group_size=2).cost(squares).balance("greedy", level).plan()
+    assert (plan.assignment.bucket // 2).tolist() == [n % 5 // 2 for n in range(23)]
+    assert plan.group_size == 2
+
+
+def test_levels_can_have_different_methods() -> None:
+    texts = [1, 9, 8, 2, 3, 7, 6, 4]
+    graph = DGraph.of(table(texts), ClientPlaceTree.of({"DP": 2}), micro_batches=2)
+    graph = graph.distribute("DP").cost(squares).balance("greedy", "intra")
+    plan = graph.balance("round_robin", "inter").plan()
+    assert plan.methods == {"intra": "greedy", "inter": "round_robin"}
+    assert plan.cost_after.tolist() == [[81, 58], [64, 57]]
+
+
+def test_a_cost_of_evenstep_is_asked_for_groups_of_one() -> None:
+    cost = TransformerCost(layers=2, hidden_size=8, heads=2, ffn_size=16)
+    plan = (
+        DGraph.of(table([3, 5]), ClientPlaceTree.of({"DP": 2})).distribute("DP").cost(cost).plan()
+    )
+    assert plan.costs.tolist() == [cost.per_token * n + cost.per_pair * n * n for n in (3, 5)]
+    assert plan.costs.dtype == np.float64
+
+
+def test_without_a_cost_tokens_count() -> None:
+    plan = DGraph.of(table([3, 5]), ClientPlaceTree.of({"DP": 2})).distribute("DP").plan()
+    assert plan.costs.tolist() == [3, 5]
+
+
+def test_several_modalities_count_together() -> None:
+    samples = table([3, 5], [10, 0])
+    graph = DGraph.of(samples, ClientPlaceTree.of({"DP": 2})).distribute("DP")
+    assert graph.modality("text", "image").plan().tokens.tolist() == [13, 5]
+
+
+def test_too_few_samples_make_fewer_micro_batches_and_the_plan_says_so() -> None:
+    plan = plan_of([1, 2, 3, 4, 5], {"DP": 2}, micro_batches=4)
+    assert plan.micro_batches == 2
+    assert plan.notes == (
+        "2 micro-batches in each bucket instead of 4: there are only 5 samples for 2 buckets",
+    )
+
+
+TREE = ClientPlaceTree.of({"DP": 2})
+SAMPLES = table([3, 5, 2], [1, 0, 2])
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda g: g.modality("video"), "modality 'video' is unknown: samples have .* text, image"),
+        (lambda g: g.distribute("DP").plan(), r"call modality\(name\): samples have lengths of"),
+        (lambda g: g.modality("text").plan(), r"not distributed: call distribute\(axis\)"),
+        (lambda g: g.distribute("EP"), "axis 'EP' must be one of"),
+        (lambda g: g.distribute("PP"), "axis='PP' divides nothing"),
+        (lambda g: g.distribute("DP", 0), "group_size=0 must be"),
+        (lambda g: g.balance("best"), "method='best' must be one of greedy, karmarkar_karp"),
+        (lambda g: g.balance(level="all"), "level='all' must be one of"),
+        (lambda g: g.balance(max_tokens=0), "max_tokens=0 must be at least 1"),
+        (lambda g: g.cost(3), "cost=3 must be a function"),
+        (lambda g: g.broadcast_at("WORLD"), r"broadcast_at\('WORLD'\): must be one of"),
+        (lambda g: g.broadcast_at("TP", stages="last"), "stages='last' must be one of"),
+        (
+            lambda g: g.mix({"a": 1.0}),
+            r"mix\(dict\) has no mixture to draw from: give DGraph.of one",
+        ),
+        (lambda g: g.mix(Batches([SAMPLES])).mix(Batches([SAMPLES])), "mix was called before"),
+        (
+            lambda g: g.mix(Batches([SAMPLES[[0, 0]]])),
+            "Batches drew position 0 of source 'a' twice",
+        ),
+    ],
+)
+def test_misuse_is_refused_where_it_is_written(call, words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        call(DGraph.of(SAMPLES, TREE))
+
+
+@pytest.mark.parametrize(
+    ("fn", "words"),
+    [
+        (lambda lengths: lengths[:1], "cost function <lambda> gave int64 of shape"),
+        (lambda lengths: ["a"] * len(lengths), "cost function <lambda> gave <U1"),
+        (lambda lengths: lengths - 3.0, "gave -1.0 for a length of 2"),
+        (lambda lengths: lengths / 0.0, "gave inf for a length of 3"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:divide by zero")
+def test_a_cost_function_must_give_a_cost_for_each(fn, words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words):
+        DGraph.of(SAMPLES, TREE).modality("text").distribute("DP").cost(fn).plan()
+
+
+def test_numbers_of_a_step_are_checked() -> None:
+    with pytest.raises(ConfigurationError, match="micro_batches=0 must be at least 1"):
+        DGraph.of(SAMPLES, TREE, micro_batches=0)
+    with pytest.raises(ConfigurationError, match="step=-1"):
+        DGraph.of(SAMPLES, TREE, step=-1)
+    with pytest.raises(ConfigurationError, match=r"no samples are drawn: call mix\(schedule\)"):
+        DGraph.of(Nothing(), TREE).distribute("DP").plan()
+
+
+def test_a_sample_without_tokens_or_over_the_cap_is_named() -> None:
+    graph = DGraph.of(SAMPLES, TREE, max_tokens=4).distribute("DP")
+    with pytest.raises(SampleError, match=r"sample b\[0\]\[0\] has no image; name all modalities"):
+        graph.modality("image").plan()
+    with pytest.raises(SampleError, match=r"sample b\[0\]\[0\] has 5 tokens of text, over max_tok"):
+        graph.modality("text").plan()
+
+
+def test_subplans_of_other_samples_or_without_room_are_refused() -> None:
+    root = DGraph.of(SAMPLES, TREE).modality("text").distribute("DP")
+    other = DGraph.of(SAMPLES, TREE).modality("image").distribute("DP")
+    with pytest.raises(ConfigurationError, match="subplan 'e' is of another graph"):
+        root.plan(subplans={"e": other})
+    mixed = DGraph.of(Nothing(), TREE)
+    main = mixed.mix(Batches([SAMPLES])).modality("text").distribute("DP")
+    sub = mixed.mix(Batches([SAMPLES[1:]])).modality("image").distribute("DP")
+    with pytest.raises(ConfigurationError, match="subplan 'e' was mixed from other samples"):
+        main.plan(subplans={"e": sub})
+    tight = root.modality("image").balance(max_tokens=1)
+    with pytest.raises(SampleError, match="2 tokens of image, over max_tokens=1 of subplan 'e'"):
+        root.plan(subplans={"e": tight})
+    full = DGraph.of(table([1, 1, 1], [2, 2, 2]), TREE).modality("text").distribute("DP")
+    with pytest.raises(ConfigurationError, match="1 of 3 samples, 2 tokens, find no room"):
+        full.plan(subplans={"e": full.modality("image").balance(max_tokens=3)})
+    with pytest.raises(ConfigurationError, match="samples of subplan 'e' are not distributed"):
+        main.plan(subplans={"e": mixed.modality("image")})
+
+
+def test_plans_are_the_same_each_time_and_do_not_hang_on_numba() -> None:
+    rng = np.random.Generator(np.random.PCG64(3))
+    texts = rng.integers(1, 400, 9000)
+    tree = ClientPlaceTree.of({"DP": 16})
+
+    def made(samples: SampleTable) -> LoadingPlan:
+        graph = DGraph.of(samples, tree, micro_batches=8, max_tokens=20_000)
+        return graph.distribute("DP").cost(squares).balance("greedy").plan()
+
+    plan = made(table(texts.tolist()))
+    assert to_json(plan) == to_json(made(replace(plan.samples)))
+    check_plan(plan)
+    assert plan.imbalance < 1.0001

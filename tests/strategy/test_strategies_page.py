@@ -1,0 +1,85 @@
+"""The code of docs/strategies.md runs, and its chart is what the code draws."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from evenstep.strategy import BufferedMetadata, DGraph, from_json, to_json
+from evenstep.strategy.mesh import ClientPlaceTree
+from evenstep.strategy.mixture import Mixture
+from evenstep.strategy.sample_table import SampleTable
+
+PAGE = Path(__file__).parents[2] / "docs" / "strategies.md"
+SOURCES = ("web", "code")
+
+
+def blocks(heading: str, language: str) -> str:
+    (section,) = [s for s in PAGE.read_text().split("\n## ") if s.startswith(heading + "\n")]
+    (block,) = re.findall(rf"^```{language}\n(.*?)^```", section, re.DOTALL | re.MULTILINE)
+    return block
+
+
+def run(heading: str, names: dict[str, Any]) -> None:
+    exec(compile(blocks(heading, "python"), f"{PAGE.name}: {heading}", "exec"), names)
+
+
+def world() -> dict[str, Any]:
+    rng = np.random.Generator(np.random.PCG64(0))
+    count = np.arange(800)
+    text = np.minimum(rng.lognormal(5.5, 1.2, 800).astype(int) + 1, 4000)
+    lengths = {"text": text, "image": np.where(count % 3, rng.integers(64, 1024, 800), 0)}
+    samples = SampleTable(SOURCES, count % 2, count // 2, count * 0, count // 2, lengths)
+    mixture = Mixture(SOURCES, {"web": 0.7, "code": 0.3}, samples_per_step=120, seed=0)
+    return {"metadata": BufferedMetadata(samples), "mixture": mixture}
+
+
+def small_plan():
+    lengths = {"text": np.array([90, 10, 50, 50, 70, 30])}
+    count = np.arange(6)
+    samples = SampleTable(SOURCES, count % 2, count // 2, count * 0, count // 2, lengths)
+    graph = DGraph.of(samples, ClientPlaceTree.of({"DP": 2, "TP": 2}), micro_batches=1)
+    graph = graph.distribute("DP").cost(lambda n: n * n).balance("greedy")
+    return graph.broadcast_at("TP").plan()
+
+
+@pytest.fixture(scope="module")
+def told() -> dict[str, Any]:
+    names = world()
+    run("Text", names)
+    return names
+
+
+def test_the_text_strategy_balances(told: dict[str, Any]) -> None:
+    plan = told["plan"]
+    assert (plan.buckets, plan.micro_batches, len(plan)) == (4, 4, 120)
+    assert plan.imbalance < 1.02 < plan.imbalance_before
+    assert plan.delivery.fetching.tolist() == [rank for rank in range(32) if rank % 2 == 0]
+
+
+def test_the_strategy_for_images_balances_both_modules() -> None:
+    names = world()
+    run("Text", names)
+    names["mixture"] = world()["mixture"]
+    run("Vision and language", names)
+    plan, encoder = names["plan"], names["encoder"]
+    assert plan.modality == ("text", "image")
+    assert plan.imbalance < 1.02 < plan.imbalance_before
+    assert encoder.buckets == 32
+    assert encoder.imbalance < encoder.imbalance_before
+
+
+def test_a_plan_can_be_looked_at(
+    told: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = {"plan": told["plan"], "small": small_plan()}
+    run("Look at a plan", names)
+    assert (tmp_path / "plan.html").read_text().startswith("<!doctype html>")
+    assert to_json(from_json((tmp_path / "plan.json").read_text())) == to_json(told["plan"])
+    assert names["chart"] == blocks("Look at a plan", "mermaid")
+    assert names["edge"].after.state == "delivered"

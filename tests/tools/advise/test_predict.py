@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import pytest
+
+from evenstep.cost import Cost, PaddedTokenCost, TransformerCost
+from evenstep.errors import ConfigurationError
+from evenstep.plan import Even, FixedBatch, Lengths, Policy, TokenBudget
+from evenstep.plan.policies.by_name import PolicyOptions
+from evenstep.tools.advise import Prediction, Sketch
+from evenstep.tools.advise.predict import BASELINE, FIGURES, Build, predict
+from evenstep.tools.advise.recommend import set_up
+from evenstep.tools.simulate import deal, sample_lengths, simulate
+
+COST = PaddedTokenCost()
+BUILDERS: Mapping[str, Build] = {
+    "even": lambda s: Even(s.max_tokens, cost=s.cost),
+    "token-budget": lambda s: TokenBudget(s.max_tokens, cost=s.cost),
+    "fixed-batch": lambda s: FixedBatch(s.batch_size, cost=s.cost),
+}
+
+
+def run(
+    sketch: Sketch,
+    builders: Mapping[str, Build] = BUILDERS,
+    *,
+    max_tokens: int = 8192,
+    cost: Cost = COST,
+    seed: int = 5,
+    progress: Callable[[int, int], None] | None = None,
+) -> dict[str, Prediction]:
+    numbers = {"max_tokens": max_tokens, "batch_size": 3, "buffer_size": 128}
+    setup = set_up(sketch, world_size=2, **numbers)
+    found = predict(
+        builders, sketch, world_size=2, setup=setup, cost=cost, seed=seed, progress=progress
+    )
+    return {one.policy: one for one in found}
+
+
+def sketch_of(lengths: np.ndarray, total: int | None) -> Sketch:
+    return Sketch(name="d", lengths=lengths, total=total, longest=None, how="")
+
+
+def test_of_a_whole_sketch_the_figures_are_those_of_a_simulation_of_the_data() -> None:
+    lengths = sample_lengths("mm-mix", 700, 3)
+    found = run(sketch_of(lengths, 700))
+    shards = deal(700, 2, 5)
+    for name, build in BUILDERS.items():
+        policy = build(
+            PolicyOptions(
+                max_tokens=8192,
+                batch_size=3,
+                cost=PaddedTokenCost(),
+                lengths=Lengths(lengths),
+            )
+        )
+        result = simulate(
+            policy, [lengths[s] for s in shards], buffer_size=128, seed=5, identities=shards
+        )
+        for figure in FIGURES:
+            predicted = found[name].figures[figure]
+            assert predicted.value == getattr(result, figure)
+            assert predicted.low == predicted.value == predicted.high
+
+
+def test_speed_up_is_efficiency_over_that_of_fixed_batches() -> None:
+    found = run(sketch_of(sample_lengths("sharegpt4o", 200, 3), 600), max_tokens=12_288)
+    base = found[BASELINE].figures["efficiency"].value
+    for one in found.values():
+        speedup = one.figures["speedup"]
+        assert speedup.value == pytest.approx(one.figures["efficiency"].value / base)
+    same = found[BASELINE].figures["speedup"]
+    assert same.low == same.value == same.high == 1.0
+    assert found["even"].figures["speedup"].low > 1.0
+
+
+@pytest.mark.parametrize("data", ["ultrachat", "mm-mix"])
+def test_ranges_of_a_sketch_hold_the_figures_of_all_the_data(data: str) -> None:
+    everything = sample_lengths(data, 800, 1)
+    builders = {name: BUILDERS[name] for name in ("even", "fixed-batch")}
+    truth = run(sketch_of(everything, 800), builders)
+    held = []
+    for seed in range(2):
+        drawn = np.random.default_rng(seed).choice(everything, 150, replace=False)
+        found = run(sketch_of(drawn, 800), builders, seed=seed)
+        for name, one in found.items():
+            for figure, value in one.figures.items():
+                assert value.low <= value.value <= value.high
+                held.append(value.low <= truth[name].figures[figure].value <= value.high)
+    # Nine in ten each; the figures of one sketch are not independent of each other.
+    assert np.mean(held) >= 0.75
+
+
+def test_predictions_are_repeatable_and_follow_the_seed() -> None:
+    sketch = sketch_of(sample_lengths("mm-mix", 100, 1), 300)
+    first, again, other = run(sketch), run(sketch), run(sketch, seed=6)
+    assert first == again
+    assert first["even"].figures != other["even"].figures
+
+
+def test_a_policy_that_cannot_run_says_why_and_keeps_its_place() -> None:
+    def broken(options: PolicyOptions) -> Policy:
+        raise ImportError("packing needs numba: pip install numba")
+
+    builders = {"broken": broken, **BUILDERS}
+    found = run(sketch_of(sample_lengths("mm-mix", 200, 1), 200), builders)
+    assert list(found) == list(builders)
+    assert found["broken"].problem == "packing needs numba: pip install numba"
+    values = found["broken"].as_dict()
+    assert {values[name] for name in (*FIGURES, "speedup")} == {None}
+    assert found["even"].problem is None
+
+
+def test_predictions_are_plain_values() -> None:
+    found = run(sketch_of(sample_lengths("mm-mix", 200, 1), 400))
+    for one in found.values():
+        values = json.loads(json.dumps(one.as_dict(), allow_nan=False))
+        assert set(values["padding"]) == {"value", "low", "high"}
+        assert 0 <= values["padding"]["low"] <= values["padding"]["high"] < 1
+        assert values["imbalance"]["low"] >= 1
+        assert "lengths" not in values["options"]
+
+
+def test_the_cost_model_decides() -> None:
+    sketch = sketch_of(sample_lengths("sharegpt4o", 400, 1), 400)
+    quadratic = TransformerCost(layers=4, hidden_size=64, heads=4, ffn_size=64)
+    by_tokens = run(sketch, max_tokens=12_288)[BASELINE].figures
+    by_work = run(sketch, max_tokens=12_288, cost=quadratic)[BASELINE].figures
+    assert by_work["imbalance"].value > by_tokens["imbalance"].value
+    assert by_work["padding"] == by_tokens["padding"]
+
+
+def test_progress_ends_with_all_epochs() -> None:
+    seen: list[tuple[int, int]] = []
+    run(sketch_of(sample_lengths("mm-mix", 100, 1), 300), progress=lambda *at: seen.append(at))
+    assert [done for done, _ in seen] == list(range(1, len(seen) + 1))
+    assert {total for _, total in seen} == {len(seen)}
+
+
+def test_the_baseline_must_be_among_the_policies() -> None:
+    with pytest.raises(ConfigurationError, match=BASELINE):
+        run(sketch_of(np.array([3, 4]), 2), {"even": BUILDERS["even"]})

@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import evenstep
+from evenstep.cost import TransformerCost
+from evenstep.errors import ConfigurationError
+from evenstep.plan import Even, FixedBatch, Policy, TokenBudget
+from evenstep.tools.advise import Sketch
+from evenstep.tools.advise.recommend import code_for, set_up
+
+
+def sketch_of(lengths: object, total: int | None = None, longest: int | None = None) -> Sketch:
+    return Sketch(name="d", lengths=np.asarray(lengths), total=total, longest=longest, how="")
+
+
+@given(
+    st.lists(st.integers(1, 3000), min_size=1, max_size=30),
+    st.integers(0, 5000),
+    st.integers(1, 64),
+    st.one_of(st.none(), st.integers(30, 10**6)),
+)
+def test_settings_fit_every_sample_known_of(
+    lengths: list[int], beyond: int, world_size: int, total: int | None
+) -> None:
+    longest = max(lengths) + beyond
+    setup = set_up(sketch_of(lengths, total, longest), world_size=world_size)
+    mean = sum(lengths) / len(lengths)
+    assert setup.max_tokens >= longest
+    assert setup.max_tokens >= 4 * mean
+    assert setup.max_tokens - 256 < max(longest, 4 * mean)
+    assert setup.batch_size >= 1
+    assert setup.batch_size * longest <= setup.max_tokens
+    assert 1 <= setup.buffer_size <= 4096
+    if total is not None:
+        assert setup.buffer_size <= max(1, total // world_size)
+    assert setup.sweep[0] == setup.max_tokens
+    assert all(b == 2 * a for a, b in zip(setup.sweep, setup.sweep[1:]))
+    assert len(setup.sweep) >= 2
+
+
+def test_what_the_user_gives_is_taken() -> None:
+    setup = set_up(sketch_of([5, 9]), world_size=2, max_tokens=9, buffer_size=7, batch_size=3)
+    assert (setup.max_tokens, setup.buffer_size, setup.batch_size) == (9, 7, 3)
+
+
+def test_larger_groups_get_larger_buffers() -> None:
+    sizes = [
+        set_up(sketch_of([100]), world_size=8, max_tokens=tokens).buffer_size
+        for tokens in (400, 3200, 100_000)
+    ]
+    assert sizes == [1024, 2048, 4096]
+
+
+def test_a_budget_below_the_longest_sample_is_refused_with_the_remedies() -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        set_up(sketch_of([5, 30, 20], longest=50), world_size=2, max_tokens=10)
+    for said in ("50 tokens", "max_tokens=10", "2 of the 3", "--max-tokens", "--max-length 10"):
+        assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("world_size", 0), ("max_tokens", 0), ("buffer_size", 0), ("batch_size", 0)],
+)
+def test_a_number_out_of_range_is_named(name: str, value: int) -> None:
+    with pytest.raises(ConfigurationError, match=f"{name}=0"):
+        set_up(sketch_of([1]), **{"world_size": 1, name: value})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        Even(max_tokens=4096),
+        Even(
+            max_tokens=4096,
+            max_wait=3,
+            cost=TransformerCost(layers=2, hidden_size=8, heads=2, ffn_size=16, causal=False),
+        ),
+        TokenBudget(max_tokens=100, emission_order="flip-balanced"),
+        FixedBatch(batch_size=4, drop_last=True),
+    ],
+)
+def test_the_code_builds_a_loader_with_that_policy(policy: Policy) -> None:
+    code = code_for(policy, 512)
+    compile(code, "advice", "exec")
+    dataset = [{"input_ids": [1] * n} for n in range(1, 30)]
+    names = {"dataset": dataset, "evenstep": evenstep}
+    exec(code.replace("num_workers=4", "num_workers=0"), names)
+    loader = names["loader"]
+    assert isinstance(loader, evenstep.DataLoader)
+    assert loader.policy == policy  # type: ignore[attr-defined]
+    assert "buffer_size=512" in code
+
+
+def test_where_one_long_sample_decides_max_tokens_groups_aim_lower() -> None:
+    lengths = np.full(1000, 100)
+    lengths[7] = 100_000
+    setup = set_up(sketch_of(lengths), world_size=1, buffer_size=512)
+    assert setup.max_tokens == 100_096
+    assert setup.target_tokens is not None
+    assert 8 * lengths.mean() <= setup.target_tokens < 8 * lengths.mean() + 256
+    assert set_up(sketch_of(np.full(1000, 100)), world_size=1).target_tokens is None

@@ -1,0 +1,332 @@
+from __future__ import annotations
+
+import gzip
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evenstep.errors import ConfigurationError
+from evenstep.tools.advise import Sketch, draw_sketch
+from evenstep.tools.advise.jsonl_sample import draw_lines
+from evenstep.tools.advise.parquet_sample import draw_rows
+from evenstep.tools.simulate import sample_lengths
+
+CORPORA = Path(__file__).resolve().parents[4] / "shared" / "data"
+WORDS = ["Every", "rank", "makes", "the", "same", "number", "of", "steps"]
+
+
+def texts(count: int) -> list[str]:
+    return [" ".join(WORDS[: 1 + row % len(WORDS)]) for row in range(count)]
+
+
+def words_in(count: int) -> list[int]:
+    return [1 + row % len(WORDS) for row in range(count)]
+
+
+@pytest.fixture
+def tokenizer(tmp_path: Path) -> str:
+    """Words are tokens; the file asks for truncation and padding, as some do."""
+    package = pytest.importorskip("tokenizers")
+    words = package.Tokenizer(
+        package.models.WordLevel({word: i for i, word in enumerate([*WORDS, "?"])}, unk_token="?")
+    )
+    words.pre_tokenizer = package.pre_tokenizers.Whitespace()
+    words.enable_truncation(2)
+    words.enable_padding(length=5)
+    words.save(str(tmp_path / "tokenizer.json"))
+    return str(tmp_path / "tokenizer.json")
+
+
+def parquet_file(path: Path, *, rows_per_group: int = 10, **columns: Any) -> str:
+    arrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(arrow.table(columns), path, row_group_size=rows_per_group)
+    return str(path)
+
+
+def jsonl_file(path: Path, records: list[Any]) -> str:
+    content = "".join(json.dumps(record) + "\n" for record in records)
+    path.write_bytes(gzip.compress(content.encode()) if path.suffix == ".gz" else content.encode())
+    return str(path)
+
+
+def test_npy_lengths_are_drawn_and_number_and_longest_are_those_of_all(tmp_path: Path) -> None:
+    np.save(tmp_path / "l.npy", np.arange(1, 1001))
+    sketch = draw_sketch(str(tmp_path / "l.npy"), size=50, seed=2)
+    assert (len(set(sketch.lengths)), sketch.total, sketch.longest) == (50, 1000, 1000)
+    assert not sketch.whole
+    assert (sketch.lengths == draw_sketch(str(tmp_path / "l.npy"), size=50, seed=2).lengths).all()
+    assert (sketch.lengths != draw_sketch(str(tmp_path / "l.npy"), size=50, seed=3).lengths).any()
+
+
+@pytest.mark.parametrize("size", [None, 30, 31])
+def test_a_sketch_no_smaller_than_the_data_is_the_data(tmp_path: Path, size: int | None) -> None:
+    np.save(tmp_path / "l.npy", np.arange(30) + 1)
+    sketch = draw_sketch(str(tmp_path / "l.npy"), size=size)
+    assert sketch.whole
+    assert sketch.lengths.tolist() == list(range(1, 31))
+
+
+@pytest.mark.parametrize("form", ["parquet", "jsonl", "jsonl.gz"])
+def test_text_token_ids_and_lengths_of_the_same_samples_agree(
+    tmp_path: Path, tokenizer: str, form: str
+) -> None:
+    columns = {
+        "text": texts(37),
+        "input_ids": [[7] * n for n in words_in(37)],
+        "tokens": words_in(37),
+    }
+    path = tmp_path / f"data.{form}"
+    if form == "parquet":
+        data = parquet_file(path, **columns)
+    else:
+        data = jsonl_file(path, [dict(zip(columns, row)) for row in zip(*columns.values())])
+    drawn: list[list[int]] = []
+    for column in columns:
+        every = draw_sketch(data, column=column, tokenizer=tokenizer, size=None)
+        assert every.lengths.tolist() == words_in(37)
+        assert (every.total, every.longest) == (37, len(WORDS))
+        some = draw_sketch(f"{data}:{column}", tokenizer=tokenizer, size=20, seed=1)
+        assert (len(some.lengths), some.total) == (20, 37)
+        # Equal seeds draw equal rows, whatever the column.
+        drawn.append(some.lengths.tolist())
+        assert some.longest == (len(WORDS) if (form, column) == ("parquet", "tokens") else None)
+    assert drawn[0] == drawn[1] == drawn[2]
+    # Without a column: token ids, or text where there is a tokenizer for it.
+    assert draw_sketch(data).name.endswith(":input_ids")
+    assert draw_sketch(data, tokenizer=tokenizer).name.endswith(":text")
+
+
+def test_a_folder_with_a_tokenizer_file_is_a_tokenizer(tmp_path: Path, tokenizer: str) -> None:
+    data = jsonl_file(tmp_path / "d.jsonl", [{"text": "Every rank makes"}])
+    assert draw_sketch(data, tokenizer=str(tmp_path)).lengths.tolist() == [3]
+
+
+def test_a_hugging_face_folder_is_read(tmp_path: Path, tokenizer: str) -> None:
+    datasets = pytest.importorskip("datasets")
+    made = datasets.Dataset.from_dict({"text": texts(25), "ids": [[1] * n for n in words_in(25)]})
+    made.save_to_disk(tmp_path / "plain")
+    datasets.DatasetDict({"dev": made}).save_to_disk(tmp_path / "splits")
+    plain = str(tmp_path / "plain")
+    assert draw_sketch(plain, tokenizer=tokenizer).lengths.tolist() == words_in(25)
+    assert draw_sketch(plain, column="ids").lengths.tolist() == words_in(25)
+    some = draw_sketch(plain, column="ids", size=10)
+    assert (len(some.lengths), some.total, some.longest) == (10, 25, None)
+    splits = str(tmp_path / "splits")
+    assert draw_sketch(splits, column="ids", split="dev").total == 25
+    with pytest.raises(ConfigurationError, match=r"no split 'train'.* dev"):
+        draw_sketch(splits, column="ids")
+
+
+def test_a_distribution_is_drawn_and_has_no_end() -> None:
+    sketch = draw_sketch("mm-mix", size=40, seed=3)
+    assert (sketch.lengths == sample_lengths("mm-mix", 40, 3)).all()
+    assert (sketch.total, sketch.longest, sketch.whole) == (None, 8192, False)
+    with pytest.raises(ConfigurationError, match="without end"):
+        draw_sketch("mm-mix", size=None)
+
+
+def test_every_line_is_equally_likely_to_be_drawn_however_long(tmp_path: Path) -> None:
+    path = Path(
+        jsonl_file(
+            tmp_path / "d.jsonl", [{"t": "x" * (900 if row % 2 else 1)} for row in range(24)]
+        )
+    )
+    draws, size = 600, 6
+    counts = np.zeros(24)
+    for seed in range(draws):
+        lines, total = draw_lines(path, size, np.random.default_rng(seed))
+        numbers = [line.number for line in lines]
+        assert (len(set(numbers)), total, numbers) == (size, 24, sorted(numbers))
+        counts[np.array(numbers) - 1] += 1
+    # Chi-squared with 23 degrees of freedom exceeds 60 once in 30,000.
+    expected = draws * size / 24
+    assert ((counts - expected) ** 2 / expected).sum() < 60
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=30), st.integers(1, 60), st.integers(0, 9))
+def test_rows_are_drawn_once_and_from_the_row_groups_named(
+    rows: list[int], size: int, seed: int
+) -> None:
+    counts = np.array(rows, np.int64)
+    chosen, groups = draw_rows(counts, size, np.random.default_rng(seed))
+    assert len(chosen) == len(set(chosen.tolist())) == min(size, counts.sum())
+    owner = np.repeat(np.arange(len(rows)), counts)
+    assert set(owner[chosen]) <= set(groups.tolist())
+    assert (np.diff(chosen) > 0).all()
+    assert (np.diff(groups) > 0).all()
+
+
+def test_of_many_row_groups_only_some_are_read_and_every_row_is_as_likely() -> None:
+    counts = np.array([40] * 200 + [400] * 20, np.int64)
+    drawn = []
+    for seed in range(60):
+        chosen, groups = draw_rows(counts, 512, np.random.default_rng(seed))
+        assert len(groups) <= 128
+        assert len(set(chosen.tolist())) == len(chosen)
+        drawn.append((chosen >= 8000).mean())
+    assert np.mean(drawn) == pytest.approx(0.5, abs=0.04)
+
+
+def test_a_sketch_can_be_cut_and_says_how_many_samples_were(tmp_path: Path) -> None:
+    np.save(tmp_path / "l.npy", [5, 10, 20, 40])
+    cut = draw_sketch(str(tmp_path / "l.npy")).cut_to(10)
+    assert cut.lengths.tolist() == [5, 10, 10, 10]
+    assert (cut.cut, cut.longest, cut.max_length) == (2, 10, 10)
+    with pytest.raises(ConfigurationError, match="max_length=0"):
+        cut.cut_to(0)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ([[1], [], [2]], r"1 of the 3 .*row 1 has length 0"),
+        ([[1], None, None], r"2 of the 3 .*row 1 holds nothing; row 2 holds nothing"),
+        ([[0.5], [1.0]], r"row 0 holds a list of float, not of token ids"),
+        ([True, False], r"row 0 holds True \(bool\)"),
+        ([1.5], r"row 0 holds 1.5 \(float\)"),
+    ],
+)
+def test_bad_rows_of_parquet_are_counted_in_one_error(
+    tmp_path: Path, values: list[Any], message: str
+) -> None:
+    data = parquet_file(tmp_path / "d.parquet", ids=values)
+    with pytest.raises(ConfigurationError, match=message):
+        draw_sketch(data)
+
+
+@pytest.mark.parametrize(
+    ("records", "message"),
+    [
+        (
+            [{"n": 3}, {"n": 0}, {"n": -1}],
+            r"2 of the 3 .*line 2 has length 0; line 3 has .* -1",
+        ),
+        ([{"n": 3}, {"m": 3}], r"1 of the 2 .*line 2 holds nothing"),
+        ([{"n": 3}, {"n": [3]}], r"line 2 holds .* where others hold lengths"),
+        ([{"n": {"a": 1}}], r"line 1 holds a record"),
+        ([[1, 2]], r"line 1 .* not an object"),
+        ([], "no samples"),
+    ],
+)
+def test_bad_lines_are_counted_in_one_error(
+    tmp_path: Path, records: list[Any], message: str
+) -> None:
+    data = jsonl_file(tmp_path / "d.jsonl", records)
+    with pytest.raises(ConfigurationError, match=message):
+        draw_sketch(data)
+
+
+def test_a_line_that_is_not_json_is_named(tmp_path: Path) -> None:
+    (tmp_path / "d.jsonl").write_text('{"n": 3}\n\n{"n": \n')
+    with pytest.raises(ConfigurationError, match=r"line 3 of .*d\.jsonl is not JSON"):
+        draw_sketch(str(tmp_path / "d.jsonl"))
+
+
+def test_a_broken_archive_is_named(tmp_path: Path) -> None:
+    (tmp_path / "d.jsonl.gz").write_bytes(gzip.compress(b'{"n": 3}\n' * 100)[:-12])
+    with pytest.raises(ConfigurationError, match=r"d\.jsonl\.gz cannot be read"):
+        draw_sketch(str(tmp_path / "d.jsonl.gz"))
+
+
+def test_text_without_a_tokenizer_is_refused_with_the_remedy(tmp_path: Path) -> None:
+    for data in (
+        jsonl_file(tmp_path / "d.jsonl", [{"text": "a"}]),
+        parquet_file(tmp_path / "d.parquet", text=["a"]),
+    ):
+        with pytest.raises(ConfigurationError, match=r"holds text: give --tokenizer"):
+            draw_sketch(data)
+
+
+@pytest.mark.parametrize(
+    ("data", "option"),
+    [
+        ("lengths.npy", "column"),
+        ("lengths.npy", "tokenizer"),
+        ("lengths.npy", "split"),
+        ("ultrachat", "tokenizer"),
+        ("ultrachat", "subset"),
+        ("rows.parquet", "split"),
+        ("lines.jsonl:text", "subset"),
+    ],
+)
+def test_an_option_that_the_data_has_no_use_for_is_refused(data: str, option: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"{data} is .*--{option} given is not for; leave"):
+        draw_sketch(data, **{option: "given"})
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ("gone.npy", "no file .*gone.npy"),
+        ("gone.parquet:text", "no file .*gone.parquet"),
+        ("gone.jsonl", "no file .*gone.jsonl"),
+        ("gone.csv", "cannot read .*gone.csv: give FILE.npy"),
+    ],
+)
+def test_data_that_is_not_there_is_named(tmp_path: Path, data: str, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        draw_sketch(str(tmp_path / data))
+
+
+def test_a_missing_column_lists_those_there_are(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    datasets.Dataset.from_dict({"a": [1], "b": [2]}).save_to_disk(tmp_path / "folder")
+    for data in (
+        jsonl_file(tmp_path / "d.jsonl", [{"a": 1, "b": 2}]),
+        parquet_file(tmp_path / "d.parquet", a=[1], b=[2]),
+        str(tmp_path / "folder"),
+    ):
+        for column in (None, "c"):
+            with pytest.raises(ConfigurationError, match="a, b"):
+                draw_sketch(data, column=column)
+    with pytest.raises(ConfigurationError, match="two columns"):
+        draw_sketch(f"{tmp_path}/d.jsonl:a", column="b")
+
+
+def test_a_tokenizer_that_is_not_there_is_named(tmp_path: Path) -> None:
+    pytest.importorskip("tokenizers")
+    data = jsonl_file(tmp_path / "d.jsonl", [{"text": "a"}])
+    with pytest.raises(ConfigurationError, match=r"no tokenizer file .*gone\.json"):
+        draw_sketch(data, tokenizer=str(tmp_path / "gone.json"))
+    (tmp_path / "bad.json").write_text("{}")
+    with pytest.raises(ConfigurationError, match=r"bad\.json cannot be read as a tokenizer"):
+        draw_sketch(data, tokenizer=str(tmp_path / "bad.json"))
+
+
+def test_missing_packages_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for package in ("tokenizers", "transformers", "datasets"):
+        monkeypatch.setitem(sys.modules, package, None)
+    (tmp_path / "tokenizer.json").write_text("{}")
+    data = jsonl_file(tmp_path / "d.jsonl", [{"text": "a"}])
+    with pytest.raises(ImportError, match=r"tokenizers: pip install .evenstep\[hub\]"):
+        draw_sketch(data, tokenizer=str(tmp_path / "tokenizer.json"))
+    with pytest.raises(ImportError, match=r"transformers: pip install .evenstep\[hub\]"):
+        draw_sketch(data, tokenizer="somebody/tokens")
+    with pytest.raises(ImportError, match=r"datasets: pip install .evenstep\[hub\]"):
+        draw_sketch("somebody/samples")
+
+
+def test_a_measured_sketch_knows_the_longest_only_if_it_is_all() -> None:
+    lengths = np.array([3, 9, 4])
+    assert Sketch.measured("d", lengths, 3, "").longest == 9
+    assert Sketch.measured("d", lengths, 4, "").longest is None
+
+
+@pytest.mark.skipif(not CORPORA.is_dir(), reason="needs the corpora beside the repository")
+@pytest.mark.parametrize("name", ["gsm8k", "t0_permissive"])
+def test_tokenized_text_of_a_real_corpus_has_the_lengths_that_were_recorded(name: str) -> None:
+    pytest.importorskip("pyarrow")
+    pytest.importorskip("tokenizers")
+    data = str(CORPORA / f"{name}.parquet")
+    recorded = draw_sketch(data, column="n_tokens", size=300, seed=4)
+    # Equal seeds draw equal rows, whatever the column.
+    counted = draw_sketch(data, tokenizer=str(CORPORA / "tokenizer.json"), size=300, seed=4)
+    assert (counted.lengths == recorded.lengths).all()
+    assert counted.total == recorded.total

@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evenstep.errors import ConfigurationError
+from evenstep.tools.report import text_table
+
+CELLS = st.text(st.characters(codec="ascii", exclude_categories=["Cc"]), max_size=12)
+
+
+@given(st.integers(1, 4).flatmap(lambda n: st.lists(st.lists(CELLS, min_size=n, max_size=n))))
+def test_every_line_keeps_its_cells_and_fits_the_rule_under_the_header(
+    rows: list[list[str]],
+) -> None:
+    columns = len(rows[0]) if rows else 1
+    lines = text_table(["head"] * columns, rows).split("\n")
+    assert len(lines) == len(rows) + 2
+    width = len(lines[1])
+    for row, line in zip(rows, lines[2:]):
+        assert len(line) <= width
+        assert line == line.rstrip()
+        assert all(cell.strip() in line for cell in row)
+
+
+def test_numbers_are_flush_right_and_names_flush_left() -> None:
+    table = text_table(["", "fixed"], [["padding", "40 %"], ["wait", "1 %"]], title="Two runs")
+    assert table.split("\n") == [
+        "Two runs",
+        "",
+        "          fixed",
+        "───────   ─────",
+        "padding    40 %",
+        "wait        1 %",
+    ]
+
+
+def test_wide_characters_count_as_two_columns() -> None:
+    lines = text_table(["a", "b"], [["長さ", "1"], ["abcd", "2"]]).split("\n")
+    assert lines[2].index("1") + 2 == lines[3].index("2")
+
+
+def test_a_row_with_a_missing_cell_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="row 1 has 1 cells under 2 headings"):
+        text_table(["a", "b"], [["1", "2"], ["3"]])

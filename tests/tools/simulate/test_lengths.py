@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from evenstep.errors import ConfigurationError
+from evenstep.tools.simulate.distributions import DISTRIBUTIONS, sample_lengths
+from evenstep.tools.simulate.lengths import load_lengths
+
+
+def save(folder: Path, values: object) -> str:
+    path = folder / "lengths.npy"
+    np.save(path, np.asarray(values))
+    return str(path)
+
+
+def save_parquet(folder: Path, **columns: object) -> str:
+    arrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    path = folder / "documents.parquet"
+    parquet.write_table(arrow.table(columns), path)
+    return str(path)
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.int32, np.uint16, np.uint64, ">i4"])
+def test_npy_of_any_integer_type_is_read_as_int64(tmp_path: Path, dtype: object) -> None:
+    lengths = load_lengths(save(tmp_path, np.array([3, 1, 400], dtype)))  # type: ignore[call-overload]
+    assert lengths.dtype == np.int64
+    assert lengths.tolist() == [3, 1, 400]
+
+
+def test_parquet_column_is_read_as_int64(tmp_path: Path) -> None:
+    path = save_parquet(tmp_path, text=["a", "b"], tokens=np.array([5, 7], np.int32))
+    lengths = load_lengths(f"{path}:tokens")
+    assert lengths.dtype == np.int64
+    assert lengths.tolist() == [5, 7]
+
+
+def test_a_distribution_is_drawn_with_the_seed() -> None:
+    assert (load_lengths("mm-mix", samples=50, seed=4) == sample_lengths("mm-mix", 50, 4)).all()
+
+
+def test_a_distribution_without_a_count_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="mm-mix"):
+        load_lengths("mm-mix")
+
+
+def test_fewer_samples_than_the_file_holds_are_chosen_at_random_in_file_order(
+    tmp_path: Path,
+) -> None:
+    path = save(tmp_path, np.arange(1, 1001))
+    chosen = load_lengths(path, samples=100, seed=1)
+    assert len(set(chosen.tolist())) == 100
+    assert (np.diff(chosen) > 0).all()
+    assert chosen.max() > 500
+    assert (chosen == load_lengths(path, samples=100, seed=1)).all()
+    assert (chosen != load_lengths(path, samples=100, seed=2)).any()
+
+
+def test_more_samples_than_the_file_holds_gives_the_whole_file(tmp_path: Path) -> None:
+    assert load_lengths(save(tmp_path, [4, 2]), samples=10).tolist() == [4, 2]
+
+
+def test_unknown_name_lists_the_known_ones() -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        load_lengths("wikipedia", samples=3)
+    assert "'wikipedia'" in str(caught.value)
+    assert all(name in str(caught.value) for name in DISTRIBUTIONS)
+
+
+@pytest.mark.parametrize("spec", ["gone.npy", "gone.parquet:tokens"])
+def test_missing_file_is_named(tmp_path: Path, spec: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"no file .*gone\."):
+        load_lengths(str(tmp_path / spec))
+
+
+@pytest.mark.parametrize("column", [":lengths", ":", ""])
+def test_missing_column_lists_the_columns_there_are(tmp_path: Path, column: str) -> None:
+    path = save_parquet(tmp_path, text=["a"], tokens=[1])
+    with pytest.raises(ConfigurationError, match="text, tokens"):
+        load_lengths(path + column)
+
+
+def test_a_column_of_text_is_refused(tmp_path: Path) -> None:
+    path = save_parquet(tmp_path, text=["a"])
+    with pytest.raises(ConfigurationError, match=r"text holds .*string.*integers"):
+        load_lengths(f"{path}:text")
+
+
+def test_empty_values_in_a_column_are_refused(tmp_path: Path) -> None:
+    path = save_parquet(tmp_path, tokens=[1, None, 3])
+    with pytest.raises(ConfigurationError, match="1 empty values"):
+        load_lengths(f"{path}:tokens")
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ([1.5, 2.0], "float64"),
+        ([True, False], "bool"),
+        ([[1, 2], [3, 4]], r"shape \(2, 2\)"),
+        (np.empty(0, np.int64), "no lengths"),
+        ([3, 0, -2], r"2 lengths .* at least 1, the first of them 0 at position 1"),
+        ([3, 2**31], r"below 2,147,483,648, the first of them 2147483648 at position 1"),
+        (np.array([2**64 - 1], np.uint64), "below"),
+    ],
+)
+def test_data_that_cannot_be_lengths_is_refused(
+    tmp_path: Path, values: object, message: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        load_lengths(save(tmp_path, values))
+
+
+@pytest.mark.parametrize("name", ["broken.npy", "broken.parquet"])
+@pytest.mark.parametrize("content", [b"", b"not an array at all"])
+def test_a_file_of_another_format_is_refused(tmp_path: Path, name: str, content: bytes) -> None:
+    pytest.importorskip("pyarrow")
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ConfigurationError, match=r"broken\..* cannot be read"):
+        load_lengths(str(tmp_path / name))
+
+
+def test_pickled_objects_are_never_loaded(tmp_path: Path) -> None:
+    np.save(tmp_path / "objects.npy", np.array([{}], object), allow_pickle=True)
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        load_lengths(str(tmp_path / "objects.npy"))
+
+
+def test_parquet_without_pyarrow_names_the_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "documents.parquet").touch()
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(ImportError, match=r"evenstep\[cli\]"):
+        load_lengths(str(tmp_path / "documents.parquet:tokens"))

@@ -1,0 +1,178 @@
+"""Whole runs of all packers: every document once, at either end, stopped and resumed anywhere."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from evenstep.errors import ConfigurationError, InvariantError
+from evenstep.plan.groups.groups import Groups
+from evenstep.plan.packing.document_cost import Workload
+from evenstep.plan.packing.options import PackingOptions, SteadyOptions
+from evenstep.plan.packing.step_plan import plan_iteration
+from evenstep.tools.simulate.packing_run import (
+    Arrivals,
+    Planner,
+    Trained,
+    run_exact,
+    run_fixed_length,
+    run_original,
+    run_planner,
+)
+
+CONTEXT, MICRO_BATCHES = 40, 3
+WORK = Workload(linear=10)
+WLB = PackingOptions(
+    context=CONTEXT, micro_batches=MICRO_BATCHES, thresholds=(15, 28), max_delay=5, workload=WORK
+)
+NO_QUEUES = PackingOptions(
+    context=CONTEXT, micro_batches=MICRO_BATCHES, max_delay=None, workload=WORK
+)
+STEADY = SteadyOptions(context=CONTEXT, micro_batches=MICRO_BATCHES, max_delay=5, workload=WORK)
+OPTIONS = st.sampled_from([WLB, NO_QUEUES, STEADY])
+LENGTHS = st.lists(
+    st.one_of(st.integers(1, 8), st.integers(1, CONTEXT)), min_size=1, max_size=120
+).map(lambda v: np.array(v, np.int64))
+ENDS = st.sampled_from(["drain", "carry"])
+
+
+def planner(options: PackingOptions) -> Planner:
+    return partial(plan_iteration, options)
+
+
+def arrive(lengths: np.ndarray, whole: bool) -> Arrivals:
+    return Arrivals.of(lengths, context=CONTEXT, micro_batches=MICRO_BATCHES, whole=whole)
+
+
+def rows(trained: Trained) -> list[tuple[int, int, int]]:
+    return list(
+        zip(trained.iteration.tolist(), trained.micro_batch.tolist(), trained.piece.tolist())
+    )
+
+
+def check_covered(arrivals: Arrivals, trained: Trained, cap: int, expected: set[int]) -> None:
+    """Every token of the expected pieces once, no micro-batch beyond the cap, none before it came
+    but where several global batches are packed together."""
+    held = np.zeros(len(arrivals.pieces), np.int64)
+    np.add.at(held, trained.piece, trained.length)
+    assert set(np.flatnonzero(held).tolist()) == expected
+    assert (held[held > 0] == arrivals.pieces.lengths[held > 0]).all()
+    key = trained.iteration * MICRO_BATCHES + trained.micro_batch
+    assert np.bincount(key, weights=trained.length).max(initial=0) <= cap
+    assert (trained.micro_batch < MICRO_BATCHES).all()
+
+
+@settings(max_examples=50)
+@given(LENGTHS, st.booleans(), OPTIONS, ENDS)
+def test_planners_train_on_every_document_once_or_hand_it_to_the_next_epoch(
+    lengths: np.ndarray, whole: bool, options: PackingOptions, end: str
+) -> None:
+    arrivals = arrive(lengths, whole)
+    trained, waiting = run_planner(planner(options), arrivals, end=end)
+    everything = set(range(len(arrivals.pieces)))
+    check_covered(arrivals, trained, options.cap, everything - set(waiting.tolist()))
+    assert (trained.iteration >= arrivals.batch[trained.piece]).all()
+    assert waiting.tolist() == sorted(waiting.tolist())
+    if end == "drain":
+        assert not len(waiting)
+    # No iteration is left out.
+    assert set(trained.iteration.tolist()) == set(range(trained.iteration.max(initial=-1) + 1))
+
+
+@settings(max_examples=50)
+@given(LENGTHS, st.booleans(), OPTIONS, ENDS, st.data())
+def test_stopped_before_any_iteration_a_run_goes_on_the_same_from_what_waits(
+    lengths: np.ndarray, whole: bool, options: PackingOptions, end: str, data: st.DataObject
+) -> None:
+    arrivals = arrive(lengths, whole)
+    plan = planner(options)
+    full, left = run_planner(plan, arrivals, end=end)
+    stop = data.draw(st.integers(0, int(full.iteration.max(initial=-1)) + 1))
+    before, pool = run_planner(plan, arrivals, end=end, stop=stop)
+    after, rest = run_planner(plan, arrivals, end=end, begin=stop, waiting=pool)
+    assert rows(before) + rows(after) == rows(full)
+    assert rest.tolist() == left.tolist()
+
+
+@settings(max_examples=50)
+@given(LENGTHS, OPTIONS)
+def test_an_epoch_that_begins_with_what_another_left_trains_on_both(
+    lengths: np.ndarray, options: PackingOptions
+) -> None:
+    first = arrive(lengths, True)
+    trained, waiting = run_planner(planner(options), first, end="carry")
+    carried = lengths[waiting]
+    second = arrive(np.concatenate([carried, lengths]), True)
+    again, _ = run_planner(planner(options), second)
+    assert len(trained.piece) + len(again.piece) == 2 * len(lengths)
+    assert trained.length.sum() + again.length.sum() == 2 * lengths.sum()
+
+
+@settings(max_examples=50)
+@given(LENGTHS, st.integers(1, 4), ENDS)
+def test_packers_of_global_batches_train_on_every_token_once(
+    lengths: np.ndarray, batches: int, end: str
+) -> None:
+    arrivals = arrive(lengths, False)
+    complete = set(range(int(arrivals.bounds[-2])))
+    expected = set(range(len(arrivals.pieces))) if end == "drain" else complete
+    for trained in (
+        run_original(arrivals, end=end),
+        run_fixed_length(arrivals, batches, workload=WORK, end=end),
+    ):
+        check_covered(arrivals, trained, CONTEXT, expected)
+        # Nothing leaves the global batches that it was packed with.
+        assert (trained.iteration // batches == arrivals.batch[trained.piece] // batches).all()
+
+
+@pytest.mark.parametrize("max_tokens", [CONTEXT, 50])
+def test_the_solver_trains_on_every_document_once_and_is_not_worse_than_the_original(
+    max_tokens: int,
+) -> None:
+    lengths = np.random.Generator(np.random.PCG64(0)).integers(1, CONTEXT, 40)
+    arrivals = arrive(lengths, False)
+    trained = run_exact(
+        arrivals, 2, workload=WORK, max_tokens=max_tokens, time_limit=0.2, end="carry"
+    )
+    check_covered(arrivals, trained, max_tokens, set(range(int(arrivals.bounds[-2]))))
+    assert sum(trained.statuses.values()) == -(-arrivals.complete // 2)
+
+    def largest(run: Trained) -> float:
+        load = np.zeros((arrivals.complete, MICRO_BATCHES))
+        np.add.at(load, (run.iteration, run.micro_batch), WORK.of_documents(run.length))
+        return float(load.max(axis=1).sum())
+
+    assert largest(trained) <= largest(run_original(arrivals, end="carry"))
+
+
+@settings(max_examples=50)
+@given(LENGTHS, st.booleans())
+def test_a_global_batch_arrives_in_each_iteration(lengths: np.ndarray, whole: bool) -> None:
+    arrivals = arrive(lengths, whole)
+    tokens = CONTEXT * MICRO_BATCHES
+    assert arrivals.pieces.lengths.sum() == lengths.sum()
+    assert arrivals.complete == lengths.sum() // tokens
+    ends = arrivals.pieces.lengths.cumsum()
+    assert ((ends - arrivals.pieces.lengths) // tokens == arrivals.batch).all()
+    if not whole:
+        assert ((ends - 1) // tokens == arrivals.batch).all()
+    assert arrivals.bounds.tolist()[0] == 0
+    assert arrivals.bounds.tolist()[-1] == len(arrivals.pieces)
+
+
+def test_a_planner_that_plans_nothing_is_found_out() -> None:
+    arrivals = arrive(np.full(20, 10), True)
+    with pytest.raises(InvariantError, match="iteration 0"):
+        run_planner(lambda *_: Groups.empty(), arrivals)
+
+
+def test_wrong_arguments_are_refused() -> None:
+    arrivals = arrive(np.full(20, 10), True)
+    with pytest.raises(ConfigurationError, match="end='stop'"):
+        run_planner(planner(WLB), arrivals, end="stop")
+    with pytest.raises(ConfigurationError, match="whole=False"):
+        run_original(arrivals)

@@ -1,0 +1,199 @@
+"""One iteration on a pipeline, against a slow statement of the same model."""
+
+from __future__ import annotations
+
+from functools import cache
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from evenstep.errors import ConfigurationError
+from evenstep.plan.pipeline.schedule import PipelineSchedule
+from evenstep.tools.simulate.pipeline_run import PipelineRun, simulate_pipeline
+
+
+@st.composite
+def runs(draw: st.DrawFn) -> PipelineRun:
+    stages, chunks = draw(st.integers(1, 4)), draw(st.integers(1, 3))
+    schedule = PipelineSchedule(
+        stages=stages,
+        chunks=chunks,
+        consecutive=stages + draw(st.integers(0, 1)) if chunks > 1 else None,
+        backward=draw(st.sampled_from([0.0, 1.0, 2.0])),
+        latency=draw(st.sampled_from([0.0, 0.5])),
+    )
+    random = np.random.default_rng(draw(st.integers(0, 2**32)))
+    rounds = draw(st.integers(1, 2))
+    count = draw(st.integers(1, 8)) if chunks == 1 else rounds * (schedule.consecutive or stages)
+    shape = (count, stages * chunks) if draw(st.booleans()) else (count,)
+    return simulate_pipeline(random.exponential(size=shape), schedule, random.permutation(count))
+
+
+def reference(run: PipelineRun) -> dict[tuple[bool, int, int], float]:
+    """(backward, place of the micro-batch, part) -> end of the pass, by the longest path to it.
+
+    What a stage runs is told by sort keys instead of by running through it: the forward passes have
+    numbers, and a backward pass comes right behind the forward pass that is ahead of it by the
+    stage's lead, or behind the last one.
+    """
+    schedule, count = run.schedule, len(run.order)
+    stages, chunks = schedule.stages, schedule.chunks
+    size = schedule.consecutive or stages
+
+    def number(place: int, chunk: int) -> int:
+        if chunks == 1:
+            return place
+        begin = place - place % size
+        return begin * chunks + chunk * min(size, count - begin) + place % size
+
+    before: dict[tuple[bool, int, int], tuple[bool, int, int]] = {}
+    for stage in range(stages):
+        lead = stages - 1 - stage
+        if chunks > 1:
+            lead = 2 * lead + (chunks - 1) * size
+        keys = {}
+        for place in range(count):
+            for chunk in range(chunks):
+                part = chunk * stages + stage
+                keys[False, place, part] = (number(place, chunk), 0, 0)
+                n = number(place, chunks - 1 - chunk)
+                keys[True, place, part] = (min(n + lead, count * chunks - 1), 1, n)
+        order = sorted(keys, key=keys.__getitem__)
+        before.update(zip(order[1:], order))
+
+    @cache
+    def end(back: bool, place: int, part: int) -> float:
+        waits = [0.0]
+        if (back, place, part) in before:
+            waits.append(end(*before[back, place, part]))
+        source = part + 1 if back else part - 1
+        if 0 <= source < stages * chunks:
+            apart = (source - part) % stages != 0
+            waits.append(end(back, place, source) + schedule.latency * apart)
+        elif back:
+            waits.append(end(False, place, part))
+        return max(waits) + run.forward[place, part] * (schedule.backward if back else 1.0)
+
+    names = product((False, True), range(count), range(stages * chunks))
+    return {name: end(*name) for name in names}
+
+
+@given(runs())
+def test_every_pass_ends_at_the_end_of_the_longest_path_to_it(run: PipelineRun) -> None:
+    expected = reference(run)
+    assert run.makespan == pytest.approx(max(expected.values()))
+    place_of = np.argsort(run.order)
+    for number, end in enumerate(run.end.tolist()):
+        place = int(place_of[run.micro_batch[number]])
+        name = (bool(run.backward[number]), place, int(run.part[number]))
+        assert end == pytest.approx(expected.pop(name))
+    assert not expected
+
+
+@settings(max_examples=40)
+@given(runs())
+def test_a_stage_does_one_pass_at_a_time_for_as_long_as_it_takes(run: PipelineRun) -> None:
+    for stage in range(run.schedule.stages):
+        mine = np.flatnonzero(run.stage == stage)
+        start, end = run.start[mine], run.end[mine]
+        assert (start[1:] >= end[:-1] - 1e-9).all()
+        assert (end - start).sum() == pytest.approx(run.busy[stage])
+    work = run.forward.sum() * (1 + run.schedule.backward)
+    assert run.busy.sum() == pytest.approx(work)
+    assert run.start.min() >= -1e-9
+    assert run.end.max() == run.makespan
+    assert run.bubble == pytest.approx(1 - work / run.schedule.stages / run.makespan)
+
+
+@settings(max_examples=30)
+@given(st.integers(1, 8), st.integers(1, 20))
+def test_equal_micro_batches_are_balanced_and_have_the_known_bubble(
+    stages: int, count: int
+) -> None:
+    run = simulate_pipeline(np.full(count, 2.0), PipelineSchedule(stages=stages))
+    assert run.makespan == pytest.approx((count + stages - 1) * (2.0 + 4.0))
+    assert run.bubble == pytest.approx((stages - 1) / (count + stages - 1))
+    assert run.makespan_ratio == pytest.approx(1.0)
+
+
+@settings(max_examples=20)
+@given(runs(), st.integers(1, 1000))
+def test_units_do_not_matter(run: PipelineRun, unit: int) -> None:
+    schedule = run.schedule
+    other = simulate_pipeline(
+        run.forward * unit,
+        PipelineSchedule(
+            stages=schedule.stages,
+            chunks=schedule.chunks,
+            consecutive=schedule.consecutive,
+            backward=schedule.backward,
+            latency=schedule.latency * unit,
+        ),
+    )
+    assert other.makespan == pytest.approx(run.makespan * unit)
+    assert other.makespan_ratio == pytest.approx(run.makespan_ratio)
+
+
+def test_one_large_micro_batch_costs_what_can_be_told_by_hand() -> None:
+    # Two stages, forward 1, 3 and backward twice that: F0 F1 B0 B1 on the first, F0 B0 F1 B1 on the
+    # second, which waits for nothing but its first pass and F1.
+    run = simulate_pipeline([1.0, 3.0], PipelineSchedule(stages=2))
+    on = {
+        (int(stage), bool(back), int(m)): (float(start), float(end))
+        for stage, back, m, start, end in zip(
+            run.stage, run.backward, run.micro_batch, run.start, run.end
+        )
+    }
+    assert on == {
+        (0, False, 0): (0, 1),
+        (0, False, 1): (1, 4),
+        (1, False, 0): (1, 2),
+        (1, True, 0): (2, 4),
+        (0, True, 0): (4, 6),
+        (1, False, 1): (4, 7),
+        (1, True, 1): (7, 13),
+        (0, True, 1): (13, 19),
+    }
+    assert run.makespan == 19
+    assert run.busy.tolist() == [12, 12]
+    assert run.bubble == pytest.approx(7 / 19)
+    assert run.balanced_makespan == 18
+    assert run.makespan_ratio == 19 / 18
+
+
+def test_an_order_is_that_of_the_micro_batches_given() -> None:
+    schedule = PipelineSchedule(stages=3)
+    work = np.array([5.0, 1.0, 2.0, 3.0])
+    run = simulate_pipeline(work, schedule, [1, 3, 0, 2])
+    assert run.makespan == simulate_pipeline(work[[1, 3, 0, 2]], schedule).makespan
+    first = np.flatnonzero((run.stage == 0) & ~run.backward)
+    assert run.micro_batch[first].tolist() == [1, 3, 0, 2]
+    assert (run.end - run.start)[first].tolist() == [1, 3, 5, 2]
+    with pytest.raises(ConfigurationError, match="once"):
+        simulate_pipeline(work, schedule, [0, 1, 2, 2])
+
+
+def test_stages_that_differ_stay_as_they_are_in_the_balanced_iteration() -> None:
+    # The last stage is slower for all micro-batches, which no packing mends.
+    work = np.outer(np.ones(6), [1.0, 1.0, 2.0])
+    run = simulate_pipeline(work, PipelineSchedule(stages=3))
+    assert run.makespan_ratio == 1.0
+    assert run.makespan > simulate_pipeline(np.full(6, 4 / 3), PipelineSchedule(stages=3)).makespan
+
+
+def test_latency_and_unequal_work_lengthen_an_iteration_and_chunks_shorten_it() -> None:
+    work = np.array([1.0, 1.0, 4.0, 1.0, 1.0, 1.0, 1.0, 1.0])
+    plain = simulate_pipeline(work, PipelineSchedule(stages=4))
+    assert plain.makespan_ratio > 1.1
+    assert (
+        simulate_pipeline(work, PipelineSchedule(stages=4, latency=0.1)).makespan > plain.makespan
+    )
+    assert simulate_pipeline(work, PipelineSchedule(stages=4, chunks=2)).makespan < plain.makespan
+
+
+def test_no_work_is_no_bubble() -> None:
+    run = simulate_pipeline([0.0, 0.0], PipelineSchedule(stages=2))
+    assert (run.makespan, run.bubble, run.makespan_ratio) == (0.0, 0.0, 1.0)

@@ -1,0 +1,231 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from evenstep.cost import TokenCost, TransformerCost
+from evenstep.errors import ConfigurationError, SampleError
+from evenstep.plan import FixedBatch, Policy, TokenBudget
+from evenstep.tools.simulate.result import SimulationResult
+from evenstep.tools.simulate.run import deal, simulate
+
+POLICIES = (TokenBudget(64), TokenBudget(64, max_steps_per_round=2), FixedBatch(3))
+lengths_lists = st.lists(st.integers(1, 64), max_size=40)
+
+
+def arrays(*shards: list[int]) -> list[np.ndarray]:
+    return [np.array(shard, np.int64) for shard in shards]
+
+
+def untimed(result: SimulationResult) -> dict[str, object]:
+    return {k: v for k, v in result.as_dict().items() if not k.endswith("_us_per_sample")}
+
+
+@given(count=st.integers(1, 100), world_size=st.integers(1, 9), seed=st.integers(0, 2**40))
+def test_dealing_covers_every_sample_and_pads_only_to_equal_shards(
+    count: int, world_size: int, seed: int
+) -> None:
+    shards = deal(count, world_size, seed)
+    assert len(shards) == world_size
+    assert {len(shard) for shard in shards} == {-(-count // world_size)}
+    given_counts = np.bincount(np.concatenate(shards), minlength=count)
+    assert len(given_counts) == count
+    assert given_counts.min() >= 1
+    if count >= world_size:
+        assert given_counts.max() <= 2
+
+
+def test_dealing_with_another_seed_gives_another_order() -> None:
+    assert (deal(100, 2, 0)[0] != deal(100, 2, 1)[0]).any()
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    lengths=st.lists(st.integers(1, 64), min_size=1, max_size=120),
+    world_size=st.integers(1, 5),
+    buffer_size=st.integers(1, 20),
+    policy=st.sampled_from(POLICIES),
+    seed=st.integers(0, 1000),
+)
+def test_every_sample_is_emitted_once_beyond_the_sampler_padding(
+    lengths: list[int], world_size: int, buffer_size: int, policy: Policy, seed: int
+) -> None:
+    shards = deal(len(lengths), world_size, seed)
+    result = simulate(
+        policy,
+        [np.array(lengths)[shard] for shard in shards],
+        buffer_size=buffer_size,
+        seed=seed,
+        identities=shards,
+    )
+    even = world_size * -(-len(lengths) // world_size)
+    assert (result.samples, result.emitted) == (len(lengths), even)
+    assert (result.missing, result.duplicates) == (0, 0)
+    assert result.sampler_padding == even - len(lengths)
+    assert (result.dropped, result.undelivered) == (0, 0)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    shards=st.lists(lengths_lists, min_size=1, max_size=4).filter(any),
+    policy=st.sampled_from(POLICIES),
+    exhausted=st.sampled_from(["pad", "stop"]),
+)
+def test_the_reported_figures_are_consistent_with_the_costs_of_the_steps(
+    shards: list[list[int]], policy: Policy, exhausted: str
+) -> None:
+    result = simulate(policy, arrays(*shards), buffer_size=8, exhausted=exhausted)
+    assert result.costs.shape == (result.steps, len(shards))
+    assert result.emitted + result.missing == result.samples == sum(map(len, shards))
+    assert result.missing == result.dropped + result.undelivered
+    assert result.filler_steps == (result.costs == 0).sum()
+    if exhausted == "stop":
+        assert result.filler_steps == 0
+    else:
+        assert result.missing == 0
+    if result.steps:
+        assert (result.costs.max(axis=1) > 0).all()
+        real = result.tokens_per_step * result.steps
+        assert result.padding == pytest.approx(1 - real / result.costs.sum())
+        largest = result.costs.max(axis=1).sum()
+        assert result.efficiency == pytest.approx(real / (len(shards) * largest))
+        assert 1 <= result.imbalance <= len(shards) + 1e-9
+        assert result.samples_per_step * result.steps == pytest.approx(result.emitted)
+
+
+def test_figures_of_one_step_worked_out_by_hand() -> None:
+    # Padded to 2 x 10 and 2 x 4 tokens, of which 12 and 8 are real.
+    result = simulate(FixedBatch(2), arrays([10, 2], [4, 4]))
+    assert result.steps == 1
+    assert result.costs.tolist() == [[20.0, 8.0]]
+    assert result.padding == pytest.approx(1 - 20 / 28)
+    assert result.imbalance == pytest.approx(20 / 14)
+    assert result.efficiency == pytest.approx(20 / 40)
+    assert (result.samples_per_step, result.tokens_per_step) == (4, 20)
+
+
+def test_imbalance_weighs_steps_by_cost_and_its_percentile_does_not() -> None:
+    result = simulate(FixedBatch(1), arrays([300, 1], [300, 3]), buffer_size=2)
+    assert result.costs.tolist() == [[300, 300], [1, 3]]
+    assert result.imbalance == pytest.approx(303 / 302)
+    assert result.imbalance_p95 == pytest.approx(np.quantile([1.0, 1.5], 0.95))
+
+
+@pytest.mark.parametrize(("buffer_size", "delay"), [(1, 0), (2, 1), (4, 3)])
+def test_delay_counts_steps_from_entering_the_window(buffer_size: int, delay: int) -> None:
+    result = simulate(FixedBatch(1), arrays([1] * 8, [1] * 8), buffer_size=buffer_size)
+    assert result.steps == 8
+    assert result.max_delay_steps == delay
+
+
+def test_a_sample_sent_back_to_the_buffer_counts_its_delay_from_its_first_round() -> None:
+    policy = TokenBudget(8, max_steps_per_round=1)
+    # The long sample is a group of its own, and the fuller groups go first until it is overdue.
+    result = simulate(policy, arrays([8, *[1] * 63]), buffer_size=16)
+    assert result.max_delay_steps >= policy.max_wait
+    assert result.missing == 0
+
+
+def test_an_empty_rank_gets_fillers_that_cost_nothing() -> None:
+    result = simulate(TokenBudget(8), arrays([3] * 10, []), buffer_size=4)
+    assert result.filler_steps == result.steps
+    assert (result.costs[:, 1] == 0).all()
+    assert result.imbalance == pytest.approx(2)
+    assert (result.emitted, result.missing) == (10, 0)
+
+
+def test_stopping_with_an_empty_rank_delivers_nothing_and_says_so() -> None:
+    result = simulate(TokenBudget(8), arrays([3] * 4, []), exhausted="stop")
+    assert (result.steps, result.emitted) == (0, 0)
+    assert result.missing == result.undelivered == 4
+    assert (result.padding, result.imbalance, result.efficiency) == (0.0, 1.0, 0.0)
+
+
+def test_what_a_policy_drops_is_missing_and_counted() -> None:
+    result = simulate(FixedBatch(3, drop_last=True), arrays([1] * 7, [1] * 7))
+    assert (result.emitted, result.dropped, result.missing) == (12, 2, 2)
+
+
+def test_costs_are_measured_in_the_policys_cost_unless_another_is_given() -> None:
+    shards = arrays([10, 2], [4, 4])
+    tokens = simulate(FixedBatch(2, cost=TokenCost()), shards)
+    assert tokens.costs.tolist() == [[12.0, 8.0]]
+    assert tokens.efficiency == pytest.approx(20 / 24)
+    assert simulate(FixedBatch(2), shards, cost=TokenCost()).costs.tolist() == [[12.0, 8.0]]
+
+
+def test_useful_cost_is_that_of_each_sample_without_padding() -> None:
+    cost = TransformerCost(layers=1, hidden_size=8, heads=1, ffn_size=8)
+    result = simulate(FixedBatch(2), arrays([10, 2]), cost=cost)
+
+    def work(length: int) -> float:
+        return cost.per_token * length + cost.per_pair * length**2
+
+    assert result.costs == pytest.approx(np.array([[2 * work(10)]]))
+    assert result.efficiency == pytest.approx((work(10) + work(2)) / (2 * work(10)))
+
+
+def test_packed_groups_have_no_padding() -> None:
+    result = simulate(FixedBatch(2, packed=True), arrays([10, 2], [4, 4]))
+    assert result.costs.tolist() == [[12.0, 8.0]]
+    assert result.padding == 0
+
+
+def test_one_rank_in_arrival_order_sees_its_shard_in_order() -> None:
+    lengths = np.random.default_rng(0).integers(1, 100, 50)
+    result = simulate(FixedBatch(1), [lengths], buffer_size=7)
+    assert result.costs[:, 0].tolist() == lengths.tolist()
+
+
+def test_equal_arguments_give_equal_results_and_the_seed_changes_the_order() -> None:
+    lengths = np.random.default_rng(1).integers(1, 64, (2, 200))
+    first, again, other = (
+        simulate(TokenBudget(64), list(lengths), buffer_size=50, seed=seed) for seed in (5, 5, 6)
+    )
+    assert untimed(first) == untimed(again)
+    assert (first.costs == again.costs).all()
+    assert (first.costs != other.costs).any()
+
+
+def test_time_and_message_size_are_those_of_the_run() -> None:
+    result = simulate(TokenBudget(64), arrays([5] * 100, [5] * 100), buffer_size=50)
+    assert 0 < result.plan_us_per_sample < result.round_us_per_sample
+    assert result.message_bytes_per_round > 0
+
+
+def test_progress_rises_to_the_number_of_samples() -> None:
+    seen: list[tuple[int, int]] = []
+    simulate(
+        FixedBatch(1),
+        arrays([1] * 5, [1] * 5),
+        buffer_size=1,
+        progress=lambda done, total: seen.append((done, total)),
+    )
+    assert [total for _, total in seen] == [10] * len(seen)
+    done = [done for done, _ in seen]
+    assert done == sorted(done)
+    assert done[-1] == 10
+
+
+def test_a_sample_over_the_budget_is_refused_before_the_run() -> None:
+    with pytest.raises(SampleError, match=r"sample 1 of rank 1 has 65 tokens.*max_tokens=64"):
+        simulate(TokenBudget(64), arrays([1, 2], [3, 65]))
+    assert simulate(TokenBudget(64, hard_cap=False), arrays([1, 2], [3, 65])).missing == 0
+
+
+@pytest.mark.parametrize("shards", [[], [[]], [[], []]])
+def test_no_samples_at_all_is_refused(shards: list[list[int]]) -> None:
+    with pytest.raises(ConfigurationError, match="no samples"):
+        simulate(FixedBatch(1), arrays(*shards))
+
+
+def test_identities_that_do_not_match_the_lengths_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match="identities"):
+        simulate(FixedBatch(1), arrays([1, 2]), identities=arrays([0]))
+
+
+def test_lengths_that_are_not_positive_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match="rank 1 has a length of 0"):
+        simulate(FixedBatch(1), arrays([1], [0]))

@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evenstep.errors import ConfigurationError
+from evenstep.tools.tune import StepTime, Window, measure
+
+steps = st.lists(
+    st.builds(
+        StepTime,
+        st.floats(0.001, 100),
+        st.integers(1, 1000),
+        st.integers(1, 1000),
+        st.just(2000),
+    ),
+    min_size=1,
+    max_size=60,
+)
+
+
+@given(steps)
+def test_throughput_is_all_samples_over_all_seconds(given: list[StepTime]) -> None:
+    found = measure(given)
+    assert found.samples == sum(step.samples for step in given)
+    assert found.throughput == pytest.approx(found.samples / sum(step.seconds for step in given))
+    assert found.tokens_per_second * found.seconds == pytest.approx(found.tokens)
+    assert found.padding == pytest.approx(1 - found.tokens / (2000 * len(given)))
+    assert (found.standard_error is None) == (len(given) < 8)
+
+
+def test_steady_steps_have_no_error_however_unequal_they_are() -> None:
+    # Ten samples a second in each of them.
+    found = measure([StepTime(n / 10, n, n, n) for n in range(1, 41)])
+    assert found.standard_error == pytest.approx(0, abs=1e-9)
+    assert found.step_variation > 0.5
+
+
+@pytest.mark.parametrize("correlated", [False, True])
+def test_the_standard_error_is_the_spread_of_repeated_measurements(correlated: bool) -> None:
+    generator = np.random.default_rng(0)
+
+    def steps() -> list[StepTime]:
+        noise = generator.gamma(20, 1 / 20, 200)
+        if correlated:  # times of ten steps in a row are alike
+            noise = np.repeat(noise[::10], 10)
+        samples = generator.integers(50, 150, 200)
+        return [StepTime(float(n) * s / 100, int(s), 1, 1) for n, s in zip(noise, samples)]
+
+    runs = [measure(steps()) for _ in range(400)]
+    spread = np.std([run.throughput for run in runs])
+    told = np.sqrt(np.mean([run.standard_error**2 for run in runs]))  # type: ignore[operator]
+    assert told == pytest.approx(spread, rel=0.15)
+
+
+def test_steps_that_took_no_time_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match="2 steps in 0"):
+        measure([StepTime(0.0, 1, 1, 1)] * 2)
+
+
+@given(steps, st.integers(0, 10), st.integers(1, 20))
+def test_a_window_of_steps_has_as_many_as_asked_for_after_warm_up(
+    given: list[StepTime], warmup: int, wanted: int
+) -> None:
+    cut, closed = Window(warmup=warmup, steps=wanted).cut(given)
+    assert list(cut) == given[warmup : warmup + wanted]
+    assert closed == (len(given) >= warmup + wanted)
+
+
+@given(steps, st.integers(0, 10), st.floats(0.01, 200))
+def test_a_window_of_seconds_ends_with_the_first_step_that_fills_it(
+    given: list[StepTime], warmup: int, seconds: float
+) -> None:
+    window = Window(warmup=warmup, seconds=seconds)
+    cut, closed = window.cut(given)
+    assert list(cut) == given[warmup : warmup + len(cut)]
+    passed = [0.0, *np.cumsum([step.seconds for step in cut])]
+    assert closed == (passed[-1] >= seconds)
+    assert all(p < seconds for p in passed[:-1])
+    assert closed or len(cut) == max(len(given) - warmup, 0)
+    done, total = window.progress(given)
+    assert not closed or done >= total - 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"warmup": -1}, "warmup=-1"),
+        ({"steps": 0}, "steps=0"),
+        ({"seconds": 0.0}, "seconds=0"),
+        ({"seconds": float("nan")}, "seconds=nan"),
+    ],
+)
+def test_a_window_of_nothing_is_refused(options: dict[str, float], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        Window(**options)  # type: ignore[arg-type]
