@@ -6,13 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from evenstep.arrays import Int64Array
 from evenstep.cost import Cost, GroupShapes, PaddedTokenCost
 from evenstep.plan import FixedBatch, Groups, Policy, Window
 from evenstep.tools.simulate import SimulationResult
-
-Int64Array = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,13 +5,11 @@ from __future__ import annotations
 import time
 
 import numpy as np
-import numpy.typing as npt
 
+from evenstep.arrays import Int64Array
 from evenstep.cost import PaddedTokenCost
 from evenstep.plan import Lengths, Policy, Window
 from evenstep.plan.policies.by_name import POLICIES, PolicyOptions
-
-Int64Array = npt.NDArray[np.int64]
 
 
 def build(name: str, *, max_tokens: int, longest: int, lengths: Int64Array) -> Policy:

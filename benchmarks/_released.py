@@ -26,12 +26,10 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
+from evenstep.arrays import Int64Array
 from evenstep.plan import Groups
-
-Int64Array = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)

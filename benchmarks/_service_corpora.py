@@ -9,17 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from evenstep.arrays import Int64Array
 from evenstep.cost import GroupShapes, TransformerCost
-from evenstep.plan.groups.groups import generator
 from evenstep.plan.packing import cut_long
+from evenstep.plan.rng import generator
 from evenstep.strategy.mixture import Mixture
 from evenstep.strategy.sample_table import SampleTable
 from evenstep.tools.simulate import sample_lengths
 from evenstep.tools.simulate.lengths import open_parquet
 
-Int64Array = npt.NDArray[np.int64]
 Columns = Mapping[str, Int64Array]
 
 DRAWN = 1 << 16

@@ -12,15 +12,15 @@ import numpy.typing as npt
 from _report import progress
 
 from evenstep.context_parallel.latency import AttentionLatency
-from evenstep.plan.packing.document_cost import Workload
+from evenstep.plan.packing.document_cost import DocumentCost
 from evenstep.plan.packing.options import PackingOptions, SteadyOptions
 from evenstep.plan.packing.outliers import auto_thresholds
 from evenstep.plan.packing.step_plan import plan_iteration
 from evenstep.plan.sharding.kernel_latency import KernelLatency, TileLatency
 from evenstep.tools.simulate import DISTRIBUTIONS, sample_lengths
-from evenstep.tools.simulate.cluster_assumptions import MODELS, TABLE_1, Cluster, Setting
+from evenstep.tools.simulate.cluster_assumptions import MODELS, TABLE_1, Cluster, ClusterAssumptions
 from evenstep.tools.simulate.packing_run import (
-    Arrivals,
+    ArrivingDocuments,
     Trained,
     run_fixed_length,
     run_original,
@@ -55,11 +55,11 @@ class Bench:
         copies = np.where(drawn > LONG, self.long_copies, 1)
         return np.random.default_rng(seed).permutation(drawn.repeat(copies))
 
-    def streams(self, setting: Setting) -> list[Arrivals]:
+    def streams(self, setting: ClusterAssumptions) -> list[ArrivingDocuments]:
         tokens = (self.batches + 1) * setting.micro_batches * setting.context
         count = int(tokens / DISTRIBUTIONS[LENGTHS].mean)
         return [
-            Arrivals.of(
+            ArrivingDocuments.of(
                 self.lengths(count, seed),
                 context=setting.context,
                 micro_batches=setting.micro_batches,
@@ -67,12 +67,14 @@ class Bench:
             for seed in self.seeds
         ]
 
-    def packed(self, setting: Setting, workload: Workload, method: str) -> list[MicroBatches]:
+    def packed(
+        self, setting: ClusterAssumptions, workload: DocumentCost, method: str
+    ) -> list[MicroBatches]:
         """Of each stream."""
         made = [self.trained(stream, workload, method) for stream in self.streams(setting)]
         return [MicroBatches.of(trained, setting.micro_batches) for trained in made]
 
-    def trained(self, stream: Arrivals, workload: Workload, method: str) -> Trained:
+    def trained(self, stream: ArrivingDocuments, workload: DocumentCost, method: str) -> Trained:
         if method == "original":
             return run_original(stream, end="carry")
         if method == "fixed":
@@ -230,7 +232,9 @@ def measure(bench: Bench) -> dict[str, Any]:
             figure_14[str(window)] = bench.job(StepModel.of(setting))
     figure_15: dict[str, Any] = {}
     for window, tensor in ((64, 4), (128, 8)):
-        setting = Setting(model=MODELS["7B"], context=1024 * window, tensor=tensor, context_ranks=4)
+        setting = ClusterAssumptions(
+            model=MODELS["7B"], context=1024 * window, tensor=tensor, context_ranks=4
+        )
         model = StepModel.of(setting)
         result = bench.layer(model)
         for name, predictor in (

@@ -30,13 +30,11 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
-import numpy.typing as npt
 from _report import Spread, parser, print_json, progress
 
+from evenstep.arrays import Int64Array
 from evenstep.plan.partition.best_fit import best_fit_decreasing, place_compiled
 from evenstep.tools.report import text_table
-
-Int64Array = npt.NDArray[np.int64]
 
 CAPS = (131_072, 8_192)
 LONGEST = 131_072

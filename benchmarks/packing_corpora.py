@@ -16,16 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from _report import machine, parser, print_json, progress
 from odb_tables import markdown
 
-from evenstep.plan.groups.groups import generator
-from evenstep.plan.packing import Workload
+from evenstep.arrays import Int64Array
+from evenstep.plan.packing import DocumentCost
+from evenstep.plan.rng import generator
 from evenstep.tools.simulate.lengths import load_lengths
 from evenstep_demos.packing.compare import Packed, compare
-
-Int64Array = npt.NDArray[np.int64]
 
 KINDS = {
     "code_repos": "source code and documentation files of four public repositories",
@@ -135,7 +133,7 @@ def measure(
                 context=context,
                 micro_batches=micro_batches,
                 queues=QUEUES,
-                workload=Workload(linear=linear),
+                workload=DocumentCost(linear=linear),
             )
         )
     return {same[0].name: figures(same) for same in zip(*streams)}

@@ -26,13 +26,12 @@ from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from _report import Spread, parser, print_json, progress
 
+from evenstep.arrays import Int64Array
 from evenstep.plan.partition import bins_needed, lower_bound, partition
 from evenstep.tools.report import text_table
 
-Int64Array = npt.NDArray[np.int64]
 Divide = Callable[[Int64Array, int], Sequence[int]]
 """Weights and bins -> load of each bin."""
 

@@ -31,19 +31,17 @@ from typing import Any
 
 import _released
 import numpy as np
-import numpy.typing as npt
 import torch
 from _epoch import Epoch, beforehand, in_order
 from _imbalance_plot import plot
 from _policies import PlanningCase, build
 from _report import PEER, Spread, parser, print_json, progress, require_peer
 
+from evenstep.arrays import Int64Array
 from evenstep.plan import FixedBatch
 from evenstep.plan.policies.by_name import POLICIES
 from evenstep.tools.report import text_table
 from evenstep.tools.simulate import DISTRIBUTIONS, deal, load_lengths, sample_lengths, simulate
-
-Int64Array = npt.NDArray[np.int64]
 
 BUFFER = 1024
 SAMPLES = {8: 12_000, 64: 4_096, 512: 2_048}  # per rank, of a distribution

@@ -27,7 +27,7 @@ from torch.utils.data import Dataset
 
 import evenstep.service as es
 from evenstep.service.handles import LocalHandle
-from evenstep.service.loader_pool import Loaders
+from evenstep.service.loader_pool import LoaderPool
 from evenstep.service.sample_measure import SUPERVISED
 from evenstep.service.source_buffer import Ahead
 from evenstep.strategy import DGraph, LoaderWork, LoadingPlan
@@ -140,12 +140,12 @@ def job_of(method: str, unit: str, options: argparse.Namespace) -> es.Job:
 
 def measured(method: str, unit: str, options: argparse.Namespace) -> dict[str, Any]:
     job = job_of(method, unit, options)
-    layout = es.Layout.deal(job.names, LOADERS)
+    layout = es.SourceLayout.deal(job.names, LOADERS)
     simulated = [
         Buffers(job, [share.source for share in shares], options.seed) for shares in layout.shares
     ]
     handles = [LocalHandle(each) for each in simulated]
-    planner = es.Planner(job, Loaders(layout, handles, columns=job.columns))
+    planner = es.Planner(job, LoaderPool(layout, handles, columns=job.columns))
     times, cpu, pickled, to_loaders, to_client = [], [], [], [], []
     imbalance, before = [], []
     for step in range(WARM_UP + options.repeats):

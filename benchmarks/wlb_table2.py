@@ -21,16 +21,16 @@ from _wlb_text import CUT, HEAD, WHOLE
 from odb_tables import markdown
 
 from evenstep.plan.packing import (
+    DocumentCost,
     PackingOptions,
     SteadyOptions,
-    Workload,
     auto_thresholds,
     plan_iteration,
 )
 from evenstep.tools.simulate import DISTRIBUTIONS, sample_lengths
 from evenstep.tools.simulate.packing_result import PackingResult, makespan_ratio, measure
 from evenstep.tools.simulate.packing_run import (
-    Arrivals,
+    ArrivingDocuments,
     Trained,
     run_exact,
     run_fixed_length,
@@ -59,7 +59,7 @@ HEADER += ["tokens cv", "plan ms: paper", "ours"]
 
 FEW = "the solver's batches"
 
-Run = Callable[[Arrivals], Trained]
+Run = Callable[[ArrivingDocuments], Trained]
 
 
 @dataclass(frozen=True)
@@ -126,9 +126,9 @@ class Bench:
     micro_batches: int
     batches: int
     seeds: Sequence[int]
-    workload: Workload
+    workload: DocumentCost
 
-    def streams(self, whole: bool, batches: int | None = None) -> list[Arrivals]:
+    def streams(self, whole: bool, batches: int | None = None) -> list[ArrivingDocuments]:
         tokens = (batches or self.batches) * self.micro_batches * CONTEXT
         # So many documents that there is a global batch more, give or take one.
         count = int((tokens + self.micro_batches * CONTEXT) / DISTRIBUTIONS[LENGTHS].mean)
@@ -136,11 +136,15 @@ class Bench:
             self.shorten(sample_lengths(LENGTHS, count, seed), tokens, whole) for seed in self.seeds
         ]
 
-    def shorten(self, lengths: npt.NDArray[np.int64], tokens: int, whole: bool) -> Arrivals:
+    def shorten(
+        self, lengths: npt.NDArray[np.int64], tokens: int, whole: bool
+    ) -> ArrivingDocuments:
         kept = lengths[lengths.cumsum() - lengths < tokens]
-        return Arrivals.of(kept, context=CONTEXT, micro_batches=self.micro_batches, whole=whole)
+        return ArrivingDocuments.of(
+            kept, context=CONTEXT, micro_batches=self.micro_batches, whole=whole
+        )
 
-    def row(self, method: str, setting: str, run: Run, streams: Sequence[Arrivals]) -> Row:
+    def row(self, method: str, setting: str, run: Run, streams: Sequence[ArrivingDocuments]) -> Row:
         progress(f"{self.micro_batches} micro-batches, {method} {setting}")
         trained = [run(stream) for stream in streams]
         results = [measure(s, t, self.workload) for s, t in zip(streams, trained)]
@@ -159,7 +163,7 @@ class Bench:
             workload=self.workload,
         )
 
-    def planners(self, streams: Sequence[Arrivals]) -> list[Row]:
+    def planners(self, streams: Sequence[ArrivingDocuments]) -> list[Row]:
         rows = []
         for queues in (1, 2, 3):
             options = self.options(queues)
@@ -185,13 +189,13 @@ class Bench:
         return [replace(row, printed=PAPER.get((row.method, row.setting))) for row in rows]
 
     def fixed_length(self, batches: int) -> tuple[str, str, Run]:
-        def run(stream: Arrivals) -> Trained:
+        def run(stream: ArrivingDocuments) -> Trained:
             return run_fixed_length(stream, batches, workload=self.workload, end="carry")
 
         return "fixed-length greedy", plural(batches, "global batch", "global batches"), run
 
     def solver(self, name: str, cap: int, batches: int, limit: float) -> tuple[str, str, Run]:
-        def run(stream: Arrivals) -> Trained:
+        def run(stream: ArrivingDocuments) -> Trained:
             return run_exact(
                 stream,
                 batches,
@@ -227,7 +231,7 @@ def main() -> None:
     arguments.add_argument("--linear", type=int, default=24_576, help="work per token")
     options = arguments.parse_args()
     seeds = range(options.seed, options.seed + options.repeats)
-    workload = Workload(linear=options.linear)
+    workload = DocumentCost(linear=options.linear)
 
     def bench(micro_batches: int, batches: int) -> Bench:
         return Bench(micro_batches=micro_batches, batches=batches, seeds=seeds, workload=workload)

@@ -1,31 +1,84 @@
-"""Planning is pure: no torch, no ray, no clock, no I/O, no numbers but seeded ones."""
+"""The rooms of the house: who may import whom, what stays pure, and no name twice."""
 
 from __future__ import annotations
 
 import ast
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
 
-import evenstep.plan
+import evenstep
 
-PLAN = Path(evenstep.plan.__file__).parent
-PACKAGE = PLAN.parent
-# What planning and costs know nothing of.
-ABOVE = ("buffer", "messages", "protocol", "settled", "totals")
-# What knows of meshes and strategies, above planning: by folder, what else it may import.
-STRATEGIES = {"topology": ("topology",), "graph": ("graph", "topology")}
+PACKAGE = Path(evenstep.__file__).parent
+SOURCE = PACKAGE.parent
+
+# What every file may import.
+GROUND = ("arrays", "errors")
+# Each room and module, and what it may import besides itself and the ground, from the bottom up.
+# Imports point one way: a name may only list what stands above it in this table.
+ALLOWED: dict[str, tuple[str, ...]] = {
+    "arrays": (),
+    "errors": (),
+    "version": (),
+    "files": (),
+    "cost": (),
+    "plan": ("cost"),
+    "protocol": ("cost", "plan"),
+    "strategy": ("cost", "plan"),
+    "batch": ("cost", "plan", "protocol"),
+    "data": ("batch", "files", "plan"),
+    "context_parallel": ("batch", "files", "plan"),
+    "loader": ("batch", "context_parallel", "data", "plan", "protocol"),
+    "service": ("batch", "context_parallel", "data", "plan", "strategy"),
+    "testing": ("batch", "loader"),
+    "tools": (
+        "batch",
+        "context_parallel",
+        "cost",
+        "files",
+        "loader",
+        "plan",
+        "protocol",
+        "strategy",
+        "version",
+    ),
+    "cli": (
+        "context_parallel",
+        "cost",
+        "data",
+        "plan",
+        "service",
+        "strategy",
+        "tools",
+        "version",
+    ),
+    "__main__": ("cli",),
+    "evenstep_demos": (
+        "evenstep",
+        "batch",
+        "cli",
+        "context_parallel",
+        "cost",
+        "plan",
+        "service",
+        "strategy",
+        "tools",
+    ),
+}
+ROOMS = [name for name in ALLOWED if (PACKAGE / name).is_dir()]
+PURE_ROOMS = ("plan", "protocol", "strategy")
+
+FILES = [p for p in sorted(SOURCE.glob("evenstep*/**/*.py")) if p != PACKAGE / "__init__.py"]
 PURE = [
-    *sorted(PLAN.rglob("*.py")),
-    *(path for folder in STRATEGIES for path in sorted((PACKAGE / folder).rglob("*.py"))),
-    *(PACKAGE / f"{name}.py" for name in ("cost", "errors", *ABOVE)),
+    PACKAGE / "cost.py",
+    PACKAGE / "errors.py",
+    *(path for room in PURE_ROOMS for path in sorted((PACKAGE / room).rglob("*.py"))),
 ]
-by_file = pytest.mark.parametrize("path", PURE, ids=lambda p: p.relative_to(PACKAGE).as_posix())
-
 IMPURE = {
     "asyncio",
     "datetime",
@@ -44,7 +97,16 @@ IMPURE = {
     "torch",
     "uuid",
 }
-BELOW = {f"evenstep.{name}" for name in ("cost", "errors", "plan", *ABOVE)}
+HEAVY = ("torch", "ray", "scipy", "numba", "rich", "typer", "pyarrow", "matplotlib", "transformers")
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(SOURCE).as_posix()
+
+
+def room_of(path: Path) -> str:
+    top, *inner = path.relative_to(SOURCE).parts
+    return top if top != "evenstep" else inner[0].removesuffix(".py")
 
 
 def imported_modules(tree: ast.AST) -> Iterator[str]:
@@ -56,37 +118,76 @@ def imported_modules(tree: ast.AST) -> Iterator[str]:
             yield node.module or ""
 
 
+def rooms_imported(path: Path) -> set[str]:
+    modules = [module.split(".") for module in imported_modules(ast.parse(path.read_text()))]
+    own = {(m[1] if len(m) > 1 else m[0]) for m in modules if m[0] == "evenstep"}
+    return own | {m[0] for m in modules if m[0] == "evenstep_demos"}
+
+
+by_file = pytest.mark.parametrize("path", FILES, ids=name_of)
+by_pure_file = pytest.mark.parametrize("path", PURE, ids=name_of)
+by_room = pytest.mark.parametrize("room", ROOMS)
+
+
+def test_the_table_has_every_room_and_points_one_way() -> None:
+    assert {room_of(path) for path in FILES} == set(ALLOWED)
+    order = list(ALLOWED)
+    for room, lower in ALLOWED.items():
+        assert all(low == "evenstep" or order.index(low) < order.index(room) for low in lower)
+
+
 @by_file
+def test_a_room_imports_only_what_the_table_allows(path: Path) -> None:
+    room = room_of(path)
+    assert rooms_imported(path) <= {room, *GROUND, *ALLOWED[room]}
+
+
+def test_the_table_allows_nothing_that_no_file_imports() -> None:
+    used = defaultdict(set)
+    for path in FILES:
+        used[room_of(path)] |= rooms_imported(path)
+    unused = {room: set(lower) - used[room] for room, lower in ALLOWED.items()}
+    assert not {room: lower for room, lower in unused.items() if lower}
+
+
+@by_room
+def test_files_and_folders_of_a_room_import_each_other_in_one_direction(room: str) -> None:
+    needs: dict[str, set[str]] = {}
+    for path in (PACKAGE / room).rglob("*.py"):
+        own = ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
+        if own.endswith("__init__"):
+            continue
+        # Names for annotations alone are imported below `if TYPE_CHECKING`, and do not run.
+        ran = ast.Module([n for n in ast.parse(path.read_text()).body if not isinstance(n, ast.If)])
+        modules = {m.removeprefix("evenstep.") for m in imported_modules(ran)}
+        needs[own] = {m for m in modules if m.startswith(f"{room}.") and m != own}
+    list(TopologicalSorter(needs).static_order())  # raises CycleError
+
+
+@by_room
+def test_a_room_says_in_its_docstring_what_is_in_it(room: str) -> None:
+    text = ast.get_docstring(ast.parse((PACKAGE / room / "__init__.py").read_text())) or ""
+    folders = [p.name for p in (PACKAGE / room).iterdir() if (p / "__init__.py").exists()]
+    assert len(text.splitlines()) >= 3
+    assert not [name for name in folders if f"{name}/" not in text], "folders the map leaves out"
+
+
+def test_no_public_class_has_the_name_of_another() -> None:
+    homes: dict[str, list[str]] = defaultdict(list)
+    for path in FILES:
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes[node.name].append(name_of(path))
+    assert not {name: paths for name, paths in homes.items() if len(paths) > 1}
+
+
+@by_pure_file
 def test_no_pure_file_imports_a_clock_an_accelerator_or_the_outside_world(path: Path) -> None:
     modules = set(imported_modules(ast.parse(path.read_text())))
     assert not {module.split(".")[0] for module in modules} & IMPURE
 
 
-@by_file
-def test_imports_point_down_only(path: Path) -> None:
-    own = {m for m in imported_modules(ast.parse(path.read_text())) if m.startswith("evenstep")}
-    folder = path.relative_to(PACKAGE).parts[0]
-    below = BELOW | {f"evenstep.{name}" for name in STRATEGIES.get(folder, ())}
-    assert all(any(m == low or m.startswith(f"{low}.") for low in below) for m in own), own
-    if path.is_relative_to(PLAN) or path.name == "cost.py":
-        assert not any(m.startswith(tuple(f"evenstep.{name}" for name in ABOVE)) for m in own)
-
-
-def test_files_and_rooms_of_plan_import_each_other_in_one_direction() -> None:
-    needs: dict[str, set[str]] = {}
-    for path in PLAN.rglob("*.py"):
-        own = path.relative_to(PLAN).parts[0].removesuffix(".py")
-        # Only what runs: names for annotations alone are imported below `if TYPE_CHECKING`.
-        ran = ast.Module([n for n in ast.parse(path.read_text()).body if not isinstance(n, ast.If)])
-        modules = [m.split(".") for m in imported_modules(ran)]
-        if own != "__init__":
-            rooms = {m[2] for m in modules if m[:2] == ["evenstep", "plan"]}
-            needs.setdefault(own, set()).update(rooms - {own})
-    assert needs["even"] >= {"groups", "policy"}
-    list(TopologicalSorter(needs).static_order())  # raises CycleError
-
-
-@by_file
+@by_pure_file
 def test_no_pure_file_opens_prints_or_draws_unseeded_numbers(path: Path) -> None:
     seeded = {"Generator", "PCG64", "SeedSequence"}
     for node in ast.walk(ast.parse(path.read_text())):
@@ -100,22 +201,9 @@ def test_no_pure_file_opens_prints_or_draws_unseeded_numbers(path: Path) -> None
             assert node.attr in seeded, f"np.random.{node.attr} draws from hidden state"
 
 
-HEAVY = ("torch", "ray", "scipy", "numba", "rich", "typer", "pyarrow", "matplotlib", "transformers")
-
-
-@pytest.mark.parametrize(
-    "modules",
-    [
-        "evenstep.plan",
-        "evenstep.cost",
-        "evenstep.errors",
-        "evenstep.protocol",
-        "evenstep.strategy.mesh",
-        "evenstep.strategy",
-    ],
-)
-def test_planning_loads_numpy_and_nothing_heavy(modules: str) -> None:
-    script = f"import sys, {modules}; print(*[m for m in {HEAVY} if m in sys.modules])"
+@pytest.mark.parametrize("module", ["cost", "errors", *PURE_ROOMS])
+def test_planning_loads_numpy_and_nothing_heavy(module: str) -> None:
+    script = f"import sys, evenstep.{module}; print(*[m for m in {HEAVY} if m in sys.modules])"
     loaded = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )

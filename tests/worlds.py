@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 
 from evenstep.plan import Even, FixedBatch, Groups, Plan, Policy, Proposal, TokenBudget
 from evenstep.plan.epoch.stream import Progress
-from evenstep.plan.groups.groups import generator
 from evenstep.plan.packing.workload_packing import WorkloadPacking
 from evenstep.plan.policies.pool_sort import SHUFFLES, PoolSort
 from evenstep.plan.policies.sequence_packing import SequencePacking
+from evenstep.plan.rng import generator
 from evenstep.protocol import RankProtocol
 from evenstep.protocol.planned_step import PlannedStep
 from evenstep.protocol.window_buffer import RoundStart

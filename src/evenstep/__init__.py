@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from evenstep.loader import read_states as read_states
     from evenstep.loader import wrap as wrap
     from evenstep.plan import BucketedMaxTokens as BucketedMaxTokens
+    from evenstep.plan import DocumentCost as DocumentCost
     from evenstep.plan import Even as Even
     from evenstep.plan import FixedBatch as FixedBatch
     from evenstep.plan import LengthGrouped as LengthGrouped
@@ -53,7 +54,6 @@ if TYPE_CHECKING:
     from evenstep.plan import SequencePacking as SequencePacking
     from evenstep.plan import Sorted as Sorted
     from evenstep.plan import TokenBudget as TokenBudget
-    from evenstep.plan import Workload as Workload
     from evenstep.plan import WorkloadPacking as WorkloadPacking
     from evenstep.plan import auto_thresholds as auto_thresholds
     from evenstep.tools.profile import load_calibration as load_calibration
@@ -107,7 +107,7 @@ _HOMES = {
         "SequencePacking",
         "Sorted",
         "TokenBudget",
-        "Workload",
+        "DocumentCost",
         "WorkloadPacking",
         "auto_thresholds",
     ),

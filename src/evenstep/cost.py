@@ -18,6 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from evenstep.arrays import Float64Array, Int64Array
 from evenstep.errors import ConfigurationError
 
 __all__ = [
@@ -30,9 +31,6 @@ __all__ = [
     "TransformerCost",
     "fit",
 ]
-
-Int64Array = npt.NDArray[np.int64]
-Float64Array = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)

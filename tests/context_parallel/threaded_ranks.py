@@ -18,7 +18,7 @@ CPU = torch.device("cpu")
 
 
 class ThreadExchange:
-    """See `evenstep.context_parallel.collectives.Exchange`."""
+    """See `evenstep.context_parallel.collectives.Collectives`."""
 
     def __init__(self, rank: int, board: list[Any], barrier: threading.Barrier) -> None:
         self.rank, self.ranks = rank, len(board)

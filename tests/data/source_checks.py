@@ -7,10 +7,10 @@ import json
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from evenstep.data import Item, Source, SourceReader
+from evenstep.data import Source, SourceReader, StoredSample
 
 
-def take(reader: SourceReader, count: int, position: int = 0, **options: Any) -> list[Item]:
+def take(reader: SourceReader, count: int, position: int = 0, **options: Any) -> list[StoredSample]:
     return list(itertools.islice(reader.read(position, **options), count))
 
 
@@ -20,7 +20,7 @@ def check_order_and_seeking(
     *,
     seeks: Iterable[int] | None = None,
     alike: bool = True,
-) -> list[Item]:
+) -> list[StoredSample]:
     """Two passes and a bit: each has every sample once; `order` says what is read; a new reader
     that seeks any position reads what the first one read there.
 

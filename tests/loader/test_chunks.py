@@ -14,7 +14,7 @@ from documents import Documents
 from evenstep import TokenBudget
 from evenstep.batch import Measure
 from evenstep.errors import SampleError
-from evenstep.loader.transport.shared_memory import Packed, Reader
+from evenstep.loader.transport.shared_memory import PackedObject, Reader
 from evenstep.loader.workers.chunks import Chunk, ChunkCollate, IndexedDataset, Origin, Raw, Request
 from evenstep.loader.workers.iterable import ChunkedIterable
 
@@ -122,7 +122,9 @@ def collate(*, packed: bool = False, skips: bool = False, max_tokens: int = 512)
 
 
 def samples_of(chunk: Chunk) -> list[Any]:
-    return Reader().unpack(chunk.payload) if isinstance(chunk.payload, Packed) else chunk.payload
+    return (
+        Reader().unpack(chunk.payload) if isinstance(chunk.payload, PackedObject) else chunk.payload
+    )
 
 
 @pytest.mark.parametrize("packed", [False, True])
@@ -131,7 +133,7 @@ def test_a_chunk_is_measured_and_whole(packed: bool) -> None:
     documents = Documents(9, prompts=True)
     worker = collate(packed=packed)
     chunk = worker(prepare(documents, indices))
-    assert isinstance(chunk.payload, Packed) == packed
+    assert isinstance(chunk.payload, PackedObject) == packed
     assert chunk.columns.dtype == np.int64
     assert (chunk.size, chunk.places.tolist(), chunk.bad) == (3, [0, 1, 2], ())
     samples = samples_of(chunk)

@@ -10,10 +10,10 @@ import pytest
 
 from evenstep.errors import EvenstepError, LoaderDiedError, PeerError, SampleError
 from evenstep.loader.batcher.pipeline import End
-from evenstep.loader.batcher.ports import Failure
+from evenstep.loader.batcher.ports import BatcherFailure
 from evenstep.loader.batcher.spec import EpochSpec
 from evenstep.loader.iterator import StepIterator
-from evenstep.loader.transport.rank_exchange import Exchange, LocalExchange, Session
+from evenstep.loader.transport.rank_exchange import LocalExchange, RankExchange, Session
 from evenstep.protocol.wire import abort_message
 
 
@@ -51,7 +51,7 @@ class Batcher:
         self.calls.append("close")
 
 
-class Recording(Exchange):
+class Recording(RankExchange):
     """Serves no session, and remembers the last."""
 
     def begin(self, session: Session) -> None:
@@ -59,7 +59,7 @@ class Recording(Exchange):
 
 
 def iterator_over(
-    batcher: Any, exchange: Exchange, *, keep: bool = False, told: list[Any] | None = None
+    batcher: Any, exchange: RankExchange, *, keep: bool = False, told: list[Any] | None = None
 ) -> StepIterator:
     """
     Args:
@@ -133,7 +133,7 @@ def test_the_other_ranks_are_told_of_a_batcher_that_died(recording: Recording) -
 def test_a_failure_that_the_batcher_has_told_itself_is_not_told_again(
     recording: Recording,
 ) -> None:
-    steps = iterator_over(Batcher(Failure(SampleError("sample 3"), "")), recording)
+    steps = iterator_over(Batcher(BatcherFailure(SampleError("sample 3"), "")), recording)
     with pytest.raises(SampleError, match="sample 3"):
         next(steps)
     assert recording.session.message(0) == b""
@@ -153,7 +153,9 @@ def test_a_pass_does_not_end_before_all_ranks_are_through(recording: Recording) 
 def test_a_dead_peer_is_what_is_raised_whatever_the_batcher_makes_of_it(
     recording: Recording,
 ) -> None:
-    steps = iterator_over(Batcher(Failure(PeerError("rank 1 left epoch 3 early"), "")), recording)
+    steps = iterator_over(
+        Batcher(BatcherFailure(PeerError("rank 1 left epoch 3 early"), "")), recording
+    )
     recording.failure = PeerError("rank 1 (process 7) died")
     with pytest.raises(PeerError, match="process 7"):
         next(steps)

@@ -13,13 +13,13 @@ from torch.utils.data import DistributedSampler
 
 from evenstep.errors import MismatchError
 from evenstep.loader.resume.sample_order import (
-    Sampled,
-    Share,
-    Witness,
+    EpochShare,
+    OrderChecksum,
+    SamplerOrder,
     deal,
     epoch_order,
+    remaining_indices,
     sampler_order,
-    walk,
 )
 from evenstep.plan.epoch.remaining import Remaining
 from evenstep.plan.epoch.stream import Progress, Stream
@@ -28,8 +28,8 @@ WORLDS = (1, 2, 3, 8)
 COUNTS = (0, 1, 2, 7, 8, 9, 100)
 
 
-def everything(share: Share) -> list[Any]:
-    return [index for _, index in walk(share, Remaining.everything(), Witness())]
+def everything(share: EpochShare) -> list[Any]:
+    return [index for _, index in remaining_indices(share, Remaining.everything(), OrderChecksum())]
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
@@ -112,7 +112,7 @@ class UnsizedSampler(Sampler):
     [(SizedSampler(["a", "b"]), 2), (Sampler(["a", "b"]), None), (UnsizedSampler(["a"]), None)],
 )
 def test_a_samplers_share_is_what_it_yields(sampler: Sampler, size: int | None) -> None:
-    share = Sampled(sampler)
+    share = SamplerOrder(sampler)
     assert share.size == size
     assert everything(share) == everything(share) == sampler.names
 
@@ -120,9 +120,9 @@ def test_a_samplers_share_is_what_it_yields(sampler: Sampler, size: int | None) 
 NAMES: list[Any] = [(f"shard {n % 3}", n) for n in range(40)]
 
 
-def share_of(kind: str, names: list[Any]) -> Share:
+def share_of(kind: str, names: list[Any]) -> EpochShare:
     if kind == "sampler":
-        return Sampled(SizedSampler(names))
+        return SamplerOrder(SizedSampler(names))
     return deal(
         lambda: sampler_order(SizedSampler(names), len(names)),
         Stream(len(names)),
@@ -145,8 +145,8 @@ def remains(draw: st.DrawFn) -> Remaining:
 WITNESSED = st.sets(st.integers(0, 39), max_size=40)
 
 
-def witnessed(places: set[int], names: list[Any]) -> Witness:
-    return Witness.of(places, [names[place] for place in places])
+def witnessed(places: set[int], names: list[Any]) -> OrderChecksum:
+    return OrderChecksum.of(places, [names[place] for place in places])
 
 
 @pytest.mark.parametrize("kind", ["dealt", "sampler"])
@@ -155,7 +155,7 @@ def test_a_walk_gives_what_remains_with_its_arrival_numbers(
     kind: str, remaining: Remaining, places: set[int]
 ) -> None:
     places = {place for place in places if place < remaining.place}
-    walked = list(walk(share_of(kind, NAMES), remaining, witnessed(places, NAMES)))
+    walked = list(remaining_indices(share_of(kind, NAMES), remaining, witnessed(places, NAMES)))
     expected = [
         (number, NAMES[place])
         for number, place in zip(remaining.numbers.tolist(), remaining.places.tolist())
@@ -175,7 +175,7 @@ def test_an_order_that_has_changed_is_refused(
     names = data.draw(st.permutations(NAMES))
     looked_at = sorted(places)[:32]
     same = all(names[place] == NAMES[place] for place in looked_at)
-    walked = walk(share_of("sampler", names), remaining, witnessed(places, NAMES))
+    walked = remaining_indices(share_of("sampler", names), remaining, witnessed(places, NAMES))
     if same:
         list(walked)
         return
@@ -188,16 +188,18 @@ def test_a_sampler_that_yields_fewer_than_before_is_refused() -> None:
     remaining = Remaining.of(Stream(1 << 62), progress)
     places = set(range(5, 10))
     with pytest.raises(MismatchError, match=r"place 9 .*fewer than 30 indices now"):
-        list(walk(Sampled(Sampler(NAMES[:8])), remaining, witnessed(places, NAMES)))
+        list(
+            remaining_indices(SamplerOrder(Sampler(NAMES[:8])), remaining, witnessed(places, NAMES))
+        )
 
 
 def test_a_witness_is_small_and_does_not_depend_on_the_order_it_is_made_in() -> None:
     places = list(range(40))
-    one = Witness.of(places, [NAMES[p] for p in places])
-    other = Witness.of(reversed(places), [NAMES[p] for p in reversed(places)])
+    one = OrderChecksum.of(places, [NAMES[p] for p in places])
+    other = OrderChecksum.of(reversed(places), [NAMES[p] for p in reversed(places)])
     assert one == other
     assert len(one.places) == 32
-    assert Witness.of([1], ["1"]) != Witness.of([1], [1])
+    assert OrderChecksum.of([1], ["1"]) != OrderChecksum.of([1], [1])
 
 
 @pytest.mark.parametrize("names", [[5, 2, 9], ["a", "b"], [(1, 2), (3, 4)], [[1], [2, 3]], []])

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenstep.errors import ConfigurationError, PeerError
-from evenstep.loader.transport.cp_peers import GroupPlace, Witness
+from evenstep.loader.transport.cp_peers import GroupPlace, WindowChecksum
 from evenstep.protocol.wire import abort_message, check_no_abort
 
 SAMPLES = st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=30)
@@ -16,7 +16,7 @@ SAMPLES = st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=30)
 
 def signed(values: list[int], sizes: list[int], taken: int, message: bytes = b"P") -> bytes:
     """By a rank that received the samples in portions of these sizes, over and over."""
-    witness = Witness()
+    witness = WindowChecksum()
     done = 0
     while done < len(values):
         size = min(sizes[done % len(sizes)], len(values) - done)

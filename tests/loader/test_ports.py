@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from evenstep.errors import SampleError
-from evenstep.loader.batcher.ports import Failure, PipePorts
-from evenstep.loader.batcher.progress import Mark
+from evenstep.loader.batcher.ports import BatcherFailure, PipePorts
+from evenstep.loader.batcher.progress import StepProgress
 from evenstep.loader.batcher.sample_store import Closed
 
 WAIT = 20.0
@@ -101,7 +101,7 @@ def test_who_waits_for_the_other_ranks_is_let_go() -> None:
 
 def test_a_step_is_handed_over_with_its_batch_and_its_mark() -> None:
     ports, _, sent = make()
-    mark = Mark(np.arange(3))
+    mark = StepProgress(np.arange(3))
     ports.deliver("step", "batch", mark)
     assert sent == [("step", "batch", mark)]
 
@@ -121,7 +121,7 @@ def test_the_end_is_told_even_to_a_trainer_that_is_gone() -> None:
 
 
 def test_an_error_from_elsewhere_keeps_its_traceback() -> None:
-    failure = Failure(SampleError("sample 3"), "Traceback: in the worker")
+    failure = BatcherFailure(SampleError("sample 3"), "Traceback: in the worker")
     with pytest.raises(SampleError, match="sample 3") as caught:
         failure.reraise()
     assert "in the worker" in str(caught.value.__cause__)

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenstep.batch.step_info import StepInfo
-from evenstep.loader.batcher.progress import BadSample, Mark, RoundMark
-from evenstep.loader.resume.epoch_progress import Position
-from evenstep.loader.resume.sample_order import Witness
-from evenstep.loader.workers.iterable import Sources
+from evenstep.loader.batcher.progress import BadSample, RoundProgress, StepProgress
+from evenstep.loader.resume.epoch_progress import EpochProgress
+from evenstep.loader.resume.sample_order import OrderChecksum
+from evenstep.loader.workers.iterable import WorkerStates
 from evenstep.plan.epoch.remaining import UNSIZED, Remaining
 from evenstep.plan.epoch.stream import Stream
 from evenstep.protocol.receipts import StepTotals
@@ -51,7 +51,7 @@ def streams(draw: st.DrawFn, total: int = UNSIZED) -> Stream:
 
 
 @st.composite
-def positions(draw: st.DrawFn) -> Position:
+def positions(draw: st.DrawFn) -> EpochProgress:
     """Anywhere in a round, in its first or a later window, with any past."""
     window = sorted(draw(st.sets(st.integers(0, 40), max_size=12)))
     taken = draw(st.integers(window[-1] + 1 if window else 0, 50))
@@ -66,7 +66,7 @@ def positions(draw: st.DrawFn) -> Position:
     places = share.positions(array(trained)).tolist()
     names = draw(st.sampled_from([int, str, lambda place: (place, "x"), np.int64]))
     skipped = st.builds(BadSample, st.just(2), st.integers() | st.text(), st.text())
-    return Position(
+    return EpochProgress(
         epoch=2,
         stream=draw(st.one_of(st.none(), streams(1000))),
         share=share,
@@ -81,11 +81,11 @@ def positions(draw: st.DrawFn) -> Position:
         ),
         received=draw(st.integers(0, 9)),
         trained=array(trained),
-        witness=Witness.of(places, map(names, places)),
+        witness=OrderChecksum.of(places, map(names, places)),
         sources=draw(
             st.none()
             | st.builds(
-                Sources,
+                WorkerStates,
                 place=st.integers(0, 50),
                 turn=st.just(0),
                 workers=st.lists(JSON_TEXT, min_size=1).map(tuple),
@@ -95,8 +95,8 @@ def positions(draw: st.DrawFn) -> Position:
     )
 
 
-def through_json(position: Position) -> Position:
-    return Position.from_dict(
+def through_json(position: EpochProgress) -> EpochProgress:
+    return EpochProgress.from_dict(
         json.loads(json.dumps(position.to_dict())),
         epoch=position.epoch,
         round=position.start.round,
@@ -111,13 +111,13 @@ def plain(value: Any) -> Any:
     """All of a position, to be compared."""
     if isinstance(value, np.ndarray):
         return str(value.dtype), value.shape, value.tolist()
-    if isinstance(value, (Position, RoundStart, Stream, Remaining)):
+    if isinstance(value, (EpochProgress, RoundStart, Stream, Remaining)):
         return {name: plain(item) for name, item in vars(value).items()}
     return value
 
 
 @given(positions())
-def test_json_and_back_is_the_same_position(position: Position) -> None:
+def test_json_and_back_is_the_same_position(position: EpochProgress) -> None:
     again = through_json(position)
     assert plain(again) == plain(position)
     assert plain(again.progress.unfinished) == plain(position.progress.unfinished)
@@ -125,7 +125,7 @@ def test_json_and_back_is_the_same_position(position: Position) -> None:
 
 
 @given(positions())
-def test_what_remains_is_what_was_not_trained_on(position: Position) -> None:
+def test_what_remains_is_what_was_not_trained_on(position: EpochProgress) -> None:
     remaining, trained = position.remaining, set(position.trained.tolist())
     window = position.start.numbers.tolist()
     taken = position.start.taken
@@ -138,7 +138,7 @@ def test_what_remains_is_what_was_not_trained_on(position: Position) -> None:
 
 
 @given(positions())
-def test_new_windows_begin_with_what_remains_and_with_it_only(position: Position) -> None:
+def test_new_windows_begin_with_what_remains_and_with_it_only(position: EpochProgress) -> None:
     fresh = position.rewindowed()
     before, after = position.remaining, fresh.remaining
     horizon = max(before.place, after.place) + 5
@@ -155,7 +155,7 @@ def test_new_windows_begin_with_what_remains_and_with_it_only(position: Position
     assert plain(through_json(fresh)) == plain(fresh)
 
 
-def round_of(number: int, step: int, window: range, *, bad: int = 0) -> RoundMark:
+def round_of(number: int, step: int, window: range, *, bad: int = 0) -> RoundProgress:
     count = len(window)
     start = RoundStart(
         round=number,
@@ -166,18 +166,18 @@ def round_of(number: int, step: int, window: range, *, bad: int = 0) -> RoundMar
         ages=np.zeros(count, np.int64),
     )
     skipped = tuple(BadSample(2, n, "torn") for n in range(bad))
-    return RoundMark(start, array([]), None, skipped)
+    return RoundProgress(start, array([]), None, skipped)
 
 
 def test_a_position_moves_with_every_step_that_is_received() -> None:
-    position = Position(epoch=2, stream=Stream(20))
+    position = EpochProgress(epoch=2, stream=Stream(20))
     assert position.untouched
     assert position.step == 0
     steps = [
-        (info(0, (50, 52)), Mark(array([0, 2]), round_of(0, 0, range(6), bad=2))),
-        (info(1, (55,)), Mark(array([5]))),
-        (info(2, (), filler=True), Mark(array([]))),
-        (info(3, (51,)), Mark(array([1]), round_of(1, 3, range(6, 8), bad=1))),
+        (info(0, (50, 52)), StepProgress(array([0, 2]), round_of(0, 0, range(6), bad=2))),
+        (info(1, (55,)), StepProgress(array([5]))),
+        (info(2, (), filler=True), StepProgress(array([]))),
+        (info(3, (51,)), StepProgress(array([1]), round_of(1, 3, range(6, 8), bad=1))),
     ]
     seen = []
     for step, mark in steps:
@@ -187,28 +187,28 @@ def test_a_position_moves_with_every_step_that_is_received() -> None:
         seen.append((position.step, position.received, progress.unfinished.tolist()))
     assert seen == [(1, 1, [1, 3, 4, 5]), (2, 2, [1, 3, 4]), (3, 3, [1, 3, 4]), (4, 1, [6, 7])]
     assert [bad.index for bad in position.skipped] == [0, 1, 0]
-    assert position.witness == Witness.of([1], [51])
+    assert position.witness == OrderChecksum.of([1], [51])
     assert not position.stateless
 
 
 def test_a_step_without_samples_of_its_own_keeps_the_witness() -> None:
-    position = Position(epoch=2, stream=Stream(20))
-    mark = Mark(array([0]), round_of(0, 0, range(3)))
+    position = EpochProgress(epoch=2, stream=Stream(20))
+    mark = StepProgress(array([0]), round_of(0, 0, range(3)))
     position = position.after(info(0, (7,)), mark, iterable=False)
-    position = position.after(info(1, (), filler=True), Mark(array([])), iterable=False)
-    assert position.witness == Witness.of([0], [7])
+    position = position.after(info(1, (), filler=True), StepProgress(array([])), iterable=False)
+    assert position.witness == OrderChecksum.of([0], [7])
 
 
 def test_an_iterable_dataset_that_gives_no_sources_cannot_be_resumed() -> None:
-    position = Position(epoch=2, stream=None)
+    position = EpochProgress(epoch=2, stream=None)
     assert not position.stateless
-    mark = Mark(array([0]), round_of(0, 0, range(3)))
+    mark = StepProgress(array([0]), round_of(0, 0, range(3)))
     position = position.after(info(0, None), mark, iterable=True)
     assert position.stateless
     assert position.rewindowed().stateless
 
 
 def test_an_epoch_dealt_out_to_other_ranks_before_is_not_untouched() -> None:
-    assert not Position(epoch=0, stream=Stream(20, 5)).untouched
-    assert not Position(epoch=0, stream=None, start=RoundStart.empty(1, 4)).untouched
-    assert Position(epoch=7, stream=None).untouched
+    assert not EpochProgress(epoch=0, stream=Stream(20, 5)).untouched
+    assert not EpochProgress(epoch=0, stream=None, start=RoundStart.empty(1, 4)).untouched
+    assert EpochProgress(epoch=7, stream=None).untouched

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 from evenstep.errors import InvariantError, SampleError
 from evenstep.loader.batcher.reception import Received
-from evenstep.loader.batcher.sample_store import Closed, Shelf
+from evenstep.loader.batcher.sample_store import Closed, SampleStore
 
 WAIT = 20.0
 
 
-def put(shelf: Shelf, numbers: list[int], planned: int = 0) -> None:
+def put(shelf: SampleStore, numbers: list[int], planned: int = 0) -> None:
     """Puts the samples "s3", "s7" of the dataset indices "i3", "i7" for the numbers 3 and 7."""
     shelf.put(
         Received(
@@ -57,7 +57,7 @@ def test_what_was_put_is_taken_by_number_with_its_index_once(
     numbers: list[int], chunk: int, draw: random.Random
 ) -> None:
     numbers.sort()
-    shelf = Shelf(10_000)
+    shelf = SampleStore(10_000)
     for first in range(0, len(numbers), chunk):
         put(shelf, numbers[first : first + chunk])
     shelf.end()
@@ -72,7 +72,7 @@ def test_what_was_put_is_taken_by_number_with_its_index_once(
 
 
 def test_columns_come_in_order_and_those_of_planned_samples_to_nobody() -> None:
-    shelf = Shelf(100)
+    shelf = SampleStore(100)
     put(shelf, [2, 5], planned=2)
     put(shelf, [6, 8, 9], planned=1)
     put(shelf, [10])
@@ -89,7 +89,7 @@ def test_columns_come_in_order_and_those_of_planned_samples_to_nobody() -> None:
 
 
 def test_who_puts_waits_for_room_and_goes_on_when_there_is_some() -> None:
-    shelf = Shelf(3)
+    shelf = SampleStore(3)
     put(shelf, [0, 1, 2])
     thread, results = in_thread(lambda: put(shelf, [3, 4]))
     thread.join(0.1)
@@ -101,7 +101,7 @@ def test_who_puts_waits_for_room_and_goes_on_when_there_is_some() -> None:
 
 
 def test_who_takes_waits_until_all_are_there() -> None:
-    shelf = Shelf(10)
+    shelf = SampleStore(10)
     put(shelf, [0])
     thread, results = in_thread(lambda: shelf.take(array(3, 0)))
     thread.join(0.1)
@@ -112,7 +112,7 @@ def test_who_takes_waits_until_all_are_there() -> None:
 
 
 def test_who_plans_waits_for_new_samples() -> None:
-    shelf = Shelf(10)
+    shelf = SampleStore(10)
     put(shelf, [0], planned=1)
     thread, results = in_thread(shelf.next_arrived)
     thread.join(0.1)
@@ -123,7 +123,7 @@ def test_who_plans_waits_for_new_samples() -> None:
 
 
 def test_a_sample_looked_at_stays() -> None:
-    shelf = Shelf(10)
+    shelf = SampleStore(10)
     thread, results = in_thread(lambda: shelf.peek(4))
     put(shelf, [4])
     thread.join(WAIT)
@@ -132,7 +132,7 @@ def test_a_sample_looked_at_stays() -> None:
 
 
 def test_after_the_end_what_is_there_is_still_given_and_nothing_more_is_taken_in() -> None:
-    shelf = Shelf(2)
+    shelf = SampleStore(2)
     put(shelf, [0, 1])
     blocked, refused = in_thread(lambda: put(shelf, [2]))
     waiting, missed = in_thread(lambda: shelf.take(array(2)))
@@ -149,7 +149,7 @@ def test_after_the_end_what_is_there_is_still_given_and_nothing_more_is_taken_in
 
 
 def test_once_no_columns_are_wanted_only_what_is_planned_is_taken_in() -> None:
-    shelf = Shelf(2)
+    shelf = SampleStore(2)
     put(shelf, [0, 1], planned=2)
     blocked, refused = in_thread(lambda: put(shelf, [4]))
     shelf.stop()
@@ -165,7 +165,7 @@ def test_once_no_columns_are_wanted_only_what_is_planned_is_taken_in() -> None:
 
 
 def test_the_first_failure_is_what_planning_and_taking_meet_after_what_came_before() -> None:
-    shelf = Shelf(10)
+    shelf = SampleStore(10)
     put(shelf, [0])
     thread, results = in_thread(lambda: shelf.take(array(1)))
     shelf.end(SampleError("sample 1 is torn"))
@@ -180,7 +180,7 @@ def test_the_first_failure_is_what_planning_and_taking_meet_after_what_came_befo
 
 
 def test_leaving_lets_everybody_go() -> None:
-    shelf = Shelf(1)
+    shelf = SampleStore(1)
     put(shelf, [0], planned=1)
     calls = [
         in_thread(shelf.next_arrived),

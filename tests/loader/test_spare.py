@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenstep.errors import SampleError
-from evenstep.loader.batcher.filler_sample import Spare, pack_sample
+from evenstep.loader.batcher.filler_sample import FillerSample, pack_sample
 
 
 def of_length(length: int, name: int = 0) -> dict[str, Any]:
@@ -21,7 +21,7 @@ def of_length(length: int, name: int = 0) -> dict[str, Any]:
 
 @given(st.lists(st.lists(st.integers(1, 50), min_size=1, max_size=8), min_size=1, max_size=8))
 def test_it_is_the_first_of_the_shortest_seen(chunks: list[list[int]]) -> None:
-    spare, lengths = Spare(), []
+    spare, lengths = FillerSample(), []
     for chunk in chunks:
         names = range(len(lengths), len(lengths) + len(chunk))
         spare.offer([of_length(n, name) for n, name in zip(chunk, names)], np.array(chunk))
@@ -32,7 +32,7 @@ def test_it_is_the_first_of_the_shortest_seen(chunks: list[list[int]]) -> None:
 
 def test_changing_what_it_gave_or_was_offered_changes_nothing_of_the_next() -> None:
     offered = of_length(4, 7)
-    spare = Spare()
+    spare = FillerSample()
     spare.offer([offered], np.array([4]))
     offered["input_ids"].zero_()
     given_out = spare.sample()
@@ -43,7 +43,7 @@ def test_changing_what_it_gave_or_was_offered_changes_nothing_of_the_next() -> N
 
 
 def test_a_rank_without_samples_takes_what_is_lent() -> None:
-    lender, borrower = Spare(), Spare()
+    lender, borrower = FillerSample(), FillerSample()
     borrower.borrow(b"")  # nobody had one to lend
     with pytest.raises(SampleError, match='exhausted="stop"'):
         borrower.sample()
@@ -55,7 +55,7 @@ def test_a_rank_without_samples_takes_what_is_lent() -> None:
 
 
 def test_own_samples_that_come_after_a_borrowed_one_replace_it() -> None:
-    spare = Spare()
+    spare = FillerSample()
     spare.borrow(pack_sample(of_length(1, 9)))
     spare.offer([of_length(30, 2)], np.array([30]))
     assert spare.sample()["name"] == 2
@@ -76,7 +76,7 @@ def test_samples_of_any_kind_come_whole(lent: bool) -> None:
         list(range(9)),
     ]
     for sample in samples:
-        spare = Spare()
+        spare = FillerSample()
         if lent:
             spare.borrow(pack_sample(sample))
         else:

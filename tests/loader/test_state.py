@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import evenstep
 from documents import Documents
 from evenstep.errors import MismatchError
-from evenstep.loader.resume.epoch_progress import Position
+from evenstep.loader.resume.epoch_progress import EpochProgress
 from evenstep.loader.resume.state import LoaderState, merge_states, rank_key, to_dict
 from evenstep.plan.epoch.stream import Stream
 from evenstep.protocol.window_buffer import RoundStart
@@ -42,7 +42,7 @@ class Epoch:
     def __init__(self, total: int, draw: random.Random) -> None:
         self.draw = draw
         self.trained: list[int] = []
-        self.positions = [Position(epoch=4, stream=Stream(total))]
+        self.positions = [EpochProgress(epoch=4, stream=Stream(total))]
         self.repeats: set[int] = set()
 
     def states(self, world_size: int) -> list[dict[str, Any]]:
@@ -78,7 +78,7 @@ class Epoch:
                 ages=np.zeros(len(numbers), np.int64),
             )
             self.positions.append(
-                Position(
+                EpochProgress(
                     epoch=4,
                     stream=stream,
                     start=start,
@@ -215,7 +215,7 @@ def test_shares_that_were_not_dealt_out_are_not_dealt_out_anew() -> None:
 def test_before_its_first_step_an_epoch_may_be_begun_by_any_ranks() -> None:
     for stream in (Stream(50), None):
         states = [
-            through_json(to_dict(job_of(2), Position(epoch=4, stream=stream), rank))
+            through_json(to_dict(job_of(2), EpochProgress(epoch=4, stream=stream), rank))
             for rank in range(2)
         ]
         for merged in (merge_states(states), states[0]):
@@ -300,7 +300,7 @@ def test_what_is_left_of_many_worlds_is_no_more_than_their_windows() -> None:
                 columns=np.ones((3, 20), np.int64),
                 ages=np.zeros(20, np.int64),
             )
-            epoch.positions.append(Position(epoch=4, stream=stream, start=start, received=1))
+            epoch.positions.append(EpochProgress(epoch=4, stream=stream, start=start, received=1))
         epoch.merge(epoch.states(world_size))
         leftover = epoch.positions[0].stream.leftover
         assert len(leftover) <= 20 * world_size

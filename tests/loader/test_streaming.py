@@ -26,7 +26,7 @@ import evenstep
 from evenstep.errors import SampleError
 from evenstep.loader.workers import iterable
 from evenstep.loader.workers.chunks import Chunk, Raw
-from evenstep.loader.workers.iterable import ChunkedIterable, Sources, Trail
+from evenstep.loader.workers.iterable import ChunkedIterable, WorkerStateLog, WorkerStates
 
 
 def worker_number() -> int:
@@ -94,11 +94,11 @@ KINDS = {"dataset": StatefulDataset, "iterator": ByIterator, "replay": Plain}
 
 
 def raw_chunks(
-    dataset: Any, workers: int, size: int, *, replays: bool, sources: Sources | None = None
+    dataset: Any, workers: int, size: int, *, replays: bool, sources: WorkerStates | None = None
 ) -> Iterator[Raw]:
     """As torch's DataLoader gets them from `workers` processes; 0 is the process itself."""
     if sources is not None:
-        sources = Sources.from_json(sources.to_json())
+        sources = WorkerStates.from_json(sources.to_json())
     chunked = ChunkedIterable(dataset, size, replays=replays)
     chunked.begin(sources)
     copies = [pickle.loads(pickle.dumps(chunked)) for _ in range(workers)] or [chunked]
@@ -135,9 +135,9 @@ def test_from_every_place_on_the_same_samples_come_again(
     workers = len(counts) if processes or len(counts) > 1 else 0
     dataset = KINDS[kind](counts)
 
-    def run(sources: Sources | None) -> tuple[list[Any], list[Sources]]:
+    def run(sources: WorkerStates | None) -> tuple[list[Any], list[WorkerStates]]:
         """All samples, and for every place how to have them again from it on."""
-        trail = Trail(max(workers, 1), sources)
+        trail = WorkerStateLog(max(workers, 1), sources)
         samples: list[Any] = []
         first = needed = sources.place if sources else 0
         found = []
@@ -178,7 +178,7 @@ def test_workers_take_turns_and_one_that_has_ended_hands_over_empty_chunks(
 
 def test_what_each_chunk_keeps_does_not_grow() -> None:
     counts = [400, 3]
-    trail = Trail(2)
+    trail = WorkerStateLog(2)
     longest = 0
     for raw in raw_chunks(StatefulDataset(counts), 2, 4, replays=False):
         begin = trail.add(as_chunk(raw))
@@ -192,8 +192,8 @@ def test_what_each_chunk_keeps_does_not_grow() -> None:
 def test_a_dataset_that_cannot_say_where_it_is_gives_no_sources_once_it_has_begun(
     count: int, size: int
 ) -> None:
-    trail = Trail(1)
-    assert trail.since(0) == Sources(place=0, turn=0, workers=(None,))
+    trail = WorkerStateLog(1)
+    assert trail.since(0) == WorkerStates(place=0, turn=0, workers=(None,))
     for raw in raw_chunks(Plain([count]), 1, size, replays=False):
         assert raw.origin.state is None
         begin = trail.add(as_chunk(raw))
@@ -230,7 +230,7 @@ class Torn(Plain):
 
 def test_an_error_says_after_how_many_samples_also_when_resumed() -> None:
     said = r"raised EOFError after 7 samples of worker 0: torn; mend"
-    trail = Trail(1)
+    trail = WorkerStateLog(1)
     with pytest.raises(SampleError, match=said):
         [trail.add(as_chunk(raw)) for raw in raw_chunks(Torn([]), 1, 3, replays=True)]
     sources = trail.since(6)
@@ -252,7 +252,7 @@ def samples_until_the_end(chunked: ChunkedIterable) -> list[Any]:
 def test_persistent_workers_go_on_once_and_then_begin_anew() -> None:
     state = next(itertools.islice(raw_chunks(Plain([7]), 1, 3, replays=True), 1, None)).origin.state
     chunked = ChunkedIterable(Plain([7]), 3, replays=True)
-    chunked.begin(Sources(place=6, turn=0, workers=(state,)))
+    chunked.begin(WorkerStates(place=6, turn=0, workers=(state,)))
     assert samples_until_the_end(chunked) == [(0, 6)]
     assert samples_until_the_end(chunked) == [(0, n) for n in range(7)]
 
@@ -261,13 +261,13 @@ def test_persistent_workers_go_on_once_and_then_begin_anew() -> None:
 def test_a_worker_that_has_ended_yields_nothing_more_after_a_resume(kind: str) -> None:
     *_, last = raw_chunks(KINDS[kind]([6]), 1, 3, replays=True)
     chunked = ChunkedIterable(KINDS[kind]([6]), 3, replays=True)
-    chunked.begin(Sources(place=6, turn=0, workers=(last.origin.state,)))
+    chunked.begin(WorkerStates(place=6, turn=0, workers=(last.origin.state,)))
     assert samples_until_the_end(chunked) == []
 
 
 def test_while_a_resumed_worker_waits_for_its_turn_the_turn_is_nobody_elses() -> None:
-    sources = Sources(place=9, turn=2, workers=(None, None, None))
-    trail = Trail(3, sources)
+    sources = WorkerStates(place=9, turn=2, workers=(None, None, None))
+    trail = WorkerStateLog(3, sources)
     for raw in itertools.islice(raw_chunks(Plain([2] * 3), 3, 2, replays=True, sources=sources), 2):
         assert raw.samples == []
         assert trail.add(as_chunk(raw)) == 9

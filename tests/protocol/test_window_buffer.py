@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from evenstep.errors import InvariantError
-from evenstep.protocol.window_buffer import Buffer, RoundStart
+from evenstep.protocol.window_buffer import RoundStart, WindowBuffer
 
 
 def sample(number):
@@ -26,7 +26,7 @@ class BufferModel(RuleBasedStateMachine):
 
     def __init__(self):
         super().__init__()
-        self.buffer = Buffer()
+        self.buffer = WindowBuffer()
         self.held: list[list[int]] = []
         self.seen = self.next = self.taken = self.round = 0
         self.start = None
@@ -80,7 +80,7 @@ class BufferModel(RuleBasedStateMachine):
             return
         again = [number for number, _ in self.held[self.seen :]]
         assert all(number >= self.start.taken for number in again)
-        self.buffer = Buffer(self.start)
+        self.buffer = WindowBuffer(self.start)
         if again:
             self.buffer.append(columns(again), np.array(again, np.int64))
         else:
@@ -100,7 +100,7 @@ test_the_buffer_is_a_list_with_a_window_in_front = BufferModel.TestCase
 
 @given(st.lists(st.integers(0, 20), min_size=1, max_size=12), st.integers(1, 8), st.data())
 def test_a_window_holds_every_sample_that_has_been_in_one_until_it_is_planned(chunks, size, data):
-    buffer, waiting = Buffer(), set()
+    buffer, waiting = WindowBuffer(), set()
     for round, chunk in enumerate(chunks):
         buffer.append(columns(range(buffer.next_number, buffer.next_number + chunk)))
         start = buffer.look(data.draw(st.integers(0, size)), round=round, step=0)
@@ -113,17 +113,17 @@ def test_a_window_holds_every_sample_that_has_been_in_one_until_it_is_planned(ch
 
 
 def test_taken_does_not_go_back_when_the_last_of_a_window_is_planned_first():
-    buffer = Buffer()
+    buffer = WindowBuffer()
     buffer.append(columns([4, 6, 9]), np.array([4, 6, 9]))
     assert buffer.look(3, round=0, step=0).taken == 10
     buffer.remove(np.array([1, 2]))
     start = buffer.look(3, round=1, step=2)
     assert (start.numbers.tolist(), start.taken) == ([4], 10)
-    assert Buffer(start).look(3, round=1, step=2).taken == 10
+    assert WindowBuffer(start).look(3, round=1, step=2).taken == 10
 
 
 def test_taken_does_not_count_what_waits_behind_the_window():
-    buffer = Buffer()
+    buffer = WindowBuffer()
     buffer.append(columns([0, 5, 6]), np.array([0, 5, 6]))
     assert buffer.look(1, round=0, step=0).taken == 1
     buffer.remove(np.array([0]))
@@ -138,4 +138,4 @@ def test_numbers_that_do_not_follow_are_refused(numbers):
         round=0, step=0, taken=2, numbers=empty, columns=np.empty((3, 0), np.int64), ages=empty
     )
     with pytest.raises(InvariantError, match=f"arrival numbers {numbers[0]} to {numbers[-1]} do"):
-        Buffer(start).append(columns(numbers), np.array(numbers))
+        WindowBuffer(start).append(columns(numbers), np.array(numbers))

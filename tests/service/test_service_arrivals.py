@@ -15,7 +15,7 @@ from service_world import job_of, plain
 import evenstep.service as es
 from evenstep.service.data_constructor import DataConstructor
 from evenstep.service.handles import LocalHandle, Message, Reply
-from evenstep.service.ray.priority_lock import Meter, Turns
+from evenstep.service.ray.priority_lock import PriorityLock, WaitTimer
 
 PATIENCE = 30.0  # seconds
 AT_WORK = threading.Lock()  # roles behind local handles do one thing at a time
@@ -118,7 +118,7 @@ def test_a_message_that_was_overtaken_takes_nothing_back(world: World) -> None:
 
 
 def test_what_can_wait_has_no_turn_while_anyone_else_waits() -> None:
-    turns, order = Turns(), []
+    turns, order = PriorityLock(), []
 
     def wait(kind: Any, name: str) -> None:
         with kind():
@@ -137,7 +137,7 @@ def test_what_can_wait_has_no_turn_while_anyone_else_waits() -> None:
 
 
 def test_each_thread_has_a_meter_of_its_own() -> None:
-    meter = Meter()
+    meter = WaitTimer()
     meter.add("plan", 2.0)
     with ThreadPoolExecutor(1) as threads:
         threads.submit(meter.add, "plan", 5.0).result(PATIENCE)

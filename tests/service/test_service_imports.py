@@ -104,9 +104,9 @@ def test_loaders_and_the_planner_work_without_torch_and_constructors_load_it(set
 from evenstep.service.handles import LocalHandle
 
 job = job_of()
-layout = es.Layout.deal(job.names, 1)
+layout = es.SourceLayout.deal(job.names, 1)
 loader = es.SourceLoader(job.for_loader(layout.shares[0]))
-planner = es.Planner(job, es.Loaders(layout, [LocalHandle(loader)], columns=job.columns))
+planner = es.Planner(job, es.LoaderPool(layout, [LocalHandle(loader)], columns=job.columns))
 planner.plan(0)
 loader.fill()
 assert loader.fetch(0, 0).samples and loader.fetch(0, 1).samples

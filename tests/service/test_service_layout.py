@@ -16,7 +16,7 @@ from evenstep.strategy import loader_do_plan
 
 @pytest.mark.parametrize("loaders", [1, 2, 3, 8])
 def test_the_work_of_all_loaders_is_that_of_each(tmp_path: Path, loaders: int) -> None:
-    layout = es.Layout.deal(("code", "web", "books"), loaders, stripe=3)
+    layout = es.SourceLayout.deal(("code", "web", "books"), loaders, stripe=3)
     with es.start(job_of(tmp_path), backend="local") as service:
         plan = service.plan(2)
     # Carried samples are not the first of their source in every plan.
@@ -44,7 +44,7 @@ def test_the_work_of_some_buckets_is_theirs_alone(tmp_path: Path) -> None:
     with es.start(job_of(tmp_path), backend="local") as service:
         plan = service.plan(2)
     plan = replace(plan, subplans={"again": plan})
-    layout = es.Layout.deal(("code", "web", "books"), 2)
+    layout = es.SourceLayout.deal(("code", "web", "books"), 2)
     for part, whole in zip(
         works_of(plan, layout, [(None, 1), ("again", 0)]), works_of(plan, layout)
     ):

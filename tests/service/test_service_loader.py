@@ -54,7 +54,7 @@ def test_what_is_ahead_does_not_depend_on_what_was_asked_before(
     whole = table_of(fresh.ahead(name, 0, 1000))
     assert fresh.ahead(name, 0, 1000).over
     assert len(whole) == fresh.describe()[name]["size"]
-    shares = [es.SourceShare(source=name, part=p, parts=parts, stripe=5) for p in range(parts)]
+    shares = [es.SourceStripe(source=name, part=p, parts=parts, stripe=5) for p in range(parts)]
     loaders = [es.SourceLoader(job.for_loader([share])) for share in shares]
     for _ in range(data.draw(st.integers(1, 8))):
         position, count = data.draw(st.integers(0, 70)), data.draw(st.integers(1, 30))
@@ -89,7 +89,7 @@ def test_what_fails_is_told_by_its_position_with_all_before_it(tmp_path: Path) -
 def test_every_position_has_one_owner(sources_: list[str], loaders: int, stripe: int) -> None:
     import numpy as np
 
-    layout = es.Layout.deal(sources_, loaders, stripe=stripe)
+    layout = es.SourceLayout.deal(sources_, loaders, stripe=stripe)
     positions = np.arange(40)
     for number, name in enumerate(sources_):
         owners = layout.owners(np.full(40, number), positions)
@@ -109,7 +109,7 @@ def test_staging_fetching_and_releasing_may_come_twice(job: es.Job) -> None:
     with es.start(job, backend="local") as service:
         plan = service.plan(0)
         (loader,) = service._loaders
-        (work,) = works_of(plan, es.Layout.deal(job.names, 1))
+        (work,) = works_of(plan, es.SourceLayout.deal(job.names, 1))
         loader.stage(work)
         first, again = loader.fetch(0, 1), loader.fetch(0, 1)
         assert first.samples == again.samples

@@ -33,13 +33,13 @@ class Counting(LocalHandle):
         return super().start_all(messages)
 
 
-def loaders_of(job: es.Job, count: int) -> tuple[es.Loaders, list[Counting]]:
-    layout = es.Layout.deal(job.names, count, stripe=4)
+def loaders_of(job: es.Job, count: int) -> tuple[es.LoaderPool, list[Counting]]:
+    layout = es.SourceLayout.deal(job.names, count, stripe=4)
     handles = [
         Counting(es.SourceLoader(job.for_loader(shares, number)))
         for number, shares in enumerate(layout.shares)
     ]
-    return es.Loaders(layout, handles, columns=job.columns), handles
+    return es.LoaderPool(layout, handles, columns=job.columns), handles
 
 
 def rows_of(table: SampleTable) -> list[tuple[int, ...]]:

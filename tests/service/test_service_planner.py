@@ -26,7 +26,7 @@ import evenstep.service as es
 from evenstep.errors import ConfigurationError, EvenstepError, SampleError
 from evenstep.service.signals import Signals
 from evenstep.strategy import BufferedMetadata, LoadingPlan, SampleTable, plan_raw, to_json
-from evenstep.strategy.mixture import Live, Staged
+from evenstep.strategy.mixture import FeedbackSchedule, Staged
 
 
 def errors_of(job: es.Job, loaders: int = 1, *, fill: bool = False) -> list[tuple[int, str]]:
@@ -281,7 +281,7 @@ def test_the_state_before_a_step_that_failed_draws_it_again(tmp_path: Path) -> N
 
 
 def test_weights_that_follow_reports_do_not_depend_on_timing(tmp_path: Path) -> None:
-    schedule = Live(
+    schedule = FeedbackSchedule(
         initial={"code": 1.0, "web": 1.0}, function=lambda last, signals: signals["loss_by_source"]
     )
     job = job_of(tmp_path, schedule=schedule, prefetch=1)

@@ -80,7 +80,7 @@ class Actor:
 def side_by_side(
     job: es.Job, seed: int, *, loaders: int, constructors: int, anew: int, twice: float
 ) -> Iterator[tuple[list[es.RankClient], list[Actor]]]:
-    layout = es.Layout.deal(job.names, loaders, stripe=4)
+    layout = es.SourceLayout.deal(job.names, loaders, stripe=4)
     chance = random.Random(seed)
     with ExitStack() as stack:
 
@@ -93,7 +93,7 @@ def side_by_side(
             return es.SourceLoader(job.for_loader(layout.shares[number], number))
 
         having = [actor(lambda n=n: loader(n), anew) for n in range(len(layout.shares))]
-        metadata = es.Loaders(layout, having, columns=job.columns)
+        metadata = es.LoaderPool(layout, having, columns=job.columns)
         planner = actor(lambda: es.Planner(job, metadata))
         clients: dict[int, es.RankClient] = {}
         for groups in groups_of(job, constructors):

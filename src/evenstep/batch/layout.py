@@ -12,11 +12,11 @@ from itertools import accumulate
 
 import torch
 
-__all__ = ["Layout"]
+__all__ = ["RowLayout"]
 
 
 @dataclass(frozen=True)
-class Layout:
+class RowLayout:
     """Lengths are in tokens; `T` is the sum of all rooms."""
 
     lengths: tuple[int, ...]
@@ -25,7 +25,7 @@ class Layout:
     """The same, padding included."""
 
     @classmethod
-    def of(cls, lengths: list[int], *, document_multiple: int, row_multiple: int) -> Layout:
+    def of(cls, lengths: list[int], *, document_multiple: int, row_multiple: int) -> RowLayout:
         """Pads each document, then the row, to a multiple; 1 pads nothing."""
         rooms = [_rounded_up(length, document_multiple) for length in lengths]
         rest = _rounded_up(sum(rooms), row_multiple) - sum(rooms)

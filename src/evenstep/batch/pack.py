@@ -24,7 +24,7 @@ from evenstep.batch.columns import (
     tensors_of,
 )
 from evenstep.batch.labels import IGNORE_INDEX, LABEL_FIELDS
-from evenstep.batch.layout import Layout
+from evenstep.batch.layout import RowLayout
 from evenstep.batch.measure import VISION_GRIDS
 from evenstep.errors import CollateError, ConfigurationError
 
@@ -123,7 +123,7 @@ class PackCollator:
         tensors = {name: tensors_of(name, values) for name, values in columns.fields.items()}
         tokens = _token_rows(tensors.pop(TOKENS))
         lengths = [row.shape[0] for row in tokens]
-        layout = Layout.of(
+        layout = RowLayout.of(
             lengths,
             document_multiple=self.pad_documents_to_multiple_of or 1,
             row_multiple=self.pad_to_multiple_of or 1,
@@ -156,7 +156,7 @@ class PackCollator:
         return batch
 
     def _labels(
-        self, labels: list[torch.Tensor] | None, tokens: list[torch.Tensor], layout: Layout
+        self, labels: list[torch.Tensor] | None, tokens: list[torch.Tensor], layout: RowLayout
     ) -> torch.Tensor:
         mask_first = self.mask_first_label or labels is None
         if labels is None:
@@ -177,7 +177,7 @@ class PackCollator:
             flat[layout.starts] = IGNORE_INDEX
         return flat[None]
 
-    def _boundaries(self, layout: Layout) -> dict[str, Any]:
+    def _boundaries(self, layout: RowLayout) -> dict[str, Any]:
         bounds, longest = layout.cu_seqlens(padded=True), layout.longest
         documents = layout.documents()[None]
         batch: dict[str, Any] = {"position_ids": layout.positions()[None]}

@@ -56,7 +56,8 @@ def register(app: typer.Typer) -> None:
 
 def run(
     job: Annotated[
-        str, typer.Argument(metavar="JOB", help="FILE.py with `job = es.Job(...)`, or module:name.")
+        str,
+        typer.Argument(metavar="JOB", help="FILE.py with `job = es.Job(...)`, or module:name."),
     ],
     address: Annotated[
         str | None, typer.Option(help="Of a Ray cluster; without it one is started here.")

@@ -5,23 +5,20 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
+from evenstep.arrays import Int64Array
 from evenstep.plan.packing import (
+    DocumentCost,
     SteadyOptions,
-    Workload,
     WorkloadPacking,
     auto_thresholds,
     plan_iteration,
 )
 from evenstep.plan.pipeline import PipelineSchedule
 from evenstep.tools.simulate.packing_result import makespan_ratio, measure
-from evenstep.tools.simulate.packing_run import Arrivals, run_planner
+from evenstep.tools.simulate.packing_run import ArrivingDocuments, run_planner
 
 __all__ = ["PACKING_DOCUMENTS", "packing_rows", "simulate_packing"]
 
-Int64Array = npt.NDArray[np.int64]
 
 PACKING_DOCUMENTS = 60_000
 """Drawn from a distribution by default: some 500 steps of 128K tokens and four micro-batches."""
@@ -42,8 +39,10 @@ def simulate_packing(
     end: str,
 ) -> dict[str, Any]:
     """The figures by name, and the settings that they are of."""
-    workload = Workload(linear=linear)
-    arrivals = Arrivals.of(lengths, context=context, micro_batches=micro_batches, whole=whole)
+    workload = DocumentCost(linear=linear)
+    arrivals = ArrivingDocuments.of(
+        lengths, context=context, micro_batches=micro_batches, whole=whole
+    )
     thresholds: tuple[int, ...] = ()
     if queues and not steady:
         thresholds = auto_thresholds(

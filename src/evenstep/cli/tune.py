@@ -83,10 +83,10 @@ def command(
     from evenstep.tools.tune.command import MAX_TOKENS, PLACEHOLDER, tune_command
     from evenstep.tools.tune.grid import check_grid
     from evenstep.tools.tune.result import candidates_table
-    from evenstep.tools.tune.window import Window
+    from evenstep.tools.tune.window import MeasuredSteps
 
     values = check_grid(_grid(grid, from_mean, up_to))
-    window = Window(seconds=seconds, steps=steps, warmup=warmup)
+    window = MeasuredSteps(seconds=seconds, steps=steps, warmup=warmup)
     if not any(PLACEHOLDER in word for word in training):
         note(f"no {PLACEHOLDER} in the command: it must read {MAX_TOKENS} from its environment")
 

@@ -10,7 +10,7 @@ from hashlib import blake2b
 
 import torch
 
-from evenstep.context_parallel.collectives import Exchange
+from evenstep.context_parallel.collectives import Collectives
 from evenstep.errors import MismatchError, PeerError
 from evenstep.plan.sharding import Sharding
 
@@ -34,7 +34,7 @@ def fingerprint(sharding: Sharding) -> int:
     return (int.from_bytes(digest.digest(), "little") >> 1) or 1
 
 
-def agree(exchange: Exchange, sharding: Sharding | None, device: torch.device) -> None:
+def agree(exchange: Collectives, sharding: Sharding | None, device: torch.device) -> None:
     """Returns where all ranks have sent the same plan.
 
     Args:

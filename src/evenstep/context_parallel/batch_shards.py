@@ -12,17 +12,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
-from evenstep.batch.formats.packed import Packed, read_packed
+from evenstep.arrays import Int64Array
+from evenstep.batch.formats.packed import PackedRow, read_packed
 from evenstep.batch.measure import VISION_GRIDS
 from evenstep.errors import CollateError, ConfigurationError
 from evenstep.plan.sharding import Sharding
 
 __all__ = ["SHARDING", "document_lengths", "shard_batch", "unshard"]
 
-Int64Array = npt.NDArray[np.int64]
 
 SHARDING = "sharding"
 """The field of a shard that holds its `Sharding`."""
@@ -173,7 +172,7 @@ def unshard(parts: Sequence[torch.Tensor], sharding: Sharding, *, dim: int = 1) 
     )
 
 
-def _fits(value: Any, packed: Packed) -> bool:
+def _fits(value: Any, packed: PackedRow) -> bool:
     return isinstance(value, torch.Tensor) and value.shape[:2] == packed.input_ids.shape
 
 

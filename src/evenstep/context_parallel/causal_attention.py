@@ -12,7 +12,7 @@ import torch
 
 from evenstep.context_parallel.gather import gather_keys_values
 from evenstep.context_parallel.kernels import pick_backend
-from evenstep.context_parallel.prepared_sharding import ContextPlan
+from evenstep.context_parallel.prepared_sharding import PreparedSharding
 from evenstep.errors import ConfigurationError
 
 __all__ = ["attention"]
@@ -22,7 +22,7 @@ def attention(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
-    plan: ContextPlan,
+    plan: PreparedSharding,
     *,
     scale: float | None = None,
 ) -> torch.Tensor:
@@ -84,7 +84,7 @@ def _cast(*tensors: torch.Tensor) -> list[torch.Tensor]:
     ]
 
 
-def _check(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: ContextPlan) -> None:
+def _check(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, plan: PreparedSharding) -> None:
     shapes = f"q {tuple(q.shape)}, k {tuple(k.shape)} and v {tuple(v.shape)}"
     if q.ndim not in (3, 4) or k.ndim != q.ndim or k.shape != v.shape:
         raise ConfigurationError(

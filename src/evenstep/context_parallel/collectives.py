@@ -20,12 +20,12 @@ from evenstep.errors import ConfigurationError, PeerError
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-__all__ = ["Exchange", "Group", "GroupExchange", "OneRank", "exchange_of"]
+__all__ = ["Collectives", "Group", "GroupCollectives", "OneRank", "collectives_of"]
 
 Group: TypeAlias = "dist.ProcessGroup | DeviceMesh | None"
 
 
-class Exchange(Protocol):
+class Collectives(Protocol):
     """The context-parallel ranks, as one of them sees them."""
 
     ranks: int
@@ -52,7 +52,7 @@ class OneRank:
         return rows
 
 
-class GroupExchange:
+class GroupCollectives:
     """Over a process group of torch.distributed."""
 
     def __init__(self, group: dist.ProcessGroup | None) -> None:
@@ -96,7 +96,7 @@ class GroupExchange:
             ) from error
 
 
-def exchange_of(group: Group, ranks: int) -> Exchange:
+def collectives_of(group: Group, ranks: int) -> Collectives:
     """
     Args:
         group: a process group, a device mesh of one dimension, or None for all processes; without
@@ -114,7 +114,7 @@ def exchange_of(group: Group, ranks: int) -> Exchange:
             f"a plan for {ranks} context-parallel ranks needs torch.distributed; call "
             "torch.distributed.init_process_group() before evenstep.context_parallel.prepare()"
         )
-    exchange = GroupExchange(_process_group(group))
+    exchange = GroupCollectives(_process_group(group))
     if exchange.rank < 0:
         raise ConfigurationError(
             f"process {dist.get_rank()} is not in the context-parallel group; pass the group that "

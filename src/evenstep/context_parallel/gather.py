@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.autograd.function import once_differentiable
 
-from evenstep.context_parallel.collectives import Exchange
+from evenstep.context_parallel.collectives import Collectives
 
 __all__ = ["gather_keys_values"]
 
@@ -20,7 +20,7 @@ __all__ = ["gather_keys_values"]
 def gather_keys_values(
     k: torch.Tensor,
     v: torch.Tensor,
-    exchange: Exchange,
+    exchange: Collectives,
     *,
     rows: torch.Tensor,
     slot: int,
@@ -54,7 +54,7 @@ class _Gather(torch.autograd.Function):
         ctx: Any,
         k: torch.Tensor,
         v: torch.Tensor,
-        exchange: Exchange,
+        exchange: Collectives,
         rows: torch.Tensor,
         slot: int,
         repeated: bool,

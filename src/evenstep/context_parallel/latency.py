@@ -27,8 +27,8 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from evenstep.arrays import Float64Array, Int64Array
 from evenstep.errors import ConfigurationError
 from evenstep.files import MeasuredFile
 from evenstep.plan.argument_checks import check_at_least
@@ -37,8 +37,6 @@ from evenstep.plan.sharding.sharding import Sharding
 
 __all__ = ["BACKWARD", "FORWARD", "AttentionLatency", "load_latency"]
 
-Int64Array = npt.NDArray[np.int64]
-Float64Array = npt.NDArray[np.float64]
 Table = tuple[tuple[float, ...], ...]
 
 FORWARD = 4

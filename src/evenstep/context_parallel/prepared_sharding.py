@@ -8,19 +8,24 @@ import numpy as np
 import torch
 
 from evenstep.context_parallel.agreement import agree
-from evenstep.context_parallel.collectives import Exchange, Group, exchange_of
+from evenstep.context_parallel.collectives import Collectives, Group, collectives_of
 from evenstep.context_parallel.kernels import Kernel, check_backend, kernel_of, pick_backend
 from evenstep.errors import ConfigurationError, EvenstepError
 from evenstep.plan.sharding import Sharding
 
-__all__ = ["ContextPlan", "prepare"]
+__all__ = ["PreparedSharding", "prepare"]
 
 
-class ContextPlan:
+class PreparedSharding:
     """One rank's part of a sharding, with its index tensors on the device. See `prepare`."""
 
     def __init__(
-        self, sharding: Sharding, exchange: Exchange, *, device: torch.device, backend: str = "auto"
+        self,
+        sharding: Sharding,
+        exchange: Collectives,
+        *,
+        device: torch.device,
+        backend: str = "auto",
     ) -> None:
         if exchange.ranks != sharding.ranks:
             raise ConfigurationError(
@@ -61,7 +66,7 @@ def prepare(
     device: torch.device | str,
     backend: str = "auto",
     check: bool = True,
-) -> ContextPlan:
+) -> PreparedSharding:
     """Makes ready what `attention` needs in every layer of a micro-batch.
 
     Args:
@@ -85,9 +90,9 @@ def prepare(
         PeerError: another rank could not prepare its plan, or died.
     """
     place = _indexed(torch.device(device))
-    exchange = exchange_of(group, sharding.ranks)
+    exchange = collectives_of(group, sharding.ranks)
     try:
-        plan = ContextPlan(sharding, exchange, device=place, backend=backend)
+        plan = PreparedSharding(sharding, exchange, device=place, backend=backend)
     except Exception:
         if check:
             with suppress(EvenstepError):  # the other ranks' errors matter less than this one's

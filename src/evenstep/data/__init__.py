@@ -14,18 +14,18 @@ if TYPE_CHECKING:
     from evenstep.data.lengths_cache import read_lengths, write_lengths
     from evenstep.data.lengths_count import count_lengths
     from evenstep.data.pool_sort_dataset import PoolSortDataset
-    from evenstep.data.reader import Item, SourceReader
-    from evenstep.data.shard_order import ShardOrder, Where
+    from evenstep.data.reader import SourceReader, StoredSample
+    from evenstep.data.shard_order import SampleLocation, ShardOrder
     from evenstep.data.source import Source
 
 __all__ = [
     "CutDocuments",
-    "Item",
     "PoolSortDataset",
+    "SampleLocation",
     "ShardOrder",
     "Source",
     "SourceReader",
-    "Where",
+    "StoredSample",
     "count_lengths",
     "read_lengths",
     "write_lengths",
@@ -33,12 +33,12 @@ __all__ = [
 
 _HOME_OF = {
     "CutDocuments": "cut_documents",
-    "Item": "reader",
+    "StoredSample": "reader",
     "PoolSortDataset": "pool_sort_dataset",
     "ShardOrder": "shard_order",
     "Source": "source",
     "SourceReader": "reader",
-    "Where": "shard_order",
+    "SampleLocation": "shard_order",
     "count_lengths": "lengths_count",
     "read_lengths": "lengths_cache",
     "write_lengths": "lengths_cache",

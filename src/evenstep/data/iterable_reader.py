@@ -1,6 +1,6 @@
 """Iterable datasets: one shard, in its own order.
 
-Any position can be sought. The place of a dataset that can tell it (see `Upstream`) is noted now
+Any position can be sought. The place of a dataset that can tell it (see `ResumableIterable`) is noted now
 and then, and reading goes on from the last place before the position; any other dataset is read
 again from the beginning of the pass, and what comes before the position is thrown away.
 """
@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from evenstep.data.fingerprint import dataset_fingerprint
 from evenstep.data.reader import SourceReader
-from evenstep.data.resumable import Upstream
-from evenstep.data.shard_order import Where
+from evenstep.data.resumable import ResumableIterable
+from evenstep.data.shard_order import SampleLocation
 from evenstep.errors import ConfigurationError, InvariantError, SampleError
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class StreamReader(SourceReader):
                 "dataset itself and leave shuffle=True out, or give a map-style dataset"
             )
         self._dataset = dataset
-        self._upstream = Upstream(dataset)
+        self._upstream = ResumableIterable(dataset)
         self._places = [_Place(0, 0, 0, None)]
         self._passes = [0]  # position at which each begins, as far as they were read
         self._furthest = 0
@@ -59,16 +59,16 @@ class StreamReader(SourceReader):
         """Known once a pass was read to its end, since a length that is told may be a guess."""
         return self._passes[1] if len(self._passes) > 1 else None
 
-    def order(self, position: int) -> Where:
+    def order(self, position: int) -> SampleLocation:
         """Reads on where the position was never reached."""
         if position >= self._furthest:
             for where, _ in self._from(max(self._furthest - 1, 0)):
                 if self._furthest > position:
                     return where
         pass_number = bisect.bisect_right(self._passes, position) - 1
-        return Where(pass_number, 0, position - self._passes[pass_number])
+        return SampleLocation(pass_number, 0, position - self._passes[pass_number])
 
-    def _from(self, position: int) -> Iterator[tuple[Where, Any]]:
+    def _from(self, position: int) -> Iterator[tuple[SampleLocation, Any]]:
         from evenstep.data.map_reader import fields_of
 
         self._reading += 1
@@ -88,7 +88,7 @@ class StreamReader(SourceReader):
                 if not samples:
                     break
                 if at >= position:
-                    where = Where(place.pass_number, 0, index)
+                    where = SampleLocation(place.pass_number, 0, index)
                     self._furthest = max(self._furthest, at + 1)
                     yield where, self._fields(fields_of, samples[0], index)
                 at, index = at + 1, index + 1

@@ -24,15 +24,14 @@ from evenstep.data.fingerprint import dataset_fingerprint
 from evenstep.data.lengths_count import count_lengths
 from evenstep.errors import ConfigurationError, MismatchError
 from evenstep.files import replacing
-from evenstep.plan.groups.groups import generator
 from evenstep.plan.lengths import Lengths
+from evenstep.plan.rng import Stream, generator
 
 __all__ = ["read_lengths", "write_lengths"]
 
 _VERSION = 1
 _KEY = b"evenstep"
 _PROBES = 16  # samples that are counted anew
-_PROBE = 31  # last word of the random key, so that no other use of a seed draws the same numbers
 
 
 def write_lengths(
@@ -126,7 +125,9 @@ def _probe(
     length_fn: Callable[[Any], int] | None,
 ) -> None:
     count = min(_PROBES, len(lengths))
-    chosen = np.sort(generator(lengths.digest, _PROBE).choice(len(lengths), count, replace=False))
+    chosen = np.sort(
+        generator(lengths.digest, Stream.LENGTHS_PROBE).choice(len(lengths), count, replace=False)
+    )
     now = count_lengths(dataset, indices=chosen.tolist(), length_fn=length_fn).values
     wrong = np.flatnonzero(now != lengths.values[chosen])
     if len(wrong):

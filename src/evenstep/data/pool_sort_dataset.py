@@ -17,19 +17,18 @@ import numpy as np
 import numpy.typing as npt
 from torch.utils.data import IterableDataset
 
+from evenstep.arrays import Int64Array
 from evenstep.batch.measure import length_of
-from evenstep.data.resumable import Reading, Upstream
+from evenstep.data.resumable import Reading, ResumableIterable
 from evenstep.errors import ConfigurationError, MismatchError, SampleError
 from evenstep.plan.argument_checks import check_at_least, check_given
-from evenstep.plan.groups.groups import generator
 from evenstep.plan.policies.pool_sort import check_warm_up, warm_up_size
+from evenstep.plan.rng import Stream, generator
 
 __all__ = ["PoolSortDataset", "pool_order", "sample_key"]
 
-Int64Array = npt.NDArray[np.int64]
 
 _VERSION = 1
-_SHUFFLE = 22  # last word of the random key, which no other use of the seed has
 
 
 def sample_key(sample: Any) -> int:
@@ -83,8 +82,8 @@ class PoolSortDataset(IterableDataset):  # type: ignore[type-arg]
     A pass can be gone on with exactly, by ``state_dict`` and ``load_state_dict`` of this dataset or
     of its iterator, or by the methods of a Megatron-Energon ``SavableDataset``, as which it is
     registered when that library is loaded. The state holds where the pool began upstream and how
-    many of it were yielded, never a sample: to go on, the pool is filled again. Upstream's own
-    state is used where it has any; else it is read again from its beginning (see `Upstream`), and
+    many of it were yielded, never a sample: to go on, the pool is filled again. The iterable's own
+    state is used where it has any; else it is read again from its beginning (see `ResumableIterable`), and
     must yield the same samples.
     """
 
@@ -132,7 +131,7 @@ class PoolSortDataset(IterableDataset):  # type: ignore[type-arg]
         self.warmup_pools = warmup_pools
         self.shuffle = shuffle
         self.epoch = 0
-        self._upstream = Upstream(dataset)
+        self._upstream = ResumableIterable(dataset)
         self._loaded: Mapping[str, Any] | None = None
         self._pass: _Pass | None = None
         energon = sys.modules.get("megatron.energon")
@@ -230,7 +229,7 @@ class PoolSortDataset(IterableDataset):  # type: ignore[type-arg]
             self.load_state_dict(state)
 
     def reset_state_own(self) -> None:
-        """Upstream as well, since Energon takes this dataset for one without any."""
+        """ResumableIterable as well, since Energon takes this dataset for one without any."""
         self._loaded = self._pass = None
         self._upstream.reset()
 
@@ -269,7 +268,7 @@ class PoolSortDataset(IterableDataset):  # type: ignore[type-arg]
 class _Pass:
     """One pass: a pool at a time. Nothing is opened before the first sample is asked for."""
 
-    def __init__(self, owner: PoolSortDataset, upstream: Upstream) -> None:
+    def __init__(self, owner: PoolSortDataset, upstream: ResumableIterable) -> None:
         self._owner = owner
         self._upstream = upstream
         self._epoch = owner.epoch
@@ -342,7 +341,9 @@ class _Pass:
         if not owner.ascending:
             keys = -keys
         if owner.shuffle:
-            order = pool_order(keys, size, owner.seed, self._epoch, self._number, _SHUFFLE)
+            order = pool_order(
+                keys, size, owner.seed, self._epoch, self._number, Stream.POOL_SORT_DATASET
+            )
         else:
             order = np.argsort(keys, kind="stable")
         self._pool = [samples[at] for at in order.tolist()]

@@ -12,17 +12,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from evenstep.data.shard_order import ShardOrder, ShardPart, Where
+from evenstep.data.shard_order import SampleLocation, ShardOrder, ShardPart
 from evenstep.errors import ConfigurationError, MismatchError, SampleError
 
 if TYPE_CHECKING:
     from evenstep.data.source import Source
 
-__all__ = ["Item", "ShardedReader", "SourceReader"]
+__all__ = ["ShardedReader", "SourceReader", "StoredSample"]
 
 
 @dataclass(frozen=True)
-class Item:
+class StoredSample:
     """A sample, and what names it."""
 
     position: int
@@ -47,11 +47,11 @@ class SourceReader(abc.ABC):
         """Samples of a pass; None where it is not known."""
 
     @abc.abstractmethod
-    def order(self, position: int) -> Where:
+    def order(self, position: int) -> SampleLocation:
         """What lies at a position."""
 
     @abc.abstractmethod
-    def _from(self, position: int) -> Iterator[tuple[Where, Any]]:
+    def _from(self, position: int) -> Iterator[tuple[SampleLocation, Any]]:
         """Samples from a position on, as they are stored, without end."""
 
     @abc.abstractmethod
@@ -85,7 +85,7 @@ class SourceReader(abc.ABC):
 
     def read(
         self, position: int = 0, *, passes: int | None = None, transform: bool = True
-    ) -> Iterator[Item]:
+    ) -> Iterator[StoredSample]:
         """Samples from a position on.
 
         Args:
@@ -105,7 +105,7 @@ class SourceReader(abc.ABC):
             if passes is not None and where.pass_number >= passes:
                 return
             sample = self.source.prepare(stored, where.shard, where.index) if transform else stored
-            yield Item(position, *where, sample)
+            yield StoredSample(position, *where, sample)
             position += 1
 
     # What a checkpoint needs beside positions
@@ -157,13 +157,13 @@ class ShardedReader(SourceReader):
     def size(self) -> int:
         return self._order.size
 
-    def order(self, position: int) -> Where:
+    def order(self, position: int) -> SampleLocation:
         return self._order.where(position)
 
-    def _from(self, position: int) -> Iterator[tuple[Where, Any]]:
+    def _from(self, position: int) -> Iterator[tuple[SampleLocation, Any]]:
         for part in self._order.parts(position):
             for index, sample in zip(part.indices.tolist(), self._shard(part)):
-                yield Where(part.pass_number, part.shard, index), sample
+                yield SampleLocation(part.pass_number, part.shard, index), sample
 
     @abc.abstractmethod
     def _shard(self, part: ShardPart) -> Iterator[Any]:

@@ -1,4 +1,4 @@
-"""`Upstream`: anything that yields samples, and the place from which to go on with it.
+"""`ResumableIterable`: anything that yields samples, and the place from which to go on with it.
 
 What can say where it is, is asked: an iterator or dataset with ``state_dict`` and
 ``load_state_dict``, or a dataset with Megatron-Energon's ``save_state`` and ``restore_state``. Of
@@ -18,7 +18,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from evenstep.errors import ConfigurationError, MismatchError
 from evenstep.loader.workers.iterable import has_state
 
-__all__ = ["Reading", "Upstream", "is_savable"]
+__all__ = ["Reading", "ResumableIterable", "is_savable"]
 
 
 def is_savable(dataset: Any) -> bool:
@@ -41,7 +41,7 @@ class Reading:
         return samples
 
     def place(self) -> dict[str, Any]:
-        """Where `Upstream.read` goes on to have the samples that come next."""
+        """Where `ResumableIterable.read` goes on to have the samples that come next."""
         state: Any = None
         if self._kind == "savable":
             state = self._owner.save_state()
@@ -50,7 +50,7 @@ class Reading:
         return {"of": self._kind, "count": self._count, "state": copy.deepcopy(state)}
 
 
-class Upstream:
+class ResumableIterable:
     """See the module docstring."""
 
     def __init__(self, dataset: Any) -> None:

@@ -11,18 +11,14 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from evenstep.plan.groups.groups import generator
+from evenstep.arrays import Int64Array
+from evenstep.plan.rng import Stream, generator
 
-__all__ = ["ShardOrder", "ShardPart", "Where"]
-
-Int64Array = npt.NDArray[np.int64]
-
-_SHARDS, _SAMPLES = 41, 42  # last words of the random keys, which no other use of a seed has
+__all__ = ["SampleLocation", "ShardOrder", "ShardPart"]
 
 
-class Where(NamedTuple):
+class SampleLocation(NamedTuple):
     """What a position in an order names."""
 
     pass_number: int
@@ -67,14 +63,14 @@ class ShardOrder:
         self._pass: tuple[int, Int64Array, Int64Array] | None = None
         self._shard: tuple[tuple[int, int], Int64Array] | None = None
 
-    def where(self, position: int) -> Where:
+    def where(self, position: int) -> SampleLocation:
         """What lies at a position, from 0."""
         pass_number, within = divmod(position, self.size)
         shards, ends = self._shards(pass_number)
         turn = int(ends.searchsorted(within, side="right"))
         shard = int(shards[turn])
         offset = within - int(ends[turn] - self.sizes[shard])
-        return Where(pass_number, shard, int(self._indices(pass_number, shard)[offset]))
+        return SampleLocation(pass_number, shard, int(self._indices(pass_number, shard)[offset]))
 
     def parts(self, position: int) -> Iterator[ShardPart]:
         """The rest of the shard at a position, and those after it, without end."""
@@ -96,7 +92,9 @@ class ShardOrder:
         if self._pass is None or self._pass[0] != pass_number:
             shards = np.arange(len(self.sizes))
             if self._shuffle_shards:
-                shards = generator(*self._key, pass_number, _SHARDS).permutation(len(self.sizes))
+                shards = generator(*self._key, pass_number, Stream.SHARD_ORDER).permutation(
+                    len(self.sizes)
+                )
             self._pass = (pass_number, shards, self.sizes[shards].cumsum())
         return self._pass[1], self._pass[2]
 
@@ -104,7 +102,7 @@ class ShardOrder:
         if not self._shuffle_samples:
             return np.arange(self.sizes[shard])
         if self._shard is None or self._shard[0] != (pass_number, shard):
-            key = (*self._key, pass_number, shard, _SAMPLES)
+            key = (*self._key, pass_number, shard, Stream.SHARD_SAMPLES)
             indices = generator(*key).permutation(int(self.sizes[shard]))
             self._shard = ((pass_number, shard), indices)
         return self._shard[1]

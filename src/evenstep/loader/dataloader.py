@@ -28,22 +28,22 @@ from evenstep.loader.arguments import (
 )
 from evenstep.loader.batcher.pipeline import End
 from evenstep.loader.batcher.process import BatcherProcess
-from evenstep.loader.batcher.progress import BadSample, Mark
+from evenstep.loader.batcher.progress import BadSample, StepProgress
 from evenstep.loader.batcher.spec import EpochSpec, LoaderSpec
 from evenstep.loader.batcher.thread import BatcherThread
 from evenstep.loader.feeder import Feeder
 from evenstep.loader.iterator import StepIterator
-from evenstep.loader.resume.epoch_progress import Position
+from evenstep.loader.resume.epoch_progress import EpochProgress
 from evenstep.loader.resume.epochs import Epochs
 from evenstep.loader.resume.precomputed import PlannedShare, check_planned
 from evenstep.loader.resume.rewind import OwnPlace
-from evenstep.loader.resume.sample_order import Share, walk
+from evenstep.loader.resume.sample_order import EpochShare, remaining_indices
 from evenstep.loader.resume.state import LoaderState, check_job, to_dict
 from evenstep.loader.resume.step_count import StepCount
 from evenstep.loader.step_log import StepLog
 from evenstep.loader.transport.at_exit import close_at_exit, closed
 from evenstep.loader.transport.cp_peers import GroupPlace
-from evenstep.loader.transport.rank_exchange import Exchange, GlooExchange, LocalExchange
+from evenstep.loader.transport.rank_exchange import GlooExchange, LocalExchange, RankExchange
 from evenstep.loader.workers.iterable import has_state
 from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.policy import Policy
@@ -218,7 +218,7 @@ class DataLoader:
         self._next_epoch = 0
         self._passes = 0
         self._step_count = StepCount(self._epochs)
-        self._exchange: Exchange | None = None
+        self._exchange: RankExchange | None = None
         self._batcher: BatcherProcess | None = None
         self._feeder: Feeder | None = None
         self._current: weakref.ref[StepIterator] | None = None
@@ -285,7 +285,7 @@ class DataLoader:
         batcher = self._start(exchange, keep)
         feeder = None
         if share is not None:
-            indices = walk(share, position.remaining, position.witness)
+            indices = remaining_indices(share, position.remaining, position.witness)
             feeder = Feeder(batcher.feed, epoch.serial, indices, self._feeder if keep else None)
         self._feeder = feeder
         iterator = StepIterator(
@@ -318,7 +318,7 @@ class DataLoader:
         if self._current is not None and (running := self._current()) is not None:
             running.close()
 
-    def _start(self, exchange: Exchange, keep: bool) -> BatcherProcess | BatcherThread:
+    def _start(self, exchange: RankExchange, keep: bool) -> BatcherProcess | BatcherThread:
         """The batcher of the next pass: the last one's where it was kept and still lives."""
         if not self.num_workers:
             return BatcherThread(self._spec(exchange))
@@ -329,7 +329,7 @@ class DataLoader:
             self._batcher = batcher
         return batcher
 
-    def _received(self, step: StepInfo, mark: Mark) -> None:
+    def _received(self, step: StepInfo, mark: StepProgress) -> None:
         if self._step_log is not None:
             self._step_log.write(step)
         self._position = self._position.after(step, mark, iterable=self._iterable)
@@ -417,7 +417,7 @@ class DataLoader:
             **self._epochs.describe(),
         }
 
-    def _epoch_spec(self, position: Position, share: Share | None) -> EpochSpec:
+    def _epoch_spec(self, position: EpochProgress, share: EpochShare | None) -> EpochSpec:
         size = share.size if share is not None else None
         if size is not None:
             size = max(size - position.share.tail, 0) + len(position.share.leftover)
@@ -484,7 +484,7 @@ class DataLoader:
         place = GroupPlace(number, size, self.policy.context_parallel)
         return place.rank, place.world_size
 
-    def _connect(self) -> Exchange:
+    def _connect(self) -> RankExchange:
         if self._exchange is None:
             parallel = self.policy.context_parallel
             self._exchange = (
@@ -497,7 +497,7 @@ class DataLoader:
             raise self._exchange.failure
         return self._exchange
 
-    def _spec(self, exchange: Exchange) -> LoaderSpec:
+    def _spec(self, exchange: RankExchange) -> LoaderSpec:
         return LoaderSpec(
             dataset=self.dataset,
             iterable=self._iterable,

@@ -12,14 +12,14 @@ from typing import Any
 from evenstep.batch.step_info import StepInfo
 from evenstep.errors import EvenstepError, LoaderDiedError, PeerError
 from evenstep.loader.batcher.pipeline import End
-from evenstep.loader.batcher.ports import Failure
+from evenstep.loader.batcher.ports import BatcherFailure
 from evenstep.loader.batcher.process import BatcherProcess
-from evenstep.loader.batcher.progress import Mark
+from evenstep.loader.batcher.progress import StepProgress
 from evenstep.loader.batcher.spec import EpochSpec
 from evenstep.loader.batcher.thread import BatcherThread
 from evenstep.loader.feeder import Feeder
 from evenstep.loader.transport.pinning import pin
-from evenstep.loader.transport.rank_exchange import Exchange, Session
+from evenstep.loader.transport.rank_exchange import RankExchange, Session
 
 __all__ = ["StepIterator"]
 
@@ -35,11 +35,11 @@ class StepIterator(Iterator[tuple[Any, StepInfo]]):
         loader: object,
         batcher: BatcherProcess | BatcherThread,
         keep_batcher: bool,
-        exchange: Exchange,
+        exchange: RankExchange,
         feeder: Feeder | None,
         epoch: EpochSpec,
         pin_memory: bool,
-        received: Callable[[StepInfo, Mark], None],
+        received: Callable[[StepInfo, StepProgress], None],
         ended: Callable[[End], None],
     ) -> None:
         """
@@ -90,7 +90,7 @@ class StepIterator(Iterator[tuple[Any, StepInfo]]):
             result = self._batcher.get(_LOOK_UP)
             if result is None:
                 continue
-            if isinstance(result, Failure):
+            if isinstance(result, BatcherFailure):
                 if isinstance(result.error, PeerError) and self._exchange.failure is not None:
                     raise self._exchange.failure
                 result.reraise()

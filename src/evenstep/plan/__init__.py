@@ -24,7 +24,7 @@ from evenstep.plan.groups.groups import Groups
 from evenstep.plan.lengths import Lengths
 from evenstep.plan.offline.fixed_size import LengthGrouped, Sorted
 from evenstep.plan.offline.max_tokens import BucketedMaxTokens, MaxTokens
-from evenstep.plan.packing import Workload, WorkloadPacking, auto_thresholds
+from evenstep.plan.packing import DocumentCost, WorkloadPacking, auto_thresholds
 from evenstep.plan.pipeline import PipelineSchedule
 from evenstep.plan.policies.even import Even
 from evenstep.plan.policies.fixed_batch import FixedBatch
@@ -35,6 +35,7 @@ from evenstep.plan.policy import Plan, Policy, Proposal, Window
 
 __all__ = [
     "BucketedMaxTokens",
+    "DocumentCost",
     "Even",
     "FixedBatch",
     "Groups",
@@ -50,7 +51,6 @@ __all__ = [
     "Sorted",
     "TokenBudget",
     "Window",
-    "Workload",
     "WorkloadPacking",
     "auto_thresholds",
 ]

@@ -1,18 +1,19 @@
-"""`Wrapped`: a policy that stands in for another, and says of itself what the other says."""
+"""`DelegatingPolicy`: a policy that stands in for another, and says of itself what the other says."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+from evenstep.arrays import Int64Array
 from evenstep.cost import MemoryLimit
-from evenstep.plan.policy import Int64Array, Plan, Policy, Proposal, Window
+from evenstep.plan.policy import Plan, Policy, Proposal, Window
 from evenstep.plan.sharding.sharding import Sharding
 
-__all__ = ["Wrapped"]
+__all__ = ["DelegatingPolicy"]
 
 
-class Wrapped(Policy):
+class DelegatingPolicy(Policy):
     """Plans as `policy` does; a subclass changes some of it."""
 
     def __init__(self, policy: Policy) -> None:

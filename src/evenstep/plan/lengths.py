@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError
 
 __all__ = ["MAX_LENGTH", "Lengths"]
 
-Int64Array = npt.NDArray[np.int64]
 
 MAX_LENGTH = 2**31 - 1
 """Planners keep a length and a position in one int64."""

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from evenstep.arrays import Int64Array
 from evenstep.cost import GroupShapes
 from evenstep.errors import InvariantError
 from evenstep.plan.policy import Plan, Policy
 
 __all__ = ["check_memory", "check_positions"]
-
-Int64Array = npt.NDArray[np.int64]
 
 
 def check_positions(policy: Policy, plan: Plan, count: int) -> Int64Array:

@@ -22,8 +22,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
+from evenstep.arrays import Int64Array
 from evenstep.cost import Cost, MemoryLimit, PaddedTokenCost
 from evenstep.errors import InvariantError, SampleError
 from evenstep.plan.groups.groups import Groups
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from evenstep.plan.sharding.sharding import Sharding
 
 __all__ = ["Plan", "Policy", "Proposal", "Window"]
-
-Int64Array = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)

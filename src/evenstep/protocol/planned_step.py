@@ -5,16 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from evenstep.arrays import Float64Array, Int64Array
 from evenstep.plan.groups.groups import Groups
 from evenstep.protocol.receipts import RoundTotals, StepTotals
 from evenstep.protocol.window_buffer import RoundStart
 
 __all__ = ["PlannedStep", "SettledRound"]
-
-Int64Array = npt.NDArray[np.int64]
-Float64Array = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)

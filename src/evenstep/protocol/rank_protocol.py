@@ -33,9 +33,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 import evenstep.protocol.wire as wire
+from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError, InvariantError
 from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.groups.groups import Groups
@@ -43,11 +43,10 @@ from evenstep.plan.plan_checks import check_memory, check_positions
 from evenstep.plan.policy import Plan, Policy, Proposal, Window
 from evenstep.protocol.planned_step import PlannedStep, SettledRound
 from evenstep.protocol.receipts import Receipt, RoundTotals
-from evenstep.protocol.window_buffer import Buffer, RoundStart
+from evenstep.protocol.window_buffer import RoundStart, WindowBuffer
 
 __all__ = ["EXHAUSTED_MODES", "RankProtocol"]
 
-Int64Array = npt.NDArray[np.int64]
 
 EXHAUSTED_MODES = ("pad", "stop")
 
@@ -131,7 +130,7 @@ class RankProtocol:
         self._share = share if policy.looks_ahead else None
         self._phase = _Phase.HELLO
         self._source_ended = False
-        self._buffer = Buffer(start)
+        self._buffer = WindowBuffer(start)
         # The round under way is planned again as it was: the ranks knew less when it began.
         self._first_quota = start.quota if start else None
         self._start: RoundStart | None = None

@@ -18,13 +18,12 @@ from dataclasses import dataclass, fields
 import numpy as np
 import numpy.typing as npt
 
+from evenstep.arrays import Float64Array, Int64Array
 from evenstep.cost import Cost, GroupShapes
 from evenstep.errors import InvariantError
 
 __all__ = ["Receipt", "RoundTotals", "StepTotals"]
 
-Int64Array = npt.NDArray[np.int64]
-Float64Array = npt.NDArray[np.float64]
 
 _COLUMNS = ("samples", "tokens", "padding", "unsupervised")  # as they travel, before `cost`
 _LAYOUT = struct.Struct("<I5B")  # steps, and bytes per step of each column and of the cost

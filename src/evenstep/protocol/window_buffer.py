@@ -12,13 +12,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from evenstep.arrays import Int64Array
 from evenstep.errors import InvariantError
 
-__all__ = ["Buffer", "RoundStart"]
-
-Int64Array = npt.NDArray[np.int64]
+__all__ = ["RoundStart", "WindowBuffer"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +46,7 @@ class RoundStart:
         return cls(round=round, step=step, taken=0, numbers=none, columns=columns, ages=none)
 
 
-class Buffer:
+class WindowBuffer:
     """See the module docstring."""
 
     def __init__(self, start: RoundStart | None = None) -> None:

@@ -24,18 +24,18 @@ if TYPE_CHECKING:
     from evenstep.service.job import Job as Job
     from evenstep.service.job import Strategy as Strategy
     from evenstep.service.loader_job import LoaderJob as LoaderJob
-    from evenstep.service.loader_pool import Loaders as Loaders
+    from evenstep.service.loader_pool import LoaderPool as LoaderPool
     from evenstep.service.local import LocalService as LocalService
     from evenstep.service.mesh import Mesh as Mesh
     from evenstep.service.plan_log import read_log as read_log
     from evenstep.service.planner import Planner as Planner
     from evenstep.service.ray.client import Client as Client
     from evenstep.service.sample_measure import SUPERVISED as SUPERVISED
-    from evenstep.service.service_step import Parcel as Parcel
     from evenstep.service.service_step import ServiceStep as ServiceStep
+    from evenstep.service.service_step import StepDelivery as StepDelivery
     from evenstep.service.service_step import SubplanStep as SubplanStep
-    from evenstep.service.source_layout import Layout as Layout
-    from evenstep.service.source_layout import SourceShare as SourceShare
+    from evenstep.service.source_layout import SourceLayout as SourceLayout
+    from evenstep.service.source_layout import SourceStripe as SourceStripe
     from evenstep.service.source_loader import Fetched as Fetched
     from evenstep.service.source_loader import SourceLoader as SourceLoader
     from evenstep.service.startup import start as start
@@ -48,20 +48,20 @@ _HOME_OF = {
     "Fetched": "evenstep.service.source_loader",
     "Handle": "evenstep.service.handles",
     "Job": "evenstep.service.job",
-    "Layout": "evenstep.service.source_layout",
+    "SourceLayout": "evenstep.service.source_layout",
     "LoaderJob": "evenstep.service.loader_job",
-    "Loaders": "evenstep.service.loader_pool",
+    "LoaderPool": "evenstep.service.loader_pool",
     "LocalHandle": "evenstep.service.handles",
     "LocalService": "evenstep.service.local",
     "Mesh": "evenstep.service.mesh",
-    "Parcel": "evenstep.service.service_step",
+    "StepDelivery": "evenstep.service.service_step",
     "Planner": "evenstep.service.planner",
     "RankClient": "evenstep.service.client",
     "Reply": "evenstep.service.handles",
     "ServiceStep": "evenstep.service.service_step",
     "Source": "evenstep.data.source",
     "SourceLoader": "evenstep.service.source_loader",
-    "SourceShare": "evenstep.service.source_layout",
+    "SourceStripe": "evenstep.service.source_layout",
     "StatusEndpoint": "evenstep.service.status_http",
     "Strategy": "evenstep.service.job",
     "SubplanStep": "evenstep.service.service_step",

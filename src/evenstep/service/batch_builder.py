@@ -10,9 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from evenstep.batch.labels import IGNORE_INDEX
 from evenstep.batch.pack import PackCollator
 from evenstep.context_parallel.batch_shards import document_lengths, shard_batch
@@ -24,8 +21,6 @@ from evenstep.strategy import LoadingPlan
 from evenstep.strategy.sample_table import SampleTable
 
 __all__ = ["BuiltBucket", "build", "context_shards"]
-
-Int64Array = npt.NDArray[np.int64]
 
 
 def context_shards(job: Job, plan: LoadingPlan) -> int:

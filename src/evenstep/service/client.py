@@ -16,7 +16,7 @@ from typing import Any
 from evenstep.errors import ConfigurationError
 from evenstep.service.handles import Handle, Reply, call
 from evenstep.service.job import Job
-from evenstep.service.service_step import Parcel, ServiceStep
+from evenstep.service.service_step import ServiceStep, StepDelivery
 from evenstep.strategy.mesh import Place
 
 __all__ = ["RankClient"]
@@ -81,7 +81,7 @@ class RankClient:
         begin = time.perf_counter()
         self._ask()
         try:
-            parcel: Parcel = self._asked.popleft().result()
+            parcel: StepDelivery = self._asked.popleft().result()
         except Exception:
             self._asked.clear()  # what was asked for beyond it cannot come either
             raise
@@ -136,7 +136,7 @@ class RankClient:
             reply = self._constructor.start("deliver", wanted, self.rank, self._next)
             self._asked.append(reply)
 
-    def _nothing_to_fetch(self, parcel: Parcel) -> str:
+    def _nothing_to_fetch(self, parcel: StepDelivery) -> str:
         who = f"rank {self.rank} ({self.place}) fetches nothing in step {parcel.step}"
         if parcel.fetched_by is None or parcel.fetched_by < 0:
             return (

@@ -27,9 +27,9 @@ from evenstep.service.handles import Handle, call
 from evenstep.service.job import Job
 from evenstep.service.routes import routes
 from evenstep.service.sample_measure import SUPERVISED
-from evenstep.service.service_step import Parcel, ServiceStep, SubplanStep
-from evenstep.service.source_layout import Layout, StageKey
-from evenstep.service.step_fetcher import Arrivals, Samples
+from evenstep.service.service_step import ServiceStep, StepDelivery, SubplanStep
+from evenstep.service.source_layout import SourceLayout, StageKey
+from evenstep.service.step_fetcher import Samples, StepFetcher
 from evenstep.strategy import LoadingPlan
 
 __all__ = ["DataConstructor"]
@@ -60,7 +60,7 @@ class DataConstructor:
         buckets: Sequence[int],
         planner: Handle,
         loaders: Sequence[Handle],
-        layout: Layout,
+        layout: SourceLayout,
         *,
         queued: Callable[[float], None] | None = None,
     ) -> None:
@@ -87,7 +87,7 @@ class DataConstructor:
         self.buckets = tuple(sorted(buckets))
         clients = tree.ranks[:, list(self.buckets)]
         self.clients: tuple[int, ...] = tuple(sorted(clients.ravel().tolist()))
-        self._arrivals = Arrivals(self.clients, planner, loaders, layout)
+        self._arrivals = StepFetcher(self.clients, planner, loaders, layout)
         self._queued = queued
         self._lock = threading.Lock()  # of what clients have taken
         self._taken = dict.fromkeys(self.clients, 0)
@@ -102,7 +102,7 @@ class DataConstructor:
         plan = self._arrivals.plan(step)
         return plan is not None and _fetches(plan, rank)
 
-    def deliver(self, step: int, rank: int, taken: int = 0) -> Parcel:
+    def deliver(self, step: int, rank: int, taken: int = 0) -> StepDelivery:
         """The micro-batches of a client in a step. The same each time it is asked.
 
         Args:
@@ -117,9 +117,9 @@ class DataConstructor:
         self._go_on(rank, taken, begins=step == taken)
         plan = self._arrivals.plan(step)
         if plan is None:
-            return Parcel(step=step, ended=True)
+            return StepDelivery(step=step, ended=True)
         if not _fetches(plan, rank):
-            return Parcel(step=step, fetched_by=_fetched_by(plan, rank))
+            return StepDelivery(step=step, fetched_by=_fetched_by(plan, rank))
         try:
             samples = self._arrivals.samples(plan)
             begin = time.perf_counter()
@@ -179,7 +179,7 @@ class DataConstructor:
             self._steps[plan.step] = step
         return step
 
-    def _parcel(self, step: _Step, rank: int) -> Parcel:
+    def _parcel(self, step: _Step, rank: int) -> StepDelivery:
         plan, place = step.plan, self._job.tree.place(rank)
         buckets = plan.delivery.buckets_of(rank).tolist()
         own = int(plan.tree.bucket(place, plan.axis))
@@ -213,7 +213,7 @@ class DataConstructor:
             subplans={name: self._subplan_step(step, name, rank, own) for name in plan.subplans},
             peers={bucket: _own_copy(built[bucket].batches) for bucket in buckets if bucket != own},
         )
-        return Parcel(
+        return StepDelivery(
             step=plan.step,
             fetched_by=about.fetched_by,
             micro_batches=_own_copy(micro_batches),

@@ -20,7 +20,7 @@ from evenstep.service.collators import Collate, check_collate, collator_of, mask
 from evenstep.service.loader_job import LoaderJob
 from evenstep.service.mesh import mesh_of
 from evenstep.service.sample_measure import MODALITIES, SUPERVISED, SampleMeasure
-from evenstep.service.source_layout import SourceShare
+from evenstep.service.source_layout import SourceStripe
 from evenstep.strategy import DGraph, LoadingPlan
 from evenstep.strategy.mesh import ClientPlaceTree
 from evenstep.strategy.mixture import LengthCurriculum, Mixture, Schedule
@@ -225,7 +225,7 @@ class Job:
         text = json.dumps(about, sort_keys=True, default=_named)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
-    def for_loader(self, shares: Sequence[SourceShare | str], number: int = 0) -> LoaderJob:
+    def for_loader(self, shares: Sequence[SourceStripe | str], number: int = 0) -> LoaderJob:
         """What a Source Loader is told.
 
         Args:
@@ -235,7 +235,7 @@ class Job:
         Raises:
             ConfigurationError: a source that the job does not have.
         """
-        given = [s if isinstance(s, SourceShare) else SourceShare(source=s) for s in shares]
+        given = [s if isinstance(s, SourceStripe) else SourceStripe(source=s) for s in shares]
         by_name = {source.name: source for source in self.sources}
         unknown = [share.source for share in given if share.source not in by_name]
         if unknown:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from evenstep.data.source import Source
 from evenstep.service.sample_measure import SampleMeasure
-from evenstep.service.source_layout import SourceShare
+from evenstep.service.source_layout import SourceStripe
 
 __all__ = ["LoaderJob"]
 
@@ -22,7 +22,7 @@ class LoaderJob:
     number: int
     """Which loader of the job it is."""
     sources: tuple[Source, ...]
-    shares: tuple[SourceShare, ...]
+    shares: tuple[SourceStripe, ...]
     """[sources] what of each is this loader's."""
     measure: SampleMeasure
     columns: tuple[str, ...]

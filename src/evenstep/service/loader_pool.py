@@ -1,4 +1,4 @@
-"""`Loaders`: all Source Loaders of a job, as the planner sees them: one provider of metadata.
+"""`LoaderPool`: all Source Loaders of a job, as the planner sees them: one provider of metadata.
 
 It remembers what loaders have told and has not been drawn, and merges the stripes of a source that
 several loaders have. What it answers depends on the sources alone; a sample that cannot be had
@@ -12,18 +12,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from evenstep.arrays import Int64Array
 from evenstep.service.handles import Handle, Message, Reply, call, results
-from evenstep.service.preparer import Failure
+from evenstep.service.preparer import PrepareFailure
 from evenstep.service.source_buffer import Ahead
-from evenstep.service.source_layout import Layout, StageKey, works_of
+from evenstep.service.source_layout import SourceLayout, StageKey, works_of
 from evenstep.strategy import LoadingPlan
 from evenstep.strategy.sample_table import SampleTable
 
-__all__ = ["Loaders"]
-
-Int64Array = npt.NDArray[np.int64]
+__all__ = ["LoaderPool"]
 
 
 _STEPS = 3  # like the last, of which it is known what they would draw
@@ -38,17 +36,17 @@ class _Known:
     begin: int
     end: int
     over: bool
-    failure: Failure | None
+    failure: PrepareFailure | None
     asked: int | None = None
     """Where the first question of this step began."""
 
 
-class Loaders:
+class LoaderPool:
     """See the module docstring."""
 
     def __init__(
         self,
-        layout: Layout,
+        layout: SourceLayout,
         handles: Sequence[Handle],
         *,
         columns: Sequence[str] = (),

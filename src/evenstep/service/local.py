@@ -14,9 +14,9 @@ from evenstep.plan.argument_checks import check_at_least
 from evenstep.service.client import RankClient
 from evenstep.service.handles import LocalHandle
 from evenstep.service.job import Job
-from evenstep.service.loader_pool import Loaders
+from evenstep.service.loader_pool import LoaderPool
 from evenstep.service.planner import Planner
-from evenstep.service.source_layout import STRIPE, Layout
+from evenstep.service.source_layout import STRIPE, SourceLayout
 from evenstep.service.source_loader import SourceLoader
 from evenstep.strategy import LoadingPlan
 from evenstep.strategy.mesh import AXES
@@ -55,13 +55,13 @@ class LocalService:
         self._closed = False
         from evenstep.service.data_constructor import DataConstructor  # which needs torch
 
-        layout = Layout.deal(job.names, loaders, stripe=stripe)
+        layout = SourceLayout.deal(job.names, loaders, stripe=stripe)
         self._loaders: list[SourceLoader] = []
         try:
             for number, shares in enumerate(layout.shares):
                 self._loaders.append(SourceLoader(job.for_loader(shares, number)))
             handles = [LocalHandle(loader) for loader in self._loaders]
-            metadata = Loaders(layout, handles, columns=job.columns)
+            metadata = LoaderPool(layout, handles, columns=job.columns)
             self._planner = Planner(job, metadata, plan_log=plan_log)
             if state is not None:
                 self._planner.load_state_dict(state)

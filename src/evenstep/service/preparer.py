@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from evenstep.data.pickling import packed
-from evenstep.data.reader import Item
+from evenstep.data.reader import StoredSample
 from evenstep.data.source import Source
 from evenstep.errors import ConfigurationError, LoaderDiedError, SampleError
 from evenstep.service.sample_measure import SampleMeasure
 
-__all__ = ["Failure", "Prepared", "Preparer"]
+__all__ = ["PrepareFailure", "Prepared", "Preparer"]
 
 _CHUNK = 8  # samples that a worker is sent at once
 
@@ -36,7 +36,7 @@ class Prepared:
 
 
 @dataclass(frozen=True)
-class Failure:
+class PrepareFailure:
     """Why the sample at a position, and what lies behind it, cannot be had."""
 
     position: int
@@ -63,7 +63,9 @@ class Preparer:
         """Samples that it takes to keep all workers busy; 1 without them."""
         return self._workers * _CHUNK * 2 or 1
 
-    def prepare(self, source: str, items: Sequence[Item]) -> tuple[list[Prepared], Failure | None]:
+    def prepare(
+        self, source: str, items: Sequence[StoredSample]
+    ) -> tuple[list[Prepared], PrepareFailure | None]:
         """Samples up to the first that cannot be prepared, and why that cannot.
 
         Raises:
@@ -75,7 +77,7 @@ class Preparer:
             made, error = self._by_workers(source, items)
         if error is None:
             return made, None
-        return made, Failure(items[len(made)].position, error)
+        return made, PrepareFailure(items[len(made)].position, error)
 
     def close(self) -> None:
         """Ends the workers. Harmless the second time."""
@@ -84,7 +86,7 @@ class Preparer:
             self._pool = None
 
     def _by_workers(
-        self, source: str, items: Sequence[Item]
+        self, source: str, items: Sequence[StoredSample]
     ) -> tuple[list[Prepared], SampleError | None]:
         plain, of = _plain(items), f"a sample of source {source!r}"
         made: list[Prepared] = []
@@ -121,7 +123,7 @@ class Preparer:
 _Plain = tuple[int, int, Any]
 
 
-def _plain(items: Sequence[Item]) -> list[_Plain]:
+def _plain(items: Sequence[StoredSample]) -> list[_Plain]:
     return [(item.shard, item.index, item.sample) for item in items]
 
 

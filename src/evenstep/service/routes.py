@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from evenstep.arrays import Int64Array
 from evenstep.strategy import Assignment
 
 __all__ = ["routes"]
-
-Int64Array = npt.NDArray[np.int64]
 
 
 def routes(assignment: Assignment, rows: Int64Array) -> Int64Array:

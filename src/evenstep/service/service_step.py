@@ -6,14 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
+from evenstep.arrays import Int64Array
 from evenstep.strategy.sample_table import SampleId, SampleTable
 
-__all__ = ["Parcel", "ServiceStep", "SubplanStep"]
-
-Int64Array = npt.NDArray[np.int64]
+__all__ = ["ServiceStep", "StepDelivery", "SubplanStep"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -95,7 +91,7 @@ class ServiceStep:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Parcel:
+class StepDelivery:
     """What a constructor answers a client that asks for a step."""
 
     step: int

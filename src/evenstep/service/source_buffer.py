@@ -12,17 +12,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
-from evenstep.data.reader import Item, ShardedReader, SourceReader
+from evenstep.arrays import Int64Array
+from evenstep.data.reader import ShardedReader, SourceReader, StoredSample
 from evenstep.errors import InvariantError, MismatchError, SampleError
-from evenstep.service.preparer import Failure, Prepared, Preparer
-from evenstep.service.source_layout import SourceShare
+from evenstep.service.preparer import Prepared, PrepareFailure, Preparer
+from evenstep.service.source_layout import SourceStripe
 from evenstep.strategy.sample_table import SampleTable
 
 __all__ = ["Ahead", "SourceBuffer"]
 
-Int64Array = npt.NDArray[np.int64]
 
 _GAP = 64  # samples that are read and thrown away rather than sought again
 
@@ -39,7 +38,7 @@ class Ahead:
     one asked for."""
     over: bool
     """The source ends at `end`."""
-    failure: Failure | None = None
+    failure: PrepareFailure | None = None
     """Why the sample at `end` cannot be had."""
 
 
@@ -54,7 +53,7 @@ class _Window:
     rows: list[_Row] = field(default_factory=list)
     """Position, shard, index and lengths of those of this share."""
     over: bool = False
-    failure: Failure | None = None
+    failure: PrepareFailure | None = None
 
 
 class SourceBuffer:
@@ -63,7 +62,7 @@ class SourceBuffer:
     def __init__(
         self,
         reader: SourceReader,
-        share: SourceShare,
+        share: SourceStripe,
         preparer: Preparer,
         *,
         columns: Sequence[str],
@@ -83,7 +82,7 @@ class SourceBuffer:
         self._passes, self._limit = passes, limit
         self._window = _Window(0, 0)
         self._held: dict[int, Prepared] = {}
-        self._stream: Iterator[Item] | None = None
+        self._stream: Iterator[StoredSample] | None = None
         self._at = 0  # position that the stream gives next
 
     # What planners ask
@@ -159,7 +158,7 @@ class SourceBuffer:
         begin = window.end
         # Of positions of others nothing is known but that they are theirs.
         if self.share.next_owned(begin) >= begin + count:
-            items: list[Item] = []
+            items: list[StoredSample] = []
             failure, over, end = None, False, begin + count
             if self._passes is not None:
                 over, end = self._ends_before(begin, end)
@@ -174,10 +173,12 @@ class SourceBuffer:
             failure, over, end = unprepared, False, unprepared.position
         window.end, window.over, window.failure = end, over, failure
 
-    def _read(self, begin: int, count: int) -> tuple[list[Item], Failure | None, bool, int]:
+    def _read(
+        self, begin: int, count: int
+    ) -> tuple[list[StoredSample], PrepareFailure | None, bool, int]:
         """Items of this share among positions from `begin`, what failed, whether the source is
         over, and up to which position."""
-        items: list[Item] = []
+        items: list[StoredSample] = []
         position = begin
         while position < begin + count:
             owned = self.share.next_owned(position)
@@ -192,7 +193,7 @@ class SourceBuffer:
                 if owned > position:  # not this share's to tell
                     position += 1
                     continue
-                return items, Failure(position, error), False, position
+                return items, PrepareFailure(position, error), False, position
             if item is None:
                 return items, None, True, position
             if owned == position:
@@ -218,7 +219,7 @@ class SourceBuffer:
             return False, end
         return True, max(size * self._passes, begin)
 
-    def _next(self, position: int) -> Item | None:
+    def _next(self, position: int) -> StoredSample | None:
         """The item at a position; None where the source has ended."""
         if self._stream is None or self._at != position:
             self._stream = self.reader.read(position, passes=self._passes, transform=False)

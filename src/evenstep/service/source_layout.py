@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from evenstep.arrays import Int64Array
 from evenstep.plan.argument_checks import check_at_least
 from evenstep.strategy import LoaderWork, LoadingPlan
 
-__all__ = ["Layout", "SourceShare", "StageKey", "works_of"]
+__all__ = ["SourceLayout", "SourceStripe", "StageKey", "works_of"]
 
-Int64Array = npt.NDArray[np.int64]
 
 STRIPE = 64
 """Positions of a stripe."""
@@ -31,7 +31,7 @@ the bucket."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class SourceShare:
+class SourceStripe:
     """The positions of a source that a loader has."""
 
     source: str
@@ -52,35 +52,35 @@ class SourceShare:
 
 
 @dataclass(frozen=True)
-class Layout:
+class SourceLayout:
     """Shares of sources by loader."""
 
     sources: tuple[str, ...]
-    shares: tuple[tuple[SourceShare, ...], ...]
+    shares: tuple[tuple[SourceStripe, ...], ...]
     """[loaders]"""
 
     @classmethod
-    def deal(cls, sources: Sequence[str], loaders: int, *, stripe: int = STRIPE) -> Layout:
+    def deal(cls, sources: Sequence[str], loaders: int, *, stripe: int = STRIPE) -> SourceLayout:
         """Sources to loaders in turn, or loaders to sources where there are more of them.
 
         Raises:
             ConfigurationError: less than one loader or position.
         """
         check_at_least(1, loaders=loaders, stripe=stripe)
-        shares: list[list[SourceShare]] = [[] for _ in range(loaders)]
+        shares: list[list[SourceStripe]] = [[] for _ in range(loaders)]
         for number, name in enumerate(sources):
             having = range(number % loaders, loaders, max(len(sources), 1))
             if loaders < len(sources):
                 having = range(number % loaders, number % loaders + 1)
             for part, loader in enumerate(having):
-                share = SourceShare(source=name, part=part, parts=len(having), stripe=stripe)
+                share = SourceStripe(source=name, part=part, parts=len(having), stripe=stripe)
                 shares[loader].append(share)
         return cls(tuple(sources), tuple(map(tuple, shares)))
 
     @cached_property
-    def of_source(self) -> dict[str, list[tuple[int, SourceShare]]]:
+    def of_source(self) -> dict[str, list[tuple[int, SourceStripe]]]:
         """By name, the loaders that have some of it."""
-        having: dict[str, list[tuple[int, SourceShare]]] = {name: [] for name in self.sources}
+        having: dict[str, list[tuple[int, SourceStripe]]] = {name: [] for name in self.sources}
         for loader, shares in enumerate(self.shares):
             for share in shares:
                 having[share.source].append((loader, share))
@@ -107,7 +107,7 @@ class Layout:
 
 
 def works_of(
-    plan: LoadingPlan, layout: Layout, keys: Sequence[StageKey] | None = None
+    plan: LoadingPlan, layout: SourceLayout, keys: Sequence[StageKey] | None = None
 ) -> list[LoaderWork]:
     """[loaders] the share of each in a plan.
 

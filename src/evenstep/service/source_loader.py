@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError
 from evenstep.service.loader_job import LoaderJob
 from evenstep.service.preparer import Preparer
@@ -22,8 +22,6 @@ from evenstep.service.source_layout import StageKey
 from evenstep.strategy import LoaderWork
 
 __all__ = ["Fetched", "SourceLoader"]
-
-Int64Array = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""`Arrivals`: plans and samples on their way to a Data Constructor.
+"""`StepFetcher`: plans and samples on their way to a Data Constructor.
 
 Each step's plan is asked for once, and its samples are fetched once from each loader that has some,
 by whichever client asks first; all others of that step wait for the same. Steps do not wait for
@@ -19,10 +19,10 @@ import numpy as np
 
 from evenstep.errors import InvariantError
 from evenstep.service.handles import Handle, Message, call, results
-from evenstep.service.source_layout import Layout, StageKey
+from evenstep.service.source_layout import SourceLayout, StageKey
 from evenstep.strategy import LoadingPlan
 
-__all__ = ["Arrivals", "Samples"]
+__all__ = ["Samples", "StepFetcher"]
 
 _ATTEMPTS = 4  # to fetch what loaders that were begun anew have lost
 
@@ -39,11 +39,15 @@ class _Step:
     """By loader, what it has staged for this constructor."""
 
 
-class Arrivals:
+class StepFetcher:
     """See the module docstring. Any number of threads may use it."""
 
     def __init__(
-        self, clients: Sequence[int], planner: Handle, loaders: Sequence[Handle], layout: Layout
+        self,
+        clients: Sequence[int],
+        planner: Handle,
+        loaders: Sequence[Handle],
+        layout: SourceLayout,
     ) -> None:
         """
         Args:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError
 from evenstep.plan.partition.items import sums
 from evenstep.strategy.sample_costs import Costs
@@ -20,7 +21,6 @@ from evenstep.strategy.sample_costs import Costs
 __all__ = ["Assignment"]
 
 Int32Array = npt.NDArray[np.int32]
-Int64Array = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -9,7 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 from evenstep.errors import ConfigurationError
 from evenstep.strategy.sample_table import Metadata, SampleTable
 
-__all__ = ["Drawn", "Draws", "Mixes", "WeightedDraws", "draw"]
+__all__ = ["DrawnSamples", "Draws", "Mixes", "WeightedDraws", "draw"]
 
 
 @runtime_checkable
@@ -42,7 +42,7 @@ class Mixes(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class Drawn:
+class DrawnSamples:
     """Samples of a step."""
 
     by: object
@@ -55,8 +55,8 @@ class Drawn:
 
 
 def draw(
-    schedule: Any, mixture: Mixes | None, step: int, metadata: Metadata, before: list[Drawn]
-) -> Drawn:
+    schedule: Any, mixture: Mixes | None, step: int, metadata: Metadata, before: list[DrawnSamples]
+) -> DrawnSamples:
     """Draws, or gives what the same mixture has drawn before in this step.
 
     Args:
@@ -91,5 +91,5 @@ def draw(
     else:
         samples = draws.draw(step, metadata)
     weights = dict(by.weights_at(step)) if isinstance(by, WeightedDraws) else {}
-    before.append(Drawn(by, None if draws is not None else schedule, samples, weights))
+    before.append(DrawnSamples(by, None if draws is not None else schedule, samples, weights))
     return before[-1]

@@ -24,10 +24,16 @@ from evenstep.plan.argument_checks import check_at_least
 from evenstep.strategy.assignment import Assignment
 from evenstep.strategy.balance.levels import check_level
 from evenstep.strategy.balance.methods import Method, check_method
-from evenstep.strategy.draws import Drawn, Mixes, draw
+from evenstep.strategy.draws import DrawnSamples, Mixes, draw
 from evenstep.strategy.loading_plan import LoadingPlan
 from evenstep.strategy.mesh import AXES, STAGES, ClientPlaceTree
-from evenstep.strategy.plan_builder import Outcome, Wanted, bound_for, planned, work_out
+from evenstep.strategy.plan_builder import (
+    GraphSpec,
+    Placement,
+    bound_for,
+    place_samples,
+    to_loading_plan,
+)
 from evenstep.strategy.sample_costs import CostFunction, check_cost
 from evenstep.strategy.sample_table import BufferedMetadata, Metadata, SampleTable
 
@@ -45,7 +51,7 @@ class _Step:
     micro_batches: int
     max_tokens: int | None
     mixture: Mixes | None
-    drawn: list[Drawn]
+    drawn: list[DrawnSamples]
     """What was drawn in this step, as a mixture moves on when it draws."""
 
 
@@ -57,10 +63,10 @@ class DGraph:
     samples: SampleTable | None
     """Those that were carried here, then those drawn; None before `mix`, where metadata comes from
     loaders."""
-    _wanted: Wanted = field(default_factory=Wanted)
+    _wanted: GraphSpec = field(default_factory=GraphSpec)
     _weights: Mapping[str, float] = field(default_factory=dict)
     _mixed: bool = False
-    _once: list[Outcome] = field(default_factory=list)
+    _once: list[Placement] = field(default_factory=list)
     """What it amounts to, when that is known. Shared by graphs that amount to the same."""
 
     @classmethod
@@ -268,7 +274,7 @@ class DGraph:
         return self._outcome.assignment
 
     @property
-    def _outcome(self) -> Outcome:
+    def _outcome(self) -> Placement:
         if not self._once:
             if self.samples is None:
                 raise ConfigurationError(
@@ -277,11 +283,11 @@ class DGraph:
             self._once.append(self._worked_out(np.arange(len(self.samples)), subplan=None))
         return self._once[0]
 
-    def _worked_out(self, rows: npt.NDArray[np.int64], *, subplan: str | None) -> Outcome:
+    def _worked_out(self, rows: npt.NDArray[np.int64], *, subplan: str | None) -> Placement:
         assert self.samples is not None
         job, balancing = self._step, self._wanted.balancing
         main = subplan is None
-        return work_out(
+        return place_samples(
             self.samples,
             rows,
             self._wanted,
@@ -290,10 +296,10 @@ class DGraph:
             subplan=subplan,
         )
 
-    def _planned(self, outcome: Outcome, **more: Any) -> LoadingPlan:
+    def _planned(self, outcome: Placement, **more: Any) -> LoadingPlan:
         assert self.samples is not None
         carried = 0 if self._step.carried is None else len(self._step.carried)
-        return planned(
+        return to_loading_plan(
             outcome,
             self._wanted,
             step=self.step,
@@ -307,7 +313,7 @@ class DGraph:
         """This graph over the samples of the one that it is a subplan of."""
         if self._step is not main._step:
             raise ConfigurationError(
-                f"subplan {name!r} is of another graph; derive it from the one that is planned"
+                f"subplan {name!r} is of another graph; derive it from the one that is to_loading_plan"
             )
         if self._mixed and self.samples is not main.samples and self.samples != main.samples:
             raise ConfigurationError(

@@ -16,15 +16,14 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 
+from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError
 from evenstep.strategy.loading_plan import LoadingPlan
 from evenstep.strategy.sample_table import SampleId
 
 __all__ = ["STATES", "Edge", "Flow", "Node", "flows", "groups_of", "rows_of", "trace"]
 
-Int64Array = npt.NDArray[np.int64]
 
 STATES = ("buffered", "drawn", "assigned", "grouped", "delivered")
 

@@ -16,8 +16,8 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from evenstep.arrays import Int64Array
 from evenstep.strategy.assignment import Assignment
 from evenstep.strategy.balance.levels import arrival
 from evenstep.strategy.mesh import ClientPlaceTree, Delivery
@@ -25,8 +25,6 @@ from evenstep.strategy.sample_costs import Costs
 from evenstep.strategy.sample_table import SampleTable
 
 __all__ = ["LoadingPlan", "imbalance"]
-
-Int64Array = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)

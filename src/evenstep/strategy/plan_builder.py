@@ -11,28 +11,26 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError, SampleError
 from evenstep.strategy.assignment import Assignment
 from evenstep.strategy.balance.levels import Balancing, assign
 from evenstep.strategy.loading_plan import LoadingPlan
-from evenstep.strategy.mesh import Subgroups
+from evenstep.strategy.mesh import Buckets
 from evenstep.strategy.sample_costs import CostFunction, Costs, name_of, sample_costs
 from evenstep.strategy.sample_table import SampleTable
 
-__all__ = ["Outcome", "Wanted", "bound_for", "planned", "work_out"]
-
-Int64Array = npt.NDArray[np.int64]
+__all__ = ["GraphSpec", "Placement", "bound_for", "place_samples", "to_loading_plan"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
+class GraphSpec:
     """What the primitives were told."""
 
     modality: tuple[str, ...] = ()
     """None given is all that the samples have, where that is one."""
-    subgroups: Subgroups | None = None
+    subgroups: Buckets | None = None
     group_size: int | None = None
     cost: CostFunction | None = None
     balancing: Balancing = field(default_factory=Balancing)
@@ -41,7 +39,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, eq=False)
-class Outcome:
+class Placement:
     """Where samples go."""
 
     assignment: Assignment
@@ -67,15 +65,15 @@ def bound_for(modality: tuple[str, ...], samples: SampleTable) -> tuple[str, ...
     return modality
 
 
-def work_out(
+def place_samples(
     samples: SampleTable,
     rows: Int64Array,
-    wanted: Wanted,
+    wanted: GraphSpec,
     *,
     micro_batches: int,
     max_tokens: int | None,
     subplan: str | None,
-) -> Outcome:
+) -> Placement:
     """
     Args:
         samples: of the step.
@@ -121,10 +119,10 @@ def work_out(
                 "or micro_batches, or leave max_tokens out"
             )
         notes.append(f"{what} are carried to the next step: no room in {room}")
-    return Outcome(_spread(within, rows, len(samples)), costs, modality, max_tokens, tuple(notes))
+    return Placement(_spread(within, rows, len(samples)), costs, modality, max_tokens, tuple(notes))
 
 
-def planned(outcome: Outcome, wanted: Wanted, **more: Any) -> LoadingPlan:
+def to_loading_plan(outcome: Placement, wanted: GraphSpec, **more: Any) -> LoadingPlan:
     """The plan of an outcome; `more` are fields of `LoadingPlan`."""
     assert wanted.subgroups is not None
     axis = wanted.subgroups.axis
@@ -175,7 +173,7 @@ def _check_lengths(
         )
 
 
-def _micro_batches(count: int, subgroups: Subgroups, wanted: int, notes: list[str]) -> int:
+def _micro_batches(count: int, subgroups: Buckets, wanted: int, notes: list[str]) -> int:
     buckets = subgroups.bucket_count
     if count < buckets:
         raise ConfigurationError(

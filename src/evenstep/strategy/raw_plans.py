@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError
 from evenstep.strategy.assignment import Assignment
 from evenstep.strategy.loading_plan import LoadingPlan
@@ -31,8 +32,6 @@ __all__ = [
     "plan_raw",
     "summary_buffer",
 ]
-
-Int64Array = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from evenstep.arrays import Int64Array
 from evenstep.cost import Cost, GroupShapes
 from evenstep.errors import ConfigurationError
 
 __all__ = ["CostFunction", "Costs", "check_cost", "name_of", "sample_costs"]
 
-Int64Array = npt.NDArray[np.int64]
 Costs = npt.NDArray[np.int64] | npt.NDArray[np.float64]
 CostFunction = Callable[[Int64Array], npt.ArrayLike] | Cost
 """From [n] int64 lengths, positive, to [n] numbers, finite and not negative; or a `Cost`, which is

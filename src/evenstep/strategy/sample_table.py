@@ -20,6 +20,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
+from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError
 
 __all__ = [
@@ -32,7 +33,6 @@ __all__ = [
 ]
 
 Int32Array = npt.NDArray[np.int32]
-Int64Array = npt.NDArray[np.int64]
 
 _COLUMNS = ("source", "position", "shard", "index")
 _DTYPES = {"source": np.int32, "position": np.int64, "shard": np.int32, "index": np.int64}

@@ -85,7 +85,7 @@ def command(
       evenstep demo-packing --data ~/src/linux --glob "*.[ch]" --context 32768
       evenstep demo-packing --data FILE.parquet --column text --tokenizer tokenizer.json --json
     """
-    from evenstep.plan.packing import Workload
+    from evenstep.plan.packing import DocumentCost
     from evenstep_demos.packing.documents import read_documents
     from evenstep_demos.packing.options import PackingDemoOptions
     from evenstep_demos.packing.run import pack_documents
@@ -100,7 +100,7 @@ def command(
         micro_batches=micro_batches,
         max_tokens=max_tokens,
         queues=queues,
-        workload=Workload(linear=linear),
+        workload=DocumentCost(linear=linear),
         seed=seed,
         out=out,
     )

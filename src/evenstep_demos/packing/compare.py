@@ -16,23 +16,26 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError, InvariantError
 from evenstep.plan.packing import (
+    DocumentCost,
     PackingOptions,
     SteadyOptions,
-    Workload,
     auto_thresholds,
     cut_long,
     plan_iteration,
 )
 from evenstep.tools.simulate.packing_result import PackingResult, makespan_ratio, measure
-from evenstep.tools.simulate.packing_run import Arrivals, Trained, run_original, run_planner
+from evenstep.tools.simulate.packing_run import (
+    ArrivingDocuments,
+    Trained,
+    run_original,
+    run_planner,
+)
 
 __all__ = ["Packed", "compare"]
-
-Int64Array = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +91,7 @@ def compare(
     micro_batches: int,
     queues: tuple[int, ...] = (2,),
     max_tokens: int | None = None,
-    workload: Workload | None = None,
+    workload: DocumentCost | None = None,
 ) -> list[Packed]:
     """Original packing, WLB with each number of queues, and steady.
 
@@ -101,7 +104,7 @@ def compare(
         ConfigurationError: there is not even one global batch, or options are out of range.
         InvariantError: a token was not trained on once.
     """
-    workload = workload or Workload()
+    workload = workload or DocumentCost()
     plain = PackingOptions(
         context=context, micro_batches=micro_batches, max_tokens=max_tokens, workload=workload
     )
@@ -112,14 +115,16 @@ def compare(
             f"micro_batches={micro_batches} times context={context:,}; give more text, or a "
             "smaller context"
         )
-    windows = Arrivals.of(lengths, context=context, micro_batches=micro_batches)
+    windows = ArrivingDocuments.of(lengths, context=context, micro_batches=micro_batches)
     results = [
         _packed(
             "original", windows, run_original(windows, end="carry"), run_original(windows), workload
         )
     ]
     pieces = cut_long(lengths, context, "split")
-    whole = Arrivals.of(pieces.lengths, context=context, micro_batches=micro_batches, whole=True)
+    whole = ArrivingDocuments.of(
+        pieces.lengths, context=context, micro_batches=micro_batches, whole=True
+    )
     # Positions are those of documents, so that pieces of one are known.
     whole = dataclasses.replace(whole, pieces=pieces)
     for count in queues:
@@ -136,7 +141,7 @@ def compare(
     return results
 
 
-def _planned(name: str, options: PackingOptions, arrivals: Arrivals) -> Packed:
+def _planned(name: str, options: PackingOptions, arrivals: ArrivingDocuments) -> Packed:
     planner = partial(plan_iteration, options)
     first, waiting = run_planner(planner, arrivals, stop=arrivals.complete)
     last, _ = run_planner(planner, arrivals, begin=arrivals.complete, waiting=waiting)
@@ -155,7 +160,11 @@ def _joined(first: Trained, last: Trained) -> Trained:
 
 
 def _packed(
-    name: str, arrivals: Arrivals, arriving: Trained, epoch: Trained, workload: Workload
+    name: str,
+    arrivals: ArrivingDocuments,
+    arriving: Trained,
+    epoch: Trained,
+    workload: DocumentCost,
 ) -> Packed:
     times = np.bincount(epoch.piece, minlength=len(arrivals.pieces))
     if (times != 1).any() or (epoch.length != arrivals.pieces.lengths[epoch.piece]).any():

@@ -13,10 +13,10 @@ from hashlib import blake2b
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
+from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError
-from evenstep.plan.groups.groups import generator
+from evenstep.plan.rng import Stream, generator
 from evenstep.tools.advise.parquet_sample import sketch_parquet
 from evenstep.tools.advise.tokenizer import CountTokens, load_tokenizer
 from evenstep.tools.simulate.lengths import existing_file
@@ -24,7 +24,6 @@ from evenstep_demos.packing.options import PackingDemoOptions
 
 __all__ = ["Documents", "count_bytes", "read_documents", "read_folder"]
 
-Int64Array = npt.NDArray[np.int64]
 Progress = Callable[[int, int], None]
 
 _NOT_OURS = {"site-packages", "dist-packages", "node_modules", "__pycache__"}
@@ -82,7 +81,7 @@ def read_documents(options: PackingDemoOptions, progress: Progress | None = None
         counted += len(texts)
         return count(texts)
 
-    random = generator(options.seed)
+    random = generator(options.seed, Stream.DEMO_DOCUMENTS)
     data = options.data
     if data is None or data.is_dir():
         root = data or Path(sysconfig.get_paths()["stdlib"])

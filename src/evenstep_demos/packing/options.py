@@ -7,7 +7,7 @@ from pathlib import Path
 
 from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least
-from evenstep.plan.packing import Workload
+from evenstep.plan.packing import DocumentCost
 
 __all__ = ["ITERATIONS", "PackingDemoOptions", "suitable_context"]
 
@@ -40,7 +40,7 @@ class PackingDemoOptions:
     """Tokens that no micro-batch exceeds; None is 1.25 x context."""
     queues: int = 2
     """Of WLB, for outliers."""
-    workload: Workload = field(default_factory=Workload)
+    workload: DocumentCost = field(default_factory=DocumentCost)
     seed: int = 0
     """Decides which documents and in which order."""
     out: Path = Path("out/demo-packing")

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from evenstep.plan.packing import Workload
+from evenstep.plan.packing import DocumentCost
 from evenstep.tools.report.packing_plot import PackingPanel
 from evenstep.tools.report.table import text_table
 from evenstep_demos.packing.compare import Packed
@@ -134,7 +134,7 @@ class PackingDemoResult:
         return textwrap.fill(" ".join(text), _COLUMNS)
 
 
-def _work(workload: Workload) -> str:
+def _work(workload: DocumentCost) -> str:
     attention = {0: "", 1: "d² + "}.get(workload.quadratic, f"{workload.quadratic:,} d² + ")
     return f"{attention}{workload.linear:,} d"
 

@@ -19,8 +19,6 @@ from evenstep_demos.service.messages import Received, StepRecord
 
 __all__ = ["Checked", "check_delivery", "check_drawn"]
 
-Int64Array = npt.NDArray[np.int64]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Checked:

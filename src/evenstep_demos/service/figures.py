@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from evenstep.arrays import Float64Array
 from evenstep.strategy import LoadingPlan
 from evenstep_demos.service.messages import StepRecord
 
 __all__ = ["Draws", "RunFigures", "draws_of", "largest_over_mean", "measure", "planned_work"]
-
-Float64Array = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,7 @@ from typing import Any
 import evenstep.service as es
 from evenstep.errors import EvenstepError
 from evenstep.service.ray.discovery import connect
-from evenstep.service.ray.import_ray import the_ray
+from evenstep.service.ray.import_ray import import_ray
 from evenstep.strategy import LoadingPlan
 from evenstep_demos.service.messages import Finished, Ready, StepRecord
 from evenstep_demos.service.options import RANKS
@@ -48,7 +48,7 @@ def local_ray() -> Iterator[str]:
         os.environ.setdefault(name, value)
     cpus = max(2, os.cpu_count() or 2)
     began = connect("local", {"num_cpus": cpus, "object_store_memory": _STORE})
-    ray = the_ray()
+    ray = import_ray()
     try:
         with _terminated_in_order():
             yield str(ray.get_runtime_context().gcs_address)

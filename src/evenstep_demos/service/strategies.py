@@ -12,7 +12,7 @@ from typing import Any
 import evenstep.service as es
 from evenstep.strategy import DGraph, LoadingPlan
 from evenstep.strategy.mesh import ClientPlaceTree
-from evenstep.strategy.mixture import Live, WarmUp
+from evenstep.strategy.mixture import FeedbackSchedule, WarmUp
 from evenstep_demos.service.encode import tokens_of
 from evenstep_demos.service.options import CONTEXT, DATA, ServiceDemoOptions
 from evenstep_demos.service.sizes import gpt_cost
@@ -59,7 +59,7 @@ def text_job(stored: StoredSources, options: ServiceDemoOptions, run: str) -> es
         mesh=es.Mesh(DP=DATA, CP=CONTEXT),
         strategy=TEXT_RUNS[run],
         schedule=(
-            Live(initial=evener, function=follow_losses)
+            FeedbackSchedule(initial=evener, function=follow_losses)
             if options.live
             else WarmUp(start=as_they_are, end=evener, steps=max(options.step_count // 2, 1))
         ),

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evenstep.errors import ConfigurationError
-from evenstep.plan.packing.document_cost import Workload
+from evenstep.plan.packing.document_cost import DocumentCost
 from evenstep_demos.packing.compare import compare
 from evenstep_demos.packing.options import ITERATIONS, PackingDemoOptions, suitable_context
 
@@ -41,7 +41,7 @@ def test_every_document_is_trained_on_once_and_no_micro_batch_exceeds_its_cap(
 
 
 def test_packing_by_work_is_more_even_and_cuts_fewer_documents() -> None:
-    workload = Workload(linear=768)
+    workload = DocumentCost(linear=768)
     lengths = lengths_of(4000)
     original, wlb, steady = compare(lengths, context=CONTEXT, micro_batches=4, workload=workload)
     for packed in (wlb, steady):
@@ -59,7 +59,7 @@ def test_each_number_of_queues_is_a_packer_of_its_own() -> None:
         context=CONTEXT,
         micro_batches=4,
         queues=(1, 3),
-        workload=Workload(linear=768),
+        workload=DocumentCost(linear=768),
     )
     assert [p.name for p in packed] == ["original", "WLB, 1 queue", "WLB, 3 queues", "steady"]
     assert len(packed[1].thresholds) < len(packed[2].thresholds)

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenstep.plan.groups.groups import Groups, generator
+from evenstep.plan.groups.groups import Groups
+from evenstep.plan.rng import generator
 
 LISTS = st.lists(st.lists(st.integers(0, 99), min_size=1, max_size=7), max_size=12)
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from evenstep.errors import InvariantError
 from evenstep.plan import FixedBatch, Window
-from evenstep.plan.offline.replay import Planned
+from evenstep.plan.offline.replay import ReplayPolicy
 from worlds import World, arrivals
 
 RANDOMS = st.randoms(use_true_random=False)
@@ -29,7 +29,7 @@ def dealt_epochs(draw):
 
 def world_of(shards, ends, buffer_size, **options) -> World:
     size = max(buffer_size, *(int(np.diff(e, prepend=0).max()) for e in ends))
-    policies = [Planned(FixedBatch(8), e) for e in ends]
+    policies = [ReplayPolicy(FixedBatch(8), e) for e in ends]
     return World(policies, shards, size, **options)
 
 
@@ -61,4 +61,4 @@ def test_a_skipped_sample_is_missing_from_its_group_alone(epoch, size, random, d
 def test_a_window_without_a_complete_group_is_refused() -> None:
     window = Window(lengths=np.array([3, 4]), ages=np.zeros(2, np.int64), numbers=np.array([0, 1]))
     with pytest.raises(InvariantError, match="holds no complete group"):
-        Planned(FixedBatch(3), np.array([3])).propose(window)
+        ReplayPolicy(FixedBatch(3), np.array([3])).propose(window)

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from evenstep.cost import Cost, FittedCost, GroupShapes, PaddedTokenCost, TokenCost, TransformerCost
 from evenstep.errors import ConfigurationError
-from evenstep.plan.packing.document_cost import Workload
+from evenstep.plan.packing.document_cost import DocumentCost
 
 LENGTHS = st.lists(st.integers(1, 300_000), min_size=1, max_size=20)
-WORKLOADS = st.builds(Workload, linear=st.integers(0, 10**6), quadratic=st.integers(1, 1000))
+WORKLOADS = st.builds(DocumentCost, linear=st.integers(0, 10**6), quadratic=st.integers(1, 1000))
 
 
 def column(lengths: list[int]) -> np.ndarray:
@@ -20,13 +20,13 @@ def column(lengths: list[int]) -> np.ndarray:
 
 
 def test_the_default_weighs_attention_of_24576_tokens_as_all_the_rest() -> None:
-    assert Workload().of_documents(column([1, 24_576])).tolist() == [24_577, 2 * 24_576**2]
+    assert DocumentCost().of_documents(column([1, 24_576])).tolist() == [24_577, 2 * 24_576**2]
 
 
 @settings(max_examples=50)
 @given(LENGTHS, WORKLOADS)
 def test_as_a_cost_a_packed_group_is_the_sum_of_its_documents(
-    lengths: list[int], workload: Workload
+    lengths: list[int], workload: DocumentCost
 ) -> None:
     shapes = GroupShapes.measure(lengths, [0, len(lengths)])
     assert workload(shapes, packed=True)[0] == float(workload.of_documents(column(lengths)).sum())
@@ -60,20 +60,20 @@ def test_work_is_in_proportion_to_the_cost_it_was_taken_from(
     fixed = cost.per_group if isinstance(cost, FittedCost) else 0.0
     alone = GroupShapes.measure(lengths, np.arange(len(lengths) + 1))
     expected = cost(alone, packed=True) - fixed
-    got = Workload.of(cost).of_documents(column(lengths)) * 1.0
+    got = DocumentCost.of(cost).of_documents(column(lengths)) * 1.0
     scale = expected.sum() / got.sum()
     assert got * scale == pytest.approx(expected, rel=2e-3, abs=1e-12)
 
 
 def test_attention_alone_has_no_linear_part() -> None:
     cost = FittedCost(per_group=0.0, per_token=0.0, per_pair=2.0)
-    assert Workload.of(cost) == Workload(linear=0)
+    assert DocumentCost.of(cost) == DocumentCost(linear=0)
 
 
 @settings(max_examples=50)
 @given(st.integers(0, 10**12), WORKLOADS)
 def test_the_longest_document_within_some_work_is_the_longest(
-    work: int, workload: Workload
+    work: int, workload: DocumentCost
 ) -> None:
     longest = workload.longest_within(work)
     assert workload.of_documents(column([longest]))[0] <= work
@@ -85,7 +85,7 @@ def test_a_cost_that_is_no_sum_over_documents_is_refused() -> None:
         return shapes.longest * 1.0
 
     with pytest.raises(ConfigurationError, match="per_token and per_pair"):
-        Workload.of(opaque)
+        DocumentCost.of(opaque)
 
 
 @pytest.mark.parametrize(
@@ -94,10 +94,10 @@ def test_a_cost_that_is_no_sum_over_documents_is_refused() -> None:
 )
 def test_coefficients_that_are_no_work_are_refused(options: dict[str, int], named: str) -> None:
     with pytest.raises(ConfigurationError, match=named):
-        Workload(**options)
+        DocumentCost(**options)
 
 
 def test_work_beyond_the_range_of_an_int64_is_refused() -> None:
-    Workload().check_range(2**30)
+    DocumentCost().check_range(2**30)
     with pytest.raises(ConfigurationError, match="same ratio"):
-        Workload().check_range(2**31)
+        DocumentCost().check_range(2**31)

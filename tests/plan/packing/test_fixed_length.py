@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evenstep.errors import SampleError
-from evenstep.plan.packing.document_cost import Workload
+from evenstep.plan.packing.document_cost import DocumentCost
 from evenstep.plan.packing.fixed_length import fixed_length
 from evenstep.tools.simulate import sample_lengths
 
-WORKLOAD = Workload(linear=20)
+WORKLOAD = DocumentCost(linear=20)
 
 
 @settings(max_examples=50)

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from evenstep.errors import SampleError
 from evenstep.plan.groups.groups import Groups
-from evenstep.plan.packing.document_cost import Workload
+from evenstep.plan.packing.document_cost import DocumentCost
 from evenstep.plan.packing.options import PackingOptions, SteadyOptions
 from evenstep.plan.packing.step_plan import plan_iteration
 
-WORK = Workload(linear=10)
+WORK = DocumentCost(linear=10)
 OPTIONS = PackingOptions(context=40, micro_batches=3, thresholds=(20, 35), workload=WORK)
 STEADY = SteadyOptions(context=40, micro_batches=3, max_delay=None, workload=WORK)
 POOLS = st.lists(st.tuples(st.integers(1, 50), st.integers(0, 6)), min_size=1, max_size=40).map(

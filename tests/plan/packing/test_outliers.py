@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evenstep.errors import ConfigurationError
-from evenstep.plan.packing.document_cost import Workload
+from evenstep.plan.packing.document_cost import DocumentCost
 from evenstep.plan.packing.options import PackingOptions
 from evenstep.plan.packing.outliers import (
     alike,
@@ -70,7 +70,7 @@ def test_the_likest_documents_are_the_closest_run_around_one(
 
 
 def test_outliers_are_alike_if_they_differ_by_most_of_the_width_of_a_class() -> None:
-    work = Workload(linear=0)
+    work = DocumentCost(linear=0)
     options = PackingOptions(context=80, micro_batches=4, thresholds=(20, 40), workload=work)
     # Both classes go up to twice the length, so to four times the work.
     assert alike(1, options) == alike(2, options) == pytest.approx(4**0.7)
@@ -90,7 +90,7 @@ def test_for_pretraining_lengths_classes_begin_where_exhaustive_search_put_them(
 def test_the_first_threshold_is_the_largest_that_solves_its_equation(
     values: list[int], queues: int
 ) -> None:
-    workload, lengths = Workload(linear=20), np.array(values)
+    workload, lengths = DocumentCost(linear=20), np.array(values)
     found = auto_thresholds(lengths, context=120, queues=queues, workload=workload)
     works = workload.of_documents(lengths)
     # A threshold up to 301 is above all documents, so one more stands for all beyond.

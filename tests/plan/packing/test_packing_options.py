@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from evenstep.errors import ConfigurationError, SampleError
-from evenstep.plan.packing.document_cost import Workload
+from evenstep.plan.packing.document_cost import DocumentCost
 from evenstep.plan.packing.options import PackingOptions, SteadyOptions
 from evenstep.plan.packing.workload_packing import WorkloadPacking
 
@@ -62,4 +62,4 @@ def test_the_policy_waits_as_long_as_the_planners_say(
 
 
 def test_the_workload_is_part_of_the_options() -> None:
-    assert PackingOptions(context=100, micro_batches=4).workload == Workload()
+    assert PackingOptions(context=100, micro_batches=4).workload == DocumentCost()

@@ -8,12 +8,12 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evenstep.plan.packing.document_cost import Workload
+from evenstep.plan.packing.document_cost import DocumentCost
 from evenstep.plan.packing.options import SteadyOptions
 from evenstep.plan.packing.steady import plan_steady
 
 OPTIONS = SteadyOptions(
-    context=40, micro_batches=3, max_delay=6, thresholds=(20,), workload=Workload(linear=10)
+    context=40, micro_batches=3, max_delay=6, thresholds=(20,), workload=DocumentCost(linear=10)
 )
 POOLS = st.lists(st.tuples(st.integers(1, 50), st.integers(0, 5)), min_size=1, max_size=40).map(
     lambda pool: (
@@ -65,7 +65,7 @@ def test_a_second_long_document_levels_what_short_ones_cannot() -> None:
     # The oldest must go. Beside it 25 tokens are half its work, and there is little to add.
     lengths = np.array([40, 38, 25, 24, 2, 2])
     ages = np.array([6, 1, 1, 1, 0, 0])
-    options = dataclasses.replace(OPTIONS, step_tokens=130, workload=Workload(linear=0))
+    options = dataclasses.replace(OPTIONS, step_tokens=130, workload=DocumentCost(linear=0))
     groups = plan_steady(lengths, ages, options)
     assert sorted(lengths[groups.group(g)].max() for g in range(len(groups))) == [25, 38, 40]
     assert 3 in groups.members

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evenstep.plan.packing.document_cost import Workload
+from evenstep.plan.packing.document_cost import DocumentCost
 from evenstep.plan.packing.lpt_fill import level_fill
 from evenstep.plan.packing.tight_fill import tight_fill
 from evenstep.plan.packing.window_packing import cut_at_windows
@@ -43,7 +43,7 @@ def test_more_tokens_than_there_is_room_for_are_not_placed() -> None:
 
 
 def test_most_global_batches_are_packed_to_the_last_token_and_more_evenly_than_they_came() -> None:
-    context, per, work = 131_072, 4, Workload()
+    context, per, work = 131_072, 4, DocumentCost()
     cut = cut_at_windows(sample_lengths("pretrain-128k", 4000, 1), context)
     lengths, better, found = cut.pieces.lengths, [], 0
     batches = (len(cut.windows) - 1) // per

@@ -8,12 +8,12 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evenstep.plan.packing.document_cost import Workload
+from evenstep.plan.packing.document_cost import DocumentCost
 from evenstep.plan.packing.options import PackingOptions
 from evenstep.plan.packing.outliers import alike, class_to_fire, classes, queue_heads
 from evenstep.plan.packing.wlb import plan_wlb
 
-WORK = Workload(linear=10)
+WORK = DocumentCost(linear=10)
 OPTIONS = PackingOptions(context=40, micro_batches=3, thresholds=(20, 35), workload=WORK)
 POOLS = st.lists(st.tuples(st.integers(1, 50), st.integers(0, 6)), min_size=1, max_size=40).map(
     lambda pool: (

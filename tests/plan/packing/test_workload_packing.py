@@ -7,7 +7,7 @@ import pytest
 
 from evenstep.cost import PaddedTokenCost, TransformerCost
 from evenstep.errors import ConfigurationError
-from evenstep.plan.packing.document_cost import Workload
+from evenstep.plan.packing.document_cost import DocumentCost
 from evenstep.plan.packing.outliers import auto_thresholds
 from evenstep.plan.packing.workload_packing import WorkloadPacking
 from evenstep.plan.pipeline.schedule import PipelineSchedule
@@ -21,7 +21,7 @@ THRESHOLDS = auto_thresholds(LENGTHS, context=CONTEXT, queues=2)
 
 def works(policy: WorkloadPacking, sources: list[list[int]], buffer_size: int) -> list[np.ndarray]:
     """[steps, ranks x micro-batches] work, of every round."""
-    workload = Workload.of(policy.cost)
+    workload = DocumentCost.of(policy.cost)
     made = []
     for turns in play(policy, sources, buffer_size=buffer_size):
         for step in range(next(iter(turns.values())).steps):
@@ -42,7 +42,7 @@ def test_micro_batches_of_a_step_are_of_equal_work(thresholds: tuple[int, ...]) 
     imbalance = made.max(axis=1) / made.mean(axis=1)
     assert imbalance[:-4].mean() < 1.05
     sampled = [LENGTHS[i : i + 116] for i in range(0, 5800, 116)]
-    naive = [Workload().of_documents(s) for s in sampled]
+    naive = [DocumentCost().of_documents(s) for s in sampled]
     loads = np.array([[w[i::4].sum() for i in range(4)] for w in naive])
     assert (loads.max(axis=1) / loads.mean(axis=1)).mean() > 1.25
 
@@ -92,10 +92,10 @@ def test_micro_batches_come_in_the_order_that_suits_the_pipeline() -> None:
 def test_a_model_gives_the_work() -> None:
     model = TransformerCost(layers=32, hidden_size=4096, heads=32, ffn_size=11008)
     policy = WorkloadPacking(CONTEXT, micro_batches=2, cost=model)
-    assert Workload.of(policy.cost).linear > 10_000
+    assert DocumentCost.of(policy.cost).linear > 10_000
     with pytest.raises(ConfigurationError, match="per_token and per_pair"):
         WorkloadPacking(CONTEXT, micro_batches=2, cost=lambda shapes, packed: shapes.tokens)
-    assert Workload.of(PaddedTokenCost()).quadratic == 0
+    assert DocumentCost.of(PaddedTokenCost()).quadratic == 0
 
 
 @pytest.mark.parametrize(

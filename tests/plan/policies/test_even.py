@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from evenstep.cost import Cost, FittedCost, GroupShapes, PaddedTokenCost, TransformerCost
 from evenstep.errors import ConfigurationError
 from evenstep.plan import Even, Policy, TokenBudget, Window
-from evenstep.plan.policies.even.match_padded import Matcher
+from evenstep.plan.policies.even.match_padded import PaddedStepFiller
 from evenstep.tools.simulate import SimulationResult, deal, sample_lengths, simulate
 from plan_world import play
 
@@ -224,7 +224,9 @@ def test_a_group_costs_no_more_than_its_target_or_is_a_single_sample(
     window = Window(lengths=column, ages=np.arange(len(column))[::-1] % 5)
     targets = np.sort(300.0 * np.array(shares[: len(lengths)]))[::-1]
     proposal = policy.propose(window)
-    matcher = Matcher(cost=PaddedTokenCost(), max_tokens=300, max_patches=None, max_wait=max_wait)
+    matcher = PaddedStepFiller(
+        cost=PaddedTokenCost(), max_tokens=300, max_patches=None, max_wait=max_wait
+    )
     groups = matcher.match(proposal.groups, window, targets)
     assert len(groups) == len(targets)
     assert len(np.unique(groups.members)) == len(groups.members)
@@ -248,7 +250,7 @@ def test_a_group_costs_no_more_than_its_target_or_its_longest_sample_alone(
     window = Window(lengths=column, ages=np.arange(len(column))[::-1] % 5)
     alone = cost(GroupShapes.measure(lengths, np.arange(len(lengths) + 1)), packed=False)
     targets = np.sort(alone.max() * np.array(shares[: len(lengths)]))[::-1]
-    matcher = Matcher(cost=cost, max_tokens=300, max_patches=None, max_wait=max_wait)
+    matcher = PaddedStepFiller(cost=cost, max_tokens=300, max_patches=None, max_wait=max_wait)
     groups = matcher.match(Even(300, cost=cost).propose(window).groups, window, targets)
     assert len(groups) == len(targets)
     assert len(np.unique(groups.members)) == len(groups.members)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenstep.cost import Cost, FittedCost, GroupShapes, PaddedTokenCost, TransformerCost
-from evenstep.plan.policies.even.fill_packed import Filler, Weights, even_costs
+from evenstep.plan.policies.even.fill_packed import CostSplit, PackedStepFiller, even_costs
 from evenstep.plan.policy import Window
 from evenstep.tools.simulate import sample_lengths
 
@@ -32,7 +32,7 @@ def column(lengths: list[int]) -> np.ndarray:
 
 @given(LENGTHS, COSTS)
 def test_a_cost_taken_apart_adds_up_to_itself(lengths: list[int], cost: Cost) -> None:
-    weights = Weights.of(column(lengths), cost)
+    weights = CostSplit.of(column(lengths), cost)
     whole = cost(GroupShapes.measure(lengths, [0, len(lengths)]), packed=True)[0]
     assert weights.fixed + weights.added.sum() == pytest.approx(whole)
     by_tokens = weights.per_token * sum(lengths)
@@ -41,7 +41,7 @@ def test_a_cost_taken_apart_adds_up_to_itself(lengths: list[int], cost: Cost) ->
 
 @given(LENGTHS)
 def test_where_cost_is_tokens_no_sample_has_an_excess(lengths: list[int]) -> None:
-    weights = Weights.of(column(lengths), FittedCost(per_group=7.1, per_token=0.3, per_pair=0.0))
+    weights = CostSplit.of(column(lengths), FittedCost(per_group=7.1, per_token=0.3, per_pair=0.0))
     assert (weights.excess == 0).all()
 
 
@@ -49,7 +49,7 @@ def test_where_cost_is_tokens_no_sample_has_an_excess(lengths: list[int]) -> Non
 def test_even_costs_add_up_and_have_room_for_the_longest_samples(
     lengths: list[int], cost: Cost, data: st.DataObject
 ) -> None:
-    weights = Weights.of(column(lengths), cost)
+    weights = CostSplit.of(column(lengths), cost)
     groups = data.draw(st.integers(1, len(lengths)))
     costs = even_costs(weights, sum(lengths) / groups, groups)
     assert (np.diff(costs) <= 0).all()
@@ -85,9 +85,9 @@ def test_every_target_gets_a_group_within_the_limits(
         ages=np.sort(draw.integers(0, 6, len(lengths)))[::-1],
         patches=draw.integers(0, 20, len(lengths)),
     )
-    weights = Weights.of(window.lengths, cost)
+    weights = CostSplit.of(window.lengths, cost)
     targets = np.sort(shares[: len(lengths)])[::-1] * float(weights.fixed + 300 * weights.per_token)
-    filler = Filler(tokens=300, max_patches=max_patches, max_wait=max_wait)
+    filler = PackedStepFiller(tokens=300, max_patches=max_patches, max_wait=max_wait)
     groups = filler.fill(window, weights, targets)
     assert len(groups) == len(targets)
     assert len(np.unique(groups.members)) == len(groups.members)
@@ -104,10 +104,10 @@ def test_every_target_gets_a_group_within_the_limits(
 def test_groups_are_full_and_cost_what_was_asked_for(name: str) -> None:
     lengths = np.minimum(sample_lengths(name, 1000, seed=2), 12_288)
     window = Window(lengths=lengths, ages=np.zeros_like(lengths))
-    weights = Weights.of(lengths, MODEL)
+    weights = CostSplit.of(lengths, MODEL)
     full = lengths.sum() / 12_288
     targets = even_costs(weights, 12_288, int(full) + 1)[::2]
-    filler = Filler(tokens=12_288, max_patches=None, max_wait=5)
+    filler = PackedStepFiller(tokens=12_288, max_patches=None, max_wait=5)
     shapes = filler.fill(window, weights, targets).shapes(lengths)
     assert shapes.tokens.mean() > 0.998 * 12_288
     off = np.abs(MODEL(shapes, packed=True) / targets - 1)

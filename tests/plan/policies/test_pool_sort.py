@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from evenstep.cost import GroupShapes
 from evenstep.errors import ConfigurationError
 from evenstep.plan import FixedBatch, Window
-from evenstep.plan.groups.groups import generator
 from evenstep.plan.policies.pool_sort import SHUFFLES, PoolSort
+from evenstep.plan.rng import generator
 from evenstep.tools.simulate import simulate
 from plan_world import Turn, play
 

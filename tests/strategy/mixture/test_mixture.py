@@ -11,8 +11,8 @@ from mixing_world import Arrays, AtOnce, drawn, steps, through_json, weights_of,
 from evenstep.errors import ConfigurationError, InvariantError, MismatchError, SampleError
 from evenstep.strategy.mixture import (
     DrawRecord,
+    FeedbackSchedule,
     LengthCurriculum,
-    Live,
     Mixture,
     PerStep,
     Staged,
@@ -497,7 +497,9 @@ def test_live_weights_follow_reports_and_replay_without_them():
 
     def made():
         return Mixture(
-            ["a", "b"], Live(initial={"a": 1}, function=follow, every=2), samples_per_step=4
+            ["a", "b"],
+            FeedbackSchedule(initial={"a": 1}, function=follow, every=2),
+            samples_per_step=4,
         )
 
     mixture, arrays = made(), Arrays({"a": [1], "b": [1]})
@@ -536,7 +538,9 @@ def bad_weights(bad):
         lambda: Mixture(["a", "b"], Staged({0: {"a": 1}, 9: bad}), samples_per_step=1),
         lambda: Mixture(["a", "b"], WarmUp(start={"a": 1}, end=bad, steps=9), samples_per_step=1),
         lambda: Mixture(["a", "b"], PerStep(lambda step: bad), samples_per_step=1),
-        lambda: Mixture(["a", "b"], Live(initial=bad, function=lambda w, s: w), samples_per_step=1),
+        lambda: Mixture(
+            ["a", "b"], FeedbackSchedule(initial=bad, function=lambda w, s: w), samples_per_step=1
+        ),
     ]
 
 

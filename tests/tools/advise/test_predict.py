@@ -10,7 +10,7 @@ from evenstep.cost import Cost, PaddedTokenCost, TransformerCost
 from evenstep.errors import ConfigurationError
 from evenstep.plan import Even, FixedBatch, Lengths, Policy, TokenBudget
 from evenstep.plan.policies.by_name import PolicyOptions
-from evenstep.tools.advise import Prediction, Sketch
+from evenstep.tools.advise import LengthSample, Prediction
 from evenstep.tools.advise.predict import BASELINE, FIGURES, Build, predict
 from evenstep.tools.advise.recommend import set_up
 from evenstep.tools.simulate import deal, sample_lengths, simulate
@@ -24,7 +24,7 @@ BUILDERS: Mapping[str, Build] = {
 
 
 def run(
-    sketch: Sketch,
+    sketch: LengthSample,
     builders: Mapping[str, Build] = BUILDERS,
     *,
     max_tokens: int = 8192,
@@ -40,8 +40,8 @@ def run(
     return {one.policy: one for one in found}
 
 
-def sketch_of(lengths: np.ndarray, total: int | None) -> Sketch:
-    return Sketch(name="d", lengths=lengths, total=total, longest=None, how="")
+def sketch_of(lengths: np.ndarray, total: int | None) -> LengthSample:
+    return LengthSample(name="d", lengths=lengths, total=total, longest=None, how="")
 
 
 def test_of_a_whole_sketch_the_figures_are_those_of_a_simulation_of_the_data() -> None:

@@ -9,12 +9,14 @@ import evenstep
 from evenstep.cost import TransformerCost
 from evenstep.errors import ConfigurationError
 from evenstep.plan import Even, FixedBatch, Policy, TokenBudget
-from evenstep.tools.advise import Sketch
+from evenstep.tools.advise import LengthSample
 from evenstep.tools.advise.recommend import code_for, set_up
 
 
-def sketch_of(lengths: object, total: int | None = None, longest: int | None = None) -> Sketch:
-    return Sketch(name="d", lengths=np.asarray(lengths), total=total, longest=longest, how="")
+def sketch_of(
+    lengths: object, total: int | None = None, longest: int | None = None
+) -> LengthSample:
+    return LengthSample(name="d", lengths=np.asarray(lengths), total=total, longest=longest, how="")
 
 
 @given(

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenstep.errors import ConfigurationError
-from evenstep.tools.advise import Sketch, draw_sketch
+from evenstep.tools.advise import LengthSample, draw_sketch
 from evenstep.tools.advise.jsonl_sample import draw_lines
 from evenstep.tools.advise.parquet_sample import draw_rows
 from evenstep.tools.simulate import sample_lengths
@@ -315,8 +315,8 @@ def test_missing_packages_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_a_measured_sketch_knows_the_longest_only_if_it_is_all() -> None:
     lengths = np.array([3, 9, 4])
-    assert Sketch.measured("d", lengths, 3, "").longest == 9
-    assert Sketch.measured("d", lengths, 4, "").longest is None
+    assert LengthSample.measured("d", lengths, 3, "").longest == 9
+    assert LengthSample.measured("d", lengths, 4, "").longest is None
 
 
 @pytest.mark.skipif(not CORPORA.is_dir(), reason="needs the corpora beside the repository")

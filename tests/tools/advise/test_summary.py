@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evenstep.tools.advise import Range, Sketch, Summary, summarize
+from evenstep.tools.advise import LengthSample, Range, Summary, summarize
 from evenstep.tools.advise.figure_range import spread
 from evenstep.tools.advise.summary import return_on_investment
 from evenstep.tools.simulate import sample_lengths
 
 
-def sketch_of(lengths: np.ndarray, total: int | None) -> Sketch:
-    return Sketch(name="d", lengths=lengths, total=total, longest=None, how="")
+def sketch_of(lengths: np.ndarray, total: int | None) -> LengthSample:
+    return LengthSample(name="d", lengths=lengths, total=total, longest=None, how="")
 
 
 def ranges(summary: Summary) -> dict[str, Range]:

@@ -10,7 +10,7 @@ from calibrations import LAYERS, known_calibration
 
 from evenstep.cost import FittedCost
 from evenstep.errors import ConfigurationError
-from evenstep.plan.packing.document_cost import Workload
+from evenstep.plan.packing.document_cost import DocumentCost
 from evenstep.tools.profile import (
     Calibration,
     LengthMeasurement,
@@ -30,7 +30,7 @@ def test_the_cost_is_that_of_all_layers() -> None:
 def test_the_linear_term_is_the_length_at_which_both_parts_cost_the_same() -> None:
     calibration = known_calibration()
     assert calibration.linear == pytest.approx(4000)
-    assert Workload.of(calibration.cost) == Workload(linear=4000)
+    assert DocumentCost.of(calibration.cost) == DocumentCost(linear=4000)
     assert known_calibration(pair=0).linear is None
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from evenstep.cost import PaddedTokenCost
 from evenstep.plan import Even, FixedBatch, Policy
 from evenstep.plan.policies.by_name import PolicyOptions
-from evenstep.tools.advise import Advice, Sketch, advise
+from evenstep.tools.advise import Advice, LengthSample, advise
 
 __all__ = ["NAME", "made"]
 
@@ -24,7 +24,7 @@ def _broken(options: PolicyOptions) -> Policy:
 def made(*, whole: bool = False) -> Advice:
     """Advice of three policies, of which one cannot run; from a sketch, or from all samples."""
     lengths = np.random.default_rng(1).lognormal(5, 1, 160).astype(np.int64) + 1
-    sketch = Sketch(
+    sketch = LengthSample(
         name=NAME,
         lengths=lengths,
         total=len(lengths) if whole else 600,

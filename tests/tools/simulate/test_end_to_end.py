@@ -9,15 +9,21 @@ import pytest
 from evenstep.context_parallel.latency_default import default_latency
 from evenstep.errors import ConfigurationError
 from evenstep.plan.sharding import shard_per_document, shard_per_sequence
-from evenstep.tools.simulate.cluster_assumptions import MODELS, TABLE_1, Cluster, ModelSize, Setting
-from evenstep.tools.simulate.packing_run import Arrivals, Trained, run_original
+from evenstep.tools.simulate.cluster_assumptions import (
+    MODELS,
+    TABLE_1,
+    Cluster,
+    ClusterAssumptions,
+    ModelSize,
+)
+from evenstep.tools.simulate.packing_run import ArrivingDocuments, Trained, run_original
 from evenstep.tools.simulate.step_time_model import SHARDINGS, MicroBatches, StepModel
 
 INSTANT = Cluster(inside=1e18, between=1e18, collective=0.0)
 """Links that take no time."""
 
 
-def setting(**changes: Any) -> Setting:
+def setting(**changes: Any) -> ClusterAssumptions:
     fields: dict[str, Any] = {
         "model": MODELS["7B"],
         "context": 8192,
@@ -26,7 +32,7 @@ def setting(**changes: Any) -> Setting:
         "stages": 4,
         "data": 1,
     }
-    return Setting(**{**fields, **changes})
+    return ClusterAssumptions(**{**fields, **changes})
 
 
 def packed(*documents: list[int], per: int = 4) -> MicroBatches:
@@ -37,7 +43,7 @@ def packed(*documents: list[int], per: int = 4) -> MicroBatches:
 def mixed(per: int, seed: int = 0) -> MicroBatches:
     random = np.random.default_rng(seed)
     lengths = np.where(random.random(400) < 0.1, 6000, random.integers(20, 900, 400))
-    arrivals = Arrivals.of(lengths.astype(np.int64), context=8192, micro_batches=per)
+    arrivals = ArrivingDocuments.of(lengths.astype(np.int64), context=8192, micro_batches=per)
     return MicroBatches.of(run_original(arrivals, end="carry"), per)
 
 

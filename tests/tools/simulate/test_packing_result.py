@@ -8,21 +8,26 @@ import numpy as np
 import pytest
 
 from evenstep.errors import ConfigurationError
-from evenstep.plan.packing.document_cost import Workload
+from evenstep.plan.packing.document_cost import DocumentCost
 from evenstep.plan.packing.options import PackingOptions, SteadyOptions
 from evenstep.plan.packing.outliers import auto_thresholds
 from evenstep.plan.packing.step_plan import plan_iteration
 from evenstep.plan.pipeline.schedule import PipelineSchedule
 from evenstep.tools.simulate import sample_lengths
 from evenstep.tools.simulate.packing_result import PackingResult, makespan_ratio, measure
-from evenstep.tools.simulate.packing_run import Arrivals, Trained, run_original, run_planner
+from evenstep.tools.simulate.packing_run import (
+    ArrivingDocuments,
+    Trained,
+    run_original,
+    run_planner,
+)
 
 CONTEXT = 131_072
 
 
 def test_figures_are_what_they_are_called() -> None:
     lengths = np.array([10, 10, 6, 4, 10])
-    arrivals = Arrivals.of(lengths, context=10, micro_batches=2)
+    arrivals = ArrivingDocuments.of(lengths, context=10, micro_batches=2)
     trained = Trained(
         piece=np.array([0, 1, 2, 3]),
         length=np.array([10, 10, 6, 4]),
@@ -30,7 +35,7 @@ def test_figures_are_what_they_are_called() -> None:
         micro_batch=np.array([0, 1, 0, 1]),
         seconds=0.3,
     )
-    result = measure(arrivals, trained, Workload(linear=1, quadratic=0))
+    result = measure(arrivals, trained, DocumentCost(linear=1, quadratic=0))
     assert result.works.tolist() == [[10, 10], [0, 4], [6, 0]]
     assert result.imbalance == pytest.approx((1 + 2 + 2) / 3)
     assert result.imbalance_time_weighted == pytest.approx((10 + 4 + 6) / (10 + 2 + 3))
@@ -46,9 +51,9 @@ def test_figures_are_what_they_are_called() -> None:
 
 
 def test_less_than_a_global_batch_has_no_figures() -> None:
-    arrivals = Arrivals.of(np.array([3]), context=10, micro_batches=2)
+    arrivals = ArrivingDocuments.of(np.array([3]), context=10, micro_batches=2)
     with pytest.raises(ConfigurationError, match="less than one global batch"):
-        measure(arrivals, run_original(arrivals, end="carry"), Workload())
+        measure(arrivals, run_original(arrivals, end="carry"), DocumentCost())
 
 
 def test_equal_micro_batches_take_no_longer_than_equal_ones() -> None:
@@ -61,7 +66,9 @@ def test_equal_micro_batches_take_no_longer_than_equal_ones() -> None:
 
 def figures(whole: bool, options: PackingOptions, micro_batches: int) -> PackingResult:
     lengths = sample_lengths("pretrain-128k", 4800 * micro_batches, 0)
-    arrivals = Arrivals.of(lengths, context=CONTEXT, micro_batches=micro_batches, whole=whole)
+    arrivals = ArrivingDocuments.of(
+        lengths, context=CONTEXT, micro_batches=micro_batches, whole=whole
+    )
     trained, _ = run_planner(partial(plan_iteration, options), arrivals, end="carry")
     return measure(arrivals, trained, options.workload)
 

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from evenstep.errors import ConfigurationError, InvariantError
 from evenstep.plan.groups.groups import Groups
-from evenstep.plan.packing.document_cost import Workload
+from evenstep.plan.packing.document_cost import DocumentCost
 from evenstep.plan.packing.options import PackingOptions, SteadyOptions
 from evenstep.plan.packing.step_plan import plan_iteration
 from evenstep.tools.simulate.packing_run import (
-    Arrivals,
+    ArrivingDocuments,
     Planner,
     Trained,
     run_exact,
@@ -25,7 +25,7 @@ from evenstep.tools.simulate.packing_run import (
 )
 
 CONTEXT, MICRO_BATCHES = 40, 3
-WORK = Workload(linear=10)
+WORK = DocumentCost(linear=10)
 WLB = PackingOptions(
     context=CONTEXT, micro_batches=MICRO_BATCHES, thresholds=(15, 28), max_delay=5, workload=WORK
 )
@@ -44,8 +44,8 @@ def planner(options: PackingOptions) -> Planner:
     return partial(plan_iteration, options)
 
 
-def arrive(lengths: np.ndarray, whole: bool) -> Arrivals:
-    return Arrivals.of(lengths, context=CONTEXT, micro_batches=MICRO_BATCHES, whole=whole)
+def arrive(lengths: np.ndarray, whole: bool) -> ArrivingDocuments:
+    return ArrivingDocuments.of(lengths, context=CONTEXT, micro_batches=MICRO_BATCHES, whole=whole)
 
 
 def rows(trained: Trained) -> list[tuple[int, int, int]]:
@@ -54,7 +54,9 @@ def rows(trained: Trained) -> list[tuple[int, int, int]]:
     )
 
 
-def check_covered(arrivals: Arrivals, trained: Trained, cap: int, expected: set[int]) -> None:
+def check_covered(
+    arrivals: ArrivingDocuments, trained: Trained, cap: int, expected: set[int]
+) -> None:
     """Every token of the expected pieces once, no micro-batch beyond the cap, none before it came
     but where several global batches are packed together."""
     held = np.zeros(len(arrivals.pieces), np.int64)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenstep.errors import ConfigurationError
-from evenstep.tools.tune import StepTime, Window, measure
+from evenstep.tools.tune import MeasuredSteps, StepTime, measure
 
 steps = st.lists(
     st.builds(
@@ -64,7 +64,7 @@ def test_steps_that_took_no_time_are_refused() -> None:
 def test_a_window_of_steps_has_as_many_as_asked_for_after_warm_up(
     given: list[StepTime], warmup: int, wanted: int
 ) -> None:
-    cut, closed = Window(warmup=warmup, steps=wanted).cut(given)
+    cut, closed = MeasuredSteps(warmup=warmup, steps=wanted).cut(given)
     assert list(cut) == given[warmup : warmup + wanted]
     assert closed == (len(given) >= warmup + wanted)
 
@@ -73,7 +73,7 @@ def test_a_window_of_steps_has_as_many_as_asked_for_after_warm_up(
 def test_a_window_of_seconds_ends_with_the_first_step_that_fills_it(
     given: list[StepTime], warmup: int, seconds: float
 ) -> None:
-    window = Window(warmup=warmup, seconds=seconds)
+    window = MeasuredSteps(warmup=warmup, seconds=seconds)
     cut, closed = window.cut(given)
     assert list(cut) == given[warmup : warmup + len(cut)]
     passed = [0.0, *np.cumsum([step.seconds for step in cut])]
@@ -95,4 +95,4 @@ def test_a_window_of_seconds_ends_with_the_first_step_that_fills_it(
 )
 def test_a_window_of_nothing_is_refused(options: dict[str, float], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
-        Window(**options)  # type: ignore[arg-type]
+        MeasuredSteps(**options)  # type: ignore[arg-type]

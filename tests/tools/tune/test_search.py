@@ -11,9 +11,9 @@ import torch
 import evenstep
 from evenstep import StepInfo
 from evenstep.errors import ConfigurationError
-from evenstep.tools.tune import Candidate, NothingSurvivedError, Window, search
+from evenstep.tools.tune import Candidate, MeasuredSteps, NothingSurvivedError, search
 
-WINDOW = Window(warmup=1, steps=3)
+WINDOW = MeasuredSteps(warmup=1, steps=3)
 
 
 class Trainer:
@@ -108,7 +108,7 @@ def test_a_training_that_ends_in_warm_up_is_no_measurement() -> None:
         search(
             lambda value: list(Trainer()(value))[:10],
             [1000],
-            window=Window(warmup=10, steps=1),
+            window=MeasuredSteps(warmup=10, steps=1),
         )
 
 

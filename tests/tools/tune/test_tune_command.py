@@ -10,7 +10,13 @@ import psutil
 import pytest
 
 from evenstep.errors import ConfigurationError
-from evenstep.tools.tune import Candidate, NothingSurvivedError, TuneResult, Window, tune_command
+from evenstep.tools.tune import (
+    Candidate,
+    MeasuredSteps,
+    NothingSurvivedError,
+    TuneResult,
+    tune_command,
+)
 
 TRAINING = Path(__file__).with_name("training.py")
 
@@ -29,7 +35,7 @@ def hand_over(steps, policy=f"P({value})"):
 
 def train(folder: Path, grid: list[int], *faults: str, **options: float) -> TuneResult:
     command = [sys.executable, str(TRAINING), str(folder), "{max_tokens}", *faults]
-    window = Window(warmup=2, steps=5)
+    window = MeasuredSteps(warmup=2, steps=5)
     return tune_command(command, grid, window=window, grace=0.2, **options)  # type: ignore[arg-type]
 
 
@@ -40,7 +46,7 @@ def fast(script: str, grid: list[int], **options: float) -> tuple[Candidate, ...
         return tune_command(
             command,
             grid,
-            window=Window(warmup=2, steps=5),
+            window=MeasuredSteps(warmup=2, steps=5),
             **options,  # type: ignore[arg-type]
         ).candidates
     except NothingSurvivedError as error:
@@ -162,7 +168,7 @@ def test_what_was_printed_is_kept_where_asked_for_and_nothing_else(
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
     os.mkdir(tmp_path / "tmp")
     command = [sys.executable, "-c", FAST + "print('value', value, *sys.argv[1:]); hand_over(9)"]
-    window = Window(warmup=2, steps=5)
+    window = MeasuredSteps(warmup=2, steps=5)
     tune_command([*command, "--n={max_tokens}"], [10], window=window, logs=tmp_path / "logs")
     assert (tmp_path / "logs" / "10.log").read_text() == "value 10 --n=10\n"
     assert os.listdir(tmp_path / "tmp") == []

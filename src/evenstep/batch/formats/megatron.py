@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from evenstep.batch.formats.packed import Packed, read_packed
+from evenstep.batch.formats.packed import PackedRow, read_packed
 from evenstep.errors import CollateError
 
 __all__ = ["to_megatron"]
@@ -87,7 +87,7 @@ def to_megatron(
     return fields, module.PackedSeqParams(**parameters)
 
 
-def _check_divisible(packed: Packed, ranks: int) -> None:
+def _check_divisible(packed: PackedRow, ranks: int) -> None:
     chunks = 2 * ranks
     if ranks > 1 and bool((packed.bounds % chunks != 0).any()):
         raise CollateError(

@@ -16,14 +16,14 @@ import torch
 from evenstep.batch.labels import IGNORE_INDEX
 from evenstep.errors import CollateError
 
-__all__ = ["Packed", "read_packed"]
+__all__ = ["PackedRow", "read_packed"]
 
 _FIELDS = ("input_ids", "labels", "position_ids", "cu_seqlens", "max_seqlen", "document_ids")
 _OPTIONAL = ("cu_seqlens_padded", "loss_mask")
 
 
 @dataclass(frozen=True)
-class Packed:
+class PackedRow:
     """The fields of a batch of `PackCollator()`: a row of T tokens in n documents."""
 
     input_ids: torch.Tensor
@@ -96,7 +96,7 @@ def _moved_left(values: torch.Tensor, fill: int) -> torch.Tensor:
     return torch.cat([values[:, 1:], torch.full_like(values[:, :1], fill)], dim=1)
 
 
-def read_packed(batch: Any) -> Packed:
+def read_packed(batch: Any) -> PackedRow:
     """
     Raises:
         CollateError: not a batch of ``PackCollator()``, or one with a label per document.
@@ -114,7 +114,7 @@ def read_packed(batch: Any) -> Packed:
             f"{tuple(tokens.shape)}; this form needs one label per token"
         )
     rest = {name: batch[name] for name in batch if name not in (*_FIELDS, *_OPTIONAL)}
-    return Packed(
+    return PackedRow(
         **{name: batch[name] for name in _FIELDS},
         **{name: batch.get(name) for name in _OPTIONAL},
         rest=rest,

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from evenstep.batch.formats.packed import Packed, read_packed
+from evenstep.batch.formats.packed import PackedRow, read_packed
 from evenstep.errors import CollateError
 
 __all__ = ["to_torchtitan"]
@@ -52,7 +52,7 @@ def to_torchtitan(
     return flat, labels[0]
 
 
-def _check_positions(packed: Packed) -> None:
+def _check_positions(packed: PackedRow) -> None:
     positions = packed.position_ids
     begins = torch.zeros_like(packed.input_ids, dtype=torch.bool)
     begins[0, packed.bounds[:-1].long()] = True

@@ -18,12 +18,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from evenstep.arrays import Int64Array
 from evenstep.context_parallel.kernels.layout import KeyLayout, buffer_rows, each_document_once
 from evenstep.plan.sharding import Sharding
 
 __all__ = ["BLOCK", "FlexKernel", "compiled_flex"]
 
-Int64Array = npt.NDArray[np.int64]
 
 BLOCK = 128
 """Queries and keys of a block."""

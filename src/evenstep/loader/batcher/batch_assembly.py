@@ -11,7 +11,7 @@ from evenstep.batch.loss_scale import loss_scale, micro_batch_scales, shard_loss
 from evenstep.batch.step_info import StepInfo
 from evenstep.errors import CollateError, EvenstepError
 from evenstep.loader.batcher.cp_shard import own_shards
-from evenstep.loader.batcher.filler_sample import Spare
+from evenstep.loader.batcher.filler_sample import FillerSample
 from evenstep.loader.batcher.spec import LoaderSpec
 from evenstep.loader.workers.seeding import rank_seed, sample_seed, seed_everything
 from evenstep.protocol.planned_step import PlannedStep
@@ -101,5 +101,5 @@ def _fillers(
     if not groups:
         return [[spare()] for _ in range(count)]
     shortest = int(planned.columns_of(planned.members)[0].argmin())
-    own = Spare.of(list(itertools.chain.from_iterable(groups))[shortest])
+    own = FillerSample.of(list(itertools.chain.from_iterable(groups))[shortest])
     return [[own.sample()] for _ in range(count)]

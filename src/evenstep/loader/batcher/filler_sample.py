@@ -12,7 +12,7 @@ import numpy.typing as npt
 from evenstep.errors import SampleError
 from evenstep.loader.transport import codec
 
-__all__ = ["Spare", "pack_sample"]
+__all__ = ["FillerSample", "pack_sample"]
 
 
 def pack_sample(sample: Any) -> bytes:
@@ -21,7 +21,7 @@ def pack_sample(sample: Any) -> bytes:
     return pickle.dumps((data, [bytearray(buffer) for buffer in buffers]))
 
 
-class Spare:
+class FillerSample:
     """The shortest sample seen so far; on a rank that sees none, one of another rank."""
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class Spare:
         self._packed: tuple[bytes, list[bytearray]] | None = None
 
     @classmethod
-    def of(cls, sample: Any) -> Spare:
+    def of(cls, sample: Any) -> FillerSample:
         spare = cls()
         spare.offer([sample], np.ones(1, np.int64))
         return spare

@@ -25,7 +25,7 @@ from evenstep.errors import EvenstepError, LoaderDiedError, SampleError
 from evenstep.loader.batcher.spec import EpochSpec, LoaderSpec
 from evenstep.loader.transport.parent_watch import EndWithParent
 from evenstep.loader.workers.chunks import Chunk, ChunkCollate, IndexedDataset, Request
-from evenstep.loader.workers.iterable import ChunkedIterable, Trail
+from evenstep.loader.workers.iterable import ChunkedIterable, WorkerStateLog
 from evenstep.loader.workers.seeding import epoch_seed, rank_seed
 
 __all__ = ["Arrival", "FeederError", "IndexFeed", "Intake"]
@@ -133,7 +133,9 @@ class Intake:
         with self._explaining():
             self._iterator = iter(self._loader)
 
-    def chunks(self, epoch: EpochSpec, trail: Trail | None) -> Generator[Arrival, None, None]:
+    def chunks(
+        self, epoch: EpochSpec, trail: WorkerStateLog | None
+    ) -> Generator[Arrival, None, None]:
         """All chunks of this rank's share of an epoch, in order.
 
         Args:
@@ -174,7 +176,7 @@ class Intake:
             )
 
     def _streamed(
-        self, chunks: Iterator[Chunk], epoch: EpochSpec, trail: Trail
+        self, chunks: Iterator[Chunk], epoch: EpochSpec, trail: WorkerStateLog
     ) -> Iterator[Arrival]:
         ended: set[int] = set()
         for chunk in chunks:

@@ -34,15 +34,15 @@ from evenstep.errors import (
     PeerError,
 )
 from evenstep.loader.batcher.batch_assembly import make_step
-from evenstep.loader.batcher.filler_sample import Spare, pack_sample
+from evenstep.loader.batcher.filler_sample import FillerSample, pack_sample
 from evenstep.loader.batcher.intake import Intake
-from evenstep.loader.batcher.progress import BadSample, Mark, RoundMark
+from evenstep.loader.batcher.progress import BadSample, RoundProgress, StepProgress
 from evenstep.loader.batcher.reception import Reception
-from evenstep.loader.batcher.sample_store import Closed, Shelf
+from evenstep.loader.batcher.sample_store import Closed, SampleStore
 from evenstep.loader.batcher.spec import EpochSpec, LoaderSpec
-from evenstep.loader.transport.cp_peers import Witness
-from evenstep.loader.workers.iterable import Trail
-from evenstep.plan.offline.replay import Planned
+from evenstep.loader.transport.cp_peers import WindowChecksum
+from evenstep.loader.workers.iterable import WorkerStateLog
+from evenstep.plan.offline.replay import ReplayPolicy
 from evenstep.protocol import RankProtocol
 from evenstep.protocol.planned_step import PlannedStep
 from evenstep.protocol.wire import abort_message
@@ -75,7 +75,7 @@ class Ports(Protocol):
     def tell(self, message: bytes) -> None:
         """Sends all ranks a message after the last exchange, and awaits no answer."""
 
-    def deliver(self, step: StepInfo, batch: Any, mark: Mark) -> None:
+    def deliver(self, step: StepInfo, batch: Any, mark: StepProgress) -> None:
         """Hands a finished step to the trainer."""
 
 
@@ -94,7 +94,7 @@ class EpochRun:
         self._ports = ports
         policy = spec.policy
         if epoch.expected is not None:
-            policy = Planned(policy, epoch.expected.ends)
+            policy = ReplayPolicy(policy, epoch.expected.ends)
         self._protocol = RankProtocol(
             policy=policy,
             rank=spec.rank,
@@ -115,13 +115,17 @@ class EpochRun:
         )
         self._to_skip = epoch.received
         self._seeds = seeds
-        self._shelf = Shelf(2 * self._protocol.window_size)
-        self._spare = Spare()
-        self._witness = Witness()
-        self._trail = Trail(max(spec.num_workers, 1), epoch.sources) if spec.iterable else None
+        self._shelf = SampleStore(2 * self._protocol.window_size)
+        self._spare = FillerSample()
+        self._witness = WindowChecksum()
+        self._trail = (
+            WorkerStateLog(max(spec.num_workers, 1), epoch.sources) if spec.iterable else None
+        )
         self._reception = Reception(spec, epoch, self._spare)
-        self._steps: queue.SimpleQueue[tuple[PlannedStep, Mark] | None] = queue.SimpleQueue()
-        self._finished: queue.SimpleQueue[Future[tuple[StepInfo, Any, Mark]] | None] = (
+        self._steps: queue.SimpleQueue[tuple[PlannedStep, StepProgress] | None] = (
+            queue.SimpleQueue()
+        )
+        self._finished: queue.SimpleQueue[Future[tuple[StepInfo, Any, StepProgress]] | None] = (
             queue.SimpleQueue()
         )
         self._closed = threading.Event()
@@ -270,9 +274,9 @@ class EpochRun:
             needed = int(untrained[0]) if len(untrained) else start.taken
             sources = self._trail.since(self._epoch.remaining.place_of(needed))
         bad = self._reception.bad_before(start.taken)
-        begins: RoundMark | None = RoundMark(start, trained, sources, bad)
+        begins: RoundProgress | None = RoundProgress(start, trained, sources, bad)
         for step in steps[skip:]:
-            self._steps.put((step, Mark(step.members, begins)))
+            self._steps.put((step, StepProgress(step.members, begins)))
             begins = None
 
     # Output
@@ -294,7 +298,9 @@ class EpochRun:
             # After a failure the trainer takes no more steps, so it would give no more credits.
             self._ports.end_delivery()
 
-    def _finish(self, planned: PlannedStep, mark: Mark) -> tuple[StepInfo, Any, Mark]:
+    def _finish(
+        self, planned: PlannedStep, mark: StepProgress
+    ) -> tuple[StepInfo, Any, StepProgress]:
         groups: list[list[Any]] = []
         indices: tuple[Any, ...] = ()
         for numbers in planned.micro_batches:

@@ -14,10 +14,10 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from evenstep.batch.step_info import StepInfo
-from evenstep.loader.batcher.progress import Mark
+from evenstep.loader.batcher.progress import StepProgress
 from evenstep.loader.batcher.sample_store import Closed
 
-__all__ = ["Failure", "PipePorts", "RemoteCause"]
+__all__ = ["BatcherFailure", "PipePorts", "RemoteCause"]
 
 _LOOK_UP = 0.2  # seconds between looks at whether the trainer has left
 
@@ -30,7 +30,7 @@ class RemoteCause(Exception):
 
 
 @dataclass(frozen=True)
-class Failure:
+class BatcherFailure:
     """A pass failed."""
 
     error: Exception
@@ -74,7 +74,7 @@ class PipePorts:
         self._delivers = False
         self._credits.release()
 
-    def deliver(self, step: StepInfo, batch: Any, mark: Mark) -> None:
+    def deliver(self, step: StepInfo, batch: Any, mark: StepProgress) -> None:
         if self._closed.is_set():
             raise Closed
         self._send((step, batch, mark))

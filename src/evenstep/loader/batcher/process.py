@@ -25,7 +25,7 @@ from evenstep.batch.memory import borrowing
 from evenstep.errors import LoaderDiedError
 from evenstep.loader.batcher.intake import Intake
 from evenstep.loader.batcher.pipeline import End, EpochRun
-from evenstep.loader.batcher.ports import Failure, PipePorts
+from evenstep.loader.batcher.ports import BatcherFailure, PipePorts
 from evenstep.loader.batcher.sample_store import Closed
 from evenstep.loader.batcher.spec import EpochSpec, LoaderSpec
 from evenstep.loader.transport.parent_watch import end_with_parent, kill_children
@@ -88,7 +88,7 @@ class BatcherProcess:
             self._control.send((command, value))
 
     def get(self, timeout: float) -> Any:
-        """The next result of the pass under way: (StepInfo, batch, Mark), `End` or `Failure`; None
+        """The next result of the pass under way: (StepInfo, batch, Mark), `End` or `BatcherFailure`; None
         when there is none within `timeout` seconds.
 
         Raises:
@@ -199,14 +199,14 @@ class _Main:
             self._under_way = (epoch.serial, run, ports)
             if self._abandoned >= epoch.serial:
                 return
-        end: End | Failure
+        end: End | BatcherFailure
         try:
             run.run(intake)
             end = run.end()
         except Closed:
             return
         except Exception as error:
-            end = Failure(error, traceback.format_exc())
+            end = BatcherFailure(error, traceback.format_exc())
         finally:
             ports.finish()
         with contextlib.suppress(OSError):  # the trainer has closed its end

@@ -8,15 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
-from evenstep.loader.workers.iterable import Sources
+from evenstep.arrays import Int64Array
+from evenstep.loader.workers.iterable import WorkerStates
 from evenstep.protocol.window_buffer import RoundStart
 
-__all__ = ["BadSample", "Mark", "RoundMark"]
-
-Int64Array = npt.NDArray[np.int64]
+__all__ = ["BadSample", "RoundProgress", "StepProgress"]
 
 
 @dataclass(frozen=True)
@@ -30,23 +26,23 @@ class BadSample:
 
 
 @dataclass(frozen=True, eq=False)
-class RoundMark:
+class RoundProgress:
     """A round begins."""
 
     start: RoundStart
     trained: Int64Array
     """Arrival numbers of the window that were trained on before, in a resumed round."""
-    sources: Sources | None
+    sources: WorkerStates | None
     """How the workers of an iterable dataset make the window again."""
     bad: tuple[BadSample, ...]
     """Samples left out since the last mark."""
 
 
 @dataclass(frozen=True, eq=False)
-class Mark:
+class StepProgress:
     """One step, when it is received."""
 
     members: Int64Array
     """Arrival numbers of the batch, in its order."""
-    begins: RoundMark | None = None
+    begins: RoundProgress | None = None
     """With the first step of a round."""

@@ -9,18 +9,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from evenstep.arrays import Int64Array
 from evenstep.errors import SampleError
-from evenstep.loader.batcher.filler_sample import Spare
+from evenstep.loader.batcher.filler_sample import FillerSample
 from evenstep.loader.batcher.intake import Arrival
 from evenstep.loader.batcher.progress import BadSample
 from evenstep.loader.batcher.spec import EpochSpec, LoaderSpec
-from evenstep.loader.transport.shared_memory import Packed, Reader
+from evenstep.loader.transport.shared_memory import PackedObject, Reader
 
 __all__ = ["Received", "Reception"]
-
-Int64Array = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -40,7 +38,7 @@ class Received:
 class Reception:
     """For one epoch. Used by one thread, but for `bad_before`."""
 
-    def __init__(self, spec: LoaderSpec, epoch: EpochSpec, spare: Spare) -> None:
+    def __init__(self, spec: LoaderSpec, epoch: EpochSpec, spare: FillerSample) -> None:
         self._spec = spec
         self._epoch = epoch
         self._spare = spare
@@ -58,7 +56,7 @@ class Reception:
         for number, index, reason in arrival.bad:
             self._skip(number, index, reason)
         payload = arrival.chunk.payload
-        samples = self._reader.unpack(payload) if isinstance(payload, Packed) else payload
+        samples = self._reader.unpack(payload) if isinstance(payload, PackedObject) else payload
         columns, digests = arrival.chunk.columns, arrival.chunk.digests
         if samples and self._fills_steps:
             self._spare.offer(samples, columns[:, 0])

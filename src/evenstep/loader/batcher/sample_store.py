@@ -6,15 +6,11 @@ import threading
 from collections import deque
 from typing import Any, NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-
+from evenstep.arrays import Int64Array
 from evenstep.errors import InvariantError
 from evenstep.loader.batcher.reception import Received
 
-__all__ = ["Arrived", "Closed", "Shelf"]
-
-Int64Array = npt.NDArray[np.int64]
+__all__ = ["Arrived", "Closed", "SampleStore"]
 
 
 class Closed(Exception):
@@ -29,7 +25,7 @@ class Arrived(NamedTuple):
     digests: Int64Array | None
 
 
-class Shelf:
+class SampleStore:
     """Thread-safe. One thread puts, one takes columns, any take samples."""
 
     def __init__(self, limit: int) -> None:

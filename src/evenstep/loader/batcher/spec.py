@@ -8,7 +8,7 @@ from typing import Any
 
 from evenstep.batch.measure import Measure
 from evenstep.loader.resume.precomputed import Expected
-from evenstep.loader.workers.iterable import Sources
+from evenstep.loader.workers.iterable import WorkerStates
 from evenstep.plan.epoch.remaining import Remaining
 from evenstep.plan.policy import Policy
 from evenstep.protocol.window_buffer import RoundStart
@@ -65,7 +65,7 @@ class EpochSpec:
     """Steps of that round that the trainer has had before."""
     remaining: Remaining = field(default_factory=Remaining.everything)
     """What the rank has still to receive."""
-    sources: Sources | None = None
+    sources: WorkerStates | None = None
     """Where the workers of an iterable dataset go on; None for its beginning."""
     left: int | None = None
     """`Stream.digest` of what the ranks deal out among them."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from evenstep.loader.batcher.intake import Intake
 from evenstep.loader.batcher.pipeline import End, EpochRun
-from evenstep.loader.batcher.ports import Failure, PipePorts
+from evenstep.loader.batcher.ports import BatcherFailure, PipePorts
 from evenstep.loader.batcher.sample_store import Closed
 from evenstep.loader.batcher.spec import EpochSpec, LoaderSpec
 
@@ -42,14 +42,14 @@ class BatcherThread:
     def _work(self, epoch: EpochSpec) -> None:
         assert self._run is not None
         assert self._ports is not None
-        end: End | Failure | None = None
+        end: End | BatcherFailure | None = None
         try:
             self._run.run(Intake(self._spec, self._intake_feed))
             end = self._run.end()
         except Closed:
             pass
         except Exception as error:
-            end = Failure(error, traceback.format_exc())
+            end = BatcherFailure(error, traceback.format_exc())
         finally:
             self._ports.finish()
             # The feeder or the exchange may be blocked on a full pipe that nobody reads any more.

@@ -6,23 +6,21 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from evenstep.arrays import Int64Array
 from evenstep.batch.step_info import StepInfo
-from evenstep.loader.batcher.progress import BadSample, Mark
-from evenstep.loader.resume.sample_order import Witness
-from evenstep.loader.workers.iterable import Sources
+from evenstep.loader.batcher.progress import BadSample, StepProgress
+from evenstep.loader.resume.sample_order import OrderChecksum
+from evenstep.loader.workers.iterable import WorkerStates
 from evenstep.plan.epoch.remaining import UNSIZED, Remaining
 from evenstep.plan.epoch.stream import Progress, Stream
 from evenstep.protocol.window_buffer import RoundStart
 
-__all__ = ["Position"]
-
-Int64Array = npt.NDArray[np.int64]
+__all__ = ["EpochProgress"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Position:
+class EpochProgress:
     """The round that the trainer is in, how many of its steps it has had, and how this rank's
     arrival numbers came about."""
 
@@ -36,10 +34,10 @@ class Position:
     """Steps of the round that the trainer has had."""
     trained: Int64Array = field(default_factory=lambda: np.empty(0, np.int64))
     """Arrival numbers that those steps trained on."""
-    witness: Witness = field(default_factory=Witness)
-    order: Witness = field(default_factory=Witness)
+    witness: OrderChecksum = field(default_factory=OrderChecksum)
+    order: OrderChecksum = field(default_factory=OrderChecksum)
     """The same of other ranks, before the epoch was dealt out anew: by its positions."""
-    sources: Sources | None = None
+    sources: WorkerStates | None = None
     """How the workers of an iterable dataset make the window again."""
     stateless: bool = False
     """The iterable dataset cannot say how to."""
@@ -75,7 +73,7 @@ class Position:
         left = self.share.after([self.progress])
         return Progress(left.tail, left.leftover)
 
-    def after(self, step: StepInfo, mark: Mark, *, iterable: bool) -> Position:
+    def after(self, step: StepInfo, mark: StepProgress, *, iterable: bool) -> EpochProgress:
         """Where the trainer is when it has received a step. A new position, so that a state that is
         saved meanwhile, in a signal handler say, is of before the step or of after it."""
         changes: dict[str, Any] = {}
@@ -90,7 +88,7 @@ class Position:
             }
         if step.indices:
             places = self.share.positions(mark.members).tolist()
-            changes["witness"] = Witness.of(places, step.indices)
+            changes["witness"] = OrderChecksum.of(places, step.indices)
         return replace(
             self,
             received=step.step - begin + 1,
@@ -98,9 +96,9 @@ class Position:
             **changes,
         )
 
-    def rewindowed(self) -> Position:
+    def rewindowed(self) -> EpochProgress:
         """The same place in the epoch, from which windows are formed anew."""
-        return Position(
+        return EpochProgress(
             epoch=self.epoch,
             stream=self.stream,
             share=self.share.after([self.progress]),
@@ -141,8 +139,8 @@ class Position:
         step: int,
         received: int,
         stream: Any,
-        order: Witness,
-    ) -> Position:
+        order: OrderChecksum,
+    ) -> EpochProgress:
         """Inverse of `to_dict`."""
         numbers = np.array(rank["numbers"], np.int64)
         columns = np.array([rank["lengths"], rank["supervised"], rank["patches"]], np.int64)
@@ -164,9 +162,9 @@ class Position:
             ),
             received=received,
             trained=numbers[np.array(rank["trained"], np.int64)],
-            witness=Witness.from_dict(rank["witness"]),
+            witness=OrderChecksum.from_dict(rank["witness"]),
             order=order,
-            sources=Sources.from_json(sources) if sources is not None else None,
+            sources=WorkerStates.from_json(sources) if sources is not None else None,
             skipped=tuple(BadSample(epoch, index, why) for index, why in rank["skipped"]),
         )
 

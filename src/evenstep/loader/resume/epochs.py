@@ -8,9 +8,15 @@ from typing import Any
 
 from evenstep.data.fingerprint import dataset_fingerprint
 from evenstep.errors import MismatchError
-from evenstep.loader.resume.epoch_progress import Position
+from evenstep.loader.resume.epoch_progress import EpochProgress
 from evenstep.loader.resume.precomputed import PlannedShare
-from evenstep.loader.resume.sample_order import Sampled, Share, deal, epoch_order, sampler_order
+from evenstep.loader.resume.sample_order import (
+    EpochShare,
+    SamplerOrder,
+    deal,
+    epoch_order,
+    sampler_order,
+)
 from evenstep.plan.epoch.stream import Stream
 from evenstep.plan.policy import Policy
 
@@ -32,10 +38,10 @@ class Epochs:
     _plans: dict[tuple[int, int, int], PlannedShare] = field(default_factory=dict, init=False)
     """The latest epoch that was planned beforehand: its length is asked for, too."""
 
-    def begin(self, epoch: int) -> Position:
+    def begin(self, epoch: int) -> EpochProgress:
         """Before the first step of an epoch."""
         self._tell_sampler(epoch)  # before it is asked how long it is
-        return Position(epoch=epoch, stream=self._stream())
+        return EpochProgress(epoch=epoch, stream=self._stream())
 
     def _tell_sampler(self, epoch: int) -> None:
         set_epoch = getattr(self.sampler, "set_epoch", None)
@@ -51,7 +57,7 @@ class Epochs:
             return Stream(len(self.sampler))  # type: ignore[arg-type]
         return None
 
-    def share(self, position: Position, rank: int, world_size: int) -> Share | None:
+    def share(self, position: EpochProgress, rank: int, world_size: int) -> EpochShare | None:
         """A rank's samples of the epoch; None for an iterable dataset."""
         if self.iterable:
             return None
@@ -61,7 +67,7 @@ class Epochs:
         self._tell_sampler(position.epoch)
         if stream is None:
             assert sampler is not None
-            return Sampled(sampler)
+            return SamplerOrder(sampler)
 
         def order() -> Any:
             indices: Any
@@ -99,7 +105,7 @@ class Epochs:
     def share_size(self, world_size: int) -> int | None:
         """Samples of a rank in a whole epoch; None where it is not known."""
         if (stream := self._stream()) is None:
-            return Sampled(self.sampler).size if self.sampler is not None else None
+            return SamplerOrder(self.sampler).size if self.sampler is not None else None
         return stream.total // world_size if self.drop_last else -(-stream.total // world_size)
 
     def describe(self) -> dict[str, Any]:

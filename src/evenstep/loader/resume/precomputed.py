@@ -7,16 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError, SampleError
 from evenstep.plan.epoch.stream import Stream
 from evenstep.plan.groups.groups import Groups
 from evenstep.plan.policy import Policy
 
 __all__ = ["Expected", "PlannedShare", "check_planned"]
-
-Int64Array = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)

@@ -16,19 +16,28 @@ import numpy as np
 import numpy.typing as npt
 from torch.utils.data import DistributedSampler
 
+from evenstep.arrays import Int64Array
 from evenstep.errors import MismatchError
 from evenstep.plan.epoch.remaining import Remaining
 from evenstep.plan.epoch.stream import Stream
 
-__all__ = ["Dealt", "Sampled", "Share", "Witness", "deal", "epoch_order", "sampler_order", "walk"]
+__all__ = [
+    "EpochShare",
+    "OrderChecksum",
+    "SamplerOrder",
+    "ShardedOrder",
+    "deal",
+    "epoch_order",
+    "remaining_indices",
+    "sampler_order",
+]
 
-Int64Array = npt.NDArray[np.int64]
 
 _WITNESSES = 32  # samples
 _BLOCK = 1 << 16
 
 
-class Share(Protocol):
+class EpochShare(Protocol):
     """One rank's samples of one epoch, in order."""
 
     @property
@@ -40,7 +49,7 @@ class Share(Protocol):
         `begin` on."""
 
 
-class Dealt:
+class ShardedOrder:
     """A share that is dealt out of the whole job's order."""
 
     def __init__(self, order: Callable[[], npt.NDArray[Any]], positions: Int64Array) -> None:
@@ -67,7 +76,7 @@ class Dealt:
             yield from order[self._positions[first : first + _BLOCK]].tolist()
 
 
-class Sampled:
+class SamplerOrder:
     """A share that a sampler yields."""
 
     def __init__(self, sampler: Iterable[Any]) -> None:
@@ -119,28 +128,28 @@ def deal(
     world_size: int,
     *,
     drop_last: bool,
-) -> Dealt:
+) -> ShardedOrder:
     """This rank's share of what `stream` leaves of an epoch. A whole epoch is dealt out as
     ``DistributedSampler`` does: equally many to each rank, by repeating or dropping a few."""
     if stream.whole and drop_last:
         stream = Stream(stream.total // world_size * world_size)
-    return Dealt(order, stream.share(rank, world_size, even=stream.whole))
+    return ShardedOrder(order, stream.share(rank, world_size, even=stream.whole))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Witness:
+class OrderChecksum:
     """Some samples that were trained on, to tell by them whether the order is still the same."""
 
     places: tuple[int, ...] = ()
     digest: int = 0
 
     @classmethod
-    def of(cls, places: Iterable[int], indices: Iterable[Any]) -> Witness:
+    def of(cls, places: Iterable[int], indices: Iterable[Any]) -> OrderChecksum:
         pairs = sorted(zip(places, indices), key=lambda pair: pair[0])[:_WITNESSES]
         return cls(places=tuple(p for p, _ in pairs), digest=_digest([i for _, i in pairs]))
 
     @classmethod
-    def from_dict(cls, saved: Mapping[str, Any]) -> Witness:
+    def from_dict(cls, saved: Mapping[str, Any]) -> OrderChecksum:
         return cls(places=tuple(saved["places"]), digest=saved["digest"])
 
     def to_dict(self) -> dict[str, Any]:
@@ -166,7 +175,9 @@ def _digest(indices: list[Any]) -> int:
     return zlib.crc32(repr(indices).encode())
 
 
-def walk(share: Share, remaining: Remaining, witness: Witness) -> Iterator[tuple[int, Any]]:
+def remaining_indices(
+    share: EpochShare, remaining: Remaining, witness: OrderChecksum
+) -> Iterator[tuple[int, Any]]:
     """Arrival numbers and dataset indices of what remains of a share, in order.
 
     Raises:

@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 
 from evenstep.errors import MismatchError
-from evenstep.loader.resume.epoch_progress import Position
-from evenstep.loader.resume.sample_order import Witness
+from evenstep.loader.resume.epoch_progress import EpochProgress
+from evenstep.loader.resume.sample_order import OrderChecksum
 from evenstep.plan.epoch.stream import Stream
 from evenstep.protocol.window_buffer import RoundStart
 
@@ -39,7 +39,7 @@ def rank_key(rank: int) -> str:
     return f"dp_rank_{rank}"
 
 
-def to_dict(job: Mapping[str, Any], position: Position, rank: int) -> dict[str, Any]:
+def to_dict(job: Mapping[str, Any], position: EpochProgress, rank: int) -> dict[str, Any]:
     """The state of one rank."""
     return {
         "version": VERSION,
@@ -49,7 +49,7 @@ def to_dict(job: Mapping[str, Any], position: Position, rank: int) -> dict[str, 
     }
 
 
-def _epoch_dict(position: Position) -> dict[str, Any]:
+def _epoch_dict(position: EpochProgress) -> dict[str, Any]:
     stream = position.stream
     return {
         "number": position.epoch,
@@ -69,9 +69,9 @@ class LoaderState:
 
     job: Mapping[str, Any]
     epoch: Mapping[str, Any]
-    ranks: Mapping[int, Position]
+    ranks: Mapping[int, EpochProgress]
     """Of those ranks whose part it has; none in a merged state."""
-    merged: Position | None
+    merged: EpochProgress | None
     """Where a merged state goes on, on any number of ranks."""
 
     @classmethod
@@ -107,10 +107,10 @@ class LoaderState:
                 "step": epoch["step"],
                 "received": epoch["received"],
                 "stream": stream,
-                "order": Witness.from_dict(epoch["order"]),
+                "order": OrderChecksum.from_dict(epoch["order"]),
             }
             ranks = {
-                int(key.removeprefix("dp_rank_")): Position.from_dict(part, **where)
+                int(key.removeprefix("dp_rank_")): EpochProgress.from_dict(part, **where)
                 for key, part in state.items()
                 if key.startswith("dp_rank_")
             }
@@ -122,7 +122,7 @@ class LoaderState:
         merged = None
         if job["world_size"] is None:
             start = RoundStart.empty(epoch["round"], epoch["step"])
-            merged = Position(
+            merged = EpochProgress(
                 epoch=epoch["number"], stream=stream, start=start, order=where["order"]
             )
         elif not ranks:
@@ -132,7 +132,7 @@ class LoaderState:
             )
         return cls(job=job, epoch=epoch, ranks=ranks, merged=merged)
 
-    def position(self, rank: int, world_size: int) -> Position:
+    def position(self, rank: int, world_size: int) -> EpochProgress:
         """Where `rank` of `world_size` ranks goes on.
 
         Raises:
@@ -149,12 +149,12 @@ class LoaderState:
             return self.ranks[rank]
         return self._dealt_anew()
 
-    def _dealt_anew(self) -> Position:
+    def _dealt_anew(self) -> EpochProgress:
         """What is left of the epoch, for any number of ranks."""
         some = next(iter(self.ranks.values()))
         round, step = some.start.round + bool(some.received), some.step
         if all(position.untouched for position in self.ranks.values()):
-            return Position(epoch=some.epoch, stream=some.stream)
+            return EpochProgress(epoch=some.epoch, stream=some.stream)
         world_size = self.job["world_size"]
         if some.stream is None:
             raise MismatchError(
@@ -171,14 +171,14 @@ class LoaderState:
                 "evenstep.merge_states(states), or evenstep.read_states(checkpoint)"
             )
         parts = [self.ranks[rank].place_progress for rank in range(world_size)]
-        return Position(
+        return EpochProgress(
             epoch=some.epoch,
             stream=some.stream.after(parts),
             start=RoundStart.empty(round, step),
             order=self._order(some.stream, some.order),
         )
 
-    def _order(self, stream: Stream, before: Witness) -> Witness:
+    def _order(self, stream: Stream, before: OrderChecksum) -> OrderChecksum:
         """Some rank's witness, by positions of the epoch."""
         for rank, position in sorted(self.ranks.items()):
             if position.witness.places:
@@ -186,7 +186,7 @@ class LoaderState:
                 if stream.whole:  # beyond the end are the repeats that make shares even
                     entries %= len(stream)
                 places = stream.positions(entries).tolist()
-                return Witness(places=tuple(places), digest=position.witness.digest)
+                return OrderChecksum(places=tuple(places), digest=position.witness.digest)
         return before
 
 

@@ -17,14 +17,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError
 from evenstep.protocol.wire import abort_message, is_abort
 
-__all__ = ["GroupPlace", "Witness"]
+__all__ = ["GroupPlace", "WindowChecksum"]
 
-Int64Array = npt.NDArray[np.int64]
 
 _DIGEST = struct.Struct("<I")
 
@@ -71,7 +70,7 @@ class GroupPlace:
         return [_agreed(start, messages[start : start + self.context_parallel]) for start in starts]
 
 
-class Witness:
+class WindowChecksum:
     """What the samples that have been in a rank's window held, as a suffix of its messages."""
 
     def __init__(self) -> None:

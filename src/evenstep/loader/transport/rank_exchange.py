@@ -33,7 +33,7 @@ from evenstep.errors import PeerError
 from evenstep.loader.transport.cp_peers import GroupPlace
 from evenstep.protocol.wire import abort_message, check_no_abort
 
-__all__ = ["Exchange", "GlooExchange", "LocalExchange", "Session"]
+__all__ = ["GlooExchange", "LocalExchange", "RankExchange", "Session"]
 
 TICK = 0.5
 """Seconds between two ticks of a rank that waits for its batcher."""
@@ -126,7 +126,7 @@ class Session:
             self.connection.send((self.serial, list(messages)))
 
 
-class Exchange:
+class RankExchange:
     """A thread that serves one session after the other."""
 
     place = GroupPlace(0, 1)
@@ -176,7 +176,7 @@ class Exchange:
         pass
 
 
-class LocalExchange(Exchange):
+class LocalExchange(RankExchange):
     """One rank alone: its message comes back."""
 
     def _serve(self, session: Session) -> None:
@@ -188,7 +188,7 @@ class LocalExchange(Exchange):
                 session.reply([message])
 
 
-class GlooExchange(Exchange):
+class GlooExchange(RankExchange):
     """All ranks of a process group."""
 
     def __init__(

@@ -37,7 +37,7 @@ import torch
 from evenstep.errors import LoaderDiedError
 from evenstep.loader.transport import codec
 
-__all__ = ["Packed", "Reader", "Writer"]
+__all__ = ["PackedObject", "Reader", "Writer"]
 
 _ALIGN = 64  # of every buffer in a slab; also the room for the slab's header
 _GROWTH = 1.125  # spare room of a new slab, so that slightly larger objects still fit
@@ -119,7 +119,7 @@ if hasattr(os, "register_at_fork"):
 
 
 @dataclass(frozen=True)
-class Packed:
+class PackedObject:
     """What travels between the processes in place of the object."""
 
     pickle: bytes
@@ -168,11 +168,11 @@ class Writer:
         self._lent_ends[number] = _ALIGN + size
         return memoryview(lease)[_ALIGN : _ALIGN + size]  # type: ignore[arg-type]
 
-    def pack(self, obj: Any) -> Packed:
+    def pack(self, obj: Any) -> PackedObject:
         data, buffers = codec.dumps(obj)
         pid = os.getpid()
         if not buffers or not hasattr(os, "memfd_create"):
-            return Packed(data, pid, -1, inline=tuple(bytearray(b) for b in buffers))
+            return PackedObject(data, pid, -1, inline=tuple(bytearray(b) for b in buffers))
         arrays = [np.frombuffer(buffer, np.uint8) for buffer in buffers]
         with self._lock:
             number, starts, in_place = self._lay_out(arrays)
@@ -183,7 +183,7 @@ class Writer:
             if position not in in_place:
                 memory[start:end] = arrays[position]
         file = SlabFile(f"/proc/{pid}/fd/{fd}")
-        return Packed(data, pid, number, file, spans, retired=retired)
+        return PackedObject(data, pid, number, file, spans, retired=retired)
 
     def _lay_out(self, arrays: Sequence[Bytes]) -> tuple[int, list[int], set[int]]:
         """A slab, marked as a reader's, where each array starts in it, and which are there now."""
@@ -257,7 +257,7 @@ class Reader:
         alive = [lease for lease in (*_orphans, *self.leases.values()) if lease() is not None]
         _orphans[:] = alive
 
-    def unpack(self, packed: Packed) -> Any:
+    def unpack(self, packed: PackedObject) -> Any:
         for number in packed.retired:
             self._slabs.pop((packed.writer, number), None)
             self.leases.pop((packed.writer, number), None)

@@ -17,7 +17,7 @@ from torch.utils.data import Dataset, Subset, get_worker_info
 from evenstep.batch.digest import digests_of
 from evenstep.batch.measure import Measure
 from evenstep.errors import SampleError
-from evenstep.loader.transport.shared_memory import Packed, Writer
+from evenstep.loader.transport.shared_memory import PackedObject, Writer
 from evenstep.loader.workers.seeding import sample_seed, seed_everything
 from evenstep.plan.policy import Policy
 
@@ -64,7 +64,7 @@ class Chunk:
     """[samples] which of them these are."""
     columns: npt.NDArray[np.int64]
     """[samples, 3] length, supervised tokens, patches."""
-    payload: Packed | list[Any]
+    payload: PackedObject | list[Any]
     """The samples: in shared memory when they come from a worker process."""
     bad: tuple[tuple[int, str], ...] = ()
     """The samples left out: which, and why."""
@@ -198,7 +198,7 @@ class ChunkCollate:
             places, columns, bad = self._without_bad(raw)
         samples = [raw.samples[place] for place in places.tolist()]
         digests = digests_of(samples) if self._policy.context_parallel > 1 else None
-        payload: Packed | list[Any] = samples
+        payload: PackedObject | list[Any] = samples
         if self._packed and samples:
             if self._writer is None:  # made in the worker, never before it is forked
                 self._writer = Writer()

@@ -3,7 +3,7 @@
 The workers take turns, one chunk each, and none drops out: one that has ended hands over empty
 chunks until all have. So which sample comes when depends on the dataset alone, and a chunk's
 worker on nothing but its number. With each chunk comes the state from which its worker goes on;
-a `Trail` keeps those that may still be needed.
+a `WorkerStateLog` keeps those that may still be needed.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from torch.utils.data import IterableDataset, get_worker_info
 from evenstep.errors import SampleError
 from evenstep.loader.workers.chunks import Chunk, Origin, Raw, Transparent
 
-__all__ = ["ChunkedIterable", "Sources", "Trail", "has_state"]
+__all__ = ["ChunkedIterable", "WorkerStateLog", "WorkerStates", "has_state"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sources:
+class WorkerStates:
     """Where the workers of one rank go on."""
 
     place: int
@@ -40,7 +40,7 @@ class Sources:
         return json.dumps([self.place, self.turn, self.workers])
 
     @classmethod
-    def from_json(cls, text: str) -> Sources:
+    def from_json(cls, text: str) -> WorkerStates:
         place, turn, workers = json.loads(text)
         return cls(place=place, turn=turn, workers=tuple(workers))
 
@@ -63,7 +63,7 @@ class ChunkedIterable(Transparent, IterableDataset):  # type: ignore[type-arg]
         ):
             object.__setattr__(self, name, value)
 
-    def begin(self, sources: Sources | None) -> None:
+    def begin(self, sources: WorkerStates | None) -> None:
         """Where the next iteration, and only that, begins."""
         self._sources = sources
 
@@ -162,13 +162,13 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"it holds a {type(value).__name__}")
 
 
-class Trail:
+class WorkerStateLog:
     """Remembers the states from which samples that are not planned yet can be had again.
 
     Thread-safe: one thread adds, another asks.
     """
 
-    def __init__(self, workers: int, sources: Sources | None = None) -> None:
+    def __init__(self, workers: int, sources: WorkerStates | None = None) -> None:
         self._lock = threading.Lock()
         self._base: list[str | None] = list(sources.workers) if sources else [None] * workers
         self._chunks: deque[tuple[int, Origin]] = deque()  # first place, and origin
@@ -188,7 +188,7 @@ class Trail:
             self._chunks.append((begin, chunk.origin))
             return begin
 
-    def since(self, place: int) -> Sources | None:
+    def since(self, place: int) -> WorkerStates | None:
         """How to have all samples from `place` on again; no earlier one is asked for after this.
         None where the dataset cannot say."""
         with self._lock:
@@ -205,4 +205,4 @@ class Trail:
             if self._chunks:
                 begin, origin = self._chunks[0]
                 turn = origin.worker
-            return Sources(place=begin, turn=turn, workers=tuple(self._base))
+            return WorkerStates(place=begin, turn=turn, workers=tuple(self._base))

@@ -11,13 +11,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from evenstep.arrays import Int64Array
 from evenstep.plan.epoch.stream import Progress, Stream
 
 __all__ = ["UNSIZED", "Remaining"]
 
-Int64Array = npt.NDArray[np.int64]
 
 UNSIZED = 1 << 62
 """Total of a share whose size is not known."""

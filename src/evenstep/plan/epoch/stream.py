@@ -16,13 +16,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
+from evenstep.arrays import Int64Array
 from evenstep.errors import InvariantError
 
 __all__ = ["Progress", "Stream"]
-
-Int64Array = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)

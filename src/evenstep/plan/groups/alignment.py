@@ -10,13 +10,11 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
-import numpy.typing as npt
 
+from evenstep.arrays import Int64Array
 from evenstep.plan.groups.groups import Groups
 
 __all__ = ["align", "alignment_target", "rounds_overdue"]
-
-Int64Array = npt.NDArray[np.int64]
 
 
 def alignment_target(groups: Int64Array, samples: Int64Array, capacities: Int64Array) -> int:

@@ -9,13 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from evenstep.arrays import Int64Array
 from evenstep.cost import GroupShapes
 
-__all__ = ["Groups", "generator"]
-
-Int64Array = npt.NDArray[np.int64]
+__all__ = ["Groups"]
 
 
 @dataclass(frozen=True)
@@ -80,10 +78,3 @@ class Groups:
     def shapes(self, lengths: Int64Array) -> GroupShapes:
         """Shapes of the groups, where `lengths` is indexed by `members`."""
         return GroupShapes.measure(lengths[self.members], self.offsets)
-
-
-def generator(*key: int) -> np.random.Generator:
-    """A random generator that is a function of `key` alone, on every machine."""
-    return np.random.Generator(
-        np.random.PCG64(np.random.SeedSequence([k & (2**64 - 1) for k in key]))
-    )

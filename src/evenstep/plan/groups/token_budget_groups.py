@@ -7,14 +7,12 @@ Invariant: groups are formed from the longest sample down, so for every group
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError
 from evenstep.plan.groups.groups import Groups
 
 __all__ = ["longest_first", "token_budget_groups"]
-
-Int64Array = npt.NDArray[np.int64]
 
 
 def longest_first(lengths: Int64Array) -> Int64Array:

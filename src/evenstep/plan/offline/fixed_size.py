@@ -15,14 +15,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from evenstep.arrays import Int64Array
 from evenstep.plan.argument_checks import check_at_least, check_given
-from evenstep.plan.groups.groups import Groups, generator
+from evenstep.plan.groups.groups import Groups
 from evenstep.plan.offline.policy import OfflinePolicy
-from evenstep.plan.policy import Int64Array
+from evenstep.plan.rng import Stream, generator
 
 __all__ = ["LengthGrouped", "Sorted", "shares", "sorted_runs"]
-
-_PERMUTE = 5  # last word of the random key, so that no other use of the seed draws the same numbers
 
 
 @dataclass(frozen=True)
@@ -78,7 +77,7 @@ class LengthGrouped(OfflinePolicy):
 
     def deal(self, lengths: Int64Array, world_size: int, *, seed: int, epoch: int) -> list[Groups]:
         count = len(lengths)
-        permutation = generator(seed, epoch, _PERMUTE).permutation(count)
+        permutation = generator(seed, epoch, Stream.LENGTH_GROUPED_ORDER).permutation(count)
         order = sorted_runs(permutation, lengths, self.megabatch_size(count), longest_first=True)
         return [_batches(order[turns], self.batch_size) for turns in _turns(count, world_size)]
 

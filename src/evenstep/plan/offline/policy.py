@@ -10,11 +10,12 @@ from __future__ import annotations
 import abc
 from dataclasses import dataclass, field
 
+from evenstep.arrays import Int64Array
 from evenstep.cost import Cost, PaddedTokenCost
 from evenstep.errors import InvariantError
 from evenstep.plan.groups.groups import Groups
 from evenstep.plan.lengths import Lengths
-from evenstep.plan.policy import Int64Array, Plan, Policy, Proposal, Window
+from evenstep.plan.policy import Plan, Policy, Proposal, Window
 
 __all__ = ["OfflinePolicy"]
 

@@ -1,4 +1,4 @@
-"""`Planned`: a rank's groups of an epoch that was planned beforehand, as a policy.
+"""`ReplayPolicy`: a rank's groups of an epoch that was planned beforehand, as a policy.
 
 A policy that knows all lengths deals the epoch out before it begins: each rank gets its samples in
 the order of its groups. What is left to do online is to cut the stream of arrivals where the groups
@@ -13,15 +13,16 @@ from __future__ import annotations
 
 import numpy as np
 
+from evenstep.arrays import Int64Array
 from evenstep.errors import InvariantError
-from evenstep.plan.delegating_policy import Wrapped
+from evenstep.plan.delegating_policy import DelegatingPolicy
 from evenstep.plan.groups.groups import Groups
-from evenstep.plan.policy import Int64Array, Plan, Policy, Proposal, Window
+from evenstep.plan.policy import Plan, Policy, Proposal, Window
 
-__all__ = ["Planned"]
+__all__ = ["ReplayPolicy"]
 
 
-class Planned(Wrapped):
+class ReplayPolicy(DelegatingPolicy):
     """What `policy` dealt to one rank."""
 
     def __init__(self, policy: Policy, ends: Int64Array) -> None:

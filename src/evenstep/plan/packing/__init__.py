@@ -6,7 +6,7 @@ what they end with. Packing by fixed length (`window_packing`, `fixed_length`) a
 (`exact_packing`) are there to compare with.
 """
 
-from evenstep.plan.packing.document_cost import Workload
+from evenstep.plan.packing.document_cost import DocumentCost
 from evenstep.plan.packing.options import PackingOptions, SteadyOptions
 from evenstep.plan.packing.outliers import auto_thresholds
 from evenstep.plan.packing.pieces import OVER_LONG, Pieces, cut_long
@@ -16,10 +16,10 @@ from evenstep.plan.packing.workload_packing import WorkloadPacking
 
 __all__ = [
     "OVER_LONG",
+    "DocumentCost",
     "PackingOptions",
     "Pieces",
     "SteadyOptions",
-    "Workload",
     "WorkloadPacking",
     "auto_thresholds",
     "cut_at_windows",

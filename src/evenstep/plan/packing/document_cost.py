@@ -13,23 +13,21 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from evenstep.arrays import Float64Array, Int64Array
 from evenstep.cost import Cost, GroupShapes, PaddedTokenCost, TokenCost
 from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least
 
-__all__ = ["Workload"]
+__all__ = ["DocumentCost"]
 
-Int64Array = npt.NDArray[np.int64]
-Float64Array = npt.NDArray[np.float64]
 
 _LARGEST = 2**62
 """Work that an int64 holds with room to spare."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Workload:
+class DocumentCost:
     """Work of documents in whole units. It is a `Cost` of packed groups, too."""
 
     linear: int = 24_576
@@ -44,7 +42,7 @@ class Workload:
             raise ConfigurationError("linear=0 and quadratic=0: no document would be any work")
 
     @classmethod
-    def of(cls, cost: Cost) -> Workload:
+    def of(cls, cost: Cost) -> DocumentCost:
         """What a cost says of packed documents, its part that every micro-batch pays left out.
 
         Args:
@@ -54,7 +52,7 @@ class Workload:
         Raises:
             ConfigurationError: it is none of these, so that work may not be a sum over documents.
         """
-        if isinstance(cost, Workload):
+        if isinstance(cost, DocumentCost):
             return cost
         if isinstance(cost, (TokenCost, PaddedTokenCost)):
             return cls(linear=1, quadratic=0)
@@ -64,7 +62,7 @@ class Workload:
         except (AttributeError, TypeError, ValueError) as error:
             raise ConfigurationError(
                 f"cost={cost!r} has no per_token and per_pair, so the work of a document is not "
-                "known; give a TransformerCost, a FittedCost or a Workload"
+                "known; give a TransformerCost, a FittedCost or a DocumentCost"
             ) from error
         if pair <= 0:
             return cls(linear=1, quadratic=0)

@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import numpy.typing as npt
 
+from evenstep.arrays import Int64Array
 from evenstep.errors import InvariantError
 from evenstep.plan.groups.groups import Groups
 from evenstep.plan.packing.lpt_fill import level_fill
@@ -19,8 +19,6 @@ from evenstep.plan.packing.options import PackingOptions
 from evenstep.plan.partition.best_fit import best_fit_decreasing
 
 __all__ = ["drain"]
-
-Int64Array = npt.NDArray[np.int64]
 
 
 def drain(

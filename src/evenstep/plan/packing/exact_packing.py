@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError, SampleError
 from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.packing.tight_fill import tight_fill
@@ -28,7 +28,6 @@ from evenstep.plan.partition.items import sums
 
 __all__ = ["ExactPacking", "exact_packing"]
 
-Int64Array = npt.NDArray[np.int64]
 
 OPTIMAL, FEASIBLE, GREEDY, NONE = "optimal", "feasible", "greedy", "none"
 

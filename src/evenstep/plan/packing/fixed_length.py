@@ -14,21 +14,21 @@ from __future__ import annotations
 from heapq import heapify, heappop, heappush
 
 import numpy as np
-import numpy.typing as npt
 
+from evenstep.arrays import Int64Array
 from evenstep.errors import SampleError
 from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.groups.groups import Groups
-from evenstep.plan.packing.document_cost import Workload
+from evenstep.plan.packing.document_cost import DocumentCost
 from evenstep.plan.packing.pieces import Pieces
-from evenstep.plan.packing.window_packing import Windows
+from evenstep.plan.packing.window_packing import PackingWindows
 
 __all__ = ["fixed_length"]
 
-Int64Array = npt.NDArray[np.int64]
 
-
-def fixed_length(lengths: Int64Array, context: int, *, workload: Workload | None = None) -> Windows:
+def fixed_length(
+    lengths: Int64Array, context: int, *, workload: DocumentCost | None = None
+) -> PackingWindows:
     """Packs documents into as few windows as hold them.
 
     Args:
@@ -45,14 +45,14 @@ def fixed_length(lengths: Int64Array, context: int, *, workload: Workload | None
     """
     check_at_least(1, context=context)
     if not len(lengths):
-        return Windows(Pieces.whole(lengths), Groups.empty())
+        return PackingWindows(Pieces.whole(lengths), Groups.empty())
     if int(lengths.max()) > context:
         longest = int(lengths.argmax())
         raise SampleError(
             f"document {longest} has {lengths[longest]:,} tokens, over the window of {context:,}; "
             "cut it first (`cut_at_windows` or `cut_long`)"
         )
-    workload = workload or Workload()
+    workload = workload or DocumentCost()
     total = int(lengths.sum())
     count = -(-total // context)
     rooms = [context] * (count - 1) + [total - (count - 1) * context]
@@ -98,7 +98,9 @@ def fixed_length(lengths: Int64Array, context: int, *, workload: Workload | None
     return _windows(made, levels, short=count - 1 if open_windows < count else -1)
 
 
-def _windows(made: list[tuple[int, int, int, int]], levels: list[int], short: int) -> Windows:
+def _windows(
+    made: list[tuple[int, int, int, int]], levels: list[int], short: int
+) -> PackingWindows:
     window, document, begin, end = np.array(made, np.int64).T
     falling = np.lexsort((-np.array(levels), np.arange(len(levels)) == short))
     place = np.empty(len(levels), np.int64)
@@ -106,4 +108,4 @@ def _windows(made: list[tuple[int, int, int, int]], levels: list[int], short: in
     # Pieces by document, as everywhere; windows name their positions, ascending.
     order = np.lexsort((begin, document))
     pieces = Pieces(document[order], begin[order], end[order])
-    return Windows(pieces, Groups.by_label(place[window[order]]))
+    return PackingWindows(pieces, Groups.by_label(place[window[order]]))

@@ -10,11 +10,10 @@ left.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
+
+from evenstep.arrays import Int64Array
 
 __all__ = ["second_documents"]
-
-Int64Array = npt.NDArray[np.int64]
 
 
 def second_documents(

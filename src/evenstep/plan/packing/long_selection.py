@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from evenstep.arrays import Float64Array, Int64Array
 from evenstep.plan.packing.long_pairs import second_documents
 from evenstep.plan.packing.options import SteadyOptions
 from evenstep.plan.packing.outliers import auto_thresholds
@@ -25,8 +26,6 @@ from evenstep.plan.packing.water_fill import pour
 
 __all__ = ["Pool", "choose_long"]
 
-Int64Array = npt.NDArray[np.int64]
-Float64Array = npt.NDArray[np.float64]
 
 _TRIED = 4
 """Runs for which second long documents are tried."""

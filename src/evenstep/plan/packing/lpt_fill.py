@@ -9,11 +9,10 @@ from __future__ import annotations
 from heapq import heappop, heappush, heapreplace
 
 import numpy as np
-import numpy.typing as npt
+
+from evenstep.arrays import Int64Array
 
 __all__ = ["level_fill"]
-
-Int64Array = npt.NDArray[np.int64]
 
 
 def level_fill(

@@ -8,13 +8,12 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
+from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError, SampleError
 from evenstep.plan.argument_checks import check_at_least, check_given
-from evenstep.plan.packing.document_cost import Workload
+from evenstep.plan.packing.document_cost import DocumentCost
 
 __all__ = ["PackingOptions", "SteadyOptions"]
-
-Int64Array = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +34,7 @@ class PackingOptions:
     """After this many iterations a document goes before all others, whatever that does to balance;
     it waits longer only while others as old take all the room. None is no limit. One rank alone
     hardly reaches the default; ranks that wait for each other's outliers do."""
-    workload: Workload = field(default_factory=Workload)
+    workload: DocumentCost = field(default_factory=DocumentCost)
 
     def __post_init__(self) -> None:
         check_given(context=self.context, micro_batches=self.micro_batches)

@@ -15,11 +15,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
+from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least
-from evenstep.plan.packing.document_cost import Workload
+from evenstep.plan.packing.document_cost import DocumentCost
 from evenstep.plan.packing.options import PackingOptions
 
 __all__ = [
@@ -31,7 +31,6 @@ __all__ = [
     "queue_heads",
 ]
 
-Int64Array = npt.NDArray[np.int64]
 
 _ALIKE = 0.7
 """Exponent: with 1, outliers of neighbouring classes would go together that are as unlike as any in
@@ -120,7 +119,7 @@ def alike(kind: int, options: PackingOptions) -> float:
 
 
 def auto_thresholds(
-    lengths: Int64Array, *, context: int, queues: int, workload: Workload | None = None
+    lengths: Int64Array, *, context: int, queues: int, workload: DocumentCost | None = None
 ) -> tuple[int, ...]:
     """Thresholds that suit documents of these lengths. The paper gives no rule for them.
 
@@ -145,7 +144,7 @@ def auto_thresholds(
     check_at_least(1, queues=queues, context=context)
     if not len(lengths):
         raise ConfigurationError("thresholds need the lengths of some documents, and got none")
-    workload = workload or Workload()
+    workload = workload or DocumentCost()
     ascending = np.sort(lengths)
     works = workload.of_documents(ascending).astype(np.float64)
     below = np.concatenate([[0.0], works.cumsum()]) * (context / float(ascending.sum()))

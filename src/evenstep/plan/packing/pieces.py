@@ -9,14 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError, SampleError
 from evenstep.plan.argument_checks import check_at_least
 
 __all__ = ["OVER_LONG", "Pieces", "cut_long"]
 
-Int64Array = npt.NDArray[np.int64]
 
 OVER_LONG = ("error", "split", "truncate")
 """What can be done with a document that is too long."""

@@ -13,16 +13,14 @@ documents that waited `max_delay`.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from evenstep.arrays import Int64Array
 from evenstep.plan.groups.groups import Groups
 from evenstep.plan.packing.long_selection import Pool, choose_long
 from evenstep.plan.packing.options import SteadyOptions
 from evenstep.plan.packing.wlb import fill
 
 __all__ = ["plan_steady"]
-
-Int64Array = npt.NDArray[np.int64]
 
 
 def plan_steady(lengths: Int64Array, ages: Int64Array, options: SteadyOptions) -> Groups:

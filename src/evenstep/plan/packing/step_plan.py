@@ -6,9 +6,7 @@ its cap, no document is in two, and if any document waits, one at least is plann
 
 from __future__ import annotations
 
-import numpy as np
-import numpy.typing as npt
-
+from evenstep.arrays import Int64Array
 from evenstep.plan.groups.groups import Groups
 from evenstep.plan.packing.drain import drain
 from evenstep.plan.packing.options import PackingOptions, SteadyOptions
@@ -16,8 +14,6 @@ from evenstep.plan.packing.steady import plan_steady
 from evenstep.plan.packing.wlb import plan_wlb
 
 __all__ = ["plan_iteration"]
-
-Int64Array = npt.NDArray[np.int64]
 
 
 def plan_iteration(

@@ -12,13 +12,12 @@ which are hardly any work, so the packing stays even.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from evenstep.arrays import Int64Array
 from evenstep.plan.packing.lpt_fill import level_fill
 
 __all__ = ["tight_fill"]
 
-Int64Array = npt.NDArray[np.int64]
 
 _MOST = 48
 """Documents of a micro-batch, the shortest ones, of which those that are swapped are taken."""

@@ -10,9 +10,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["pour"]
+from evenstep.arrays import Float64Array
 
-Float64Array = npt.NDArray[np.float64]
+__all__ = ["pour"]
 
 
 def pour(

@@ -9,19 +9,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from evenstep.arrays import Int64Array
 from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.groups.groups import Groups
 from evenstep.plan.packing.pieces import Pieces
 
-__all__ = ["Windows", "cut_at_windows"]
-
-Int64Array = npt.NDArray[np.int64]
+__all__ = ["PackingWindows", "cut_at_windows"]
 
 
 @dataclass(frozen=True)
-class Windows:
+class PackingWindows:
     """Pieces and the windows they fill."""
 
     pieces: Pieces
@@ -29,7 +27,7 @@ class Windows:
     """One group per window, of positions in `pieces`, ascending."""
 
 
-def cut_at_windows(lengths: Int64Array, context: int) -> Windows:
+def cut_at_windows(lengths: Int64Array, context: int) -> PackingWindows:
     """
     Args:
         lengths: [documents] int64, each positive.
@@ -37,7 +35,7 @@ def cut_at_windows(lengths: Int64Array, context: int) -> Windows:
     """
     check_at_least(1, context=context)
     if not len(lengths):
-        return Windows(Pieces.whole(lengths), Groups.empty())
+        return PackingWindows(Pieces.whole(lengths), Groups.empty())
     starts = lengths.cumsum() - lengths
     total = int(starts[-1] + lengths[-1])
     cuts = np.arange(0, total, context, dtype=np.int64)
@@ -48,4 +46,4 @@ def cut_at_windows(lengths: Int64Array, context: int) -> Windows:
     pieces = Pieces(documents, begins - starts[documents], ends - starts[documents])
     firsts = np.searchsorted(begins, cuts)
     offsets = np.append(firsts, len(begins)).astype(np.int64)
-    return Windows(pieces, Groups(np.arange(len(begins), dtype=np.int64), offsets))
+    return PackingWindows(pieces, Groups(np.arange(len(begins), dtype=np.int64), offsets))

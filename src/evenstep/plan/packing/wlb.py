@@ -22,6 +22,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from evenstep.arrays import Int64Array
 from evenstep.plan.groups.groups import Groups
 from evenstep.plan.packing.long_pairs import second_documents
 from evenstep.plan.packing.lpt_fill import level_fill
@@ -30,7 +31,6 @@ from evenstep.plan.packing.outliers import alike, class_to_fire, classes, likest
 
 __all__ = ["fill", "plan_wlb"]
 
-Int64Array = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
 

@@ -22,11 +22,12 @@ from typing import Any
 
 import numpy as np
 
+from evenstep.arrays import Int64Array
 from evenstep.cost import Cost, MemoryLimit
 from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.groups.groups import Groups
-from evenstep.plan.packing.document_cost import Workload
+from evenstep.plan.packing.document_cost import DocumentCost
 from evenstep.plan.packing.drain import drain
 from evenstep.plan.packing.options import PackingOptions, SteadyOptions
 from evenstep.plan.packing.outliers import class_to_fire, classes, queue_heads
@@ -34,7 +35,7 @@ from evenstep.plan.packing.step_plan import plan_iteration
 from evenstep.plan.packing.wlb import fill
 from evenstep.plan.pipeline.micro_batch_order import order_micro_batches
 from evenstep.plan.pipeline.schedule import PipelineSchedule
-from evenstep.plan.policy import Int64Array, Plan, Policy, Proposal, Window
+from evenstep.plan.policy import Plan, Policy, Proposal, Window
 from evenstep.plan.sharding.adaptive import METHODS, shard
 from evenstep.plan.sharding.kernel_latency import KernelLatency, TileLatency
 from evenstep.plan.sharding.sharding import Sharding
@@ -71,8 +72,8 @@ class WorkloadPacking(Policy):
     max_delay: int | None = field(default=None, kw_only=True)
     """Steps after which an outlier goes whatever it does to balance. By default 16 without
     thresholds, and 64 with them, which is reached where some rank lacks its like."""
-    cost: Cost = field(default=Workload(), kw_only=True)
-    """Work of a micro-batch: a `Workload`, or a cost that has `per_token` and `per_pair`."""
+    cost: Cost = field(default=DocumentCost(), kw_only=True)
+    """Work of a micro-batch: a `DocumentCost`, or a cost that has `per_token` and `per_pair`."""
     schedule: PipelineSchedule | None = field(default=None, kw_only=True)
     """The pipeline that micro-batches are put in order for; None leaves the largest first."""
     context_parallel: int = field(default=1, kw_only=True)
@@ -101,7 +102,7 @@ class WorkloadPacking(Policy):
             "context": self.context,
             "micro_batches": self.micro_batches,
             "max_tokens": self.max_tokens,
-            "workload": Workload.of(self.cost),
+            "workload": DocumentCost.of(self.cost),
         }
         if self.max_delay is not None:
             options["max_delay"] = self.max_delay

@@ -16,15 +16,14 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError
 from evenstep.plan.groups.groups import Groups
 from evenstep.plan.groups.token_budget_groups import longest_first
 
 __all__ = ["best_fit_decreasing", "place_compiled", "place_plain"]
 
-Int64Array = npt.NDArray[np.int64]
 Place = Callable[[Int64Array, int], Int64Array]
 
 _COMPILE_FROM = 1 << 16

@@ -8,12 +8,11 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from evenstep.arrays import Int64Array
 from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.partition.items import Items, Weights
 
 __all__ = ["least_load", "lower_bound"]
-
-Int64Array = npt.NDArray[np.int64]
 
 
 def lower_bound(

@@ -17,11 +17,11 @@ from heapq import heappop, heappush, heapreplace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+
+from evenstep.arrays import Int64Array
 
 __all__ = ["compiled", "heaviest_first", "place", "tree_of", "update"]
 
-Int64Array = npt.NDArray[np.int64]
 
 _COMPILE_FROM = 1 << 16
 """Items from which on numba is used, as for best-fit packing: it saves some 50 ms for 100,000."""

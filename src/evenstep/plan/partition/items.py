@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least
 
 __all__ = ["Items", "Weights", "sums", "whole_by_group"]
 
-Int64Array = npt.NDArray[np.int64]
 Weights = npt.NDArray[np.int64] | npt.NDArray[np.float64]
 
 _LARGEST_CAP = (1 << 31) - 1

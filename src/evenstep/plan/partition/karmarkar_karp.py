@@ -16,13 +16,12 @@ from bisect import insort
 from heapq import heapify, heappop, heapreplace
 
 import numpy as np
-import numpy.typing as npt
 
+from evenstep.arrays import Int64Array
 from evenstep.plan.partition.karmarkar_karp_numba import compiled
 
 __all__ = ["karmarkar_karp"]
 
-Int64Array = npt.NDArray[np.int64]
 Bins = list[tuple[int, int, int]]
 """Those that hold items, heaviest first: minus the load, and the first and the last item."""
 

@@ -12,11 +12,10 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+
+from evenstep.arrays import Int64Array
 
 __all__ = ["compiled"]
-
-Int64Array = npt.NDArray[np.int64]
 
 
 @cache

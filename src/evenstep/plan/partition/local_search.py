@@ -11,14 +11,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from evenstep.arrays import Int64Array
 from evenstep.plan.partition.greedy import heaviest_first
 from evenstep.plan.partition.items import sums
 
 __all__ = ["Limits", "improve"]
 
-Int64Array = npt.NDArray[np.int64]
 
 _PARTNERS = 8
 """Bins that the heaviest one is compared with in a round."""

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.groups.groups import Groups
@@ -29,7 +30,6 @@ from evenstep.plan.partition.local_search import Limits, improve
 
 __all__ = ["METHODS", "Partition", "bins_needed", "lower_bound", "partition"]
 
-Int64Array = npt.NDArray[np.int64]
 
 METHODS = ("lpt", "karmarkar-karp", "zigzag")
 _CLOSE = 10_000

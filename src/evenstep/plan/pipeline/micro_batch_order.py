@@ -23,6 +23,7 @@ from itertools import permutations
 import numpy as np
 import numpy.typing as npt
 
+from evenstep.arrays import Float64Array, Int64Array
 from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.partition import partition
@@ -30,8 +31,6 @@ from evenstep.plan.pipeline.schedule import PipelineSchedule
 
 __all__ = ["order_micro_batches", "share_micro_batches"]
 
-Int64Array = npt.NDArray[np.int64]
-Float64Array = npt.NDArray[np.float64]
 
 _ALL_ORDERS = 6
 """Micro-batches up to which every order is tried: 720 of them."""

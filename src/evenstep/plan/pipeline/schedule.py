@@ -20,13 +20,12 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
+from evenstep.arrays import Float64Array, Int64Array
 from evenstep.errors import ConfigurationError, InvariantError
 from evenstep.plan.argument_checks import check_at_least
 
 __all__ = ["PassGraph", "PipelineSchedule"]
 
-Int64Array = npt.NDArray[np.int64]
-Float64Array = npt.NDArray[np.float64]
 
 _Pass = tuple[bool, int, int]
 """Whether it is a backward pass, its micro-batch, the part of the model."""

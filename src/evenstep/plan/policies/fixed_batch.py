@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from evenstep.arrays import Int64Array
 from evenstep.cost import Cost, PaddedTokenCost
 from evenstep.plan.argument_checks import check_at_least, check_given
 from evenstep.plan.groups.groups import Groups
-from evenstep.plan.policy import Int64Array, Plan, Policy, Proposal, Window
+from evenstep.plan.policy import Plan, Policy, Proposal, Window
 
 __all__ = ["FixedBatch"]
 

@@ -19,18 +19,17 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from evenstep.arrays import Int64Array
 from evenstep.cost import Cost, PaddedTokenCost
 from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least, check_given
-from evenstep.plan.groups.groups import Groups, generator
-from evenstep.plan.policy import Int64Array, Plan, Policy, Proposal, Window
+from evenstep.plan.groups.groups import Groups
+from evenstep.plan.policy import Plan, Policy, Proposal, Window
+from evenstep.plan.rng import Stream, generator
 
 __all__ = ["SHUFFLES", "PoolSort", "check_warm_up", "warm_up_size"]
 
 SHUFFLES = ("batches", "samples", "none")
-
-# Last word of the random key, so that no other use of the seed draws the same numbers.
-_SHUFFLE = 21
 
 
 @dataclass(frozen=True)
@@ -102,7 +101,7 @@ class PoolSort(Policy):
         groups = Groups(by_length, cuts)
         if self.shuffle == "none":
             return Plan(groups)
-        draw = generator(window.seed, window.epoch, window.round, _SHUFFLE)
+        draw = generator(window.seed, window.epoch, window.round, Stream.POOL_SORT_ORDER)
         if self.shuffle == "batches":
             return Plan(groups.take(draw.permutation(steps)))
         slots = draw.permutation(steps * self.batch_size).reshape(steps, self.batch_size)

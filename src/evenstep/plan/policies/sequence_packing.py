@@ -12,20 +12,21 @@ from functools import cached_property
 
 import numpy as np
 
+from evenstep.arrays import Int64Array
 from evenstep.cost import Cost, MemoryLimit, PaddedTokenCost
 from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least, check_given
 from evenstep.plan.groups.alignment import align, alignment_target, rounds_overdue
-from evenstep.plan.groups.groups import Groups, generator
+from evenstep.plan.groups.groups import Groups
 from evenstep.plan.lengths import Lengths
 from evenstep.plan.offline.fixed_size import shares
 from evenstep.plan.partition.best_fit import best_fit_decreasing
-from evenstep.plan.policy import Int64Array, Plan, Policy, Proposal, Window
+from evenstep.plan.policy import Plan, Policy, Proposal, Window
+from evenstep.plan.rng import Stream, generator
 
 __all__ = ["SequencePacking"]
 
 # Last words of the random keys, so that no two uses of the same seed draw the same numbers.
-_SHUFFLE_ROUND, _SHUFFLE_EPOCH = 7, 8
 
 # Columns of a message.
 _GROUPS, _SAMPLES, _EXHAUSTED = range(3)
@@ -84,7 +85,7 @@ class SequencePacking(Policy):
 
     def deal(self, lengths: Int64Array, world_size: int, *, seed: int, epoch: int) -> list[Groups]:
         groups = best_fit_decreasing(lengths, self.max_tokens)
-        order = generator(seed, epoch, _SHUFFLE_EPOCH).permutation(len(groups))
+        order = generator(seed, epoch, Stream.SEQUENCE_PACKING_EPOCH).permutation(len(groups))
         return shares(groups.take(order), world_size)
 
     def propose(self, window: Window) -> Proposal:
@@ -102,7 +103,7 @@ class SequencePacking(Policy):
         groups, _ = align(groups, target)
         # In order of cost before the common shuffle, so that groups of like cost meet in a step.
         costs = self.cost(groups.shapes(window.lengths), packed=True)
-        order = generator(window.seed, window.epoch, window.round, _SHUFFLE_ROUND)
+        order = generator(window.seed, window.epoch, window.round, Stream.SEQUENCE_PACKING_ROUND)
         return Plan(groups.take(np.argsort(-costs, kind="stable")[order.permutation(target)]))
 
 

@@ -10,20 +10,20 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from evenstep.arrays import Int64Array
 from evenstep.cost import Cost, MemoryLimit, PaddedTokenCost
 from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least, check_given
 from evenstep.plan.groups.alignment import align, alignment_target, rounds_overdue
-from evenstep.plan.groups.groups import generator
 from evenstep.plan.groups.token_budget_groups import token_budget_groups
-from evenstep.plan.policy import Int64Array, Plan, Policy, Proposal, Window
+from evenstep.plan.policy import Plan, Policy, Proposal, Window
+from evenstep.plan.rng import Stream, generator
 
 __all__ = ["EMISSION_ORDERS", "TokenBudget"]
 
 EMISSION_ORDERS = ("aligned", "flip-rank-epoch", "flip-rank-round", "flip-balanced")
 
 # Last words of the random keys, so that no two uses of the same seed draw the same numbers.
-_SHUFFLE, _FLIP = 1, 2
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,9 @@ class TokenBudget(Policy):
         if len(proposal.groups) > target and window.ages.max(initial=0) >= self.max_wait:
             overdue = rounds_overdue(proposal.groups, window.ages, self.max_wait)
         groups, _ = align(proposal.groups, target, overdue)
-        order = generator(window.seed, window.epoch, window.round, _SHUFFLE).permutation(target)
+        order = generator(
+            window.seed, window.epoch, window.round, Stream.TOKEN_BUDGET_ORDER
+        ).permutation(target)
         if self._flips(window, rank):
             # Reversed before the common shuffle: position i still names one place on all ranks.
             order = target - 1 - order
@@ -105,10 +107,12 @@ class TokenBudget(Policy):
         if self.emission_order == "aligned":
             return False
         if self.emission_order == "flip-rank-epoch":
-            draw = generator(window.seed, window.epoch, rank, _FLIP)
+            draw = generator(window.seed, window.epoch, rank, Stream.TOKEN_BUDGET_FLIP)
         elif self.emission_order == "flip-rank-round":
-            draw = generator(window.seed, window.epoch, window.round, rank, _FLIP)
+            draw = generator(
+                window.seed, window.epoch, window.round, rank, Stream.TOKEN_BUDGET_FLIP
+            )
         else:
-            draw = generator(window.seed, window.epoch, window.round, _FLIP)
+            draw = generator(window.seed, window.epoch, window.round, Stream.TOKEN_BUDGET_FLIP)
             return bool((int(draw.integers(2)) + rank) % 2)
         return bool(draw.integers(2))

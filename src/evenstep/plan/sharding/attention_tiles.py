@@ -7,14 +7,13 @@ query t of it meets keys 0 to t, also those that lie in other fragments. Counts 
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least
 
 __all__ = ["TILE", "causal_pairs", "causal_tiles", "check_tile"]
 
-Int64Array = npt.NDArray[np.int64]
 
 TILE = 128
 """Rows and columns that an attention kernel computes together, in FlashAttention's kernels and by

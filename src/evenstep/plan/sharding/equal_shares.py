@@ -19,12 +19,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from evenstep.arrays import Float64Array, Int64Array
 from evenstep.plan.sharding.fragments import Fragments
 
 __all__ = ["equal_shares"]
-
-Int64Array = npt.NDArray[np.int64]
-Float64Array = npt.NDArray[np.float64]
 
 
 def equal_shares(lengths: Int64Array, ranks: int, rates: Float64Array, tile: int) -> Fragments:

@@ -6,14 +6,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
+from evenstep.arrays import Float64Array, Int64Array
 from evenstep.plan.sharding.attention_tiles import TILE, causal_tiles, check_tile
 
 __all__ = ["TILES", "KernelLatency", "TileLatency"]
-
-Int64Array = npt.NDArray[np.int64]
-Float64Array = npt.NDArray[np.float64]
 
 
 class KernelLatency(Protocol):

@@ -10,11 +10,10 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from evenstep.arrays import Int64Array
 from evenstep.plan.sharding.sharding import Sharding, check_documents
 
 __all__ = ["head_tail", "shard_per_sequence"]
-
-Int64Array = npt.NDArray[np.int64]
 
 
 def head_tail(ranks: int) -> Int64Array:

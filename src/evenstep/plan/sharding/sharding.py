@@ -19,15 +19,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from evenstep.arrays import Float64Array, Int64Array
 from evenstep.errors import ConfigurationError, InvariantError
 from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.sharding.attention_tiles import TILE, causal_pairs, causal_tiles, check_tile
 from evenstep.plan.sharding.kernel_latency import KernelLatency
 
 __all__ = ["Sharding", "check_documents"]
-
-Int64Array = npt.NDArray[np.int64]
-Float64Array = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,13 +16,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError
 from evenstep.plan.sharding.sharding import Sharding
 
 __all__ = ["VarlenArguments", "varlen_arguments"]
 
 Int32Array = npt.NDArray[np.int32]
-Int64Array = npt.NDArray[np.int64]
 
 _LIMIT = 2**31 - 1  # what boundaries can be
 

@@ -11,7 +11,7 @@ from typing import Any
 from evenstep.errors import ConfigurationError
 from evenstep.service.job import Job
 from evenstep.service.ray.actors import RoleActor
-from evenstep.service.ray.registry import Desk
+from evenstep.service.ray.registry import JobRegistry
 
 __all__ = ["cpus_of", "desk_actor", "role_actor", "threads_of"]
 
@@ -41,7 +41,7 @@ def desk_actor(ray: Any, clients: int) -> Any:
     """Each client holds a question that is not answered, and asks others meanwhile."""
     return ray.remote(
         max_restarts=0, max_task_retries=0, num_cpus=0, max_concurrency=clients * 4 + 100
-    )(Desk)
+    )(JobRegistry)
 
 
 def threads_of(job: Job, groups: int) -> int:

@@ -27,14 +27,14 @@ from evenstep.errors import ConfigurationError, EvenstepError
 from evenstep.service.handles import Message
 from evenstep.service.job import Job
 from evenstep.service.loader_job import LoaderJob
-from evenstep.service.loader_pool import Loaders
+from evenstep.service.loader_pool import LoaderPool
 from evenstep.service.metrics import payload_bytes
 from evenstep.service.planner import Planner
 from evenstep.service.ray.arrays import register_arrays
 from evenstep.service.ray.handles import Answer, RayHandle
-from evenstep.service.ray.plan_cache import SHARED_BYTES, Shared
-from evenstep.service.ray.priority_lock import Meter, Turns
-from evenstep.service.source_layout import Layout
+from evenstep.service.ray.plan_cache import SHARED_BYTES, PlanCache
+from evenstep.service.ray.priority_lock import PriorityLock, WaitTimer
+from evenstep.service.source_layout import SourceLayout
 from evenstep.service.source_loader import SourceLoader
 
 if TYPE_CHECKING:
@@ -51,8 +51,8 @@ class RoleActor:
 
     def __init__(self) -> None:
         self._role: Any = None
-        self._turns = Turns()
-        self._meter = Meter()
+        self._turns = PriorityLock()
+        self._meter = WaitTimer()
         self._fill = threading.Event()
         self._failure: Exception | None = None
         self._counting = threading.Lock()
@@ -60,7 +60,7 @@ class RoleActor:
         self._seconds: dict[str, float] = {}
         self._waited: dict[str, float] = {}
         self._for_ever = threading.Event()
-        self._shared = Shared()
+        self._shared = PlanCache()
 
     def load(self, module: str) -> None:
         """Imports what the role will need, while others are made."""
@@ -201,20 +201,20 @@ def _unpacked(job: bytes) -> Job:
 # What actors are made of, in their own process
 
 
-def loader(meter: Meter, job: LoaderJob) -> SourceLoader:
+def loader(meter: WaitTimer, job: LoaderJob) -> SourceLoader:
     return SourceLoader(job)
 
 
 def planner(
-    meter: Meter,
+    meter: WaitTimer,
     job: Job,
-    layout: Layout,
+    layout: SourceLayout,
     loaders: list[RayHandle],
     state: dict[str, Any] | None,
     plan_log: str | None,
 ) -> Planner:
     handles = [handle.using(meter=meter) for handle in loaders]
-    metadata = Loaders(layout, handles, columns=job.columns)
+    metadata = LoaderPool(layout, handles, columns=job.columns)
     made = Planner(job, metadata, plan_log=plan_log)
     if state is not None:
         made.load_state_dict(state)
@@ -222,9 +222,9 @@ def planner(
 
 
 def constructor(
-    meter: Meter,
+    meter: WaitTimer,
     job: Job,
-    layout: Layout,
+    layout: SourceLayout,
     loaders: list[RayHandle],
     planner: RayHandle,
     groups: list[int],

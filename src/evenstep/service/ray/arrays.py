@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.service.ray.import_ray import the_ray
+from evenstep.service.ray.import_ray import import_ray
 
 __all__ = ["register_arrays"]
 
 
 def register_arrays() -> None:
     """In this process, for all that it sends from now on."""
-    the_ray()
+    import_ray()
     from ray.util import register_serializer
 
     register_serializer(np.ndarray, serializer=_packed, deserializer=_unpacked)

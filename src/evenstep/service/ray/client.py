@@ -11,8 +11,8 @@ from evenstep.service.client import RankClient
 from evenstep.service.job import Job
 from evenstep.service.ray.discovery import connect, find
 from evenstep.service.ray.handles import Answer
-from evenstep.service.ray.import_ray import the_ray
-from evenstep.service.ray.registry import About
+from evenstep.service.ray.import_ray import import_ray
+from evenstep.service.ray.registry import JobInfo
 from evenstep.service.service_step import ServiceStep
 
 __all__ = ["Client", "RayClient"]
@@ -22,7 +22,7 @@ class RayClient(RankClient):
     """See `RankClient`. Where any actor of the service dies, the next step raises an error naming
     it, whatever was prefetched."""
 
-    def __init__(self, about: About, desk: Any, rank: int, *, step: int | None = None) -> None:
+    def __init__(self, about: JobInfo, desk: Any, rank: int, *, step: int | None = None) -> None:
         """
         Args:
             desk: Ray's handle of it.
@@ -98,7 +98,7 @@ class Client(RayClient):
     def _leave(self) -> None:
         if self._connected:
             self._connected = False
-            the_ray().shutdown()
+            import_ray().shutdown()
 
 
 def _rank() -> int:

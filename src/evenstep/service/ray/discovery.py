@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from evenstep.errors import ConfigurationError, EvenstepError
-from evenstep.service.ray.import_ray import the_ray
-from evenstep.service.ray.registry import About, named
+from evenstep.service.ray.import_ray import import_ray
+from evenstep.service.ray.registry import JobInfo, named
 
 __all__ = ["connect", "find", "running"]
 
@@ -35,7 +35,7 @@ def connect(address: str | None, options: Mapping[str, Any] | None = None) -> bo
         ConfigurationError: there is no cluster.
         EvenstepError: Ray cannot be started.
     """
-    ray = the_ray()
+    ray = import_ray()
     if ray.is_initialized():
         return False
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
@@ -81,7 +81,7 @@ def running() -> list[tuple[str, int]]:
     return sorted(found, key=lambda each: -each[1])
 
 
-def find(job: str, *, patience: float = 0.0) -> tuple[About, Any]:
+def find(job: str, *, patience: float = 0.0) -> tuple[JobInfo, Any]:
     """A running job, and its desk.
 
     Args:
@@ -109,8 +109,8 @@ def find(job: str, *, patience: float = 0.0) -> tuple[About, Any]:
     )
 
 
-def _asked(space: str, epoch: int) -> tuple[About, Any] | None:
-    ray = the_ray()
+def _asked(space: str, epoch: int) -> tuple[JobInfo, Any] | None:
+    ray = import_ray()
     try:
         desk = ray.get_actor(f"{epoch}-desk", namespace=space)
         about = ray.get(desk.about.remote(), timeout=_ANSWERS)

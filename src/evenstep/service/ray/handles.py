@@ -17,8 +17,8 @@ from typing import Any
 
 from evenstep.errors import LoaderDiedError
 from evenstep.service.handles import Message, Reply
-from evenstep.service.ray.import_ray import the_ray
-from evenstep.service.ray.priority_lock import Meter
+from evenstep.service.ray.import_ray import import_ray
+from evenstep.service.ray.priority_lock import WaitTimer
 
 __all__ = ["Answer", "RayHandle", "RayReply", "died", "opened", "packed"]
 
@@ -41,7 +41,7 @@ class Answer:
 def packed(messages: Sequence[Message]) -> bytes:
     """What an actor is sent."""
     if any(message in _OF_USERS for message, _ in messages):
-        sent: bytes = the_ray().cloudpickle.dumps(list(messages))
+        sent: bytes = import_ray().cloudpickle.dumps(list(messages))
         return sent
     return pickle.dumps(list(messages), pickle.HIGHEST_PROTOCOL)
 
@@ -71,7 +71,7 @@ class RayHandle:
         name: str,
         *,
         alarm: Any = None,
-        meter: Meter | None = None,
+        meter: WaitTimer | None = None,
         told: Callable[[Answer], None] | None = None,
     ) -> None:
         """
@@ -99,7 +99,7 @@ class RayHandle:
         self,
         *,
         alarm: Any = None,
-        meter: Meter | None = None,
+        meter: WaitTimer | None = None,
         told: Callable[[Answer], None] | None = None,
     ) -> RayHandle:
         """The same actor, for one who asks."""
@@ -129,7 +129,7 @@ class RayReply:
             LoaderDiedError: the actor died, or another that the service cannot do without.
             EvenstepError: what the role raised.
         """
-        ray, handle = the_ray(), self._handle
+        ray, handle = import_ray(), self._handle
         begin = time.perf_counter()
         try:
             if handle.alarm is not None:

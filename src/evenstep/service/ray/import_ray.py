@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["the_ray"]
+__all__ = ["import_ray"]
 
 
-def the_ray() -> Any:
+def import_ray() -> Any:
     """The module.
 
     Raises:

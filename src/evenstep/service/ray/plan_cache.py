@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Any
 
-from evenstep.service.ray.import_ray import the_ray
+from evenstep.service.ray.import_ray import import_ray
 
-__all__ = ["SHARED_BYTES", "Shared"]
+__all__ = ["SHARED_BYTES", "PlanCache"]
 
 SHARED_BYTES = 64 * 1024
 """Smaller ones are sent to each: that is one message instead of two."""
 
 
-class Shared:
+class PlanCache:
     """Of one actor."""
 
     def __init__(self, kept: int = 16) -> None:
@@ -36,7 +36,7 @@ class Shared:
             answer: taken where nobody has asked before.
         """
         if step not in self._references:
-            self._references[step] = the_ray().put(answer)
+            self._references[step] = import_ray().put(answer)
             while len(self._references) > self._kept:
                 self._references.popitem(last=False)
         return self._references[step]

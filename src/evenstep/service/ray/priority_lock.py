@@ -6,10 +6,10 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["Meter", "Turns"]
+__all__ = ["PriorityLock", "WaitTimer"]
 
 
-class Turns:
+class PriorityLock:
     """One at a time. Whoever comes last has no turn while anybody else waits for one."""
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class Turns:
             self._changed.notify_all()
 
 
-class Meter(threading.local):
+class WaitTimer(threading.local):
     """Seconds that the message at hand has waited for other roles, by what was asked of them. Each
     thread has its own."""
 

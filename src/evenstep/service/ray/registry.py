@@ -14,16 +14,16 @@ from typing import Any
 from evenstep.errors import ConfigurationError, EvenstepError
 from evenstep.service.metrics import Published, Waits
 from evenstep.service.ray.handles import Answer, RayHandle, died, opened, packed
-from evenstep.service.ray.import_ray import the_ray
+from evenstep.service.ray.import_ray import import_ray
 from evenstep.strategy.mesh import ClientPlaceTree
 
-__all__ = ["About", "Desk"]
+__all__ = ["JobInfo", "JobRegistry"]
 
 _EVERY = 5.0  # seconds between what is published
 
 
 @dataclass(frozen=True, kw_only=True)
-class About:
+class JobInfo:
     """A running job, for those who take part in it. A client sees it as its job."""
 
     name: str
@@ -53,29 +53,29 @@ class About:
         return next(handle for ranks, handle in self.constructors if rank in ranks)
 
 
-class Desk:
+class JobRegistry:
     """Use it as an actor: its methods run in one event loop."""
 
     def __init__(self) -> None:
-        self._opened: About | None = None
+        self._opened: JobInfo | None = None
         self._alarm = asyncio.Event()
         self._told: Answer | None = None
         self._waits = Waits()
         self._tasks: list[asyncio.Task[None]] = []
 
-    async def open(self, about: About) -> None:
+    async def open(self, about: JobInfo) -> None:
         """Begins to watch the actors."""
         self._opened, self._published = about, Published(about.name)
         for handle in about.roles:
             self._tasks.append(asyncio.create_task(self._watch(handle)))
         self._tasks.append(asyncio.create_task(self._publishing()))
 
-    async def about(self) -> About | None:
+    async def about(self) -> JobInfo | None:
         """None before the roles are there."""
         return self._opened
 
     @property
-    def _about(self) -> About:
+    def _about(self) -> JobInfo:
         assert self._opened is not None
         return self._opened
 
@@ -134,7 +134,7 @@ class Desk:
         try:
             answer = opened(await handle.actor.handle.remote(packed([("status", ())])))
             process = await handle.actor.measure.remote()
-        except the_ray().exceptions.RayActorError:
+        except import_ray().exceptions.RayActorError:
             return {"died": handle.name}
         if answer.error is not None:
             return {"failed": str(answer.error), "process": process}
@@ -143,7 +143,7 @@ class Desk:
     async def _watch(self, handle: RayHandle) -> None:
         try:
             await handle.actor.stand_by.remote()
-        except the_ray().exceptions.RayActorError as error:
+        except import_ray().exceptions.RayActorError as error:
             self._ring(died(handle.name, error))
 
     async def _publishing(self) -> None:

@@ -22,9 +22,9 @@ from evenstep.service.ray.actor_options import cpus_of, desk_actor, role_actor, 
 from evenstep.service.ray.client import RayClient
 from evenstep.service.ray.discovery import connect, find
 from evenstep.service.ray.handles import RayHandle, died, packed
-from evenstep.service.ray.import_ray import the_ray
-from evenstep.service.ray.registry import About, named
-from evenstep.service.source_layout import STRIPE, Layout
+from evenstep.service.ray.import_ray import import_ray
+from evenstep.service.ray.registry import JobInfo, named
+from evenstep.service.source_layout import STRIPE, SourceLayout
 from evenstep.strategy import LoadingPlan
 
 __all__ = ["AttachedService", "RayService", "attach", "start"]
@@ -49,7 +49,7 @@ def attach(address: str | None = "auto", name: str = "job") -> AttachedService:
 class _Running:
     """What can be asked of a job that runs."""
 
-    _about: About
+    _about: JobInfo
     _desk: Any
     _closed = False
 
@@ -60,7 +60,7 @@ class _Running:
     @property
     def address(self) -> str:
         """For `evenstep.service.Client`."""
-        return str(the_ray().get_runtime_context().gcs_address)
+        return str(import_ray().get_runtime_context().gcs_address)
 
     def plan(self, step: int) -> LoadingPlan | None:
         """The plan of a step, made now if need be; None where the mixture has ended before it."""
@@ -72,7 +72,7 @@ class _Running:
         """JSON-able: what each role is at and has done, and what clients waited; see
         `evenstep.service.metrics`."""
         self._check_open()
-        ray = the_ray()
+        ray = import_ray()
         try:
             status: dict[str, Any] = ray.get(self._desk.status.remote())
         except ray.exceptions.RayActorError as error:
@@ -100,7 +100,7 @@ class AttachedService(_Running):
         self._closed = True
         if self._connected:
             self._connected = False
-            the_ray().shutdown()
+            import_ray().shutdown()
 
     def __enter__(self) -> AttachedService:
         return self
@@ -148,7 +148,7 @@ class RayService(_Running):
         """
         check_at_least(1, loaders=loaders)
         groups = groups_of(job, constructors)
-        layout = Layout.deal(job.names, loaders, stripe=stripe)
+        layout = SourceLayout.deal(job.names, loaders, stripe=stripe)
         space = named(name)
         self.job = job
         self._actors: list[RayHandle] = []
@@ -201,7 +201,7 @@ class RayService(_Running):
         self._closed = True
         for client in self._clients:
             client.close()
-        ray = the_ray()
+        ray = import_ray()
         if ray.is_initialized():
             with suppress(Exception):  # whoever died is ended below all the same
                 self._end_roles(ray)
@@ -246,14 +246,14 @@ class RayService(_Running):
         job: Job,
         name: str,
         space: str,
-        layout: Layout,
+        layout: SourceLayout,
         groups: list[list[int]],
         state: Mapping[str, Any] | None,
         plan_log: str | os.PathLike[str] | None,
         cpus: float | None,
         patience: float,
     ) -> None:
-        ray = the_ray()
+        ray = import_ray()
         epoch = time.time_ns()
         until = time.monotonic() + patience
         count = len(layout.shares) + len(groups) + 1
@@ -301,7 +301,7 @@ class RayService(_Running):
         )
         ranks = [tuple(sorted(job.tree.ranks[:, list(g)].ravel().tolist())) for g in groups]
         first = 0 if state is None else int(state["step"])
-        self._about = About(
+        self._about = JobInfo(
             name=name,
             epoch=epoch,
             fingerprint=job.fingerprint,
@@ -321,7 +321,7 @@ class RayService(_Running):
         patience: float,
     ) -> None:
         """Has roles made, and waits for all of them."""
-        ray = the_ray()
+        ray = import_ray()
         begun = [h.actor.begin.remote(build, *arguments) for h, build, arguments in wanted]
         left = max(until - time.monotonic(), 0.1)
         _, late = ray.wait(begun, num_returns=len(begun), timeout=left)

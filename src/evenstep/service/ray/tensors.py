@@ -10,14 +10,14 @@ from typing import Any
 
 import torch
 
-from evenstep.service.ray.import_ray import the_ray
+from evenstep.service.ray.import_ray import import_ray
 
 __all__ = ["register_tensors"]
 
 
 def register_tensors() -> None:
     """In this process, for all that it sends from now on."""
-    the_ray()
+    import_ray()
     from ray.util import register_serializer
 
     register_serializer(torch.Tensor, serializer=_packed, deserializer=_unpacked)

@@ -13,8 +13,8 @@ less to the heaviest bucket, its dealing is taken.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError
 from evenstep.plan.partition.greedy import heaviest_first
 from evenstep.plan.partition.items import Items, sums
@@ -22,8 +22,6 @@ from evenstep.strategy.balance.methods import Method, bins_by, least_loaded
 from evenstep.strategy.sample_costs import Costs, name_of
 
 __all__ = ["deal"]
-
-Int64Array = npt.NDArray[np.int64]
 
 
 def deal(method: Method, costs: Costs, buckets: int, *, fast: bool = False) -> Int64Array:

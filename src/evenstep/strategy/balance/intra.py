@@ -12,8 +12,8 @@ later; and there are none where the bins hold all.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError
 from evenstep.plan.partition import bins_needed, partition
 from evenstep.plan.partition.items import sums
@@ -22,8 +22,6 @@ from evenstep.strategy.balance.methods import Method, bins_by, least_loaded
 from evenstep.strategy.sample_costs import Costs, name_of
 
 __all__ = ["by_method", "in_order"]
-
-Int64Array = npt.NDArray[np.int64]
 
 
 def by_method(

@@ -19,8 +19,8 @@ from heapq import heapify, heappop, heappush
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from evenstep.arrays import Int64Array
 from evenstep.plan.partition import bins_needed
 from evenstep.plan.partition.greedy import heaviest_first, tree_of, update
 from evenstep.plan.partition.items import Items, sums, whole_by_group
@@ -30,7 +30,6 @@ from evenstep.strategy.sample_costs import Costs
 
 __all__ = ["by_bucket_first", "filled", "greedy_by_bucket", "within_total"]
 
-Int64Array = npt.NDArray[np.int64]
 
 _NO_CAP = (1 << 62) - 1
 _FINE = 256

@@ -21,8 +21,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError
 from evenstep.plan.partition.items import sums
 from evenstep.strategy.assignment import Assignment
@@ -30,12 +30,11 @@ from evenstep.strategy.balance.inter import deal
 from evenstep.strategy.balance.intra import by_method, in_order
 from evenstep.strategy.balance.joint import by_bucket_first
 from evenstep.strategy.balance.methods import COMPILE_FROM, Method, costliest_first
-from evenstep.strategy.mesh import Subgroups
+from evenstep.strategy.mesh import Buckets
 from evenstep.strategy.sample_costs import Costs
 
 __all__ = ["LEVELS", "Balancing", "arrival", "assign", "check_level"]
 
-Int64Array = npt.NDArray[np.int64]
 
 LEVELS = ("inter", "intra", "both")
 
@@ -58,7 +57,7 @@ class Balancing:
 def assign(
     costs: Costs,
     tokens: Int64Array,
-    subgroups: Subgroups,
+    subgroups: Buckets,
     balancing: Balancing,
     *,
     micro_batches: int,

@@ -13,6 +13,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
+from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError
 from evenstep.plan.partition import partition
 from evenstep.plan.partition.greedy import compiled, heaviest_first, place
@@ -30,7 +31,6 @@ __all__ = [
     "least_loaded",
 ]
 
-Int64Array = npt.NDArray[np.int64]
 Method = str | Callable[[Costs, int], npt.ArrayLike]
 """A name of `METHODS`; or a function from [items] costs and a number of bins to the [items] bin of
 each, from 0."""

@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError
 
 __all__ = ["AXES", "DIVIDING_AXES", "WORLD", "Place", "axis_named", "check_axis", "in_order"]
 
-Int64Array = npt.NDArray[np.int64]
 
 AXES = ("PP", "DP", "CP", "TP")
 """Axes of a mesh, outermost first."""

@@ -5,15 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-__all__ = ["Subgroups"]
+from evenstep.arrays import Int64Array
 
-Int64Array = npt.NDArray[np.int64]
+__all__ = ["Buckets"]
 
 
 @dataclass(frozen=True)
-class Subgroups:
+class Buckets:
     """Buckets at an axis, and the groups of them within which samples are balanced.
 
     Group g is the buckets from ``g * group_size`` on; the last one may have fewer.

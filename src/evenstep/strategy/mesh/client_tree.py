@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError
 from evenstep.strategy.mesh.axes import (
     AXES,
@@ -38,13 +39,11 @@ from evenstep.strategy.mesh.axes import (
     check_axis,
     in_order,
 )
-from evenstep.strategy.mesh.buckets import Subgroups
+from evenstep.strategy.mesh.buckets import Buckets
 from evenstep.strategy.mesh.delivery import STAGES, Delivery
 from evenstep.strategy.mesh.text_tree import ranges, tree_lines
 
 __all__ = ["ClientPlaceTree"]
-
-Int64Array = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,7 +152,7 @@ class ClientPlaceTree:
 
     # Buckets
 
-    def buckets(self, axis: str, group_size: int | None = None) -> Subgroups:
+    def buckets(self, axis: str, group_size: int | None = None) -> Buckets:
         """How data is divided at an axis.
 
         Args:
@@ -169,7 +168,7 @@ class ClientPlaceTree:
         size = count if group_size is None else group_size
         if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or size < 1:
             raise ConfigurationError(f"group_size={group_size!r} must be a whole number from 1")
-        return Subgroups(axis, count, min(int(size), count))
+        return Buckets(axis, count, min(int(size), count))
 
     def bucket_count(self, axis: str) -> int:
         """Buckets at an axis.

@@ -13,11 +13,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
+
+from evenstep.arrays import Int64Array
 
 __all__ = ["STAGES", "Delivery"]
 
-Int64Array = npt.NDArray[np.int64]
 
 STAGES = ("ends", "first", "all")
 """Stages of a pipeline that need data: the first for tokens and the last for labels, the first

@@ -5,11 +5,10 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from evenstep.arrays import Int64Array
 from evenstep.strategy.mesh.axes import AXES
 
 __all__ = ["ranges", "tree_lines"]
-
-Int64Array = npt.NDArray[np.int64]
 
 
 def tree_lines(

@@ -5,7 +5,7 @@ from evenstep.strategy.mixture.mixture import Mixture
 from evenstep.strategy.mixture.record import DrawRecord, redrawn
 from evenstep.strategy.mixture.schedules import (
     Constant,
-    Live,
+    FeedbackSchedule,
     Past,
     PerStep,
     Schedule,
@@ -16,8 +16,8 @@ from evenstep.strategy.mixture.schedules import (
 __all__ = [
     "Constant",
     "DrawRecord",
+    "FeedbackSchedule",
     "LengthCurriculum",
-    "Live",
     "Mixture",
     "Past",
     "PerStep",

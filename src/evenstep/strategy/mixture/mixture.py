@@ -16,26 +16,23 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError, MismatchError
 from evenstep.strategy.mixture.curriculum import LengthCurriculum
 from evenstep.strategy.mixture.options import Options
 from evenstep.strategy.mixture.pattern import shuffled
 from evenstep.strategy.mixture.record import DrawRecord, Phase, runs_of
-from evenstep.strategy.mixture.schedules import Live, Past, Schedule, as_schedule
-from evenstep.strategy.mixture.source_queues import UNKNOWN, Lines, by_source
+from evenstep.strategy.mixture.schedules import FeedbackSchedule, Past, Schedule, as_schedule
+from evenstep.strategy.mixture.source_queues import UNKNOWN, SourceQueues, by_source
 from evenstep.strategy.mixture.state import MixtureState
-from evenstep.strategy.mixture.step_draws import Drawing, Drawn, check_lost
+from evenstep.strategy.mixture.step_draws import Drawing, StepDraws, check_lost
 from evenstep.strategy.mixture.stop import REPEAT, stop_rule
 from evenstep.strategy.mixture.token_shares import settled_balance
 from evenstep.strategy.mixture.weights import Weights, check_weights, in_order
 from evenstep.strategy.sample_table import Metadata, SampleTable
 
 __all__ = ["Mixture"]
-
-Int64Array = npt.NDArray[np.int64]
-Float64Array = npt.NDArray[np.float64]
 
 
 class Mixture:
@@ -121,7 +118,7 @@ class Mixture:
         return self._weights(self.options.schedule, step)
 
     def report(self, **signals: Any) -> None:
-        """What trainers measured, for `Live` schedules, such as ``loss_by_source={"web": 2.1}``.
+        """What trainers measured, for `FeedbackSchedule` schedules, such as ``loss_by_source={"web": 2.1}``.
         Counts from the next draw on, and is recorded with it.
 
         Raises:
@@ -166,7 +163,7 @@ class Mixture:
                 "on where the one before ended; load the state of that step, or see redrawn"
             )
         schedule = self.options.schedule if schedule is None else as_schedule(schedule)
-        signals = self._state.signals if isinstance(schedule, Live) else None
+        signals = self._state.signals if isinstance(schedule, FeedbackSchedule) else None
         return self._draw(self._weights(schedule, step), provider, signals, schedule.peaks())
 
     def replay(self, record: DrawRecord, provider: Metadata) -> SampleTable:
@@ -239,7 +236,7 @@ class Mixture:
         live = np.where(state.over, 0.0, in_order(weights, self.sources))
         if state.ended:
             live[:] = 0.0
-        lines = Lines(
+        lines = SourceQueues(
             provider,
             live=live > 0,
             cursors=state.cursors,
@@ -248,7 +245,7 @@ class Mixture:
             remaining=self._remaining(),
             endless=options.repeats,
         )
-        drawn = Drawn(sources=np.empty(0, np.int64), phases=[], ended=True)
+        drawn = StepDraws(sources=np.empty(0, np.int64), phases=[], ended=True)
         if live.any():
             live /= live.sum()
             drawn = Drawing.of(options, state, live, lines).run()

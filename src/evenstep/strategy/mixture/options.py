@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least, check_given
 from evenstep.strategy.mixture.curriculum import LengthCurriculum
-from evenstep.strategy.mixture.schedules import Live, Past, PerStep, Schedule
+from evenstep.strategy.mixture.schedules import FeedbackSchedule, Past, PerStep, Schedule
 from evenstep.strategy.mixture.source_queues import UNKNOWN, Admission
 from evenstep.strategy.mixture.stop import ALL_REPEATED, REPEAT
 from evenstep.strategy.mixture.weights import check_names, check_weights
@@ -21,7 +22,6 @@ from evenstep.strategy.sample_table import SampleTable
 
 __all__ = ["Options"]
 
-Int64Array = npt.NDArray[np.int64]
 
 _UNITS = ("samples", "tokens")
 
@@ -86,8 +86,8 @@ class Options:
             check_names(peaks, self.sources, "weights")
         if isinstance(self.schedule, PerStep):
             self.weights(self.schedule, 0, Past())
-        elif isinstance(self.schedule, Live):
-            check_names(self.schedule.initial, self.sources, "initial weights of Live")
+        elif isinstance(self.schedule, FeedbackSchedule):
+            check_names(self.schedule.initial, self.sources, "initial weights of FeedbackSchedule")
 
     # What follows from them
 

@@ -13,14 +13,12 @@ and those of odd number in the other.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from evenstep.arrays import Float64Array, Int64Array
 from evenstep.strategy.mixture.counter import UInt64Array, random_words
 
 __all__ = ["labels", "points", "shuffled"]
 
-Int64Array = npt.NDArray[np.int64]
-Float64Array = npt.NDArray[np.float64]
 
 _POINTS, _ORDER = 1, 2  # what random words are for
 # A bit of y * EVEN depends on the lower bits of y alone, and one of y * ODD on them and itself. So

@@ -12,14 +12,11 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from evenstep.arrays import Float64Array, Int64Array
 from evenstep.strategy.mixture.pattern import labels, points, shuffled
 
 __all__ = ["DrawRecord", "Phase", "redrawn", "runs_of", "sequence"]
-
-Int64Array = npt.NDArray[np.int64]
-Float64Array = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,16 @@ from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least, check_given
 from evenstep.strategy.mixture.weights import Weights, check_weights, normalised
 
-__all__ = ["Constant", "Live", "Past", "PerStep", "Schedule", "Staged", "WarmUp", "as_schedule"]
+__all__ = [
+    "Constant",
+    "FeedbackSchedule",
+    "Past",
+    "PerStep",
+    "Schedule",
+    "Staged",
+    "WarmUp",
+    "as_schedule",
+]
 
 
 @dataclass(frozen=True)
@@ -77,10 +86,10 @@ class Staged:
             stage = self.stages[step]
             if isinstance(stage, Mapping):
                 stage = Constant(check_weights(stage, f"weights of the stage from step {step:,}"))
-            elif isinstance(stage, Live):
+            elif isinstance(stage, FeedbackSchedule):
                 raise ConfigurationError(
-                    f"the stage from step {step:,} is Live, which goes on from its own weights; "
-                    "make one Live, with a function that knows the step"
+                    f"the stage from step {step:,} is FeedbackSchedule, which goes on from its own weights; "
+                    "make one FeedbackSchedule, with a function that knows the step"
                 )
             checked[step] = as_schedule(stage)
         object.__setattr__(self, "stages", checked)
@@ -155,7 +164,7 @@ class PerStep:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Live:
+class FeedbackSchedule:
     """Weights that follow what trainers report.
 
     They are recorded in each step, so that a replay asks neither the function nor the trainers.
@@ -171,7 +180,9 @@ class Live:
     def __post_init__(self) -> None:
         check_given(every=self.every)
         check_at_least(1, every=self.every)
-        object.__setattr__(self, "initial", check_weights(self.initial, "initial weights of Live"))
+        object.__setattr__(
+            self, "initial", check_weights(self.initial, "initial weights of FeedbackSchedule")
+        )
         if not callable(self.function):
             raise ConfigurationError(
                 f"function={self.function!r} must be a function from the last weights and the "

@@ -1,4 +1,4 @@
-"""`Lines`: the samples that a step may draw of each source, in the order in which they come.
+"""`SourceQueues`: the samples that a step may draw of each source, in the order in which they come.
 
 Of each source first those that have waited and are admitted now, then those from the cursor on;
 what is too long is passed over. There may be hundreds of sources, so all of them are looked at
@@ -14,13 +14,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from evenstep.arrays import BoolArray, Int64Array
 from evenstep.errors import InvariantError, SampleError
 from evenstep.strategy.sample_table import Metadata, SampleTable, ahead_of_many
 
-__all__ = ["UNKNOWN", "Admission", "Lines", "Taken", "by_source"]
+__all__ = ["UNKNOWN", "Admission", "SourceQueues", "Taken", "by_source"]
 
-Int64Array = npt.NDArray[np.int64]
-BoolArray = npt.NDArray[np.bool_]
 
 UNKNOWN = 1 << 62
 """Samples that remain of a source whose size is not known, or which begins again."""
@@ -56,7 +55,7 @@ class Taken:
     """By source and position."""
 
 
-class Lines:
+class SourceQueues:
     """See the module docstring. Arrays are [sources]."""
 
     def __init__(

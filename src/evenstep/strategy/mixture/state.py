@@ -14,14 +14,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from evenstep.arrays import Float64Array, Int64Array
 from evenstep.errors import MismatchError
 from evenstep.strategy.mixture.source_queues import Taken
 from evenstep.strategy.sample_table import SampleTable
 
 __all__ = ["MixtureState"]
 
-Int64Array = npt.NDArray[np.int64]
-Float64Array = npt.NDArray[np.float64]
 
 _VERSION = 1
 _SAVED = ("position", "shard", "index", "lengths")

@@ -12,27 +12,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from evenstep.arrays import Float64Array, Int64Array
 from evenstep.errors import SampleError
 from evenstep.strategy.mixture.options import Options
 from evenstep.strategy.mixture.record import sequence
-from evenstep.strategy.mixture.source_queues import Lines, by_source
+from evenstep.strategy.mixture.source_queues import SourceQueues, by_source
 from evenstep.strategy.mixture.state import MixtureState
 from evenstep.strategy.mixture.stop import ALL_EXHAUSTED, ALL_REPEATED, FIRST_EXHAUSTED
 from evenstep.strategy.mixture.token_shares import draw_shares, expected_shares
 
-__all__ = ["Drawing", "Drawn", "check_lost"]
+__all__ = ["Drawing", "StepDraws", "check_lost"]
 
-Int64Array = npt.NDArray[np.int64]
-Float64Array = npt.NDArray[np.float64]
 
 _MOST = 1 << 20
 """Samples of a step; with more, something else is meant."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Drawn:
+class StepDraws:
     sources: Int64Array
     """[draws] the source of each, not shuffled."""
     phases: list[tuple[int, Float64Array]]
@@ -49,7 +47,7 @@ class Drawing:
     """[sources] of those that may be drawn."""
     shares: Float64Array
     """[sources] of the pattern."""
-    lines: Lines
+    lines: SourceQueues
     samples: int | None
     tokens: int | None
     guess: int
@@ -60,7 +58,9 @@ class Drawing:
     one that has ended it or does not count."""
 
     @classmethod
-    def of(cls, options: Options, state: MixtureState, live: Float64Array, lines: Lines) -> Drawing:
+    def of(
+        cls, options: Options, state: MixtureState, live: Float64Array, lines: SourceQueues
+    ) -> Drawing:
         """The next step of a mixture.
 
         Args:
@@ -102,7 +102,7 @@ class Drawing:
             first_pass=first_pass,
         )
 
-    def run(self) -> Drawn:
+    def run(self) -> StepDraws:
         """
         Raises:
             SampleError: a sample exceeds the budget of a step by itself.
@@ -146,7 +146,7 @@ class Drawing:
         end = self._end(drawn)
         if end is not None:
             drawn = drawn[:end]
-        return Drawn(sources=drawn, phases=phases, ended=end is not None)
+        return StepDraws(sources=drawn, phases=phases, ended=end is not None)
 
     def _counts(self, drawn: Int64Array) -> Int64Array:
         return np.bincount(drawn, minlength=len(self.weights))
@@ -198,8 +198,8 @@ class Drawing:
 
 
 def check_lost(
-    drawn: Drawn,
-    lines: Lines,
+    drawn: StepDraws,
+    lines: SourceQueues,
     options: Options,
     state: MixtureState,
     peaks: Mapping[str, float] | None,

@@ -16,13 +16,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from evenstep.arrays import Float64Array, Int64Array
 from evenstep.errors import SampleError
-from evenstep.strategy.mixture.source_queues import Lines
+from evenstep.strategy.mixture.source_queues import SourceQueues
 
 __all__ = ["draw_shares", "expected_shares", "settled_balance"]
 
-Float64Array = npt.NDArray[np.float64]
-Int64Array = npt.NDArray[np.int64]
 
 _SAMPLED = 16  # samples that tell the mean length of a source of which nothing is known
 
@@ -31,7 +30,7 @@ _EMPTY = 1024  # samples without a token after which none is expected
 
 def draw_shares(
     weights: Float64Array,
-    lines: Lines,
+    lines: SourceQueues,
     names: Sequence[str],
     balance: Float64Array,
     means: Float64Array,
@@ -82,7 +81,7 @@ def settled_balance(
     return balance + weights * float(given.sum()) - given
 
 
-def _first_means(lines: Lines, asked: npt.NDArray[np.bool_]) -> Float64Array:
+def _first_means(lines: SourceQueues, asked: npt.NDArray[np.bool_]) -> Float64Array:
     """[sources] mean length of the next samples of those that are asked for, at least 1."""
     if not asked.any():
         return np.ones(len(asked))
@@ -92,7 +91,11 @@ def _first_means(lines: Lines, asked: npt.NDArray[np.bool_]) -> Float64Array:
 
 
 def _samples_worth(
-    lines: Lines, names: Sequence[str], live: Int64Array, tokens: Float64Array, means: Float64Array
+    lines: SourceQueues,
+    names: Sequence[str],
+    live: Int64Array,
+    tokens: Float64Array,
+    means: Float64Array,
 ) -> Float64Array:
     """[sources] how many of the next samples of each that is live hold so many tokens, the last one
     in part."""
@@ -126,7 +129,7 @@ class _Running:
     """[sources] tokens of these."""
 
     @classmethod
-    def of(cls, lines: Lines, counts: Int64Array) -> _Running:
+    def of(cls, lines: SourceQueues, counts: Int64Array) -> _Running:
         sums = np.append(0, lines.lengths(counts).cumsum())
         ends = counts.cumsum()
         before = sums[ends - counts]

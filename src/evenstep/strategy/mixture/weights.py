@@ -7,15 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from evenstep.arrays import Float64Array
 from evenstep.errors import ConfigurationError
 
 __all__ = ["Weights", "check_names", "check_weights", "in_order", "normalised"]
 
 Weights = Mapping[str, float]
-
-Float64Array = npt.NDArray[np.float64]
 
 
 def check_weights(given: Any, of: str) -> dict[str, float]:

@@ -13,7 +13,7 @@ themselves over the lengths: see `evenstep.tools.simulate`.
 
 from evenstep.tools.advise.advice import Advice, advise
 from evenstep.tools.advise.figure_range import Range
-from evenstep.tools.advise.length_sample import Sketch
+from evenstep.tools.advise.length_sample import LengthSample
 from evenstep.tools.advise.length_sources import draw_sketch
 from evenstep.tools.advise.predict import Prediction
 from evenstep.tools.advise.recommend import Recommendation
@@ -21,10 +21,10 @@ from evenstep.tools.advise.summary import Summary, summarize
 
 __all__ = [
     "Advice",
+    "LengthSample",
     "Prediction",
     "Range",
     "Recommendation",
-    "Sketch",
     "Summary",
     "advise",
     "draw_sketch",

@@ -8,7 +8,7 @@ from typing import Any
 
 from evenstep.cost import Cost
 from evenstep.errors import ConfigurationError
-from evenstep.tools.advise.length_sample import Sketch
+from evenstep.tools.advise.length_sample import LengthSample
 from evenstep.tools.advise.predict import BASELINE, LEFT_OUT, Build, Prediction, predict
 from evenstep.tools.advise.recommend import Recommendation, Setup, code_for, set_up
 from evenstep.tools.advise.summary import Summary, return_on_investment, summarize
@@ -24,7 +24,7 @@ _OUTLIER = 4  # times the 99th percentile: longer than that, the longest sample 
 class Advice:
     """What `evenstep advise` tells, before it is laid out."""
 
-    sketch: Sketch
+    sketch: LengthSample
     summary: Summary
     setup: Setup
     world_size: int
@@ -77,7 +77,7 @@ class Advice:
 
 
 def advise(
-    sketch: Sketch,
+    sketch: LengthSample,
     builders: Mapping[str, Build],
     *,
     world_size: int,
@@ -157,7 +157,7 @@ def _reason(chosen: Prediction, packed: bool) -> str:
 
 
 def _notes(
-    sketch: Sketch,
+    sketch: LengthSample,
     summary: Summary,
     setup: Setup,
     predictions: list[Prediction],

@@ -9,7 +9,7 @@ import numpy as np
 
 from evenstep.errors import ConfigurationError
 from evenstep.tools.advise.columns import default_column
-from evenstep.tools.advise.length_sample import Sketch
+from evenstep.tools.advise.length_sample import LengthSample
 from evenstep.tools.advise.parquet_sample import add_column
 from evenstep.tools.advise.token_counter import Counter, Progress
 from evenstep.tools.advise.tokenizer import CountTokens
@@ -30,7 +30,7 @@ def sketch_dataset(
     size: int | None,
     random: np.random.Generator,
     progress: Progress | None,
-) -> Sketch:
+) -> LengthSample:
     """See `draw_sketch`. Of the hub's data sets the whole split is downloaded."""
     if column is None and not Path(data).exists():
         data, _, named = data.partition(":")
@@ -54,7 +54,7 @@ def sketch_dataset(
         add_column(counter, values, rows[at : at + len(values)])
         at += len(values)
     lengths = counter.finish()
-    return Sketch.measured(where, lengths, total, "rows drawn at random")
+    return LengthSample.measured(where, lengths, total, "rows drawn at random")
 
 
 def _load(data: str, split: str, subset: str | None) -> Any:

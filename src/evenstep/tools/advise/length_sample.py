@@ -5,17 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
+from evenstep.arrays import Int64Array
 from evenstep.plan.argument_checks import check_at_least
 
-__all__ = ["Sketch"]
-
-Int64Array = npt.NDArray[np.int64]
+__all__ = ["LengthSample"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sketch:
+class LengthSample:
     """Lengths drawn from a data set."""
 
     name: str
@@ -37,7 +35,7 @@ class Sketch:
         """Whether it is the data set."""
         return self.total == len(self.lengths)
 
-    def cut_to(self, max_length: int) -> Sketch:
+    def cut_to(self, max_length: int) -> LengthSample:
         """The sketch of the same data, each sample cut to `max_length` tokens."""
         check_at_least(1, max_length=max_length)
         return replace(
@@ -51,7 +49,7 @@ class Sketch:
     @classmethod
     def choose(
         cls, name: str, lengths: Int64Array, size: int | None, random: np.random.Generator
-    ) -> Sketch:
+    ) -> LengthSample:
         """Of lengths that are all at hand; `size` None takes all."""
         total = len(lengths)
         if size is None or size >= total:
@@ -66,7 +64,7 @@ class Sketch:
         )
 
     @classmethod
-    def measured(cls, name: str, lengths: Int64Array, total: int, how: str) -> Sketch:
+    def measured(cls, name: str, lengths: Int64Array, total: int, how: str) -> LengthSample:
         """Of `lengths` that were measured, `how` saying how they were drawn from `total`."""
         whole = len(lengths) == total
         return cls(

@@ -15,10 +15,10 @@ import numpy as np
 
 from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least
-from evenstep.plan.groups.groups import generator
+from evenstep.plan.rng import Stream, generator
 from evenstep.tools.advise.hub_sample import sketch_dataset
 from evenstep.tools.advise.jsonl_sample import draw_lines, field_of
-from evenstep.tools.advise.length_sample import Sketch
+from evenstep.tools.advise.length_sample import LengthSample
 from evenstep.tools.advise.parquet_sample import sketch_parquet
 from evenstep.tools.advise.token_counter import Counter, Progress
 from evenstep.tools.advise.tokenizer import CountTokens, load_tokenizer
@@ -30,7 +30,6 @@ __all__ = ["SKETCH", "draw_sketch"]
 SKETCH = 4000
 """Samples drawn by default."""
 
-_DRAW = 20  # last word of the random key, so that no other use of the seed draws the same numbers
 _JSON_LINES = re.compile(r"(?P<path>.*\.(?:jsonl|ndjson)(?:\.gz)?)(?::(?P<column>.*))?")
 _OTHER_FILE = re.compile(r".*\.(?:csv|tsv|txt|json|gz|zst|arrow|bin|idx|tar|pt|npz)")
 
@@ -45,7 +44,7 @@ def draw_sketch(
     split: str | None = None,
     subset: str | None = None,
     progress: Progress | None = None,
-) -> Sketch:
+) -> LengthSample:
     """Draws a sketch of `data`.
 
     Args:
@@ -67,7 +66,7 @@ def draw_sketch(
     """
     check_at_least(1, size=size)
     check_at_least(0, seed=seed)
-    random = generator(seed, _DRAW)
+    random = generator(seed, Stream.ADVICE_SAMPLE)
     lengths_alone = data in DISTRIBUTIONS or data.endswith(".npy")
     parquet, lines = PARQUET.fullmatch(data), _JSON_LINES.fullmatch(data)
     if lengths_alone:
@@ -77,7 +76,7 @@ def draw_sketch(
     if data in DISTRIBUTIONS:
         return _of_distribution(data, size, seed)
     if data.endswith(".npy"):
-        return Sketch.choose(data, load_lengths(data), size, random)
+        return LengthSample.choose(data, load_lengths(data), size, random)
     count_tokens = None if tokenizer is None else load_tokenizer(tokenizer)
     if parquet is not None:
         path, named = existing_file(parquet["path"]), parquet["column"]
@@ -108,10 +107,10 @@ def _one(column: str | None, named: str | None) -> str | None:
     return column or named or None
 
 
-def _of_distribution(name: str, size: int | None, seed: int) -> Sketch:
+def _of_distribution(name: str, size: int | None, seed: int) -> LengthSample:
     if size is None:
         raise ConfigurationError(f"{name} is a distribution without end: say how many to draw")
-    return Sketch(
+    return LengthSample(
         name=name,
         lengths=sample_lengths(name, size, seed),
         total=None,
@@ -127,7 +126,7 @@ def _of_lines(
     size: int | None,
     random: np.random.Generator,
     progress: Progress | None,
-) -> Sketch:
+) -> LengthSample:
     drawn, total = draw_lines(path, size, random)
     if not drawn:
         raise ConfigurationError(f"{path} holds no samples")
@@ -138,4 +137,4 @@ def _of_lines(
     )
     lengths = counter.finish()
     how = "lines drawn at random from the whole file"
-    return Sketch.measured(f"{path}:{field}", lengths, total, how)
+    return LengthSample.measured(f"{path}:{field}", lengths, total, how)

@@ -14,18 +14,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError
 from evenstep.tools.advise.columns import default_column
-from evenstep.tools.advise.length_sample import Sketch
+from evenstep.tools.advise.length_sample import LengthSample
 from evenstep.tools.advise.token_counter import Counter, Progress
 from evenstep.tools.advise.tokenizer import CountTokens
 from evenstep.tools.simulate.lengths import load_lengths, open_parquet, pick_column
 
 __all__ = ["add_column", "draw_rows", "sketch_parquet"]
 
-Int64Array = npt.NDArray[np.int64]
 
 _ROW_GROUPS = 128
 _BATCH = 1024  # rows
@@ -38,7 +37,7 @@ def sketch_parquet(
     size: int | None,
     random: np.random.Generator,
     progress: Progress | None,
-) -> Sketch:
+) -> LengthSample:
     """See `draw_sketch`."""
     with open_parquet(path) as file:
         import pyarrow as arrow
@@ -51,7 +50,7 @@ def sketch_parquet(
         kind = file.schema_arrow.field(name).type
         if not arrow.types.is_integer(kind):
             return _by_row_group(file, name, where, count_tokens, size, random, progress)
-    return Sketch.choose(where, load_lengths(where), size, random)
+    return LengthSample.choose(where, load_lengths(where), size, random)
 
 
 def _by_row_group(
@@ -62,7 +61,7 @@ def _by_row_group(
     size: int | None,
     random: np.random.Generator,
     progress: Progress | None,
-) -> Sketch:
+) -> LengthSample:
     rows = np.array([file.metadata.row_group(g).num_rows for g in range(file.num_row_groups)])
     total = int(rows.sum())
     if not total:
@@ -78,7 +77,7 @@ def _by_row_group(
     how = "rows drawn at random from the whole file"
     if len(groups) < np.count_nonzero(rows):
         how = f"rows drawn at random from {len(groups)} of {len(rows):,} row groups"
-    return Sketch.measured(where, lengths, total, how)
+    return LengthSample.measured(where, lengths, total, how)
 
 
 def draw_rows(

@@ -21,22 +21,20 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from evenstep.arrays import Float64Array, Int64Array
 from evenstep.cost import Cost
 from evenstep.errors import ConfigurationError, EvenstepError
-from evenstep.plan.groups.groups import generator
 from evenstep.plan.policies.by_name import PolicyOptions
 from evenstep.plan.policy import Policy
+from evenstep.plan.rng import Stream, generator
 from evenstep.tools.advise.figure_range import Range, around, spread
-from evenstep.tools.advise.length_sample import Sketch
+from evenstep.tools.advise.length_sample import LengthSample
 from evenstep.tools.advise.recommend import Setup
 from evenstep.tools.simulate import deal, simulate
 
 __all__ = ["BASELINE", "FIGURES", "LEFT_OUT", "Build", "Prediction", "predict"]
 
-Int64Array = npt.NDArray[np.int64]
-Float64Array = npt.NDArray[np.float64]
 
 BASELINE = "fixed-batch"
 """What speed-ups are relative to."""
@@ -59,7 +57,6 @@ _ALL_RANKS, _SHORT_ALL_RANKS = 2**20, 2**16  # and of all ranks, at most: for la
 _WINDOWS = 4  # that an epoch is long at least, so that its end does not count for much
 _SKETCHES, _ORDERS = 8, 5
 _STUDENT = 1.895  # 95th percentile of Student's t with _SKETCHES - 1 degrees of freedom
-_EPOCH, _RESAMPLE = 24, 25  # last words of the random keys, so that no two uses draw the same
 
 
 Build = Callable[[PolicyOptions], Policy]
@@ -119,7 +116,7 @@ class _World:
 
 def predict(
     builders: Mapping[str, Build],
-    sketch: Sketch,
+    sketch: LengthSample,
     *,
     world_size: int,
     setup: Setup,
@@ -171,7 +168,7 @@ class _Epochs:
     """Samples of a short epoch over those of the value's."""
 
     @classmethod
-    def make(cls, sketch: Sketch, world: _World, seed: int) -> _Epochs:
+    def make(cls, sketch: LengthSample, world: _World, seed: int) -> _Epochs:
         if sketch.whole:
             # The user's own seed and the data's own order: `evenstep simulate` says the same.
             return cls(runs=[(sketch.lengths, seed)], scale=0.0, share=1.0)
@@ -182,13 +179,13 @@ class _Epochs:
 
         def order(number: int, length: int) -> Int64Array:
             """[length] places in the sorted sketch, each equally often."""
-            draw = generator(seed, number, _EPOCH).permutation(count)
+            draw = generator(seed, number, Stream.ADVICE_EPOCH).permutation(count)
             return np.resize(draw, length).astype(np.int64)
 
         runs = [(lengths[order(0, size)], seed)]
         same = order(0, short)
         for number in range(_SKETCHES):
-            random = generator(seed, number, _RESAMPLE)
+            random = generator(seed, number, Stream.ADVICE_RESAMPLE)
             again = np.sort(lengths[random.integers(count, size=count)])
             runs.append((again[same], seed))
         runs += [(lengths[order(number, short)], seed + number) for number in range(_ORDERS)]
@@ -204,7 +201,7 @@ class _Epochs:
         return _STUDENT * math.sqrt(float(sketches.var(ddof=1)) * self.scale**2 + luck)
 
 
-def _size(sketch: Sketch, world: _World) -> int:
+def _size(sketch: LengthSample, world: _World) -> int:
     per_rank = max(
         min(_PER_RANK, _ALL_RANKS // world.ranks),
         _WINDOWS * min(world.setup.buffer_size, _PER_RANK),

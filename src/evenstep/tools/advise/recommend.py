@@ -20,7 +20,7 @@ from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.lengths import Lengths
 from evenstep.plan.policies.by_name import PolicyOptions
 from evenstep.plan.policy import Policy
-from evenstep.tools.advise.length_sample import Sketch
+from evenstep.tools.advise.length_sample import LengthSample
 
 __all__ = ["Recommendation", "Setup", "code_for", "set_up"]
 
@@ -82,7 +82,7 @@ class Recommendation:
 
 
 def set_up(
-    sketch: Sketch,
+    sketch: LengthSample,
     *,
     world_size: int,
     max_tokens: int | None = None,

@@ -10,19 +10,17 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from evenstep.plan.groups.groups import generator
+from evenstep.arrays import Int64Array
+from evenstep.plan.rng import Stream, generator
 from evenstep.tools.advise.figure_range import Range, percentiles, spread
-from evenstep.tools.advise.length_sample import Sketch
+from evenstep.tools.advise.length_sample import LengthSample
 
 __all__ = ["Summary", "return_on_investment", "summarize"]
 
-Int64Array = npt.NDArray[np.int64]
 
 _REPLICATES = 200
 _RESAMPLED = 4_000_000  # lengths drawn at most: a few seconds and no more memory than one replicate
-_BOOTSTRAP = 21  # last word of the random key, so that no two uses of the seed draw the same
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,14 +51,14 @@ class Summary:
         }
 
 
-def summarize(sketch: Sketch, max_tokens: int, seed: int = 0) -> Summary:
+def summarize(sketch: LengthSample, max_tokens: int, seed: int = 0) -> Summary:
     """Figures of `sketch`, with f_s for a budget of `max_tokens`."""
     lengths = sketch.lengths
     values = _figures(lengths, max_tokens)
     scale = spread(len(lengths), sketch.total)
     ranges = [Range.exact(value) for value in values]
     if scale:
-        random = generator(seed, _BOOTSTRAP)
+        random = generator(seed, Stream.ADVICE_BOOTSTRAP)
         count = max(20, min(_REPLICATES, _RESAMPLED // len(lengths)))
         drawn = [
             _figures(lengths[random.integers(len(lengths), size=len(lengths))], max_tokens)

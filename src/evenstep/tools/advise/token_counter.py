@@ -9,15 +9,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError
 from evenstep.tools.advise.tokenizer import CountTokens
 from evenstep.tools.simulate.lengths import check_lengths
 
 __all__ = ["Counter", "Progress"]
 
-Int64Array = npt.NDArray[np.int64]
 Progress = Callable[[int, int], None]
 """Called with samples measured so far and in all."""
 

@@ -15,12 +15,12 @@ from itertools import combinations
 import numpy as np
 import numpy.typing as npt
 
+from evenstep.arrays import Float64Array
 from evenstep.cost import FittedCost
 from evenstep.errors import ConfigurationError
 
 __all__ = ["PartFits", "fit_parts"]
 
-Float64Array = npt.NDArray[np.float64]
 
 _FEWEST_LENGTHS = 4
 """One more than the coefficients of attention: fewer would be met exactly, by noise too."""

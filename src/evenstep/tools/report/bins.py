@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Bins"]
+from evenstep.arrays import Int64Array
 
-Int64Array = npt.NDArray[np.int64]
+__all__ = ["Bins"]
 
 
 @dataclass(frozen=True)

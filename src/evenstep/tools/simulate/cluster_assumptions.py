@@ -14,7 +14,7 @@ from evenstep.context_parallel.latency_default import H100_TFLOPS
 from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least
 
-__all__ = ["MODELS", "TABLE_1", "Cluster", "ModelSize", "Setting"]
+__all__ = ["MODELS", "TABLE_1", "Cluster", "ClusterAssumptions", "ModelSize"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +95,7 @@ class Cluster:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setting:
+class ClusterAssumptions:
     """A training job. Ranks of tensor parallelism are next to each other, then those of context,
     pipeline and data parallelism."""
 
@@ -138,7 +138,7 @@ class Setting:
         return self.stages * self.data
 
 
-def _table_1() -> tuple[Setting, ...]:
+def _table_1() -> tuple[ClusterAssumptions, ...]:
     rows = (
         ("550M", 64, 2, 2, 2),
         ("550M", 128, 2, 4, 1),
@@ -150,7 +150,7 @@ def _table_1() -> tuple[Setting, ...]:
         ("70B", 128, 16, 4, 1),
     )
     return tuple(
-        Setting(
+        ClusterAssumptions(
             model=MODELS[name], context=1024 * window, tensor=tensor, context_ranks=ranks, data=data
         )
         for name, window, tensor, ranks, data in rows

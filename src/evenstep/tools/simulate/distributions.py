@@ -16,16 +16,13 @@ from types import MappingProxyType
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
+from evenstep.arrays import Float64Array, Int64Array
 from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least
-from evenstep.plan.groups.groups import generator
+from evenstep.plan.rng import Stream, generator
 
 __all__ = ["DISTRIBUTIONS", "Distribution", "LogLinear", "LogNormal", "sample_lengths"]
-
-Int64Array = npt.NDArray[np.int64]
-Float64Array = npt.NDArray[np.float64]
 
 
 class Quantiles(Protocol):
@@ -222,6 +219,6 @@ def sample_lengths(name: str, count: int, seed: int = 0) -> Int64Array:
             f"unknown length distribution {name!r}; known are {', '.join(DISTRIBUTIONS)}"
         )
     check_at_least(1, count=count)
-    random = generator(seed)
+    random = generator(seed, Stream.SIMULATED_LENGTHS)
     levels = (random.permutation(count) + random.random(count)) / count
     return DISTRIBUTIONS[name].lengths(levels)

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least
-from evenstep.plan.groups.groups import generator
 from evenstep.plan.lengths import MAX_LENGTH
+from evenstep.plan.rng import Stream, generator
 from evenstep.tools.simulate.distributions import DISTRIBUTIONS, sample_lengths
 
 __all__ = [
@@ -26,7 +27,6 @@ __all__ = [
     "pick_column",
 ]
 
-Int64Array = npt.NDArray[np.int64]
 
 PARQUET = re.compile(r"(?P<path>.*\.parquet)(?::(?P<column>.*))?")
 """``FILE.parquet`` or ``FILE.parquet:COLUMN``."""
@@ -60,7 +60,7 @@ def load_lengths(spec: str, *, samples: int | None = None, seed: int = 0) -> Int
     lengths = check_lengths(_read(spec), spec)
     if samples is None or samples >= len(lengths):
         return lengths
-    chosen = generator(seed).choice(len(lengths), samples, replace=False)
+    chosen = generator(seed, Stream.SIMULATED_LENGTHS).choice(len(lengths), samples, replace=False)
     return lengths[np.sort(chosen)]
 
 

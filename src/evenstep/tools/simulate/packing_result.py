@@ -7,18 +7,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError
-from evenstep.plan.packing.document_cost import Workload
+from evenstep.plan.packing.document_cost import DocumentCost
 from evenstep.plan.pipeline.micro_batch_order import order_micro_batches
 from evenstep.plan.pipeline.schedule import PipelineSchedule
-from evenstep.tools.simulate.packing_run import Arrivals, Trained
+from evenstep.tools.simulate.packing_run import ArrivingDocuments, Trained
 from evenstep.tools.simulate.pipeline_run import simulate_pipeline
 
 __all__ = ["PackingResult", "makespan_ratio", "measure"]
-
-Int64Array = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +56,7 @@ class PackingResult:
         return {name: getattr(self, name) for name in names}
 
 
-def measure(arrivals: Arrivals, trained: Trained, workload: Workload) -> PackingResult:
+def measure(arrivals: ArrivingDocuments, trained: Trained, workload: DocumentCost) -> PackingResult:
     """
     Raises:
         ConfigurationError: nothing was trained on.

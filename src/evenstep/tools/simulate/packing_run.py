@@ -13,19 +13,19 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
+from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError, InvariantError
 from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.groups.groups import Groups
-from evenstep.plan.packing.document_cost import Workload
+from evenstep.plan.packing.document_cost import DocumentCost
 from evenstep.plan.packing.exact_packing import exact_packing
 from evenstep.plan.packing.fixed_length import fixed_length
 from evenstep.plan.packing.pieces import Pieces
 from evenstep.plan.packing.window_packing import cut_at_windows
 
 __all__ = [
-    "Arrivals",
+    "ArrivingDocuments",
     "Planner",
     "Trained",
     "run_exact",
@@ -34,14 +34,13 @@ __all__ = [
     "run_planner",
 ]
 
-Int64Array = npt.NDArray[np.int64]
 
 Planner = Callable[[Int64Array, Int64Array, bool], Groups]
 """From lengths and ages of what waits, and whether nothing more comes, to micro-batches."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Arrivals:
+class ArrivingDocuments:
     """A stream of documents, as it comes to a packer."""
 
     pieces: Pieces
@@ -58,7 +57,7 @@ class Arrivals:
     @classmethod
     def of(
         cls, lengths: Int64Array, *, context: int, micro_batches: int, whole: bool = False
-    ) -> Arrivals:
+    ) -> ArrivingDocuments:
         """
         Args:
             lengths: [documents] int64 in order of arrival.
@@ -153,7 +152,7 @@ def _column(groups: Groups) -> Int64Array:
 
 def run_planner(
     planner: Planner,
-    arrivals: Arrivals,
+    arrivals: ArrivingDocuments,
     *,
     end: str = "drain",
     begin: int = 0,
@@ -207,7 +206,7 @@ def run_planner(
     return record.trained(), pool
 
 
-def run_original(arrivals: Arrivals, *, end: str = "drain") -> Trained:
+def run_original(arrivals: ArrivingDocuments, *, end: str = "drain") -> Trained:
     """Windows as they were cut."""
     windows, record = _windows(arrivals), _Record()
     for _, _, first, last in arrivals.spans(1, drain=end == "drain"):
@@ -217,7 +216,7 @@ def run_original(arrivals: Arrivals, *, end: str = "drain") -> Trained:
 
 
 def run_fixed_length(
-    arrivals: Arrivals, batches: int, *, workload: Workload, end: str = "drain"
+    arrivals: ArrivingDocuments, batches: int, *, workload: DocumentCost, end: str = "drain"
 ) -> Trained:
     """Greedy fixed-length packing over so many global batches at a time."""
     lengths, record = arrivals.pieces.lengths, _Record()
@@ -236,10 +235,10 @@ def run_fixed_length(
 
 
 def run_exact(
-    arrivals: Arrivals,
+    arrivals: ArrivingDocuments,
     batches: int,
     *,
-    workload: Workload,
+    workload: DocumentCost,
     max_tokens: int,
     time_limit: float,
     end: str = "drain",
@@ -275,7 +274,7 @@ def run_exact(
     return record.trained(statuses)
 
 
-def _windows(arrivals: Arrivals) -> Int64Array:
+def _windows(arrivals: ArrivingDocuments) -> Int64Array:
     if arrivals.windows is None:
         raise ConfigurationError("packing into windows needs documents cut at windows: whole=False")
     return arrivals.windows

@@ -14,12 +14,10 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from evenstep.arrays import Float64Array, Int64Array
 from evenstep.plan.pipeline.schedule import PassGraph, PipelineSchedule
 
 __all__ = ["PipelineRun", "simulate_pipeline"]
-
-Int64Array = npt.NDArray[np.int64]
-Float64Array = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

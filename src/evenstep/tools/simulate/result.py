@@ -6,12 +6,9 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
+from evenstep.arrays import Float64Array
 
 __all__ = ["SimulationResult"]
-
-Float64Array = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,24 +11,21 @@ import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
+from evenstep.arrays import Int64Array
 from evenstep.cost import Cost, GroupShapes
 from evenstep.errors import ConfigurationError, InvariantError
 from evenstep.plan.argument_checks import check_at_least
-from evenstep.plan.delegating_policy import Wrapped
-from evenstep.plan.groups.groups import Groups, generator
-from evenstep.plan.offline.replay import Planned
+from evenstep.plan.delegating_policy import DelegatingPolicy
+from evenstep.plan.groups.groups import Groups
+from evenstep.plan.offline.replay import ReplayPolicy
 from evenstep.plan.policy import Plan, Policy, Proposal, Window
+from evenstep.plan.rng import Stream, generator
 from evenstep.protocol import RankProtocol
 from evenstep.protocol.planned_step import PlannedStep
 from evenstep.tools.simulate.result import SimulationResult
 
 __all__ = ["deal", "simulate"]
-
-Int64Array = npt.NDArray[np.int64]
-
-_DEAL = 3  # last word of the random key, so that no other use of the seed draws the same numbers
 
 
 def deal(count: int, world_size: int, seed: int = 0) -> list[Int64Array]:
@@ -39,7 +36,7 @@ def deal(count: int, world_size: int, seed: int = 0) -> list[Int64Array]:
         For each rank, [ceil(count / world_size)] int64 identities from 0 to ``count - 1``.
     """
     check_at_least(1, count=count, world_size=world_size)
-    order = generator(seed, _DEAL).permutation(count)
+    order = generator(seed, Stream.SIMULATED_SHARDS).permutation(count)
     even = np.resize(order, -(-count // world_size) * world_size)
     return [even[rank::world_size] for rank in range(world_size)]
 
@@ -80,7 +77,7 @@ def simulate(
         begin = time.thread_time()
         dealt = policy.deal(policy.lengths.values, len(shards), seed=seed, epoch=0)
         plan_seconds = (time.thread_time() - begin) * len(shards)  # every rank would do it
-        own_policies = [Planned(policy, groups.offsets[1:]) for groups in dealt]
+        own_policies = [ReplayPolicy(policy, groups.offsets[1:]) for groups in dealt]
         identities = [groups.members for groups in dealt]
         shards = [policy.lengths.values[members] for members in identities]
     sizes = [len(shard) for shard in shards]
@@ -135,7 +132,7 @@ def _check_lengths(policy: Policy, shards: Sequence[Int64Array]) -> None:
             raise policy.explain_too_long(name, int(shard[position]))
 
 
-class _Clocked(Wrapped):
+class _Clocked(DelegatingPolicy):
     """The same policy, with the time spent in it."""
 
     def __init__(self, policy: Policy) -> None:

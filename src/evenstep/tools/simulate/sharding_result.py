@@ -7,12 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+
+from evenstep.arrays import Float64Array, Int64Array
 
 __all__ = ["Figures", "ShardingResult"]
-
-Int64Array = npt.NDArray[np.int64]
-Float64Array = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)

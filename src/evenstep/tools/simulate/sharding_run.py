@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
+from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.packing.window_packing import cut_at_windows
@@ -30,7 +30,6 @@ from evenstep.tools.simulate.sharding_result import Figures, ShardingResult
 
 __all__ = ["draw_sequences", "run_sharding"]
 
-Int64Array = npt.NDArray[np.int64]
 
 _ADAPTIVE = "adaptive"
 

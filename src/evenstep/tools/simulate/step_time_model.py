@@ -21,24 +21,22 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
+from evenstep.arrays import Float64Array, Int64Array
 from evenstep.context_parallel.latency import AttentionLatency
 from evenstep.context_parallel.latency_default import default_latency
 from evenstep.errors import ConfigurationError
-from evenstep.plan.packing.document_cost import Workload
+from evenstep.plan.packing.document_cost import DocumentCost
 from evenstep.plan.pipeline.micro_batch_order import order_micro_batches, share_micro_batches
 from evenstep.plan.pipeline.schedule import PipelineSchedule
 from evenstep.plan.sharding import Sharding, shard_per_document
 from evenstep.plan.sharding.adaptive import shard
 from evenstep.plan.sharding.kernel_latency import KernelLatency
-from evenstep.tools.simulate.cluster_assumptions import Cluster, Setting
+from evenstep.tools.simulate.cluster_assumptions import Cluster, ClusterAssumptions
 from evenstep.tools.simulate.packing_run import Trained
 
 __all__ = ["SHARDINGS", "MicroBatches", "StepModel"]
 
-Int64Array = npt.NDArray[np.int64]
-Float64Array = npt.NDArray[np.float64]
 
 SHARDINGS = ("per-sequence", "per-document", "hybrid")
 """Ways to share a micro-batch out to context-parallel ranks. The first two are the paper's."""
@@ -89,7 +87,7 @@ class MicroBatches:
 class StepModel:
     """Seconds of passes and steps of a job."""
 
-    setting: Setting
+    setting: ClusterAssumptions
     latency: AttentionLatency
     """With the heads of one GPU: `StepModel.of` sees to it."""
     cluster: Cluster
@@ -97,7 +95,7 @@ class StepModel:
     @classmethod
     def of(
         cls,
-        setting: Setting,
+        setting: ClusterAssumptions,
         *,
         cluster: Cluster | None = None,
         latency: AttentionLatency | None = None,
@@ -150,14 +148,14 @@ class StepModel:
         slowest: Float64Array = self.latency.of_ranks(plan).max(axis=1)
         return slowest
 
-    def workload(self) -> Workload:
+    def workload(self) -> DocumentCost:
         """Work of documents for packers: seconds of a token over those of a pair, the latter of a
         document as long as the window, cut over the ranks."""
         context = np.array([self.setting.context])
         whole = shard_per_document(context, self.setting.context_ranks)
         pair = 2 * float(self.attention(whole).sum()) / float(context[0]) ** 2
         token = float(self.linear(context).sum()) / float(context[0])
-        return Workload(linear=round(2 * token / pair))
+        return DocumentCost(linear=round(2 * token / pair))
 
     def attentions(
         self,

@@ -12,16 +12,16 @@ from evenstep.tools.tune.measurement import Measurement, StepTime, measure
 from evenstep.tools.tune.ranking import BAND, choose, ranking
 from evenstep.tools.tune.result import TuneResult
 from evenstep.tools.tune.search import search
-from evenstep.tools.tune.window import Window
+from evenstep.tools.tune.window import MeasuredSteps
 
 __all__ = [
     "BAND",
     "Candidate",
+    "MeasuredSteps",
     "Measurement",
     "NothingSurvivedError",
     "StepTime",
     "TuneResult",
-    "Window",
     "choose",
     "grid_upward",
     "measure",

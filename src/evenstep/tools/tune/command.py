@@ -14,13 +14,13 @@ from evenstep.errors import ConfigurationError
 from evenstep.loader.step_log import FOLDER
 from evenstep.tools.tune.candidate import Candidate
 from evenstep.tools.tune.diagnosis import diagnose, survived_running_out, tail
-from evenstep.tools.tune.job import Job
+from evenstep.tools.tune.job import TrialRun
 from evenstep.tools.tune.measurement import measure
 from evenstep.tools.tune.ranking import BAND
 from evenstep.tools.tune.result import TuneResult
 from evenstep.tools.tune.search import Progress, search_upward
 from evenstep.tools.tune.step_files import StepFiles
-from evenstep.tools.tune.window import Window
+from evenstep.tools.tune.window import MeasuredSteps
 
 __all__ = ["MAX_TOKENS", "PLACEHOLDER", "tune_command"]
 
@@ -35,7 +35,7 @@ def tune_command(
     command: Sequence[str],
     grid: Iterable[int],
     *,
-    window: Window | None = None,
+    window: MeasuredSteps | None = None,
     band: float = BAND,
     exhaustive: bool = False,
     startup: float = 1800.0,
@@ -51,7 +51,7 @@ def tune_command(
         command: program and arguments; ``{max_tokens}`` in them is replaced by the value, which is
             in the environment variable ``EVENSTEP_MAX_TOKENS`` as well.
         grid: values of max_tokens.
-        window: which steps are measured; ``Window()`` when None.
+        window: which steps are measured; ``MeasuredSteps()`` when None.
         band: see `evenstep.tools.tune.ranking`.
         exhaustive: go on with larger values after one that ran out of memory.
         startup: seconds within which a run must come to its first step, or it counts as hung.
@@ -65,7 +65,7 @@ def tune_command(
         ConfigurationError: the command cannot be started, or trains the same whatever the value.
         NothingSurvivedError: no value could be measured.
     """
-    window = window or Window()
+    window = window or MeasuredSteps()
     if not command:
         raise ConfigurationError("no command; give that of the training script after --")
     for name, seconds in (("startup", startup), ("patience", patience), ("grace", grace)):
@@ -82,7 +82,7 @@ def tune_command(
             files = StepFiles(scratch)
             environment = {**os.environ, FOLDER: str(scratch), MAX_TOKENS: str(value)}
             arguments = [word.replace(PLACEHOLDER, str(value)) for word in command]
-            with Job(
+            with TrialRun(
                 arguments, environment=environment, output=output, scratch=scratch, grace=grace
             ) as job:
                 closed, printed = _follow(
@@ -113,9 +113,9 @@ def _scratch() -> Iterator[Path]:
 
 
 def _follow(
-    job: Job,
+    job: TrialRun,
     files: StepFiles,
-    window: Window,
+    window: MeasuredSteps,
     output: Path,
     *,
     startup: float,
@@ -148,7 +148,7 @@ def _follow(
 def _candidate(
     value: int,
     files: StepFiles,
-    window: Window,
+    window: MeasuredSteps,
     text: str,
     *,
     closed: bool,

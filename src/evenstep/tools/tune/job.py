@@ -11,13 +11,13 @@ from types import TracebackType
 
 from evenstep.errors import ConfigurationError, EvenstepError
 
-__all__ = ["Job"]
+__all__ = ["TrialRun"]
 
 _GUARD = Path(__file__).with_name("guard.py")
 _PATIENCE = 60.0  # with the grace, more than a guard ever takes once it has been told
 
 
-class Job:
+class TrialRun:
     """A context manager: what the command started is gone when it is left, however that happens.
 
     `evenstep.tools.tune.guard` sees to it, also where this process is killed.
@@ -63,7 +63,7 @@ class Job:
         self._patience = _PATIENCE + grace
         self._report: dict[str, object] | None = None
 
-    def __enter__(self) -> Job:
+    def __enter__(self) -> TrialRun:
         return self
 
     def __exit__(

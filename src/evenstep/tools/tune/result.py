@@ -9,7 +9,7 @@ from typing import Any
 from evenstep.tools.report.table import text_table
 from evenstep.tools.tune.candidate import Candidate
 from evenstep.tools.tune.ranking import choose, ranking, undecided
-from evenstep.tools.tune.window import Window
+from evenstep.tools.tune.window import MeasuredSteps
 
 __all__ = ["TuneResult", "candidates_table"]
 
@@ -21,7 +21,7 @@ class TuneResult:
     candidates: tuple[Candidate, ...]
     """Upward, one for each value of the grid."""
     band: float
-    window: Window
+    window: MeasuredSteps
 
     @property
     def chosen(self) -> Candidate:

@@ -17,7 +17,7 @@ from evenstep.tools.tune.grid import check_grid
 from evenstep.tools.tune.measurement import StepTime, measure
 from evenstep.tools.tune.ranking import BAND, check_band
 from evenstep.tools.tune.result import TuneResult
-from evenstep.tools.tune.window import Window
+from evenstep.tools.tune.window import MeasuredSteps
 
 __all__ = ["Progress", "search", "search_upward"]
 
@@ -29,7 +29,7 @@ def search(
     make_steps: Callable[[int], Iterable[StepInfo]],
     grid: Iterable[int],
     *,
-    window: Window | None = None,
+    window: MeasuredSteps | None = None,
     band: float = BAND,
     exhaustive: bool = False,
     progress: Progress | None = None,
@@ -42,7 +42,7 @@ def search(
             the step's `StepInfo` when it has. A generator function whose locals are the model, the
             optimizer and the loader is what is meant: they are freed before the next value.
         grid: values of max_tokens.
-        window: which steps are measured; ``Window()`` when None.
+        window: which steps are measured; ``MeasuredSteps()`` when None.
         band: see `evenstep.tools.tune.ranking`.
         exhaustive: go on with larger values after one that ran out of memory.
         progress: called with (value, done, total) after each step.
@@ -60,7 +60,7 @@ def search(
             f"a search in a job of {dist.get_world_size()} ranks would hang where one of them runs "
             "out of memory; run `evenstep tune -- torchrun ...` instead"
         )
-    window = window or Window()
+    window = window or MeasuredSteps()
 
     def run(value: int) -> Candidate:
         outcome, detail = "", ""
@@ -100,7 +100,7 @@ def search_upward(
     grid: Iterable[int],
     run: Callable[[int], Candidate],
     *,
-    window: Window,
+    window: MeasuredSteps,
     band: float,
     exhaustive: bool,
     on_candidate: Callable[[Candidate], None] | None,
@@ -139,7 +139,7 @@ def search_upward(
 def _train(
     make_steps: Callable[[int], Iterable[StepInfo]],
     value: int,
-    window: Window,
+    window: MeasuredSteps,
     steps: list[StepTime],
     progress: Progress | None,
 ) -> None:

@@ -14,11 +14,11 @@ from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least
 from evenstep.tools.tune.measurement import StepTime
 
-__all__ = ["Window"]
+__all__ = ["MeasuredSteps"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Window:
+class MeasuredSteps:
     seconds: float = 60.0
     """Measured at least this long; not looked at where `steps` is given."""
     steps: int | None = None

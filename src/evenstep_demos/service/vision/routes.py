@@ -13,13 +13,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from evenstep.arrays import Int64Array
 from evenstep.plan.partition import partition
 from evenstep.service import SubplanStep
 from evenstep.strategy.sample_table import SampleTable
 
 __all__ = ["Routes", "routes_of_group", "routes_of_subplan"]
-
-Int64Array = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -10,16 +10,14 @@ memory limit.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from evenstep.arrays import Float64Array, Int64Array
 from evenstep.plan.groups.alignment import align
 from evenstep.plan.groups.groups import Groups
 from evenstep.plan.policy import Window
 
 __all__ = ["first_fit", "next_fit", "share_out"]
 
-Int64Array = npt.NDArray[np.int64]
-Float64Array = npt.NDArray[np.float64]
 
 _EXCESSES = 0.001 * 2.0 ** np.arange(10)
 """By how much a group may cost more than the mean, where a fuller packing has to be looked for."""

@@ -33,22 +33,23 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from evenstep.arrays import Int64Array
 from evenstep.cost import Cost, MemoryLimit, PaddedTokenCost
 from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least, check_given
 from evenstep.plan.groups.alignment import align, alignment_target
-from evenstep.plan.groups.groups import Groups, generator
+from evenstep.plan.groups.groups import Groups
 from evenstep.plan.groups.token_budget_groups import token_budget_groups
 from evenstep.plan.policies.even.drain_packed import first_fit, next_fit, share_out
-from evenstep.plan.policies.even.fill_packed import Filler, Weights, even_costs
-from evenstep.plan.policies.even.match_padded import Matcher, oldest_of
-from evenstep.plan.policy import Int64Array, Plan, Policy, Proposal, Window
+from evenstep.plan.policies.even.fill_packed import CostSplit, PackedStepFiller, even_costs
+from evenstep.plan.policies.even.match_padded import PaddedStepFiller, oldest_of
+from evenstep.plan.policy import Plan, Policy, Proposal, Window
+from evenstep.plan.rng import Stream, generator
 
 __all__ = ["Even"]
 
 _QUANTILES = 16
 _LAST = 24  # groups; with no more than that left on any rank, all are emitted in one round
-_SHUFFLE = 4  # last word of the random key, so that no other use of the seed draws the same numbers
 
 # Columns of a message.
 _STEPS, _GROUPS, _SAMPLES, _EXHAUSTED, _TOTAL = range(5)
@@ -116,7 +117,7 @@ class Even(Policy):
         else:
             groups = self._settle_padded(proposal, messages, rank)
         window = proposal.window
-        draw = generator(window.seed, window.epoch, window.round, _SHUFFLE)
+        draw = generator(window.seed, window.epoch, window.round, Stream.EVEN_ORDER)
         return Plan(groups.take(draw.permutation(len(groups))))
 
     def _propose_padded(self, window: Window) -> Proposal:
@@ -142,7 +143,7 @@ class Even(Policy):
             own, most = _reals(messages)[rank, 0], _reals(active)[:, 0].max()
             if own < most:
                 targets *= own / most
-        matcher = Matcher(
+        matcher = PaddedStepFiller(
             cost=self.cost,
             max_tokens=self.max_tokens,
             max_patches=self.max_patches,
@@ -154,7 +155,7 @@ class Even(Policy):
         cut = first_fit if window.exhausted else next_fit
         groups = cut(window, self.max_tokens, self.max_patches)
         full = self._full_groups(window)
-        weights = Weights.of(window.lengths, self.cost)
+        weights = CostSplit.of(window.lengths, self.cost)
         count = min(math.ceil(full), len(window))
         costs = even_costs(weights, float(window.lengths.sum()) / full, count)
         numbers = [max(1, int(full / 2)), len(groups), len(window), int(window.exhausted)]
@@ -171,7 +172,7 @@ class Even(Policy):
     def _settle_packed(self, proposal: Proposal, messages: Int64Array) -> Groups:
         window = proposal.window
         active = messages[messages[:, _GROUPS] > 0]
-        weights = Weights.of(window.lengths, self.cost)
+        weights = CostSplit.of(window.lengths, self.cost)
         if active[:, _EXHAUSTED].all():
             steps = min(int(active[:, _GROUPS].max()), int(active[:, _SAMPLES].min()))
             return share_out(
@@ -182,7 +183,7 @@ class Even(Policy):
                 max_tokens=self.max_tokens,
                 max_patches=self.max_patches,
             )
-        filler = Filler(
+        filler = PackedStepFiller(
             # Where patches are the tighter limit, no group should use up more than its tokens.
             tokens=min(
                 math.ceil(float(window.lengths.sum()) / self._full_groups(window)), self.max_tokens

@@ -20,14 +20,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from evenstep.arrays import Float64Array, Int64Array
 from evenstep.cost import Cost, GroupShapes
 from evenstep.plan.groups.groups import Groups
 from evenstep.plan.policy import Window
 
-__all__ = ["Filler", "Weights", "even_costs"]
+__all__ = ["CostSplit", "PackedStepFiller", "even_costs"]
 
-Int64Array = npt.NDArray[np.int64]
-Float64Array = npt.NDArray[np.float64]
 
 _STARTS = 4
 """Samples that a run of the oldest may begin after."""
@@ -41,7 +40,7 @@ _SLACK = 1e-3
 
 
 @dataclass(frozen=True, kw_only=True)
-class Weights:
+class CostSplit:
     """A cost, taken apart: a packed group costs ``fixed`` plus what each sample adds."""
 
     fixed: float
@@ -53,7 +52,7 @@ class Weights:
     """[samples] what each adds beyond ``per_token`` times its length; negative for short ones."""
 
     @classmethod
-    def of(cls, lengths: Int64Array, cost: Cost) -> Weights:
+    def of(cls, lengths: Int64Array, cost: Cost) -> CostSplit:
         single = _cost_of_equals(cost, 1, lengths)
         middle = np.sort(lengths)[len(lengths) // 2 : len(lengths) // 2 + 1]
         one, two = (float(_cost_of_equals(cost, n, middle)[0]) for n in (1, 2))
@@ -73,7 +72,7 @@ def _cost_of_equals(cost: Cost, samples: int, lengths: Int64Array) -> Float64Arr
     return np.asarray(cost(shapes, packed=True), np.float64)
 
 
-def even_costs(weights: Weights, tokens: float, groups: int) -> Float64Array:
+def even_costs(weights: CostSplit, tokens: float, groups: int) -> Float64Array:
     """What groups of these samples cost if their costs are as even as they can be.
 
     The longest samples come to lie in different groups. Those whose excess is above the mean of
@@ -96,7 +95,7 @@ def even_costs(weights: Weights, tokens: float, groups: int) -> Float64Array:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Filler:
+class PackedStepFiller:
     """What a group is held to."""
 
     tokens: int
@@ -104,7 +103,7 @@ class Filler:
     max_patches: int | None
     max_wait: int
 
-    def fill(self, window: Window, weights: Weights, targets: Float64Array) -> Groups:
+    def fill(self, window: Window, weights: CostSplit, targets: Float64Array) -> Groups:
         """
         Args:
             window: at least as many samples as targets.
@@ -245,7 +244,7 @@ class _Columns:
     patches: Int64Array | None
 
     @classmethod
-    def of(cls, window: Window, weights: Weights) -> _Columns:
+    def of(cls, window: Window, weights: CostSplit) -> _Columns:
         patches = None if window.patches is None else np.append(window.patches, 0)
         return cls(np.append(window.lengths, 0), np.append(weights.added, 0.0), patches)
 

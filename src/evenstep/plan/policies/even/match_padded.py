@@ -18,16 +18,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from evenstep.arrays import Float64Array, Int64Array
 from evenstep.cost import Cost, GroupShapes
 from evenstep.plan.groups.groups import Groups
 from evenstep.plan.policy import Window
 
-__all__ = ["Matcher", "oldest_of"]
+__all__ = ["PaddedStepFiller", "oldest_of"]
 
-Int64Array = npt.NDArray[np.int64]
-Float64Array = npt.NDArray[np.float64]
 
 _REACH = 24
 """Samples by which a run may begin before or after the one that it was meant for."""
@@ -42,7 +40,7 @@ def oldest_of(groups: Groups) -> Int64Array:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Matcher:
+class PaddedStepFiller:
     """What a run is judged by."""
 
     cost: Cost

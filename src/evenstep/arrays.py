@@ -1,0 +1,12 @@
+"""Array types that signatures name. Tokens and ids are int64 everywhere."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["BoolArray", "Float64Array", "Int64Array"]
+
+BoolArray = npt.NDArray[np.bool_]
+Float64Array = npt.NDArray[np.float64]
+Int64Array = npt.NDArray[np.int64]

@@ -1,0 +1,50 @@
+"""Random streams: one tag for each independent use of a seed, and the generator that takes it.
+
+The tag is the last word of a generator's key, so two uses of one seed never draw the same numbers.
+`enum.unique` refuses a tag that is given twice. Changing a value changes every plan that draws
+from its stream.
+"""
+
+from __future__ import annotations
+
+import enum
+
+import numpy as np
+
+__all__ = ["Stream", "generator"]
+
+
+@enum.unique
+class Stream(enum.IntEnum):
+    """What random numbers are for."""
+
+    SIMULATED_LENGTHS = 0
+    TOKEN_BUDGET_ORDER = 1
+    TOKEN_BUDGET_FLIP = 2
+    SIMULATED_SHARDS = 3
+    EVEN_ORDER = 4
+    LENGTH_GROUPED_ORDER = 5
+    MAX_TOKENS_ORDER = 6
+    SEQUENCE_PACKING_ROUND = 7
+    SEQUENCE_PACKING_EPOCH = 8
+    ADVICE_SAMPLE = 20
+    POOL_SORT_ORDER = 21
+    POOL_SORT_DATASET = 22
+    ADVICE_BOOTSTRAP = 23
+    ADVICE_EPOCH = 24
+    ADVICE_RESAMPLE = 25
+    LENGTHS_PROBE = 31
+    SHARD_ORDER = 41
+    SHARD_SAMPLES = 42
+    DEMO_DOCUMENTS = 51
+
+
+def generator(*key: int) -> np.random.Generator:
+    """A random generator that is a function of `key` alone, on every machine.
+
+    Args:
+        key: integers, reduced modulo 2**64; the last is a `Stream`.
+    """
+    return np.random.Generator(
+        np.random.PCG64(np.random.SeedSequence([k & (2**64 - 1) for k in key]))
+    )
