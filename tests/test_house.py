@@ -27,7 +27,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "version": (),
     "files": (),
     "cost": (),
-    "plan": ("cost"),
+    "plan": ("cost",),
     "protocol": ("cost", "plan"),
     "strategy": ("cost", "plan"),
     "batch": ("cost", "plan", "protocol"),
