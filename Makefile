@@ -4,6 +4,7 @@
 #
 #   make demo                       train on real text on two ranks, fixed batches against evenstep
 #   make test                       everything but the soak runs
+#   make docs                       the documentation as a site, in site/
 #   make soak                       20 minutes of killed and resumed jobs; EVENSTEP_SOAK_SECONDS=
 #   make demo PYTHON=python3.12     another interpreter, 3.10 or later
 #   make test PYTEST_ARGS="-k cost" a part of the suite; JOBS=8 runs it in so many processes
@@ -18,13 +19,13 @@ PIP_INSTALL := $(BIN)/python -m pip install -q --disable-pip-version-check -c co
 # A leading underscore marks a module that benchmarks share.
 BENCHMARKS := $(filter-out benchmarks/_%.py,$(sort $(wildcard benchmarks/*.py)))
 
-.PHONY: help demo test soak lint bench clean
+.PHONY: help demo test soak lint docs bench clean
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
 help:
 	@sed -n 's/^#   //p' Makefile
-	@echo "targets: demo test soak lint bench clean"
+	@echo "targets: demo test soak lint docs bench clean"
 
 demo: $(VENV)/.installed-demo
 	$(BIN)/evenstep demo
@@ -40,13 +41,18 @@ lint: $(VENV)/.installed-lint
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# A broken link, a page that is in no menu or a missing name of the reference is an error.
+docs: $(VENV)/.installed-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	@echo "docs: open site/index.html"
+
 bench: $(VENV)/.installed-bench
 	@set -e; for script in $(BENCHMARKS); do \
 		echo "== $$script"; $(BIN)/python $$script; \
 	done
 
 clean:
-	rm -rf $(VENV) build dist out .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist out site .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.made:
@@ -58,6 +64,7 @@ $(VENV)/.made:
 # What mypy says depends on which optional packages it finds, so lint installs all of the suite's.
 $(VENV)/.installed-lint: EXTRAS = test,lint
 $(VENV)/.installed-demo: EXTRAS = demo
+$(VENV)/.installed-docs: EXTRAS = docs
 $(VENV)/.installed-test: EXTRAS = test
 $(VENV)/.installed-bench: EXTRAS = bench
 
