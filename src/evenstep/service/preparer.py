@@ -1,4 +1,4 @@
-"""Stored samples to prepared and measured ones, in this process or in worker processes.
+"""`Preparer`: transforms and measures stored samples, in this process or in worker processes.
 
 Workers are spawned, never forked: a fork of a process with threads, as those of Ray are, may hang.
 Each sends back plain bytes, so that no shared memory outlives it.
@@ -7,9 +7,7 @@ Each sends back plain bytes, so that no shared memory outlives it.
 from __future__ import annotations
 
 import multiprocessing
-import os
 import pickle
-import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
 from dataclasses import dataclass
@@ -19,6 +17,7 @@ from evenstep.data.pickling import packed
 from evenstep.data.reader import StoredSample
 from evenstep.data.source import Source
 from evenstep.errors import ConfigurationError, LoaderDiedError, SampleError
+from evenstep.processes import end_with_parent
 from evenstep.service.sample_measure import SampleMeasure
 
 __all__ = ["PrepareFailure", "Prepared", "Preparer"]
@@ -28,7 +27,7 @@ _CHUNK = 8  # samples that a worker is sent at once
 
 @dataclass(frozen=True)
 class Prepared:
-    """A sample that can be drawn."""
+    """A sample that is ready to be drawn."""
 
     sample: Any
     lengths: tuple[int, ...]
@@ -37,7 +36,7 @@ class Prepared:
 
 @dataclass(frozen=True)
 class PrepareFailure:
-    """Why the sample at a position, and what lies behind it, cannot be had."""
+    """Why the sample at a position, and so all that follow it, cannot be drawn."""
 
     position: int
     error: Exception
@@ -52,27 +51,27 @@ class Preparer:
         """
         Args:
             workers: processes; 0 for none.
-            name: of whom they work for, for errors.
+            name: the role that the workers belong to, for errors.
         """
         self._sources = {source.name: source for source in sources}
         self._measure, self._workers, self._name = measure, workers, name
         self._pool: ProcessPoolExecutor | None = None
 
     @property
-    def at_once(self) -> int:
-        """Samples that it takes to keep all workers busy; 1 without them."""
+    def batch_size(self) -> int:
+        """Samples that keep all workers busy; 1 without workers."""
         return self._workers * _CHUNK * 2 or 1
 
     def prepare(
         self, source: str, items: Sequence[StoredSample]
     ) -> tuple[list[Prepared], PrepareFailure | None]:
-        """Samples up to the first that cannot be prepared, and why that cannot.
+        """Prepares samples up to the first that fails; returns them and the failure.
 
         Raises:
             LoaderDiedError: a worker died.
         """
         if not self._workers:
-            made, error = _prepared(self._sources[source], self._measure, _plain(items))
+            made, error = _prepare(self._sources[source], self._measure, _plain(items))
         else:
             made, error = self._by_workers(source, items)
         if error is None:
@@ -80,7 +79,7 @@ class Preparer:
         return made, PrepareFailure(items[len(made)].position, error)
 
     def close(self) -> None:
-        """Ends the workers. Harmless the second time."""
+        """Ends the workers. Idempotent."""
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
             self._pool = None
@@ -88,18 +87,18 @@ class Preparer:
     def _by_workers(
         self, source: str, items: Sequence[StoredSample]
     ) -> tuple[list[Prepared], SampleError | None]:
-        plain, of = _plain(items), f"a sample of source {source!r}"
+        plain, what = _plain(items), f"a sample of source {source!r}"
         made: list[Prepared] = []
         try:
             if self._pool is None:
-                self._pool = self._started()
-            sent = [
-                self._pool.submit(_work, source, packed(of, plain[begin : begin + _CHUNK]))
-                for begin in range(0, len(plain), _CHUNK)
+                self._pool = self._new_pool()
+            replies = [
+                self._pool.submit(_prepare_in_worker, source, packed(what, plain[at : at + _CHUNK]))
+                for at in range(0, len(plain), _CHUNK)
             ]
-            for reply in sent:
-                some, error = pickle.loads(reply.result())
-                made += some
+            for reply in replies:
+                chunk, error = pickle.loads(reply.result())
+                made += chunk
                 if error is not None:
                     return made, error
         except BrokenExecutor as error:
@@ -110,24 +109,25 @@ class Preparer:
             ) from error
         return made, None
 
-    def _started(self) -> ProcessPoolExecutor:
-        kinds = packed(f"what {self._name} reads", (self._sources, self._measure))
+    def _new_pool(self) -> ProcessPoolExecutor:
+        setup = packed(f"what {self._name} reads", (self._sources, self._measure))
         return ProcessPoolExecutor(
             self._workers,
             mp_context=multiprocessing.get_context("spawn"),
-            initializer=_begin,
-            initargs=(kinds,),
+            initializer=_start_worker,
+            initargs=(setup,),
         )
 
 
 _Plain = tuple[int, int, Any]
+"""Shard, index and stored sample."""
 
 
 def _plain(items: Sequence[StoredSample]) -> list[_Plain]:
     return [(item.shard, item.index, item.sample) for item in items]
 
 
-def _prepared(
+def _prepare(
     source: Source, measure: SampleMeasure, items: Sequence[_Plain]
 ) -> tuple[list[Prepared], SampleError | None]:
     made = []
@@ -142,35 +142,27 @@ def _prepared(
 
 # In a worker process
 
-_kinds: tuple[Mapping[str, Source], SampleMeasure] | Exception | None = None
-"""The error where it could not be read."""
+_setup: tuple[Mapping[str, Source], SampleMeasure] | Exception | None = None
+"""What the worker prepares with, or the error if it could not be unpickled."""
 
 
-def _begin(kinds: bytes) -> None:
-    global _kinds
+def _start_worker(setup: bytes) -> None:
+    global _setup
     try:
-        _kinds = pickle.loads(kinds)
-    except Exception as error:  # of what is imported for it
-        _kinds = error
-    threading.Thread(target=_leave_with_parent, daemon=True).start()
+        _setup = pickle.loads(setup)
+    except Exception as error:  # raised by a module that is imported for it
+        _setup = error
+    end_with_parent()
 
 
-def _leave_with_parent() -> None:
-    """Ends this process when its parent is gone, however that ended."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
-
-
-def _work(source: str, items: bytes) -> bytes:
-    assert _kinds is not None
-    if isinstance(_kinds, Exception):
+def _prepare_in_worker(source: str, items: bytes) -> bytes:
+    assert _setup is not None
+    if isinstance(_setup, Exception):
         raise ConfigurationError(
-            f"source {source!r} cannot be read in a worker process ({type(_kinds).__name__}: "
-            f"{_kinds}); define its functions in a module that can be imported there, or choose "
+            f"source {source!r} cannot be read in a worker process ({type(_setup).__name__}: "
+            f"{_setup}); define its functions in a module that can be imported there, or choose "
             "workers=0"
-        ) from _kinds
-    sources, measure = _kinds
-    made, error = _prepared(sources[source], measure, pickle.loads(items))
+        ) from _setup
+    sources, measure = _setup
+    made, error = _prepare(sources[source], measure, pickle.loads(items))
     return packed(f"a prepared sample of source {source!r}", (made, error))

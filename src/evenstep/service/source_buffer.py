@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from evenstep.arrays import Int64Array
-from evenstep.data.reader import ShardedReader, SourceReader, StoredSample
+from evenstep.data.reader import SourceReader, StoredSample
 from evenstep.errors import InvariantError, MismatchError, SampleError
 from evenstep.service.preparer import Prepared, PrepareFailure, Preparer
 from evenstep.service.source_layout import SourceStripe
@@ -110,7 +110,7 @@ class SourceBuffer:
         if at_most is not None:
             limit = min(limit, before + at_most)
         while len(self._held) < limit and not window.over and window.failure is None:
-            self._extend(self._preparer.at_once)
+            self._extend(self._preparer.batch_size)
         return len(self._held) - before
 
     def __len__(self) -> int:
@@ -163,7 +163,7 @@ class SourceBuffer:
             if self._passes is not None:
                 over, end = self._ends_before(begin, end)
         else:
-            items, failure, over, end = self._read(begin, max(count, self._preparer.at_once))
+            items, failure, over, end = self._read(begin, max(count, self._preparer.batch_size))
         made, unprepared = self._preparer.prepare(self.share.source, items) if items else ([], None)
         for item, prepared in zip(items, made):
             row = (item.position, item.shard, item.index, prepared.lengths)
@@ -206,9 +206,8 @@ class SourceBuffer:
 
     @property
     def _seeks(self) -> bool:
-        """Whether passing over samples costs more than seeking: where each is had by itself."""
-        kind = self.reader.source.kind
-        return isinstance(self.reader, ShardedReader) and kind in ("dataset", "jsonl")
+        """Whether seeking costs less than passing over samples."""
+        return self.reader.random_access
 
     def _ends_before(self, begin: int, end: int) -> tuple[bool, int]:
         """Whether the source ends at or before a position, and that position or its end; a share

@@ -23,10 +23,10 @@ from torch.utils.data import DataLoader
 
 from evenstep.errors import EvenstepError, LoaderDiedError, SampleError
 from evenstep.loader.batcher.spec import EpochSpec, LoaderSpec
-from evenstep.loader.transport.parent_watch import EndWithParent
 from evenstep.loader.workers.chunks import Chunk, ChunkCollate, IndexedDataset, Request
 from evenstep.loader.workers.iterable import ChunkedIterable, WorkerStateLog
 from evenstep.loader.workers.seeding import epoch_seed, rank_seed
+from evenstep.processes import EndWithParent
 
 __all__ = ["Arrival", "FeederError", "IndexFeed", "Intake"]
 

@@ -28,8 +28,8 @@ from evenstep.loader.batcher.pipeline import End, EpochRun
 from evenstep.loader.batcher.ports import BatcherFailure, PipePorts
 from evenstep.loader.batcher.sample_store import Closed
 from evenstep.loader.batcher.spec import EpochSpec, LoaderSpec
-from evenstep.loader.transport.parent_watch import end_with_parent, kill_children
 from evenstep.loader.transport.shared_memory import Reader, Writer
+from evenstep.processes import end_with_parent, kill_children
 
 __all__ = ["BatcherProcess"]
 

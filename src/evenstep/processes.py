@@ -1,11 +1,11 @@
 """A process that ends when its parent does, however that ends.
 
-Nothing tells a process that its parent was killed. The batcher and the workers therefore look. A
-worker would notice by itself, but late, or never while it is blocked on a full pipe; and as long as
-it lives it holds its copies of its parent's pipes open, and whoever reads from them waits.
+Nothing tells a process that its parent was killed, so it watches. A worker would notice by itself,
+but late, or never while it is blocked on a full pipe; and as long as it lives it holds its copies
+of its parent's pipes open, and readers of these pipes wait.
 
-Children are killed, not asked: one that is stopped, or that has its own idea of SIGTERM, would not
-listen, and multiprocessing waits at the end of a process until its children have ended.
+Children are killed, not asked: one that is stopped, or that handles SIGTERM itself, would not end,
+and at its own end multiprocessing waits for all children.
 """
 
 from __future__ import annotations
@@ -20,17 +20,18 @@ from multiprocessing.util import Finalize
 
 __all__ = ["EndWithParent", "end_with_parent", "kill_children"]
 
-_LOOK_UP = 0.5  # seconds between looks at the parent
+_CHECK_INTERVAL = 0.5  # seconds between checks of the parent
 
 
 def end_with_parent() -> None:
-    """Makes this process end within a second of its parent; and its children with it, whichever way
-    it ends."""
+    """Makes this process end within a second of its parent, and its children with it, however it
+    ends."""
     Finalize(None, kill_children, exitpriority=100)  # before multiprocessing waits for them
     threading.Thread(target=_watch, name="evenstep-watch", daemon=True).start()
 
 
 def kill_children() -> None:
+    """Kills all children that multiprocessing started in this process."""
     for child in multiprocessing.active_children():
         child.kill()
 
@@ -50,10 +51,10 @@ class EndWithParent:
 def _watch() -> None:
     parent = multiprocessing.parent_process()
     assert parent is not None
-    number = os.getppid()
-    # Another child of the parent may hold the sentinel open, hence the second look.
-    while not multiprocessing.connection.wait([parent.sentinel], timeout=_LOOK_UP):
-        if os.getppid() != number:
+    parent_id = os.getppid()
+    # Another child of the parent may hold the sentinel open, hence the second check.
+    while not multiprocessing.connection.wait([parent.sentinel], timeout=_CHECK_INTERVAL):
+        if os.getppid() != parent_id:
             break
     kill_children()
     os._exit(1)
