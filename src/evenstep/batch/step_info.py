@@ -10,9 +10,8 @@ from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-import numpy as np
-
 from evenstep.errors import ConfigurationError
+from evenstep.plan.plain_values import plain_value
 from evenstep.protocol.receipts import StepTotals
 
 __all__ = ["STEP_KEY", "StepInfo", "StepTotals", "attach_step", "pop_step"]
@@ -108,7 +107,7 @@ class StepInfo:
             "world_size": self.world_size,
             "context_rank": self.context_rank,
             "filler": self.filler,
-            "indices": None if self.indices is None else [_plain(i) for i in self.indices],
+            "indices": None if self.indices is None else [plain_value(i) for i in self.indices],
             "loss_scale": self.loss_scale,
             "loss_scales": list(self.loss_scales),
             "imbalance": self.imbalance,
@@ -175,9 +174,3 @@ def pop_step(batch: Any) -> StepInfo:
             "loader; pop it once, first thing, or iterate over loader.steps()"
         )
     return step
-
-
-def _plain(index: Any) -> Any:
-    if isinstance(index, np.generic):
-        return index.item()
-    return index if isinstance(index, (int, str)) else repr(index)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from evenstep.data.lengths_count import count_lengths
 from evenstep.errors import ConfigurationError, MismatchError
 from evenstep.files import replacing
 from evenstep.plan.lengths import Lengths
+from evenstep.plan.plain_values import stable_repr
 from evenstep.plan.rng import Stream, generator
 
 __all__ = ["read_lengths", "write_lengths"]
@@ -145,9 +145,7 @@ def _describe(
 ) -> dict[str, Any]:
     function = None
     if length_fn is not None:
-        # The default repr of objects holds an address, which differs between processes.
-        plain = re.sub(r" at 0x[0-9a-fA-F]+", "", repr(length_fn))
-        function = getattr(length_fn, "__qualname__", plain)
+        function = getattr(length_fn, "__qualname__", None) or stable_repr(length_fn)
     return {
         "dataset": dataset_fingerprint(dataset, iterable=False),
         "transform": transform,

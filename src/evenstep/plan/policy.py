@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -28,6 +27,7 @@ from evenstep.cost import Cost, MemoryLimit, PaddedTokenCost
 from evenstep.errors import InvariantError, SampleError
 from evenstep.plan.groups.groups import Groups
 from evenstep.plan.lengths import Lengths
+from evenstep.plan.plain_values import plain_value
 
 if TYPE_CHECKING:
     from evenstep.plan.sharding.sharding import Sharding
@@ -184,7 +184,7 @@ class Policy(abc.ABC):
     def options(self) -> Mapping[str, Any]:
         """The policy's fields as text and numbers."""
         return {
-            f.name: _plain(getattr(self, f.name))
+            f.name: plain_value(getattr(self, f.name))
             for f in dataclasses.fields(self)  # type: ignore[arg-type]
         }
 
@@ -199,12 +199,3 @@ class Policy(abc.ABC):
             f"{sample} has {length:,} tokens, over max_tokens={self.max_length:,}; truncate it in "
             "the dataset or raise max_tokens"
         )
-
-
-def _plain(value: object) -> Any:
-    if isinstance(value, np.generic):
-        value = value.item()
-    if value is None or isinstance(value, (int, float, str)):
-        return value
-    # The default repr of functions and objects holds an address, which differs between ranks.
-    return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
@@ -14,6 +13,7 @@ from evenstep.data.pickling import check_travels, packed
 from evenstep.data.source import Source
 from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least, check_given
+from evenstep.plan.plain_values import stable_repr
 from evenstep.plan.sharding import METHODS, Sharding
 from evenstep.plan.sharding.adaptive import check_methods
 from evenstep.service.collators import Collate, check_collate, collator_of, masks_first_label, pads
@@ -349,8 +349,8 @@ def _files(source: Source) -> None:
 
 
 def _named(value: Any) -> Any:
-    """A function or object by its name; the default repr holds an address."""
+    """A function or object by its name."""
     if value is None or isinstance(value, (str, int, float, bool)):
         return value
     name = getattr(value, "__qualname__", None)
-    return name if name else re.sub(r" at 0x[0-9a-fA-F]+", "", repr(value))
+    return name if name else stable_repr(value)
