@@ -214,10 +214,49 @@ def test_wrong_usage_exits_with_2(capsys: Capture, arguments: tuple[str, ...]) -
     assert "Usage: evenstep" in err
 
 
-def test_help_has_an_example(capsys: Capture) -> None:
+@pytest.mark.parametrize(
+    ("policy", "option"),
+    [
+        ("even", "--batch-size=8"),
+        ("even", "--queues=2"),
+        ("even-packed", "--target-tokens=9"),
+        ("fixed-batch", "--max-tokens=100"),
+        ("max-tokens", "--exhausted=pad"),
+        ("workload-packing", "--cost=tokens"),
+        ("workload-packing", "--world-size=1"),
+    ],
+)
+def test_a_policy_has_no_option_that_would_make_no_difference(
+    capsys: Capture, policy: str, option: str
+) -> None:
+    code, out, err = run(capsys, "simulate", policy, "--lengths=llava", option)
+    assert (code, out) == (2, "")
+    assert f"No such option: {option.partition('=')[0]}" in err
+
+
+def test_steady_and_queues_exclude_each_other(capsys: Capture) -> None:
+    arguments = ("simulate", "workload-packing", "--lengths=llava", "--steady", "--queues=2")
+    code, out, err = run(capsys, *arguments)
+    assert (code, out) == (2, "")
+    assert "--steady and --queues 2 exclude each other" in err
+
+
+SIMULATED = (*POLICIES, "workload-packing", "context-parallel")
+
+
+@pytest.mark.parametrize("policy", SIMULATED)
+def test_help_of_every_policy_has_an_example(capsys: Capture, policy: str) -> None:
+    code, out, _ = run(capsys, "simulate", policy, "--help")
+    assert code == 0
+    assert f"\n    evenstep simulate {policy} --lengths" in out
+
+
+def test_help_names_every_policy_and_has_an_example(capsys: Capture) -> None:
     code, out, _ = run(capsys, "simulate", "--help")
     assert code == 0
     assert "evenstep simulate even --lengths ultrachat --world-size 8 --json" in out
+    assert all(f"\n  {policy} " in out for policy in SIMULATED)
+    assert "..." not in out, "every summary fits on its line"
 
 
 @pytest.mark.parametrize("module", COMMANDS)

@@ -1,52 +1,118 @@
-"""What ``evenstep simulate workload-packing`` runs: a stream of documents, packed step by step."""
+"""``evenstep simulate workload-packing``: a stream of documents, packed step by step."""
 
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
-from evenstep.arrays import Int64Array
+import typer
+
+from evenstep.cli.options import Json, LengthsName
+from evenstep.cli.output import print_json, print_table
+from evenstep.errors import ConfigurationError
+from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.packing import (
     DocumentCost,
     SteadyOptions,
     WorkloadPacking,
     auto_thresholds,
-    plan_iteration,
+    plan_step,
 )
 from evenstep.plan.pipeline import PipelineSchedule
+from evenstep.tools.simulate import DISTRIBUTIONS, load_lengths
 from evenstep.tools.simulate.packing_result import makespan_ratio, measure
 from evenstep.tools.simulate.packing_run import ArrivingDocuments, run_planner
 
-__all__ = ["PACKING_DOCUMENTS", "packing_rows", "simulate_packing"]
+__all__ = ["command"]
 
-
-PACKING_DOCUMENTS = 60_000
+_DOCUMENTS = 60_000
 """Drawn from a distribution by default: some 500 steps of 128K tokens and four micro-batches."""
+_QUEUES = 2
 
 
-def simulate_packing(
-    lengths: Int64Array,
+def command(
     *,
-    context: int,
-    micro_batches: int,
-    queues: int,
-    max_tokens: int | None,
-    max_delay: int | None,
-    steady: bool,
-    whole: bool,
-    linear: int,
-    stages: int,
-    end: str,
-) -> dict[str, Any]:
-    """The figures by name, and the settings that they are of."""
-    workload = DocumentCost(linear=linear)
+    lengths: LengthsName,
+    context: Annotated[
+        int, typer.Option(help="Context window: the tokens of a micro-batch, on average.")
+    ] = 131_072,
+    micro_batches: Annotated[int, typer.Option(help="Micro-batches of a step.")] = 4,
+    max_tokens: Annotated[
+        int | None,
+        typer.Option(
+            help="Tokens that no micro-batch exceeds.", show_default="1.25 x the context window"
+        ),
+    ] = None,
+    queues: Annotated[
+        int | None,
+        typer.Option(
+            help="Queues in which outlier documents wait for others of similar length.",
+            show_default=f"{_QUEUES}, or 0 with --steady",
+        ),
+    ] = None,
+    steady: Annotated[
+        bool, typer.Option("--steady", help="Use no queues, and keep the tokens of a step steady.")
+    ] = False,
+    max_delay: Annotated[
+        int | None,
+        typer.Option(
+            help="Steps after which a document is trained on in any case.",
+            show_default="64 with queues, 16 without",
+        ),
+    ] = None,
+    whole: Annotated[
+        bool,
+        typer.Option("--whole", help="Keep documents whole that original packing would cut."),
+    ] = False,
+    linear: Annotated[
+        int,
+        typer.Option(
+            help="Cost of a token apart from attention: a document of d tokens costs d x d + "
+            "linear x d."
+        ),
+    ] = 24_576,
+    stages: Annotated[int, typer.Option(help="Stages of the pipeline.")] = 4,
+    end: Annotated[
+        str,
+        typer.Option(help="At the end of the data, drain the documents that wait, or carry them."),
+    ] = "drain",
+    samples: Annotated[
+        int | None,
+        typer.Option(
+            help="Documents, at most.",
+            show_default=f"the whole file; {_DOCUMENTS:,} from a distribution",
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the lengths drawn.")] = 0,
+    json: Json = False,
+) -> None:
+    """Documents packed into micro-batches of equal cost.
+
+    Packs a stream of pretraining documents on one rank, as WLB-LLM does. Fractions in the JSON
+    object are fractions, not percent.
+
+    \b
+    Examples:
+      evenstep simulate workload-packing --lengths pretrain-128k --micro-batches 4 --queues 2
+      evenstep simulate workload-packing --lengths lengths.npy --micro-batches 16 --steady --json
+    """
+    check_at_least(1, samples=samples)
+    check_at_least(0, seed=seed, queues=queues)
+    if steady and queues:
+        raise ConfigurationError(f"--steady and --queues {queues} exclude each other; give one")
+    if samples is None and lengths in DISTRIBUTIONS:
+        samples = _DOCUMENTS
+    cost = DocumentCost(linear=linear)
     arrivals = ArrivingDocuments.of(
-        lengths, context=context, micro_batches=micro_batches, whole=whole
+        load_lengths(lengths, samples=samples, seed=seed),
+        context=context,
+        micro_batches=micro_batches,
+        whole=whole,
     )
     thresholds: tuple[int, ...] = ()
-    if queues and not steady:
+    if queues != 0 and not steady:
         thresholds = auto_thresholds(
-            arrivals.pieces.lengths, context=context, queues=queues, workload=workload
+            arrivals.pieces.lengths, context=context, queues=queues or _QUEUES, cost=cost
         )
     options = WorkloadPacking(
         context,
@@ -54,16 +120,16 @@ def simulate_packing(
         max_tokens=max_tokens,
         thresholds=thresholds,
         max_delay=max_delay,
-        cost=workload,
+        cost=cost,
     ).planning
-    trained, _ = run_planner(partial(plan_iteration, options), arrivals, end=end)
-    result = measure(arrivals, trained, workload)
+    trained, _ = run_planner(partial(plan_step, options), arrivals, end=end)
+    result = measure(arrivals, trained, cost)
     schedule = PipelineSchedule(stages=stages)
-    return {
+    figures = {
         "policy": "workload-packing",
         **result.as_dict(),
-        "makespan_ratio": makespan_ratio(result.works, schedule),
-        "makespan_ratio_unordered": makespan_ratio(result.works, schedule, ordered=False),
+        "makespan_ratio": makespan_ratio(result.costs, schedule),
+        "makespan_ratio_unordered": makespan_ratio(result.costs, schedule, ordered=False),
         "context": context,
         "micro_batches": micro_batches,
         "thresholds": list(options.thresholds),
@@ -74,24 +140,27 @@ def simulate_packing(
         "stages": stages,
         "end": end,
     }
+    if json:
+        print_json({**figures, "lengths": lengths, "seed": seed})
+    else:
+        print_table(f"workload-packing over {lengths}", _rows(figures))
 
 
-def packing_rows(figures: dict[str, Any]) -> dict[str, str]:
-    """The figures as text, for a table."""
+def _rows(figures: dict[str, Any]) -> dict[str, str]:
     return {
-        "iterations": f"{figures['iterations']:,}",
+        "steps": f"{figures['iterations']:,}",
         "imbalance, mean of largest x micro-batches / total": f"{figures['imbalance']:.4f}",
         "imbalance, weighted by time": f"{figures['imbalance_time_weighted']:.4f}",
         f"1F1B makespan over balanced, {figures['stages']} stages": (
             f"{figures['makespan_ratio']:.4f}"
         ),
-        "the same, micro-batches as they come": f"{figures['makespan_ratio_unordered']:.4f}",
-        "delay of a token, mean": f"{figures['token_delay_mean']:.2f} iterations",
-        "delay of a token, longest": f"{figures['token_delay_max']:,} iterations",
-        "tokens per iteration": f"{figures['tokens_per_step']:,.0f}",
-        "their variation": f"{figures['tokens_per_step_cv']:.2%}",
+        "the same, micro-batches in arrival order": f"{figures['makespan_ratio_unordered']:.4f}",
+        "delay of a token, mean": f"{figures['token_delay_mean']:.2f} steps",
+        "delay of a token, longest": f"{figures['token_delay_max']:,} steps",
+        "tokens per step": f"{figures['tokens_per_step']:,.0f}",
+        "variation of tokens per step": f"{figures['tokens_per_step_cv']:.2%}",
         "longest micro-batch": f"{figures['max_tokens']:,} tokens",
-        "planning per iteration": f"{figures['plan_ms']:.2f} ms",
+        "planning per step": f"{figures['plan_ms']:.2f} ms",
         "documents in": f"{figures['documents_in']:,}",
         "documents out": f"{figures['documents_out']:,}",
         "documents waiting": f"{figures['documents_waiting']:,}",
