@@ -16,8 +16,8 @@ JOBS ?= 2
 
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt
-# A leading underscore marks a module that benchmarks share.
-BENCHMARKS := $(filter-out benchmarks/_%.py,$(sort $(wildcard benchmarks/*.py)))
+# A file that calls `main` when it is run is a benchmark; the others are shared by benchmarks.
+BENCHMARKS := $(sort $(shell grep -rl --include='*.py' '^if __name__ == "__main__"' benchmarks))
 
 .PHONY: help demo test soak lint docs bench clean
 .NOTPARALLEL:
@@ -47,8 +47,8 @@ docs: $(VENV)/.installed-docs
 	@echo "docs: open site/index.html"
 
 bench: $(VENV)/.installed-bench
-	@set -e; for script in $(BENCHMARKS); do \
-		echo "== $$script"; $(BIN)/python $$script; \
+	@set -e; for module in $(subst /,.,$(BENCHMARKS:.py=)); do \
+		echo "== $$module"; $(BIN)/python -m $$module; \
 	done
 
 clean:

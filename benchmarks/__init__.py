@@ -1,0 +1,12 @@
+"""Benchmarks: each prints figures of evenstep beside what a user would pick instead.
+
+    planning/   what policies and packers plan, how even, and how fast: no torch, no processes
+    loader/     the data loader and training with it, in processes of this machine
+    service/    the cluster service: imbalance, memory, planning and throughput
+    papers/     tables and figures of the ODB and WLB-LLM papers, printed beside evenstep's
+    lib/        what they share: real text, rank processes, a training epoch, reports
+
+A file that ends in a call of ``main`` is a benchmark; the others help those beside them. Run one
+from the root of the repository, as ``python -m benchmarks.planning.partition``; ``--help`` names
+its options, and ``make bench`` runs all.
+"""

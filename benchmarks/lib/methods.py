@@ -1,0 +1,207 @@
+"""Five ways to batches, each driven as its own users drive it, behind one face.
+
+A step is a list of micro-batches of one rank and the weight of each one's mean loss. Fixed sizes
+have to leave room for the longest samples, so they take several micro-batches to a step; the other
+methods fill the memory with one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.utils.data import DataLoader, DistributedSampler
+
+import evenstep
+from benchmarks.lib.corpus import Documents
+from evenstep_demos.text.workload import END
+
+Batch = Mapping[str, torch.Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """What all methods are given."""
+
+    max_tokens: int
+    """Padded tokens that fit into memory."""
+    rows: int
+    """Samples of a micro-batch of fixed size: as many of the longest as fit."""
+    steps: int
+    """Of a method with fixed sizes: as many as `Even` makes."""
+    buffer_size: int
+    workers: int
+    cost: evenstep.FittedCost
+    pin_memory: bool = False
+
+    def samples(self, dataset: Documents) -> int:
+        """Samples of a step on a rank, about, where their number is fixed."""
+        return max(1, round(len(dataset) / self.steps / dist.get_world_size()))
+
+
+@dataclass(kw_only=True)
+class Step:
+    batches: list[Batch]
+    weights: list[float] | None
+    """None: each predicted token of all ranks counts the same, and the ranks have to ask."""
+    samples: int
+    """Of all ranks."""
+
+
+class Method:
+    """One epoch on this rank. Time spent in `__next__` is waiting for data."""
+
+    def __init__(self, dataset: Documents, setting: Setting, seed: int) -> None:
+        self.dataset, self.setting, self.seed = dataset, setting, seed
+        self.ranks, self.rank = dist.get_world_size(), dist.get_rank()
+        self.common: dict[str, Any] = {
+            "collate_fn": evenstep.PadCollator(pad_token_id=END),
+            "num_workers": setting.workers,
+            "pin_memory": setting.pin_memory,
+            "multiprocessing_context": "fork",
+        }
+
+    def __iter__(self) -> Iterator[Step]:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Ends what the epoch has started."""
+
+    def _steps(self, loader: DataLoader[Any], *, mean: bool) -> Iterator[Step]:
+        """As many micro-batches to a step as it takes to make `Setting.steps`, one more or less."""
+        steps = min(self.setting.steps, len(loader))
+        number, batches = 0, []
+        for taken, batch in enumerate(loader, 1):
+            batches.append(batch)
+            if taken == (number + 1) * len(loader) // steps:
+                weights = [1 / len(batches)] * len(batches) if mean else None
+                samples = self.ranks * sum(len(b["input_ids"]) for b in batches)
+                yield Step(batches=batches, weights=weights, samples=samples)
+                number, batches = number + 1, []
+
+
+class Fixed(Method):
+    """torch's DataLoader and DistributedSampler; every rank's mean loss counts the same."""
+
+    whole = False
+    """Whether a step is one micro-batch, whatever memory that takes."""
+
+    def __iter__(self) -> Iterator[Step]:
+        sampler: Any = DistributedSampler(self.dataset, seed=self.seed)
+        rows = self.setting.samples(self.dataset) if self.whole else self.setting.rows
+        loader = DataLoader(self.dataset, batch_size=rows, sampler=sampler, **self.common)
+        return self._steps(loader, mean=True)
+
+
+class FixedWhole(Fixed):
+    whole = True
+
+
+class GroupByLength(Method):
+    """Hugging Face's `LengthGroupedSampler` as its Trainer has it: the order is that of groups for
+    a whole step, cut into micro-batches, which are dealt out to the ranks in turn; and the loss is
+    the mean over the step's tokens."""
+
+    whole = False
+
+    def __iter__(self) -> Iterator[Step]:
+        from transformers.trainer_pt_utils import LengthGroupedSampler
+
+        samples = self.setting.samples(self.dataset)
+        order = list(
+            LengthGroupedSampler(
+                samples,
+                dataset=self.dataset,  # which it reads through, for the lengths
+                generator=torch.Generator().manual_seed(self.seed),
+            )
+        )
+        rows = samples if self.whole else self.setting.rows
+        batches = [order[i : i + rows] for i in range(0, len(order), rows)]
+        rest: list[int] = []  # a multiple of the ranks, as all samples are
+        while len(batches) % self.ranks:
+            rest += batches.pop()
+        batches += [rest[rank :: self.ranks] for rank in range(self.ranks) if rest]
+        mine = batches[self.rank :: self.ranks]
+        loader = DataLoader(self.dataset, batch_sampler=mine, **self.common)
+        return self._steps(loader, mean=False)
+
+
+class GroupByLengthWhole(GroupByLength):
+    whole = True
+
+
+class ODB(Method):
+    """The released package, with the arguments that its README shows."""
+
+    warm_up = True
+    """Its default: the first 20 rounds of an epoch plan with less than the buffer."""
+
+    def __iter__(self) -> Iterator[Step]:
+        import odb
+
+        sampler: Any = DistributedSampler(self.dataset, seed=self.seed)
+        loader = odb.ODBDataLoader(
+            self.dataset,
+            token_budget=self.setting.max_tokens,
+            batch_size=1,
+            sampler=sampler,
+            # It buffers what it prefetches: 4 workers x 64 in the README.
+            prefetch_factor=self.setting.buffer_size // self.setting.workers,
+            loss_scaling="exact",
+            join=True,  # shards are equal, so no rank runs out before the others
+            no_warmup=not self.warm_up,
+            **self.common,
+        )
+        for batch in loader:
+            info = odb.pop_step_info(batch, loss_scaling="exact")
+            yield Step(
+                batches=[batch],
+                weights=[float(info.loss_scale)],
+                samples=info.all_samples_this_step,
+            )
+
+
+class ODBFull(ODB):
+    warm_up = False
+
+
+class Even(Method):
+    """evenstep's loader under its default policy."""
+
+    def policy(self) -> evenstep.Policy:
+        return evenstep.Even(max_tokens=self.setting.max_tokens, cost=self.setting.cost)
+
+    def __iter__(self) -> Iterator[Step]:
+        self._loader = evenstep.DataLoader(
+            self.dataset,
+            policy=self.policy(),
+            shuffle=True,
+            seed=self.seed,
+            buffer_size=self.setting.buffer_size,
+            **self.common,
+        )
+        for batch, info in self._loader.steps():
+            yield Step(batches=[batch], weights=[info.loss_scale], samples=info.global_samples)
+
+    def close(self) -> None:
+        self._loader.close()
+
+
+class TokenBudget(Even):
+    def policy(self) -> evenstep.Policy:
+        return evenstep.TokenBudget(max_tokens=self.setting.max_tokens)
+
+
+METHODS: dict[str, type[Method]] = {
+    "fixed": Fixed,
+    "fixed-whole": FixedWhole,
+    "group-by-length": GroupByLength,
+    "group-by-length-whole": GroupByLengthWhole,
+    "odb": ODB,
+    "odb-full": ODBFull,
+    "token-budget": TokenBudget,
+    "even": Even,
+}

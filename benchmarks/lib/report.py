@@ -1,0 +1,98 @@
+"""What the benchmarks share: spreads, the machine they ran on, and how results are printed."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+
+PEER = "online-dynamic-batching"
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Median of repeated measurements, and the 10th and 90th percentile."""
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        low, median, high = np.percentile(np.asarray(values, np.float64), [10, 50, 90])
+        return cls(float(median), float(low), float(high))
+
+    def text(self, digits: int) -> str:
+        return f"{self.median:,.{digits}f} ({self.low:,.{digits}f}-{self.high:,.{digits}f})"
+
+    def as_dict(self) -> dict[str, float]:
+        return {"median": self.median, "p10": self.low, "p90": self.high}
+
+
+def parser(description: str, example: str, *, repeats: int) -> argparse.ArgumentParser:
+    """Arguments that every benchmark has."""
+    result = argparse.ArgumentParser(
+        description=description,
+        epilog=f"example: {example}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    result.add_argument("--repeats", type=int, default=repeats, help="measurements of each case")
+    result.add_argument("--json", action="store_true", help="print one JSON object on stdout")
+    result.add_argument("--seed", type=int, default=0, help="decides the lengths")
+    return result
+
+
+def require_peer() -> None:
+    """Stops with a remedy where the package to compare with is not installed."""
+    try:
+        import odb  # noqa: F401
+    except ImportError:
+        sys.exit(f"this benchmark compares with {PEER}: pip install 'evenstep[bench]'")
+
+
+def machine() -> dict[str, Any]:
+    return {
+        "system": platform.platform(terse=True),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0,
+        "load_1min": round(os.getloadavg()[0], 2),
+        "python": platform.python_version(),
+        **{name: version(name) for name in ("evenstep", "torch", "numpy", PEER) if _known(name)},
+    }
+
+
+def _known(name: str) -> bool:
+    try:
+        version(name)
+    except ImportError:
+        return False
+    return True
+
+
+def progress(text: str) -> None:
+    """A line on stderr that the next one overwrites; nothing where stderr is no terminal."""
+    if sys.stderr.isatty():
+        print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
+
+
+def print_json(result: Mapping[str, Any]) -> None:
+    print(json.dumps({**result, "machine": machine()}, indent=2))
+
+
+def markdown(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """A table of Markdown, its first column to the left and the others to the right."""
+    table = [list(header), *map(list, lines)]
+    widths = [max(map(len, column)) for column in zip(*table)]
+    rule = [("-" * w) if i == 0 else "-" * (w - 1) + ":" for i, w in enumerate(widths)]
+    aligned = [
+        [c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(line, widths))]
+        for line in [table[0], rule, *table[1:]]
+    ]
+    return "\n".join(f"| {' | '.join(line)} |" for line in aligned)

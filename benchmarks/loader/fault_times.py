@@ -1,0 +1,398 @@
+"""How long after a fault every surviving rank has an error, and what the job leaves behind.
+
+Two ranks train under Gloo, each with a batcher process and two workers; a step takes 10 ms. Once
+both train, something goes wrong on rank 1. The clock runs from that moment (a signal is sent, a
+worker begins to hang, a dataset raises) to the moment when the training loop of a surviving rank
+has the exception. After the job has ended this looks for what it left: processes, files in /dev/shm
+and in its temporary folder, sockets that listen.
+
+    own     the error on rank 1, where it lives
+    other   the error on rank 0
+    gone    from the fault to the moment when nothing of the job is left, at most
+
+Every run is a job of its own. The exit status is 1 if a rank hangs or anything is left behind.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import resource
+import signal
+import statistics
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.utils.data import Dataset
+
+import evenstep
+import evenstep.loader  # now, and not in every rank that is forked
+from benchmarks.lib.report import print_json, progress
+from evenstep.tools.report import text_table
+
+PROCESSES = multiprocessing.get_context("fork")
+TIMEOUT = 1.0  # seconds that the loader gives a worker, in the case in which one hangs
+STEP = 0.01  # seconds
+GRACE = 10.0  # seconds within which everything must be gone
+HANGS = 30.0  # seconds after which a rank without an error is said to hang
+LEAVES = "rank leaves the epoch"
+ALL_WAIT = "rank killed, all wait"  # for samples that do not come
+WORDS = 90  # of an error in the table, in characters
+LARGE = 1_000_000  # elements of a sample, or of a batch, when memory is to run out
+
+
+NOBODY: dict[str, Any] = {"errors": []}
+
+
+class Fault:
+    """What goes wrong inside of rank 1, at a word from outside. Shared by all its processes."""
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+        self._begin = PROCESSES.Value("b", 0)
+        self._at = PROCESSES.Value("d", 0.0)
+
+    def begin(self) -> None:
+        self._begin.value = 1
+
+    def at(self) -> float:
+        """When it happened, on the clock that all processes share."""
+        return float(self._at.value)
+
+    def happens(self, where: str) -> bool:
+        if where != self.where or not self._begin.value:
+            return False
+        with self._at.get_lock():
+            self._at.value = self._at.value or time.monotonic()
+        return True
+
+
+class Samples(Dataset[dict[str, torch.Tensor]]):
+    def __init__(self, fault: Fault | None) -> None:
+        self._fault = fault
+
+    def __len__(self) -> int:
+        return 1_000_000
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        tokens = torch.ones(20 + index % 100, dtype=torch.int64)
+        if self._fault is not None:
+            if self._fault.happens("sample raises"):
+                raise ValueError("no such picture")
+            if self._fault.happens("worker hangs") or self._fault.happens(ALL_WAIT):
+                time.sleep(3600)
+            if self._fault.happens("worker out of memory"):
+                limit_memory()
+                return {"input_ids": tokens, "labels": tokens, "pixels": torch.zeros(LARGE)}
+        return {"input_ids": tokens, "labels": tokens}
+
+
+class Collate:
+    def __init__(self, fault: Fault | None) -> None:
+        self._fault = fault
+
+    def __call__(self, samples: list[dict[str, torch.Tensor]]) -> Any:
+        batch = evenstep.PadCollator()(samples)
+        if self._fault is not None:
+            if self._fault.happens("collate raises"):
+                raise ValueError("ragged")
+            if self._fault.happens("batcher out of memory"):
+                limit_memory()
+                batch["pixels"] = torch.zeros(LARGE)
+        return batch
+
+
+def limit_memory() -> None:
+    """No more shared memory for this process: a limit on files is one on anonymous memory too."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+
+
+@dataclass(frozen=True)
+class Case:
+    """A fault, and what it takes to bring it about."""
+
+    name: str
+    signal: signal.Signals | None = None
+    target: str = ""
+    """Who gets the signal: "worker", "batcher" or "rank"."""
+    options: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def fails_itself(self) -> bool:
+        """Whether rank 1 lives to see an error."""
+        dies = self.target == "rank" and self.signal is not signal.SIGINT
+        return not dies and self.name != LEAVES
+
+
+CASES = [
+    Case("worker killed", signal.SIGKILL, "worker"),
+    Case("batcher killed", signal.SIGKILL, "batcher"),
+    Case("rank killed", signal.SIGKILL, "rank"),
+    Case("rank killed, no workers", signal.SIGKILL, "rank", {"num_workers": 0}),
+    Case(ALL_WAIT, signal.SIGKILL, "rank"),
+    Case("rank terminated", signal.SIGTERM, "rank"),
+    Case("rank interrupted", signal.SIGINT, "rank"),
+    Case("worker hangs", options={"timeout": TIMEOUT}),
+    Case("worker stopped", signal.SIGSTOP, "worker", {"timeout": TIMEOUT}),
+    Case("worker out of memory"),
+    Case("batcher out of memory"),
+    Case("sample raises"),
+    Case("collate raises"),
+    Case("training loop raises"),
+    Case(LEAVES),
+]
+
+
+def train(rank: int, case: Case, fault: Fault, folder: Path, results: Connection) -> None:
+    """The life of a rank. Sends what it has started, then its error."""
+    os.setsid()  # so that all it starts can be found
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    log = os.open(folder / f"{rank}.log", os.O_WRONLY | os.O_CREAT)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    tempfile.tempdir = os.environ["TMPDIR"] = str(folder / "tmp")
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=2
+    )
+    mine = fault if rank == 1 or case.name == ALL_WAIT else None
+    loader = evenstep.DataLoader(
+        Samples(mine),
+        policy=evenstep.TokenBudget(max_tokens=1024),
+        collate_fn=Collate(mine),
+        buffer_size=64,
+        **{"num_workers": 2, **case.options},
+    )
+    try:
+        for number, _ in enumerate(loader):
+            if number == 3:
+                results.send((children(os.getpid()), listening() & sockets(os.getpid())))
+            if mine and mine.happens("training loop raises"):
+                raise ZeroDivisionError("no gradient")
+            if mine and mine.happens(LEAVES):
+                break
+            time.sleep(STEP)
+    except BaseException as error:
+        results.send((time.monotonic(), type(error).__name__, str(error)))
+        sys.exit(1)
+
+
+def run(case: Case) -> dict[str, Any]:
+    """One job, from its start to the look at what it left."""
+    fault = Fault(case.name)
+    shared = shared_files()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "tmp").mkdir()
+        ends = [PROCESSES.Pipe(duplex=False) for _ in range(2)]
+        ranks = [
+            PROCESSES.Process(target=train, args=(rank, case, fault, folder, ends[rank][1]))
+            for rank in range(2)
+        ]
+        for rank in ranks:
+            rank.start()
+        for _, theirs in ends:
+            theirs.close()
+        pids = {int(rank.pid or 0) for rank in ranks}
+        try:
+            started = [receive(results) for results, _ in ends]
+            if None in started:
+                sys.exit(f"{case.name}: the job did not start\n{logs(folder)}")
+            begun = strike(case, fault, ranks[1].pid or 0, started[1][0])
+            errors = {"other": receive(ends[0][0])}
+            if case.fails_itself:
+                errors["own"] = receive(ends[1][0])
+            deadline = time.monotonic() + GRACE
+            open_sockets = started[0][1] | started[1][1]
+
+            def look() -> list[str]:
+                files = [str(path) for path in (folder / "tmp").glob("pymp-*")]
+                held = listening() & open_sockets
+                return [*survivors(pids), *files, *held, *(shared_files() - shared)]
+
+            while (left := look()) and time.monotonic() < deadline:
+                time.sleep(0.02)
+            gone = time.monotonic()
+        finally:
+            for pid in survivors(pids):
+                os.kill(pid, signal.SIGKILL)
+            for rank in ranks:
+                rank.join()
+    at = begun or fault.at()
+    return {
+        "gone_s": gone - at,
+        "left": [str(thing) for thing in left],
+        **{
+            whose: {"seconds": error[0] - at, "error": error[1], "message": error[2]}
+            if error is not None
+            else {"seconds": HANGS, "error": "none", "message": "it hangs"}
+            for whose, error in errors.items()
+        },
+    }
+
+
+def strike(case: Case, fault: Fault, rank: int, batchers: list[int]) -> float:
+    """Brings the fault about. When that was, or 0.0 if the fault itself will tell."""
+    if case.signal is None:
+        fault.begin()
+        return 0.0
+    if case.name == ALL_WAIT:
+        fault.begin()
+        time.sleep(1.5)  # until no rank has a step left
+    target = {
+        "rank": lambda: rank,
+        "batcher": lambda: batchers[0],
+        "worker": lambda: children(batchers[0])[0],
+    }[case.target]()
+    begun = time.monotonic()
+    os.kill(target, case.signal)
+    return begun
+
+
+def receive(results: Connection) -> Any:
+    """What a rank says, or None if it hangs or is gone."""
+    try:
+        return results.recv() if results.poll(HANGS) else None
+    except EOFError:
+        return None
+
+
+def logs(folder: Path) -> str:
+    return "\n".join(path.read_text() for path in sorted(folder.glob("*.log")))
+
+
+# What the system knows of processes, memory and ports
+
+
+def processes() -> dict[int, tuple[int, int]]:
+    """Living processes: their parent and their session."""
+    found = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, parent, _, session = path.read_text().rpartition(")")[2].split()[:4]
+        except OSError:
+            continue
+        if state not in "ZX":
+            found[int(path.parent.name)] = (int(parent), int(session))
+    return found
+
+
+def children(parent: int) -> list[int]:
+    return sorted(pid for pid, (above, _) in processes().items() if above == parent)
+
+
+def survivors(sessions: set[int]) -> list[int]:
+    return [pid for pid, (_, session) in processes().items() if session in sessions]
+
+
+def sockets(pid: int) -> set[str]:
+    found = set()
+    for file in os.listdir(f"/proc/{pid}/fd"):
+        try:
+            found.add(os.readlink(f"/proc/{pid}/fd/{file}"))
+        except OSError:
+            continue
+    return {name for name in found if name.startswith("socket:")}
+
+
+def listening() -> set[str]:
+    found = set()
+    for table in (Path("/proc/net/tcp"), Path("/proc/net/tcp6")):
+        for line in table.read_text().splitlines()[1:] if table.exists() else ():
+            columns = line.split()
+            if columns[3] == "0A":
+                found.add(f"socket:[{columns[9]}]")
+    return found
+
+
+def shared_files() -> set[str]:
+    """Files in /dev/shm that no living process has mapped: those belong to some other job."""
+    names = {f"/dev/shm/{name}" for name in os.listdir("/dev/shm")}
+    for maps in Path("/proc").glob("[0-9]*/maps") if names else ():
+        try:
+            names -= {line.split()[-1] for line in maps.read_text().splitlines() if line}
+        except OSError:
+            continue
+    return names
+
+
+# Reporting
+
+
+def summary(case: Case, runs: list[dict[str, Any]]) -> dict[str, Any]:
+    result: dict[str, Any] = {
+        "fault": case.name,
+        "signal": case.signal.name if case.signal else None,
+        "gone_max_s": max(run["gone_s"] for run in runs),
+        "left": [thing for run in runs for thing in run["left"]],
+    }
+    for whose in ("own", "other"):
+        taken = [run[whose] for run in runs if whose in run]
+        if taken:
+            seconds = [one["seconds"] for one in taken]
+            result[whose] = {
+                "median_s": statistics.median(seconds),
+                "max_s": max(seconds),
+                "errors": sorted({one["error"] for one in taken}),
+                "message": taken[0]["message"],
+            }
+    return result
+
+
+def rows(result: dict[str, Any]) -> list[list[str]]:
+    made: list[list[str]] = []
+    gone = f"{len(result['left'])} left" if result["left"] else f"{result['gone_max_s']:.2f}"
+    for whose in ("own", "other"):
+        if whose not in result:
+            continue
+        one = result[whose]
+        error = f"{' or '.join(one['errors'])}: {' '.join(one['message'].split())}"
+        times = [f"{one['median_s']:.2f}", f"{one['max_s']:.2f}"]
+        once = (result["fault"], gone) if not made else ("", "")
+        # Columns are flush right, which text is hard to read in.
+        made.append([once[0], whose, *times, once[1], error[:WORDS].ljust(WORDS)])
+    return made
+
+
+def main() -> None:
+    names = [case.name for case in CASES]
+    arguments = argparse.ArgumentParser(
+        description=__doc__,
+        epilog="example: python -m benchmarks.loader.fault_times --runs 20 --faults 'rank killed'",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    arguments.add_argument("--runs", type=int, default=5, help="jobs for each fault")
+    arguments.add_argument("--faults", nargs="+", choices=names, default=names, metavar="FAULT")
+    arguments.add_argument("--json", action="store_true", help="print one JSON object on stdout")
+    options = arguments.parse_args()
+    results = []
+    for case in (case for case in CASES if case.name in options.faults):
+        runs = []
+        for number in range(options.runs):
+            progress(f"{case.name}, {number + 1}/{options.runs}")
+            runs.append(run(case))
+        results.append(summary(case, runs))
+    progress("")
+    if options.json:
+        print_json({"runs": options.runs, "timeout_s": TIMEOUT, "faults": results})
+    else:
+        header = ["fault on rank 1", "rank", "median s", "max s", "gone s", "error".ljust(WORDS)]
+        title = f"Seconds from the fault to the error on a surviving rank; {options.runs} jobs each"
+        print(text_table(header, [row for r in results for row in rows(r)], title=title))
+    ranks = ("own", "other")
+    hung = [r["fault"] for r in results if any("none" in r.get(w, NOBODY)["errors"] for w in ranks)]
+    left = [r["fault"] for r in results if r["left"]]
+    if hung or left:
+        sys.exit(f"hung: {hung}; left something behind: {left}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,248 @@
+"""Samples per second through the whole data path, beside torch's DataLoader and the released ODB.
+
+One process, no torch.distributed, two workers. Two kinds of sample, both with lengths of the
+`ultrachat` distribution:
+
+    text    int64 tensors `input_ids` and `labels`
+    image   the same, and one float32 tensor of 1.2 MB
+
+Samples cost little to make, so what is measured is what a loader adds: moving, measuring, planning,
+padding. All loaders read the same dataset, pad with the same `PadCollator`, and their batches are
+counted and dropped.
+
+    torch          fixed batches, as large as evenstep's are on average, in the dataset's order
+    torch, given   the very batches that evenstep forms, from a batch sampler that knows them
+    evenstep       TokenBudget
+    ODB            the same token budget and the same buffer
+
+Fixed batches pad more, so they are more bytes to move; `torch, given` has neither that handicap nor
+the work of finding out. Where collation runs is each loader's own way: in torch's workers, in
+evenstep's batcher process, in ODB's collate process.
+
+The clock runs from the moment a worker is asked for its first sample to the arrival of the last
+batch, so every sample's whole way is inside it for every loader, and the start of processes is not:
+that has its own column, as has the wait from `iter()` to the first batch. Each measurement is an
+epoch in a fresh process, of half as many samples for ODB, which takes longest; loaders alternate.
+CPU time is that of all processes of the loader and is what to compare on a busy machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import statistics
+import sys
+import time
+import warnings
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+import evenstep
+from benchmarks.lib.report import PEER, Spread, parser, print_json, progress, require_peer
+from evenstep.tools.report import text_table
+from evenstep.tools.simulate import sample_lengths
+
+PROCESSES = multiprocessing.get_context("forkserver")
+MAX_TOKENS = 12_288
+LOADERS = {"torch": "torch", "given": "torch, given", "evenstep": "evenstep", "odb": "ODB"}
+IMAGE = (3, 320, 320)  # float32: 1.2 MB
+DEFAULT_SAMPLES = {"text": 6_000, "image": 2_000}
+TARGETS = {"text": 0.8, "image": 0.9}  # of torch's samples per second
+
+
+class Samples(Dataset[dict[str, torch.Tensor]]):
+    """Ready-made token and pixel values, copied into fresh tensors as preprocessing would."""
+
+    def __init__(self, kind: str, count: int, seed: int) -> None:
+        self._lengths = sample_lengths("ultrachat", count, seed).tolist()
+        generator = torch.Generator().manual_seed(seed)
+        self._tokens = torch.randint(32_000, (2 * max(self._lengths),), generator=generator)
+        self._image = torch.rand(IMAGE, generator=generator) if kind == "image" else None
+        # When a worker was first asked for a sample; memory that all processes share.
+        self.begun = torch.zeros(1, dtype=torch.float64).share_memory_()
+
+    def __len__(self) -> int:
+        return len(self._lengths)
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        if not self.begun[0]:
+            self.begun[0] = time.monotonic()
+        begin = index % max(self._lengths)
+        input_ids = self._tokens[begin : begin + self._lengths[index]].clone()
+        sample = {"input_ids": input_ids, "labels": input_ids.clone()}
+        if self._image is not None:
+            sample["pixel_values"] = self._image.clone()
+        return sample
+
+
+def make_loader(name: str, dataset: Samples, options: argparse.Namespace) -> Any:
+    collate = evenstep.PadCollator()
+    workers: Any = {"num_workers": options.workers, "multiprocessing_context": "fork"}
+    if name in ("torch", "given"):
+        groups = options.groups
+        size = round(len(dataset) / len(groups))
+        batches = {"batch_sampler": groups} if name == "given" else {"batch_size": size}
+        return DataLoader(dataset, collate_fn=collate, **batches, **workers)
+    if name == "evenstep":
+        return evenstep.DataLoader(
+            dataset,
+            policy=evenstep.TokenBudget(max_tokens=MAX_TOKENS),
+            collate_fn=collate,
+            buffer_size=options.buffer_size,
+            **workers,
+        )
+    import odb
+
+    return odb.ODBDataLoader(
+        dataset,
+        token_budget=MAX_TOKENS,
+        buffer_size=options.buffer_size,
+        no_warmup=True,  # a full buffer from the first round on
+        loss_scaling="exact",
+        collate_fn=collate,
+        **workers,
+    )
+
+
+def epoch(name: str, options: argparse.Namespace) -> dict[str, float]:
+    """Runs one epoch in this process."""
+    warnings.simplefilter("ignore")  # the package warns of what this benchmark asks of it
+    torch.set_num_threads(1)
+    count = options.samples // 2 if name == "odb" else options.samples
+    dataset = Samples(options.kind, count, options.seed)
+    loader = make_loader(name, dataset, options)
+    samples = tokens = batches = 0
+    first = 0.0
+    cpu = sum(os.times()[:4])
+    begin = time.monotonic()
+    for batch in loader:
+        batches += 1
+        first = first or time.monotonic()
+        samples += len(batch["input_ids"])
+        tokens += batch["input_ids"].numel()
+        del batch
+    end = time.monotonic()
+    if samples != count:
+        sys.exit(f"{LOADERS[name]} delivered {samples} of {count} samples")
+    if name == "evenstep":
+        loader.close()
+    del loader
+    asked = float(dataset.begun[0])
+    return {
+        "samples_per_s": samples / (end - asked),
+        "whole_samples_per_s": samples / (end - begin),
+        "cpu_us_per_sample": 1e6 * (sum(os.times()[:4]) - cpu) / samples,  # children's included
+        "start_s": asked - begin,
+        "first_batch_s": first - begin,
+        "samples_per_batch": samples / batches,
+        "padded_tokens_per_sample": tokens / samples,
+    }
+
+
+def find_groups(options: argparse.Namespace) -> list[list[int]]:
+    """The batches that evenstep forms, as dataset indices. They do not change between runs."""
+    loader = make_loader("evenstep", Samples("text", options.samples, options.seed), options)
+    return [list(step.indices or ()) for _, step in loader.steps()]
+
+
+def run_alone(name: str, options: argparse.Namespace) -> dict[str, float]:
+    """Runs one epoch in a process of its own, which has imported everything when it starts."""
+    results, theirs = PROCESSES.Pipe(duplex=False)
+    process = PROCESSES.Process(target=_child, args=(name, options, theirs))
+    process.start()
+    theirs.close()
+    try:
+        result: dict[str, float] = results.recv()
+    except EOFError:
+        sys.exit(f"{LOADERS[name]} failed on {options.kind} samples")
+    process.join()
+    return result
+
+
+def _child(name: str, options: argparse.Namespace, results: Connection) -> None:
+    results.send(epoch(name, options))
+
+
+def measure(kind: str, options: argparse.Namespace) -> dict[str, Any]:
+    """All loaders on one kind of sample."""
+    options = argparse.Namespace(**vars(options), kind=kind)
+    options.samples = options.samples or DEFAULT_SAMPLES[kind]
+    progress(f"{kind}: batches that evenstep forms")
+    options.groups = find_groups(options)
+    runs: dict[str, list[dict[str, float]]] = {name: [] for name in LOADERS}
+    for repeat in range(options.repeats):
+        for name in LOADERS:
+            progress(f"{kind}: {LOADERS[name]}, {repeat + 1}/{options.repeats}")
+            runs[name].append(run_alone(name, options))
+    progress("")
+    result: dict[str, Any] = {
+        "kind": kind,
+        "samples": options.samples,
+        "loaders": {name: summary(taken) for name, taken in runs.items()},
+    }
+    for key in ("samples_per_s", "whole_samples_per_s"):
+        torch_rate = result["loaders"]["torch"][key]["median"]
+        for own in result["loaders"].values():
+            own[f"{key}_to_torch"] = own[key]["median"] / torch_rate
+    return result
+
+
+def summary(runs: list[dict[str, float]]) -> dict[str, Any]:
+    spread = ("samples_per_s", "whole_samples_per_s", "cpu_us_per_sample")
+    return {
+        **{key: Spread.of([run[key] for run in runs]).as_dict() for key in spread},
+        **{
+            key: statistics.median(run[key] for run in runs)
+            for key in ("start_s", "first_batch_s", "samples_per_batch", "padded_tokens_per_sample")
+        },
+    }
+
+
+def table(result: dict[str, Any]) -> str:
+    rows = [
+        [
+            LOADERS[name],
+            Spread(*own["samples_per_s"].values()).text(0),
+            f"{own['samples_per_s_to_torch']:.2f}",
+            f"{own['whole_samples_per_s']['median']:,.0f}",
+            f"{own['whole_samples_per_s_to_torch']:.2f}",
+            f"{own['cpu_us_per_sample']['median']:,.0f}",
+            f"{own['start_s']:.2f}",
+            f"{own['first_batch_s']:.2f}",
+            f"{own['samples_per_batch']:.1f}",
+            f"{own['padded_tokens_per_sample']:,.0f}",
+        ]
+        for name, own in result["loaders"].items()
+    ]
+    header = ["loader", "samples/s", "to torch", "with start", "to torch", "CPU µs/sample"]
+    header += ["start s", "1st batch s", "samples/batch", "padded tokens/sample"]
+    title = f"{result['kind']}: {result['samples']:,} samples, median (p10-p90)"
+    return text_table(header, rows, title=title)
+
+
+def main() -> None:
+    arguments = parser(
+        __doc__ or "", "python -m benchmarks.loader.throughput --kinds text --repeats 3", repeats=5
+    )
+    arguments.add_argument("--kinds", nargs="+", choices=list(TARGETS), default=list(TARGETS))
+    arguments.add_argument("--workers", type=int, default=2)
+    arguments.add_argument("--buffer-size", type=int, default=256, help="of evenstep and ODB")
+    arguments.add_argument("--samples", type=int, help="in an epoch", default=None)
+    options = arguments.parse_args()
+    require_peer()
+    PROCESSES.set_forkserver_preload(["evenstep.loader", "evenstep.tools.simulate", "odb"])
+    results = [measure(kind, options) for kind in options.kinds]
+    if options.json:
+        setting = {key: getattr(options, key) for key in ("workers", "buffer_size", "repeats")}
+        print_json({"peer": PEER, **setting, "kinds": results})
+        return
+    print(f"{options.workers} workers; buffer of evenstep and ODB: {options.buffer_size} samples\n")
+    print("\n\n".join(table(result) for result in results))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,346 @@
+"""Real training on real text, every method in one run: tokens per second and what they are worth.
+
+A small GPT is trained with DistributedDataParallel on padded batches, for one epoch of the same
+samples, from the same initial weights, with the same optimizer. The methods take turns, and each
+repeat begins with another of them; each measurement is an epoch in fresh processes, and each repeat
+has its own seed.
+
+    fixed                   torch's DataLoader and DistributedSampler
+    group-by-length         Hugging Face's sampler as its Trainer uses it. It needs all lengths
+                            beforehand, and reads through the data to find them
+    odb                     the released online-dynamic-batching, as its README shows
+    odb-full                the same without its warm-up, which in a short epoch is most of it
+    token-budget, even      evenstep
+    fixed-whole, group-by-length-whole
+                            the same samples in one micro-batch, whatever memory that takes
+
+All methods have the same memory: no micro-batch may have more than --max-tokens padded tokens. What
+has a fixed number of samples must leave room for the longest, and accumulates several micro-batches
+to a step, without exchanging gradients in between: as many as it takes to make as many steps as
+Even does, so now and then one more. With about equally many optimizer steps of the same learning
+rate, losses after the same samples can be compared. The learning rate follows the samples done.
+
+    tokens/s    real tokens, from asking for the first batch to the end of the last step: the
+                start of processes and the pass over the lengths are inside
+    in steps    the same from the first batch on: what many epochs of one order would come to
+    data        share of the time in which a rank waits for its loader
+    ranks       share of the time in which its gradients are ready and another rank's are not
+    CPU tokens/s  if each step took the processor time of its slowest rank's forward and backward
+                pass, and nothing else took any: what to compare on a busy machine
+    CPU s       processor time of all ranks and their loaders' processes
+    imbalance   sum over steps of the slowest rank's processor time, over the sum of the mean
+    largest     padded tokens of the largest micro-batch
+    loss        held out, mean over its tokens; compared with Even's of the same repeat
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import evenstep
+from benchmarks.lib import ranks
+from benchmarks.lib.corpus import Documents, Text, load
+from benchmarks.lib.methods import METHODS, Setting
+from benchmarks.lib.report import PEER, Spread, machine, progress, require_peer
+from benchmarks.lib.train import Job, Records, calibrate, epoch
+from evenstep.cost import fit
+from evenstep.tools.report import text_table
+from evenstep.tools.simulate import deal, simulate
+
+DEFAULT = ["fixed", "group-by-length", "odb", "odb-full", "token-budget", "even"]
+MODELS = {
+    "small": {"layers": 2, "hidden_size": 64, "heads": 4, "vocab_size": 2048},
+    "large": {"layers": 24, "hidden_size": 2048, "heads": 16, "vocab_size": 16_384},
+}
+SIZES: dict[str, tuple[Any, Any]] = {  # of the small and of the large model
+    "samples": (1800, 20_000),
+    "max_length": (1024, 4096),
+    "max_tokens": (2048, 16_384),
+    "learning_rate": (3e-3, 3e-4),
+    "buffer_size": (256, 1024),
+}
+HELD_OUT = 256  # samples
+CALIBRATIONS = 3
+BASE = "even"
+RATES = ("tokens_per_s", "tokens_per_s_in_steps", "cpu_tokens_per_s")
+
+
+def choose(text: Text, options: argparse.Namespace, cost: evenstep.FittedCost) -> Setting:
+    """The setting in which fixed sizes make as many steps as `Even` does of these lengths."""
+    lengths = text.training.lengths
+    shards = deal(len(lengths), options.ranks, options.seed)
+    even = simulate(
+        evenstep.Even(max_tokens=options.max_tokens, cost=cost),
+        [lengths[shard] for shard in shards],
+        buffer_size=options.buffer_size,
+        seed=options.seed,
+    )
+    rows = max(1, options.max_tokens // int(lengths.max()))
+    return Setting(
+        max_tokens=options.max_tokens,
+        rows=rows,
+        steps=even.steps,
+        buffer_size=options.buffer_size,
+        workers=options.workers,
+        cost=cost,
+        pin_memory=options.device == "cuda",
+    )
+
+
+def figures(ranks: list[Records]) -> dict[str, float]:
+    """Of one epoch, from the records of its ranks."""
+    ready = np.array([rank.ready for rank in ranks])  # [ranks, steps]
+    cpu = np.array([rank.compute_cpu for rank in ranks])
+    compute = ready - np.array([rank.begin for rank in ranks])
+    tokens = sum(sum(rank.tokens) for rank in ranks)
+    samples = sum(sum(rank.samples) for rank in ranks)
+    padded = np.array([rank.padded for rank in ranks])
+    seconds = max(rank.total for rank in ranks)
+    start = max(rank.start for rank in ranks)
+    return {
+        "tokens_per_s": tokens / (start + seconds),
+        "tokens_per_s_in_steps": tokens / seconds,
+        "samples_per_s": samples / (start + seconds),
+        "cpu_tokens_per_s": tokens / float(cpu.max(axis=0).sum()),
+        "data_share": float(np.mean([sum(rank.data) / rank.total for rank in ranks])),
+        "ranks_share": float((ready.max(axis=0) - ready).mean(axis=0).sum() / seconds),
+        "compute_share": float(compute.mean(axis=0).sum() / seconds),
+        "imbalance": float(cpu.max(axis=0).sum() / cpu.mean(axis=0).sum()),
+        "padding": float(1 - tokens / padded.sum()),
+        "largest": float(max(max(rank.largest) for rank in ranks)),
+        "steps": float(ready.shape[1]),
+        "samples_per_step": samples / ready.shape[1],
+        "start_s": start,
+        "cpu_s": sum(rank.processor for rank in ranks),
+        "loss": ranks[0].loss,
+        "samples": float(samples),
+    }
+
+
+def measure(job: Job, setting: Setting, options: argparse.Namespace) -> dict[str, Any]:
+    """All methods, in turn: method -> figures of its epochs."""
+    runs: dict[str, list[dict[str, float]]] = {name: [] for name in options.methods}
+    for repeat in range(options.repeats):
+        first = repeat % len(options.methods)
+        for name in options.methods[first:] + options.methods[:first]:
+            progress(f"{name}, {repeat + 1}/{options.repeats}")
+            records = ranks.run(epoch, options.ranks, job, name, setting, options.seed + repeat)
+            taken = figures(records)
+            if taken["samples"] != len(job.training):
+                sys.exit(
+                    f"{name} trained on {taken['samples']:,.0f} samples, not {len(job.training):,}"
+                )
+            runs[name].append(taken)
+    progress("")
+    return runs
+
+
+def summary(runs: dict[str, list[dict[str, float]]]) -> dict[str, Any]:
+    """Medians, with spread, and ratios to `Even`'s epoch of the same repeat."""
+    result: dict[str, Any] = {}
+    for name, taken in runs.items():
+        result[name] = {key: Spread.of([run[key] for run in taken]).as_dict() for key in taken[0]}
+        if BASE in runs:
+            pairs = list(zip(runs[BASE], taken))
+            for key in RATES:
+                ratios = [even[key] / run[key] for even, run in pairs]
+                result[name][f"even_to_this_{key}"] = Spread.of(ratios).as_dict()
+            losses = [run["loss"] - even["loss"] for even, run in pairs]
+            result[name]["loss_above_even"] = Spread.of(losses).as_dict()
+    return result
+
+
+def tables(result: dict[str, Any]) -> str:
+    header = ["method", "tokens/s", "even to this", "in steps", "even to this", "CPU tokens/s"]
+    header += ["even to this", "samples/s", "data", "ranks", "CPU s", "start s"]
+    rows = []
+    for name, own in result.items():
+        row = [name]
+        for key in RATES:
+            ratio = own.get(f"even_to_this_{key}")
+            row.append(f"{own[key]['median']:,.0f}")
+            row.append(Spread(*ratio.values()).text(2) if ratio else "")
+        rows.append(
+            [
+                *row,
+                f"{own['samples_per_s']['median']:.1f}",
+                f"{own['data_share']['median']:.1%}",
+                f"{own['ranks_share']['median']:.1%}",
+                f"{own['cpu_s']['median']:.1f}",
+                f"{own['start_s']['median']:.1f}",
+            ]
+        )
+    speed = text_table(header, rows, title="speed: median (p10-p90)")
+    header = ["method", "steps", "samples/step", "padding", "imbalance", "largest", "loss"]
+    header += ["above even's"]
+    rows = []
+    for name, own in result.items():
+        above = own.get("loss_above_even")
+        rows.append(
+            [
+                name,
+                f"{own['steps']['median']:,.0f}",
+                f"{own['samples_per_step']['median']:.1f}",
+                f"{own['padding']['median']:.1%}",
+                f"{own['imbalance']['median']:.3f}",
+                f"{own['largest']['median']:,.0f}",
+                Spread(*own["loss"].values()).text(3),
+                Spread(*above.values()).text(3) if above else "",
+            ]
+        )
+    return f"{speed}\n\n{text_table(header, rows, title='steps and what they are worth')}"
+
+
+def find_data(given: Path | None) -> Path | None:
+    """The Parquet file to read: as given, or in the folder that EVENSTEP_DATA names."""
+    folder = os.environ.get("EVENSTEP_DATA")
+    path = given or (Path(folder) if folder else None)
+    return path / "t0_permissive.parquet" if path is not None and path.is_dir() else path
+
+
+def arguments() -> argparse.Namespace:
+    result = argparse.ArgumentParser(
+        description=__doc__,
+        epilog="example: python -m benchmarks.loader.training --data text.parquet --repeats 5",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    result.add_argument("--data", type=Path, help="Parquet file with a column `text`, or a folder")
+    result.add_argument("--repeats", type=int, help="epochs of each method", default=None)
+    result.add_argument("--quick", action="store_true", help="a third of the samples, one repeat")
+    result.add_argument("--json", type=Path, help="write all figures to this file")
+    result.add_argument("--seed", type=int, default=0)
+    result.add_argument("--methods", nargs="+", choices=list(METHODS), default=DEFAULT)
+    result.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    result.add_argument("--model", choices=list(MODELS), default=None)
+    result.add_argument("--ranks", type=int, help="2 on the CPU, all GPUs on cuda", default=None)
+    for name, of in SIZES.items():
+        result.add_argument(f"--{name.replace('_', '-')}", type=type(of[0]), default=None)
+    result.add_argument("--workers", type=int, default=1, help="per rank")
+    options = result.parse_args()
+    options.model = options.model or ("large" if options.device == "cuda" else "small")
+    for name, of in SIZES.items():
+        if getattr(options, name) is None:
+            setattr(options, name, of[list(MODELS).index(options.model)])
+    if options.quick:
+        options.samples //= 3
+    options.repeats = options.repeats or (1 if options.quick else 3)
+    options.ranks = options.ranks or (torch.cuda.device_count() if options.device == "cuda" else 2)
+    if not options.ranks:
+        sys.exit("--device cuda: no GPU is at hand")
+    return options
+
+
+def whole(training: Documents, setting: Setting, ranks: int) -> Documents:
+    """As many samples as make whole micro-batches of fixed size, so that each is trained on once
+    by every method."""
+    count = ranks * setting.rows
+    if len(training) < count:
+        sys.exit(f"{len(training)} samples make no micro-batch of {count}: give more text")
+    return training.first(len(training) // count * count)
+
+
+def describe(
+    text: Text,
+    job: Job,
+    setting: Setting,
+    ranks: int,
+    timed: list[tuple[int, int, float]],
+) -> list[str]:
+    """What every reader of the table has to know."""
+    cost = setting.cost
+    errors = [
+        abs(cost.per_group + samples * length * (cost.per_token + length * cost.per_pair) - seconds)
+        / seconds
+        for samples, length, seconds in timed
+    ]
+    trained = (
+        f"trained on {len(job.training):,} samples, {job.training.lengths.sum():,} tokens; "
+        f"{setting.max_tokens:,} padded tokens fit into memory"
+    )
+    micro_batches = len(job.training) / (ranks * setting.rows * setting.steps)
+    fixed = (
+        f"fixed sizes: micro-batches of {setting.rows}, {micro_batches:.2f} of them to a step on "
+        f"average, which makes {setting.steps} steps, as many as a simulation of Even"
+    )
+    fitted = (
+        f"cost given to Even, fitted to {len(timed)} groups timed here: {1e3 * cost.per_group:.2f} "
+        f"ms + {1e6 * cost.per_token:.1f} µs per token + {1e9 * cost.per_pair:.1f} ns per pair, "
+        f"{statistics.median(errors):.1%} off (median)"
+    )
+    return [text.describe(), trained, fixed, fitted]
+
+
+def main() -> None:
+    options = arguments()
+    if any(name.startswith("odb") for name in options.methods):
+        require_peer()
+    modules = ["_train", "evenstep.loader", "evenstep.tools.simulate"]
+    if any(name.startswith("odb") for name in options.methods):
+        modules.append("odb")
+    if any(name.startswith("group") for name in options.methods):
+        try:
+            import transformers.trainer_pt_utils  # noqa: F401
+        except ImportError:
+            sys.exit("group-by-length needs transformers: pip install 'evenstep[bench]'")
+        modules.append("transformers.trainer_pt_utils")
+    ranks.preload(modules)
+    begin = time.perf_counter()
+    model = {**MODELS[options.model], "max_length": options.max_length}
+    data = find_data(options.data)
+    progress("text")
+    text = load(
+        data,
+        samples=options.samples,
+        held_out=HELD_OUT,
+        max_length=options.max_length,
+        vocab_size=model["vocab_size"],
+        seed=options.seed,
+    )
+    job = Job(
+        training=text.training,
+        held_out=text.held_out,
+        device=options.device,
+        model=model,
+        learning_rate=options.learning_rate,
+    )
+    progress("timing groups")
+    everybody = ranks.run(calibrate, options.ranks, job, options.max_tokens, CALIBRATIONS)
+    timed = [
+        (samples, length, statistics.mean(rank[number][2] for rank in everybody))
+        for number, (samples, length, _) in enumerate(everybody[0])
+    ]
+    samples, lengths, seconds = zip(*timed)
+    setting = choose(text, options, fit(lengths, seconds, samples=samples))
+    job = replace(job, training=whole(text.training, setting, options.ranks))
+    facts = describe(text, job, setting, options.ranks, timed)
+    progress("")
+    print("\n".join(facts), end="\n\n", flush=True)
+    result = summary(measure(job, setting, options))
+    print(tables(result))
+    print(f"\n{time.perf_counter() - begin:,.0f} s; load of the machine {machine()['load_1min']}")
+    if options.json is not None:
+        found = {
+            "peer": PEER,
+            "facts": facts,
+            "options": {k: str(v) if isinstance(v, Path) else v for k, v in vars(options).items()},
+            "setting": asdict(setting),
+            "timed_groups": timed,
+            "methods": result,
+            "machine": machine(),
+        }
+        options.json.write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

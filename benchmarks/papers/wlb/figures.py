@@ -1,0 +1,188 @@
+"""Figures 12 to 15 of the WLB-LLM paper as predictions, beside what its text says of them.
+
+Nothing here was measured on a cluster: step times follow from a stated latency model and stated
+hardware. Prints tables; `--markdown docs/wlb-figures.md` writes the page and its picture.
+`--repeats` is the number of streams of documents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.lib.report import markdown, parser, print_json, progress
+from benchmarks.papers.wlb.figures_plot import plot
+from benchmarks.papers.wlb.figures_run import QUEUES, SEVEN_128, TABLE_ERROR, Bench, Rates, measure
+from benchmarks.papers.wlb.figures_text import ASSUMED, HEAD, SECTIONS
+from evenstep.tools.simulate.cluster_assumptions import MODELS, TABLE_1, Cluster
+from evenstep.tools.simulate.step_time_model import StepModel
+
+IMAGE = "wlb-figures.png"
+
+PAPER: Mapping[str, Mapping[str, float]] = {
+    "figure 12": {"fixed": 1.03, "wlb": 1.23, "wlb, 64K": 1.15, "wlb, 128K": 1.30},
+    "figure 13": {
+        "per-document": 1.02,
+        "adaptive": 1.05,
+        "packing": 1.28,
+        "packing and adaptive": 1.33,
+    },
+    "figure 14": {"160": 1.40},
+    "figure 15": {
+        "per-document, 64K": 1.01,
+        "per-document, 128K": 1.07,
+        "adaptive over per-sequence": 1.075,
+        "adaptive over per-document": 1.034,
+    },
+}
+"""What the paper's text states; its bars are not printed as numbers."""
+
+
+def mean(jobs: Mapping[str, Rates], system: str, ending: str = "") -> float:
+    return float(np.mean([each[system] for name, each in jobs.items() if name.endswith(ending)]))
+
+
+def x(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"
+
+
+def figure_12(result: Mapping[str, Any]) -> str:
+    jobs, paper = result["figure 12"], PAPER["figure 12"]
+    header = ["job", "TP, CP, PP, DP", "GPUs", "Plain-4D", "Fixed-4D", "paper"]
+    header += ["WLB-LLM", "paper", "evenstep"]
+    rows = [
+        [
+            s.name,
+            f"{s.tensor}, {s.context_ranks}, {s.stages}, {s.data}",
+            f"{s.gpus}",
+            "1.00",
+            x(jobs[s.name]["fixed"]),
+            "",
+            x(jobs[s.name]["wlb"]),
+            "",
+            x(jobs[s.name]["evenstep"]),
+        ]
+        for s in TABLE_1
+    ]
+    for label, ending in (("mean", ""), ("mean, 64K", "-64K"), ("mean, 128K", "-128K")):
+        suffix = label.removeprefix("mean")
+        fixed, wlb = (mean(jobs, system, ending) for system in ("fixed", "wlb"))
+        row = [label, "", "", "1.00", x(fixed), x(paper.get("fixed" + suffix)), x(wlb)]
+        rows.append([*row, x(paper.get("wlb" + suffix)), x(mean(jobs, "evenstep", ending))])
+    return markdown(header, rows)
+
+
+def figure_13(result: Mapping[str, Any]) -> str:
+    job, paper = result["figure 12"][SEVEN_128.name], PAPER["figure 13"]
+    rows = [
+        ["per-document sharding", x(job["per-document"]), x(paper["per-document"])],
+        ["adaptive sharding", x(job["adaptive"]), x(paper["adaptive"])],
+        ["WLB packing", x(job["packing"]), x(paper["packing"])],
+        ["WLB packing, adaptive sharding", x(job["wlb"]), x(paper["packing and adaptive"])],
+        ["evenstep: steady packing, order, hybrid sharding", x(job["evenstep"]), ""],
+    ]
+    return markdown(["of 7B-128K over Plain-4D", "predicted", "paper"], rows)
+
+
+def figure_14(result: Mapping[str, Any]) -> str:
+    jobs, paper = result["figure 14"], PAPER["figure 14"]
+    rows = [
+        [f"{window}K", x(job["wlb"]), x(paper.get(window)), x(job["evenstep"])]
+        for window, job in jobs.items()
+    ]
+    return markdown(["context window", "WLB-LLM", "paper", "evenstep"], rows)
+
+
+def figure_15(result: Mapping[str, Any]) -> str:
+    cases, paper = result["figure 15"], PAPER["figure 15"]
+    header = ["over per-sequence sharding", *(f"layer, {name}" for name in cases), "paper"]
+    header += [f"attention alone, {name}" for name in cases]
+    labels = {
+        "per-document": "per-document",
+        "adaptive by tiles": "adaptive, predicting by tiles alone",
+        "adaptive by a wrong table": f"adaptive, each figure off by {TABLE_ERROR:.0%}",
+        "optimal": "optimal of the two",
+        "hybrid": "evenstep: hybrid too",
+    }
+    printed = {
+        "per-document": ", ".join(x(paper[f"per-document, {name}"]) for name in cases),
+        "adaptive by a wrong table": f"{paper['adaptive over per-sequence']:.3f}",
+    }
+    rows = [
+        [label, *(f"{case['layer'][name]:.3f}" for case in cases.values())]
+        + [printed.get(name, "")]
+        + [f"{case['attention'][name]:.3f}" for case in cases.values()]
+        for name, label in labels.items()
+    ]
+    return markdown(header, rows)
+
+
+def changed(result: Mapping[str, Any]) -> str:
+    header = ["7B-128K", "per-document", "adaptive", "WLB packing", "WLB-LLM", "evenstep"]
+    names = ("per-document", "adaptive", "packing", "wlb", "evenstep")
+    jobs = result["7B-128K, changed assumptions"]
+    rows = [[label, *(x(job[name]) for name in names)] for label, job in jobs.items()]
+    return markdown(header, rows)
+
+
+def assumptions() -> str:
+    cluster = Cluster()
+    numbers = [(m, (m.layers, m.hidden_size, m.heads, m.ffn_size)) for m in MODELS.values()]
+    models = [
+        [m.name, *(f"{number:,}" for number in row), f"{m.parameters / 1e9:.2f}"]
+        for m, row in numbers
+    ]
+    header = ["model", "layers", "width", "heads of 128", "FFN width", "parameters, 1e9"]
+    first, last = (f"{StepModel.of(s).document_cost().linear:,} for {s.name}" for s in TABLE_1[::7])
+    return ASSUMED.format(
+        models=markdown(header, models),
+        peak=f"{cluster.peak_tflops:,.0f}",
+        share=cluster.matrix_share,
+        memory=cluster.memory / 1e12,
+        elements=cluster.elementwise,
+        inside=cluster.inside / 1e9,
+        between=cluster.between / 1e9,
+        node=cluster.node,
+        collective=1e6 * cluster.collective,
+        costs=f"{first} to {last}",
+    )
+
+
+def main() -> None:
+    arguments = parser(
+        __doc__ or "",
+        "python -m benchmarks.papers.wlb.figures --markdown docs/wlb-figures.md",
+        repeats=2,
+    )
+    arguments.add_argument("--markdown", type=Path, help="the page to write, with its picture")
+    arguments.add_argument("--batches", type=int, default=80, help="global batches of a stream")
+    options = arguments.parse_args()
+    seeds = range(options.seed, options.seed + options.repeats)
+    bench = Bench(seeds=seeds, batches=options.batches)
+    result = measure(bench)
+    progress("")
+    if options.json:
+        print_json({"prediction": True, **result, "paper": PAPER})
+        return
+    head = HEAD.format(repeats=options.repeats, batches=options.batches, queues=QUEUES)
+    tables = {
+        "12": figure_12(result),
+        "13": figure_13(result),
+        "14": figure_14(result),
+        "15": figure_15(result),
+        "changed": changed(result),
+    }
+    parts = [head, *(SECTIONS[name].format(table=table) for name, table in tables.items())]
+    text = "\n\n".join([*parts, assumptions()]) + "\n"
+    if options.markdown:
+        plot(result, PAPER, options.markdown.parent / "images" / IMAGE)
+        options.markdown.write_text(text)
+    else:
+        print(text, end="")
+
+
+if __name__ == "__main__":
+    main()

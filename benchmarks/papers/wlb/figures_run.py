@@ -1,0 +1,259 @@
+"""The jobs behind `figures.py`: which documents, packed and sharded how, in which model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks.lib.report import progress
+from evenstep.context_parallel.latency import AttentionLatency
+from evenstep.plan.packing.document_cost import DocumentCost
+from evenstep.plan.packing.options import PackingOptions, SteadyOptions
+from evenstep.plan.packing.outliers import auto_thresholds
+from evenstep.plan.packing.step_plan import plan_step
+from evenstep.plan.sharding.kernel_latency import KernelLatency, TileLatency
+from evenstep.tools.simulate import DISTRIBUTIONS, sample_lengths
+from evenstep.tools.simulate.cluster_assumptions import MODELS, TABLE_1, Cluster, ClusterAssumptions
+from evenstep.tools.simulate.packing_run import (
+    ArrivingDocuments,
+    Trained,
+    run_fixed_length,
+    run_original,
+    run_planner,
+)
+from evenstep.tools.simulate.step_time_model import SHARDINGS, MicroBatches, StepModel
+
+LENGTHS = "pretrain-128k"
+LONG = 16_384
+QUEUES = 2
+THRESHOLD_SAMPLE = 50_000
+TABLE_ERROR = 0.2
+SEVEN_128 = next(setting for setting in TABLE_1 if setting.name == "7B-128K")
+WINDOWS = (32, 64, 96, 128, 160)
+"""Thousands of tokens, of figure 14."""
+
+Rates = Mapping[str, float]
+"""name -> seconds per unit of work."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bench:
+    """What is the same for all figures."""
+
+    seeds: Sequence[int]
+    batches: int
+    long_copies: int = 1
+    """How many there are of every document longer than `LONG`."""
+
+    def lengths(self, count: int, seed: int) -> npt.NDArray[np.int64]:
+        drawn = sample_lengths(LENGTHS, count, seed)
+        copies = np.where(drawn > LONG, self.long_copies, 1)
+        return np.random.default_rng(seed).permutation(drawn.repeat(copies))
+
+    def streams(self, setting: ClusterAssumptions) -> list[ArrivingDocuments]:
+        tokens = (self.batches + 1) * setting.micro_batches * setting.context
+        count = int(tokens / DISTRIBUTIONS[LENGTHS].mean)
+        return [
+            ArrivingDocuments.of(
+                self.lengths(count, seed),
+                context=setting.context,
+                micro_batches=setting.micro_batches,
+            )
+            for seed in self.seeds
+        ]
+
+    def packed(
+        self, setting: ClusterAssumptions, cost: DocumentCost, method: str
+    ) -> list[MicroBatches]:
+        """Of each stream."""
+        made = [self.trained(stream, cost, method) for stream in self.streams(setting)]
+        return [MicroBatches.of(trained, setting.micro_batches) for trained in made]
+
+    def trained(self, stream: ArrivingDocuments, cost: DocumentCost, method: str) -> Trained:
+        if method == "original":
+            return run_original(stream, end="carry")
+        if method == "fixed":
+            return run_fixed_length(stream, 1, cost=cost, end="carry")
+        common: dict[str, Any] = {
+            "context": stream.context,
+            "micro_batches": stream.micro_batches,
+            "cost": cost,
+        }
+        if method == "steady":
+            options: PackingOptions = SteadyOptions(**common)
+        else:
+            sample = self.lengths(THRESHOLD_SAMPLE, max(self.seeds) + 1)
+            thresholds = auto_thresholds(
+                np.minimum(sample, stream.context),
+                context=stream.context,
+                queues=QUEUES,
+                cost=cost,
+            )
+            options = PackingOptions(**common, thresholds=thresholds)
+        return run_planner(partial(plan_step, options), stream, end="carry")[0]
+
+    def rates(
+        self,
+        model: StepModel,
+        packing: str,
+        *,
+        methods: Sequence[str] = SHARDINGS[:2],
+        ordered: bool = False,
+    ) -> Rates:
+        """Seconds per unit of work under each way of sharding, all streams together."""
+        progress(f"{model.setting.name}, {packing}")
+        cost = model.document_cost()
+        seconds: dict[str, float] = {}
+        work = 0
+        for packed in self.packed(model.setting, cost, packing):
+            work += sum(int(cost.of_documents(d).sum()) for d in packed.documents)
+            for name, attention in model.attentions(packed, methods=methods).items():
+                spent = model.steps(packed, attention, ordered=ordered).sum()
+                seconds[name] = seconds.get(name, 0.0) + float(spent)
+        return {name: spent / work for name, spent in seconds.items()}
+
+    def job(self, model: StepModel) -> dict[str, float]:
+        """Speedup over Plain-4D of each system, and of the parts of WLB-LLM."""
+        plain = self.rates(model, "original")
+        fixed = self.rates(model, "fixed")
+        wlb = self.rates(model, "wlb")
+        own = self.rates(model, "steady", methods=SHARDINGS, ordered=True)
+        base = plain["per-sequence"]
+        return {
+            "plain": 1.0,
+            "fixed": base / min(fixed["per-sequence"], fixed["per-document"]),
+            "per-document": base / plain["per-document"],
+            "adaptive": base / plain["adaptive"],
+            "packing": base / wlb["per-sequence"],
+            "wlb": base / wlb["adaptive"],
+            "evenstep": base / own["adaptive"],
+        }
+
+    def layer(
+        self, model: StepModel, choose_by: KernelLatency | None = None
+    ) -> dict[str, dict[str, float]]:
+        """Figure 15: speedups over per-sequence sharding of one layer, forward and backward."""
+        sums: dict[str, float] = {}
+        linear = 0.0
+        for packed in self.packed(model.setting, model.document_cost(), "original"):
+            linear += float(model.linear(packed.tokens).sum())
+            two = model.attentions(packed, choose_by=choose_by)
+            both = dict(two)
+            both["hybrid"] = model.attentions(packed, methods=SHARDINGS)["adaptive"]
+            for name, attention in both.items():
+                sums[name] = sums.get(name, 0.0) + float(attention.sum())
+        base = sums["per-sequence"]
+        return {
+            "layer": {name: (base + linear) / (own + linear) for name, own in sums.items()},
+            "attention": {name: base / own for name, own in sums.items()},
+        }
+
+
+def erring(latency: AttentionLatency, seed: int) -> AttentionLatency:
+    """The same with a table that is off by `TABLE_ERROR`, up or down, at every point."""
+    random = np.random.default_rng(seed)
+
+    def off(table: Sequence[Sequence[float]]) -> tuple[tuple[float, ...], ...]:
+        return tuple(
+            tuple(value * (1 + TABLE_ERROR * random.choice((-1, 1))) for value in row)
+            for row in table
+        )
+
+    return replace(
+        latency,
+        forward_tflops=off(latency.forward_tflops),
+        backward_tflops=off(latency.backward_tflops),
+    )
+
+
+def scaled(latency: AttentionLatency, *, short: float, others: float) -> AttentionLatency:
+    """The same with other throughput up to a tile of queries, and beyond."""
+
+    def scale(table: Sequence[Sequence[float]]) -> tuple[tuple[float, ...], ...]:
+        factors = [short, *[others] * (len(table) - 1)]
+        return tuple(tuple(factor * v for v in row) for factor, row in zip(factors, table))
+
+    return replace(
+        latency,
+        forward_tflops=scale(latency.forward_tflops),
+        backward_tflops=scale(latency.backward_tflops),
+    )
+
+
+def flat(latency: AttentionLatency) -> AttentionLatency:
+    """The same where short fragments are computed as fast as long ones: tiles alone count."""
+    return replace(
+        latency,
+        forward_tflops=(latency.forward_tflops[-1],) * len(latency.queries),
+        backward_tflops=(latency.backward_tflops[-1],) * len(latency.queries),
+    )
+
+
+def variants() -> dict[str, StepModel]:
+    """7B-128K with one assumption changed at a time."""
+    base, plain = StepModel.of(SEVEN_128), Cluster()
+    fast = {"inside": 1e15, "between": 1e15, "collective": 0.0}
+    return {
+        "as assumed": base,
+        "matrix products at 0.4 of the peak": StepModel.of(
+            SEVEN_128, cluster=replace(plain, matrix_share=0.4), latency=base.latency
+        ),
+        "matrix products at 0.8 of the peak": StepModel.of(
+            SEVEN_128, cluster=replace(plain, matrix_share=0.8), latency=base.latency
+        ),
+        "no communication": StepModel.of(SEVEN_128, cluster=replace(plain, **fast)),
+        "links half as fast": StepModel.of(
+            SEVEN_128, cluster=replace(plain, inside=plain.inside / 2, between=plain.between / 2)
+        ),
+        "attention half as fast": replace(
+            base, latency=scaled(base.latency, short=0.5, others=0.5)
+        ),
+        "short fragments as fast as long ones": replace(base, latency=flat(base.latency)),
+        "up to 128 queries half as fast": replace(
+            base, latency=scaled(base.latency, short=0.5, others=1.0)
+        ),
+    }
+
+
+def measure(bench: Bench) -> dict[str, Any]:
+    """All figures, as JSON has them."""
+    table_1 = {s.name: bench.job(StepModel.of(s)) for s in TABLE_1}
+    figure_14 = {}
+    for window in WINDOWS:
+        setting = replace(SEVEN_128, context=1024 * window)
+        if setting == SEVEN_128:
+            figure_14[str(window)] = table_1[SEVEN_128.name]
+        else:
+            figure_14[str(window)] = bench.job(StepModel.of(setting))
+    figure_15: dict[str, Any] = {}
+    for window, tensor in ((64, 4), (128, 8)):
+        setting = ClusterAssumptions(
+            model=MODELS["7B"], context=1024 * window, tensor=tensor, context_ranks=4
+        )
+        model = StepModel.of(setting)
+        result = bench.layer(model)
+        for name, predictor in (
+            ("adaptive by tiles", TileLatency()),
+            ("adaptive by a wrong table", erring(model.latency, max(bench.seeds))),
+        ):
+            other = bench.layer(model, predictor)
+            for part, speedups in result.items():
+                speedups[name] = other[part]["adaptive"]
+        figure_15[f"{window}K"] = result
+    changed = {
+        name: table_1[SEVEN_128.name] if name == "as assumed" else bench.job(model)
+        for name, model in variants().items()
+    }
+    more = replace(bench, long_copies=2)
+    changed["twice as many long documents"] = more.job(StepModel.of(SEVEN_128))
+    return {
+        "figure 12": table_1,
+        "figure 14": figure_14,
+        "figure 15": figure_15,
+        "7B-128K, changed assumptions": changed,
+    }

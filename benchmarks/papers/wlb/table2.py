@@ -1,0 +1,286 @@
+"""Table 2 of the WLB-LLM paper once more: imbalance of packing methods, both figures side by side.
+
+Prints a page of Markdown; `--markdown docs/wlb-table2.md` writes it. Lengths are drawn from the
+distribution `pretrain-128k`, whose share of long documents is fitted to the table's first row.
+`--repeats` is the number of streams.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks.lib.report import machine, markdown, parser, print_json, progress
+from benchmarks.papers.wlb.table2_text import CUT, HEAD, WHOLE
+from evenstep.plan.packing import (
+    DocumentCost,
+    PackingOptions,
+    SteadyOptions,
+    auto_thresholds,
+    plan_step,
+)
+from evenstep.tools.simulate import DISTRIBUTIONS, sample_lengths
+from evenstep.tools.simulate.packing_result import PackingResult, makespan_ratio, measure
+from evenstep.tools.simulate.packing_run import (
+    ArrivingDocuments,
+    Trained,
+    run_exact,
+    run_fixed_length,
+    run_original,
+    run_planner,
+)
+
+LENGTHS = "pretrain-128k"
+CONTEXT = 131_072
+THRESHOLD_SAMPLE = 50_000
+PAPER = {
+    ("original", ""): (1.44, 0),
+    ("fixed-length greedy", "1 global batch"): (1.41, 4),
+    ("fixed-length greedy", "2 global batches"): (1.22, 5),
+    ("fixed-length greedy", "4 global batches"): (1.11, 5),
+    ("fixed-length greedy", "8 global batches"): (1.08, 5),
+    ("fixed-length solver", "1 global batch"): (1.40, 467),
+    ("fixed-length solver", "2 global batches"): (1.18, 1488),
+    ("WLB", "1 queue"): (1.24, 8),
+    ("WLB", "2 queues"): (1.05, 20),
+    ("WLB", "3 queues"): (1.05, 23),
+}
+"""(method, setting) -> imbalance degree and milliseconds of packing, as Table 2 prints them."""
+HEADER = ["method", "setting", "imbalance: paper", "ours", "by time", "1F1B", "delay", "longest"]
+HEADER += ["tokens cv", "plan ms: paper", "ours"]
+
+FEW = "the solver's batches"
+
+Run = Callable[[ArrivingDocuments], Trained]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One method with one setting, over all streams."""
+
+    method: str
+    setting: str
+    results: Sequence[PackingResult]
+    statuses: Counter[str]
+    printed: tuple[float, int] | None = None
+    """What the paper has for it: imbalance degree and milliseconds."""
+
+    def figures(self) -> dict[str, float]:
+        """Means over the streams, and the longest delay of all."""
+        names = [
+            "imbalance",
+            "imbalance_time_weighted",
+            "token_delay_mean",
+            "tokens_per_step_cv",
+            "plan_ms",
+        ]
+        means = {name: float(np.mean([getattr(r, name) for r in self.results])) for name in names}
+        means["makespan_ratio"] = float(np.mean([makespan_ratio(r.costs) for r in self.results]))
+        means["token_delay_max"] = max(r.token_delay_max for r in self.results)
+        means["max_tokens"] = max(r.max_tokens for r in self.results)
+        return means
+
+    def cells(self) -> list[str]:
+        printed, ours = self.printed, self.figures()
+        return [
+            self.method,
+            self.setting,
+            f"{printed[0]:.2f}" if printed else "",
+            f"{ours['imbalance']:.3f}",
+            f"{ours['imbalance_time_weighted']:.3f}",
+            f"{ours['makespan_ratio']:.3f}",
+            f"{ours['token_delay_mean']:.2f}",
+            f"{ours['token_delay_max']:.0f}",
+            f"{ours['tokens_per_step_cv']:.3f}",
+            f"{printed[1]:,}" if printed else "",
+            f"{ours['plan_ms']:,.2f}",
+        ]
+
+    def as_dict(self) -> dict[str, Any]:
+        printed = self.printed
+        return {
+            "method": self.method,
+            "setting": self.setting,
+            "evenstep": self.figures(),
+            "paper": printed and {"imbalance": printed[0], "plan_ms": printed[1]},
+            "statuses": dict(self.statuses),
+        }
+
+
+def plural(count: int, word: str, words: str) -> str:
+    return f"{count} {word if count == 1 else words}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bench:
+    """Everything that is the same for all methods."""
+
+    micro_batches: int
+    batches: int
+    seeds: Sequence[int]
+    cost: DocumentCost
+
+    def streams(self, whole: bool, batches: int | None = None) -> list[ArrivingDocuments]:
+        tokens = (batches or self.batches) * self.micro_batches * CONTEXT
+        # So many documents that there is a global batch more, give or take one.
+        count = int((tokens + self.micro_batches * CONTEXT) / DISTRIBUTIONS[LENGTHS].mean)
+        return [
+            self.shorten(sample_lengths(LENGTHS, count, seed), tokens, whole) for seed in self.seeds
+        ]
+
+    def shorten(
+        self, lengths: npt.NDArray[np.int64], tokens: int, whole: bool
+    ) -> ArrivingDocuments:
+        kept = lengths[lengths.cumsum() - lengths < tokens]
+        return ArrivingDocuments.of(
+            kept, context=CONTEXT, micro_batches=self.micro_batches, whole=whole
+        )
+
+    def row(self, method: str, setting: str, run: Run, streams: Sequence[ArrivingDocuments]) -> Row:
+        progress(f"{self.micro_batches} micro-batches, {method} {setting}")
+        trained = [run(stream) for stream in streams]
+        results = [measure(s, t, self.cost) for s, t in zip(streams, trained)]
+        statuses: Counter[str] = Counter()
+        for one in trained:
+            statuses.update(one.statuses)
+        return Row(method, setting, results, statuses)
+
+    def options(self, queues: int) -> PackingOptions:
+        sample = sample_lengths(LENGTHS, THRESHOLD_SAMPLE, max(self.seeds) + 1)
+        thresholds = auto_thresholds(sample, context=CONTEXT, queues=queues, cost=self.cost)
+        return PackingOptions(
+            context=CONTEXT,
+            micro_batches=self.micro_batches,
+            thresholds=thresholds,
+            cost=self.cost,
+        )
+
+    def planners(self, streams: Sequence[ArrivingDocuments]) -> list[Row]:
+        rows = []
+        for queues in (1, 2, 3):
+            options = self.options(queues)
+            setting = plural(queues, "queue", "queues")
+            rows.append(self.row("WLB", setting, planned(options), streams))
+        steady = SteadyOptions(context=CONTEXT, micro_batches=self.micro_batches, cost=self.cost)
+        rows.append(self.row("steady", "", planned(steady), streams))
+        return rows
+
+    def table_2(self, solver_batches: int, time_limit: float) -> list[Row]:
+        streams = self.streams(False)
+        rows = [self.row("original", "", lambda s: run_original(s, end="carry"), streams)]
+        for batches in (1, 2, 4, 8):
+            rows.append(self.row(*self.fixed_length(batches), streams))
+        few = self.streams(False, solver_batches)
+        rows.append(self.row("original", FEW, lambda s: run_original(s, end="carry"), few))
+        for name, cap in (("fixed-length", CONTEXT), ("variable-length", 5 * CONTEXT // 4)):
+            for batches in (1, 2):
+                rows.append(self.row(*self.solver(name, cap, batches, time_limit), few))
+        rows += self.planners(streams)
+        return [replace(row, printed=PAPER.get((row.method, row.setting))) for row in rows]
+
+    def fixed_length(self, batches: int) -> tuple[str, str, Run]:
+        def run(stream: ArrivingDocuments) -> Trained:
+            return run_fixed_length(stream, batches, cost=self.cost, end="carry")
+
+        return "fixed-length greedy", plural(batches, "global batch", "global batches"), run
+
+    def solver(self, name: str, cap: int, batches: int, limit: float) -> tuple[str, str, Run]:
+        def run(stream: ArrivingDocuments) -> Trained:
+            return run_exact(
+                stream,
+                batches,
+                cost=self.cost,
+                max_tokens=cap,
+                time_limit=limit,
+                end="carry",
+            )
+
+        return f"{name} solver", plural(batches, "global batch", "global batches"), run
+
+
+def planned(options: PackingOptions) -> Run:
+    return lambda stream: run_planner(partial(plan_step, options), stream, end="carry")[0]
+
+
+def table(rows: Sequence[Row]) -> str:
+    lines = [HEADER, *(row.cells() for row in rows)]
+    if not any(row.printed for row in rows):
+        # Without the columns of the paper.
+        lines = [[c for c, h in zip(line, HEADER) if "paper" not in h] for line in lines]
+        lines[0] = [{"ours": "imbalance"}.get(h, h) for h in lines[0]]
+        lines[0][-1] = "plan ms"
+    return markdown(lines[0], lines[1:])
+
+
+def main() -> None:
+    arguments = parser(
+        __doc__ or "",
+        "python -m benchmarks.papers.wlb.table2 --markdown docs/wlb-table2.md",
+        repeats=3,
+    )
+    arguments.add_argument("--markdown", type=Path, help="the file to write, instead of printing")
+    arguments.add_argument("--batches", type=int, default=480, help="global batches of a stream")
+    arguments.add_argument("--solver-batches", type=int, default=8, help="those for the solver")
+    arguments.add_argument("--time-limit", type=float, default=2.0, help="seconds of a solution")
+    arguments.add_argument("--linear", type=int, default=24_576, help="work per token")
+    options = arguments.parse_args()
+    seeds = range(options.seed, options.seed + options.repeats)
+    cost = DocumentCost(linear=options.linear)
+
+    def bench(micro_batches: int, batches: int) -> Bench:
+        return Bench(micro_batches=micro_batches, batches=batches, seeds=seeds, cost=cost)
+
+    four, sixteen = bench(4, options.batches), bench(16, max(options.batches // 4, 8))
+    cut = four.table_2(options.solver_batches, options.time_limit)
+    more = sixteen.planners(sixteen.streams(False))
+    whole = {n.micro_batches: n.planners(n.streams(True)) for n in (four, sixteen)}
+    progress("")
+    if options.json:
+        tables = {"cut, 4": cut, "cut, 16": more}
+        tables.update({f"whole, {count}": rows for count, rows in whole.items()})
+        print_json({name: [row.as_dict() for row in rows] for name, rows in tables.items()})
+        return
+    here = machine()
+    text = HEAD.format(
+        work=f"d² + {options.linear:,} d",
+        context=CONTEXT,
+        micro_batches=4,
+        cap=5 * CONTEXT // 4,
+        repeats=options.repeats,
+        batches=options.batches,
+        machine=f"Python {here['python']}, numpy {here['numpy']}",
+    )
+    solved = "\n".join(
+        f"- {row.method}, {row.setting}: "
+        + ", ".join(f"{count} {status}" for status, count in sorted(row.statuses.items()))
+        for row in cut
+        if row.statuses
+    )
+    thresholds = ", ".join(f"{length:,}" for length in four.options(3).thresholds)
+    text += "\n\n" + CUT.format(
+        context=CONTEXT,
+        thresholds=f"{thresholds} tokens for three",
+        max_delay=four.options(3).max_delay,
+        solver_batches=options.solver_batches,
+        time_limit=options.time_limit,
+        statuses=solved,
+        rows=table(cut),
+    )
+    text += f"\n\nWith 16 micro-batches:\n\n{table(more)}"
+    rows = "\n\n".join(f"{count} micro-batches:\n\n{table(r)}" for count, r in whole.items())
+    text += "\n\n" + WHOLE.format(rows=rows) + "\n"
+    if options.markdown:
+        options.markdown.write_text(text)
+    else:
+        print(text, end="")
+
+
+if __name__ == "__main__":
+    main()

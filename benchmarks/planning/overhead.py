@@ -1,0 +1,351 @@
+"""How long a rank takes to group and align one round, beside the released ODB package.
+
+Both sides plan the same windows: lengths of the `ultrachat` distribution, another window on each of
+W ranks, all of whose messages are recorded beforehand. Timed is what one rank computes; a message
+travels in no time. The package's all_gather becomes a copy of the recorded rows, which is the least
+that receiving them costs.
+
+    without loss scaling   evenstep: the policy's propose and settle
+                           package:  grouping_data(loss_scaling=False)
+    exact loss scaling     evenstep: a whole round of `RankProtocol`, both exchanges of it: buffer,
+                                     plan, check, receipt of own groups, totals of everybody's,
+                                     list of steps
+                           package:  grouping_data(loss_scaling=True, loss_scaling_approx=False)
+
+evenstep's loader always does the whole round. Two tables compare `TokenBudget`, which makes the
+same groups as the package. A third one has the planning of every policy, without loss scaling, per
+sample planned: a round may leave samples in the window, and a policy that is told all lengths
+beforehand plans an epoch of all ranks at once, here of one window each.
+
+A measurement is the mean of calls in a row that
+take about 20 ms, or of one that takes longer. Measurements of both sides alternate. Times are CPU
+time of the thread, so that other processes disturb little; garbage collection is off.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.lib.report import PEER, Spread, parser, print_json, progress, require_peer
+from benchmarks.planning.policies import PlanningCase, build
+from evenstep.plan import Groups, Policy, TokenBudget, Window
+from evenstep.plan.policies.by_name import POLICIES
+from evenstep.protocol import RankProtocol
+from evenstep.tools.report import text_table
+from evenstep.tools.simulate import DISTRIBUTIONS, sample_lengths
+
+MAX_TOKENS = 12_288
+POLICY_BUFFER = 1024  # the one at which every policy is measured
+BLOCK = 0.02  # seconds of calls, one after the other, that make one measurement
+CHUNK = 16  # samples that arrive at a time in evenstep's loader; in the package's, one
+Sample = dict[str, torch.Tensor]
+
+
+class EvenstepCase:
+    """Rank 0 of W, with the other ranks' messages of one round."""
+
+    def __init__(self, lengths: np.ndarray, seed: int) -> None:
+        self.policy: Policy = TokenBudget(max_tokens=MAX_TOKENS)
+        self.seed = seed
+        self.world_size, self.buffer = lengths.shape
+        # As the loader counts labels that are a copy of the tokens: all but the first bear loss.
+        columns = np.stack([lengths, lengths - 1, np.zeros_like(lengths)], axis=2)
+        self.chunks = np.array_split(columns[0], max(1, self.buffer // CHUNK))
+        ranks = [self._protocol(rank) for rank in range(self.world_size)]
+        self.hellos = [rank.outgoing() for rank in ranks]
+        for rank, own in zip(ranks, columns):
+            rank.incoming(self.hellos)
+            rank.receive(own)
+        self.proposals = [rank.outgoing() for rank in ranks]
+        for rank in ranks:
+            rank.incoming(self.proposals)
+        self.receipts = [rank.outgoing() for rank in ranks]
+        self.windows = [Window(lengths=own, ages=np.zeros_like(own), seed=seed) for own in lengths]
+        proposals = [self.policy.propose(window) for window in self.windows]
+        self.groups = [proposal.groups for proposal in proposals]
+        self.messages = np.stack([proposal.message for proposal in proposals])
+        self.steps = self.round()[1]
+
+    def _protocol(self, rank: int) -> RankProtocol:
+        return RankProtocol(
+            policy=self.policy,
+            rank=rank,
+            world_size=self.world_size,
+            buffer_size=self.buffer,
+            seed=self.seed,
+        )
+
+    def plan(self) -> float:
+        begin = time.thread_time()
+        proposal = self.policy.propose(self.windows[0])
+        proposal.message.tobytes()
+        plan = self.policy.settle(proposal, self.messages, 0)
+        seconds = time.thread_time() - begin
+        check_steps(len(plan.groups), self.steps)
+        return seconds
+
+    def round(self, *, read: bool = False) -> tuple[float, int]:
+        """Seconds and steps of a round; `read` also cuts each step out of the tables."""
+        rank = self._protocol(0)
+        rank.outgoing()
+        rank.incoming(self.hellos)
+        for chunk in self.chunks:
+            rank.receive(chunk)
+        begin = time.thread_time()
+        rank.outgoing()
+        rank.incoming(self.proposals)
+        rank.outgoing()
+        steps = rank.incoming(self.receipts)
+        if read:
+            for step in steps:
+                _ = step.members, step.totals
+        return time.thread_time() - begin, len(steps)
+
+
+class PeerCase:
+    """Rank 0 of W in the package, which stands in for torch.distributed with this object."""
+
+    def __init__(self, lengths: np.ndarray, groups: list[Groups], steps: int) -> None:
+        from odb import grouping
+
+        self._grouping = grouping
+        self.world_size, self.buffer = lengths.shape
+        self.steps = steps
+        self.samples: list[Sample] = [
+            {"input_ids": torch.empty(length, dtype=torch.int64)} for length in lengths[0].tolist()
+        ]
+        self.sent = 0
+        # Its rows hold the index budget, the number of groups, then sizes and tokens of groups,
+        # shortest first. Both sides cut windows alike, which `all_gather_into_tensor` verifies.
+        self._rows = torch.zeros(self.world_size, 2 + 2 * self.buffer, dtype=torch.int64)
+        for row, own, formed in zip(self._rows.numpy(), lengths, groups):
+            tokens = formed.shapes(own).tokens
+            row[:2] = self.buffer, len(formed)
+            row[2 : 2 + len(formed)] = formed.sizes[::-1]
+            row[2 + self.buffer : 2 + self.buffer + len(formed)] = tokens[::-1]
+
+    def get_world_size(self, group: object) -> int:
+        return self.world_size
+
+    def get_rank(self, group: object) -> int:
+        return 0
+
+    def all_gather_into_tensor(self, out: torch.Tensor, own: torch.Tensor, group: object) -> None:
+        self.sent += own.numel() * own.element_size()
+        table = out.view(self.world_size, -1)
+        if own.numel() == self.buffer:  # the second exchange: tokens after alignment, to be summed
+            table.copy_(own.expand_as(table))
+            return
+        table.copy_(self._rows[:, : own.numel()])
+        if not torch.equal(table[0], own):
+            sys.exit("the package cut the window in another way, so the times do not compare")
+
+    def run(self, *, loss_scaling: bool) -> float:
+        self._grouping.dist, distributed = self, self._grouping.dist
+        buffer = [[dict(sample)] for sample in self.samples]
+        self.sent = 0
+        begin = time.thread_time()
+        groups, *_ = self._grouping.grouping_data(
+            buffer,
+            MAX_TOKENS,
+            self,
+            idx_budget=self.buffer,
+            join_mode=True,
+            loss_scaling=loss_scaling,
+            loss_scaling_approx=False,
+            max_groups=self.buffer,
+        )
+        seconds = time.thread_time() - begin
+        self._grouping.dist = distributed
+        check_steps(len(groups), self.steps)
+        return seconds
+
+
+def check_steps(made: int, expected: int) -> None:
+    if made != expected:
+        sys.exit(f"{made} steps planned where the other side planned {expected}")
+
+
+@dataclass
+class Case:
+    """One row of the tables."""
+
+    world_size: int
+    buffer: int
+    evenstep: EvenstepCase
+    peer: PeerCase
+    policies: dict[str, PlanningCase]
+
+    @classmethod
+    def make(cls, world_size: int, buffer: int, seed: int) -> Case:
+        drawn = sample_lengths("ultrachat", world_size * buffer, seed)
+        lengths = drawn.reshape(world_size, buffer)
+        evenstep = EvenstepCase(lengths, seed)
+        peer = PeerCase(lengths, evenstep.groups, evenstep.steps)
+        longest = DISTRIBUTIONS["ultrachat"].longest
+        policies = {
+            name: PlanningCase(
+                build(name, max_tokens=MAX_TOKENS, longest=longest, lengths=drawn), lengths, seed
+            )
+            for name in POLICIES
+            if buffer == POLICY_BUFFER
+        }
+        return cls(world_size, buffer, evenstep, peer, policies)
+
+    def subjects(self) -> dict[str, Callable[[], float]]:
+        return {
+            "evenstep": self.evenstep.plan,
+            "evenstep_exact": lambda: self.evenstep.round()[0],
+            "evenstep_exact_read": lambda: self.evenstep.round(read=True)[0],
+            "odb": lambda: self.peer.run(loss_scaling=False),
+            "odb_exact": lambda: self.peer.run(loss_scaling=True),
+            **{f"policy:{name}": case.run for name, case in self.policies.items()},
+        }
+
+    def result(self, seconds: dict[str, list[float]]) -> dict[str, Any]:
+        spreads = {name: Spread.of([1e3 * s for s in values]) for name, values in seconds.items()}
+        peer_bytes = []
+        for loss_scaling in (False, True):
+            self.peer.run(loss_scaling=loss_scaling)
+            peer_bytes.append(self.peer.sent)
+        proposal, receipt = len(self.evenstep.proposals[0]), len(self.evenstep.receipts[0])
+        peer_us = 1e3 * spreads["odb"].median / self.buffer
+        policies = {}
+        for name, case in self.policies.items():
+            planned = [1e6 * s / case.planned for s in seconds[f"policy:{name}"]]
+            spread = Spread.of(planned)
+            policies[name] = {"us_per_sample": spread.as_dict(), "ratio": peer_us / spread.median}
+        return {
+            "world_size": self.world_size,
+            "buffer": self.buffer,
+            "policies": policies,
+            "steps": self.evenstep.steps,
+            "ms": {name: spread.as_dict() for name, spread in spreads.items()},
+            "ratio": spreads["odb"].median / spreads["evenstep"].median,
+            "ratio_exact": spreads["odb_exact"].median / spreads["evenstep_exact"].median,
+            "bytes": {"evenstep": proposal, "odb": peer_bytes[0]},
+            "bytes_exact": {"evenstep": proposal + receipt, "odb": peer_bytes[1]},
+        }
+
+
+def measure(cases: list[Case], repeats: int) -> list[dict[str, Any]]:
+    subjects = [case.subjects() for case in cases]
+    calls: list[dict[str, int]] = [{} for _ in cases]
+    seconds: list[dict[str, list[float]]] = [{name: [] for name in runs} for runs in subjects]
+    gc.disable()
+    for repeat in range(-1, repeats):
+        for case, runs, number, taken in zip(cases, subjects, calls, seconds):
+            progress(f"{repeat + 1}/{repeats}: W={case.world_size}, buffer {case.buffer}")
+            for name, run in runs.items():
+                if repeat < 0:  # not counted: finds how many calls make a measurement
+                    number[name] = max(1, round(BLOCK / max(min(run(), run()), 1e-9)))
+                else:
+                    taken[name].append(sum(run() for _ in range(number[name])) / number[name])
+    gc.enable()
+    progress("")
+    return [case.result(taken) for case, taken in zip(cases, seconds)]
+
+
+def table(rows: list[dict[str, Any]], *, exact: bool) -> str:
+    suffix = "_exact" if exact else ""
+    lines = []
+    for row in rows:
+        own, peer = (Spread(*row["ms"][side + suffix].values()) for side in ("evenstep", "odb"))
+        size = row[f"bytes{suffix}"]
+        lines.append(
+            [
+                f"W={row['world_size']}",
+                f"{row['buffer']:,}",
+                f"{row['steps']:,}",
+                own.text(3),
+                peer.text(2),
+                f"{row[f'ratio{suffix}']:.1f}x",
+                f"{1e3 * own.median / row['buffer']:.2f}",
+                f"{size['evenstep']:,}",
+                f"{size['odb']:,}",
+            ]
+        )
+    header = ["ranks", "buffer", "steps", "evenstep ms", "ODB ms", "faster", "evenstep µs/sample"]
+    header += ["evenstep bytes", "ODB bytes"]
+    title = "exact loss scaling" if exact else "without loss scaling"
+    return text_table(header, lines, title=f"One round on one rank, {title}: median (p10-p90)")
+
+
+def policy_table(rows: list[dict[str, Any]]) -> str:
+    """Planning time per sample, and how many times as long the package takes."""
+    rows, lines = [row for row in rows if row["policies"]], []
+    for name in POLICIES:
+        line = [name]
+        for row in rows:
+            figures = row["policies"][name]
+            us = figures["us_per_sample"]["median"]
+            line.append(f"{us:.2f} ({figures['ratio']:.1f}x)")
+        lines.append(line)
+    header = ["policy", *(f"W={row['world_size']}" for row in rows)]
+    title = f"Planning of every policy, buffer {POLICY_BUFFER:,}: µs per sample planned "
+    title += "(as many times faster than ODB)"
+    return text_table(header, lines, title=title)
+
+
+def growth(rows: list[dict[str, Any]]) -> dict[str, float]:
+    """Cost per sample at the largest buffer, over that at 1,024 or the smallest above it."""
+    result = {}
+    for name in ("evenstep", "evenstep_exact", "odb", "odb_exact"):
+        for world_size in sorted({row["world_size"] for row in rows}):
+            costs = {
+                row["buffer"]: row["ms"][name]["median"] / row["buffer"]
+                for row in rows
+                if row["world_size"] == world_size and row["buffer"] >= 1024
+            }
+            if len(costs) > 1:
+                result[f"{name}, W={world_size}"] = costs[max(costs)] / costs[min(costs)]
+    return result
+
+
+def main() -> None:
+    arguments = parser(
+        __doc__ or "",
+        "python -m benchmarks.planning.overhead --world-sizes 8 --buffers 1024",
+        repeats=15,
+    )
+    arguments.add_argument("--world-sizes", type=int, nargs="+", default=[8, 64])
+    arguments.add_argument("--buffers", type=int, nargs="+", default=[256, 1024, 4096, 16_384])
+    options = arguments.parse_args()
+    require_peer()
+    torch.set_num_threads(1)
+    cases = [
+        Case.make(world_size, buffer, options.seed)
+        for world_size in options.world_sizes
+        for buffer in options.buffers
+    ]
+    rows = measure(cases, options.repeats)
+    grown = growth(rows)
+    if options.json:
+        print_json({"peer": PEER, "repeats": options.repeats, "rounds": rows, "growth": grown})
+        return
+    print(table(rows, exact=False))
+    print()
+    print(table(rows, exact=True))
+    print()
+    if POLICY_BUFFER in options.buffers:
+        print(policy_table(rows), end="\n\n")
+    for row in rows:
+        read = row["ms"]["evenstep_exact_read"]["median"]
+        print(
+            f"with all {row['steps']:,} steps cut out of the tables: W={row['world_size']}, buffer "
+            f"{row['buffer']:,}: {read:.3f} ms, {row['ms']['odb_exact']['median'] / read:.1f}x"
+        )
+    for name, value in grown.items():
+        print(f"cost per sample, largest buffer over 1,024: {value:.2f} ({name})")
+
+
+if __name__ == "__main__":
+    main()

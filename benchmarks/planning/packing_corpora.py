@@ -1,0 +1,237 @@
+"""Long documents of several kinds, packed for pretraining: before and after.
+
+Prints a page of Markdown; `--markdown docs/packing-corpora.md` writes it. `--data` is a folder of
+.npy files, each the lengths of a corpus in tokens; of those named in `KINDS` the page says what
+they hold. Each corpus is gone through as often as it takes, in a new random order each time, and
+`--repeats` is the number of such streams.
+"""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentTypeError
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.lib.report import machine, markdown, parser, print_json, progress
+from evenstep.arrays import Int64Array
+from evenstep.plan.packing import DocumentCost
+from evenstep.plan.rng import generator
+from evenstep.tools.simulate.lengths import load_lengths
+from evenstep_demos.packing.compare import Packed, compare
+
+KINDS = {
+    "code_repos": "source code and documentation files of four public repositories",
+    "mm_interleaved_docs": "manuals, a textbook and statutes, with the images in them as tokens",
+    "chat_multi_uncut": "chats and agent logs of many turns, and transcripts of meetings",
+}
+QUEUES = (2, 3)
+HEADER = ["", "imbalance", "by time", "1F1B", "1F1B, ordered", "delay", "longest", "tokens cv"]
+HEADER += ["cut", "plan ms"]
+
+HEAD = """# Long documents, before and after
+
+`python -m benchmarks.planning.packing_corpora --data FOLDER --markdown docs/packing-corpora.md`
+writes this page from files of lengths, `FOLDER/NAME.npy`. It shows original packing, which lays
+documents end to end and cuts them at the context window, beside evenstep's two planners, on
+documents of different kinds. Their lengths are those of real corpora, tokenized with a byte-level vocabulary of
+32,000:
+
+{corpora}
+
+The context window is {context:,} tokens, and no micro-batch of the planners exceeds {cap:,}. The
+work of a document of d tokens is {work}. The planners keep documents whole; only those longer
+than the context window are split, into as few equal pieces as it takes. Each corpus is gone through
+again and again, in a new random order each time, until there are {iterations} iterations; each
+figure is the mean over {repeats} such streams. Every token of a stream is trained on once.
+
+- *imbalance*: mean over iterations of the heaviest micro-batch's work over the mean. *by time*: the
+  sum of the heaviest over the sum of the means. Both are of the iterations in which documents
+  arrive; what then still waits goes in a few more.
+- *1F1B*: time on a pipeline of four stages over that with micro-batches of equal work, in the order
+  in which they come; *ordered*: each iteration in the order that suits the pipeline. A single
+  pipeline whose micro-batches are well ordered hides most of the imbalance, original packing's too.
+  Where the micro-batches of an iteration run side by side on several ranks, it counts in full.
+- *delay*: iterations that a token waits, mean, and the *longest* of any document.
+- *tokens cv*: standard deviation over mean of the tokens of an iteration.
+- *cut*: documents in more than one piece.
+- *plan ms*: planning an iteration, on one core ({machine}).
+"""
+
+
+@dataclass(frozen=True)
+class Corpus:
+    name: str
+    lengths: Int64Array
+
+    def stream(self, tokens: int, seed: int) -> Int64Array:
+        """Lengths of whole epochs, at least so many tokens."""
+        epochs = max(1, -(-tokens // int(self.lengths.sum())))
+        orders = [generator(seed, epoch).permutation(self.lengths) for epoch in range(epochs)]
+        return np.concatenate(orders)
+
+    def facts(self, context: int) -> dict[str, Any]:
+        lengths = self.lengths
+        over = lengths > context
+        return {
+            "documents": len(lengths),
+            "tokens": int(lengths.sum()),
+            "median": float(np.median(lengths)),
+            "mean": float(lengths.mean()),
+            "p99": float(np.quantile(lengths, 0.99)),
+            "longest": int(lengths.max()),
+            "over_context": int(over.sum()),
+            "over_context_tokens": float(lengths[over].sum() / lengths.sum()),
+        }
+
+    def row(self, context: int) -> list[str]:
+        facts = self.facts(context)
+        return [
+            f"`{self.name}`",
+            KINDS.get(self.name, ""),
+            *(f"{facts[name]:,.0f}" for name in ("documents", "median", "mean", "p99", "longest")),
+            f"{facts['over_context']:,} ({facts['over_context_tokens']:.0%} of tokens)",
+        ]
+
+
+def figures(streams: Sequence[Packed]) -> dict[str, float]:
+    """Means over the streams, and the longest delay of all."""
+    rows = [packed.as_dict() for packed in streams]
+    names = [
+        "iterations",
+        "imbalance",
+        "imbalance_time_weighted",
+        "makespan_ratio_given_order",
+        "makespan_ratio",
+        "token_delay_mean",
+        "tokens_per_step_cv",
+        "plan_ms",
+        "last_iterations",
+    ]
+    result = {name: float(np.mean([row[name] for row in rows])) for name in names}
+    result["token_delay_max"] = max(row["token_delay_max"] for row in rows)
+    cut = sum(row["documents_cut"] for row in rows)
+    result["cut"] = cut / sum(packed.documents for packed in streams)
+    return result
+
+
+def measure(
+    corpus: Corpus, context: int, micro_batches: int, iterations: int, seeds: range, linear: int
+) -> dict[str, dict[str, float]]:
+    """Name of the packer -> figures."""
+    streams = []
+    for seed in seeds:
+        progress(f"{corpus.name}, {micro_batches} micro-batches, stream {seed}")
+        streams.append(
+            compare(
+                corpus.stream(iterations * micro_batches * context, seed),
+                context=context,
+                micro_batches=micro_batches,
+                queues=QUEUES,
+                cost=DocumentCost(linear=linear),
+            )
+        )
+    return {same[0].name: figures(same) for same in zip(*streams)}
+
+
+def cells(name: str, row: dict[str, float]) -> list[str]:
+    return [
+        name,
+        f"{row['imbalance']:.3f}",
+        f"{row['imbalance_time_weighted']:.3f}",
+        f"{row['makespan_ratio_given_order']:.3f}",
+        f"{row['makespan_ratio']:.3f}",
+        f"{row['token_delay_mean']:.2f}",
+        f"{row['token_delay_max']:.0f}",
+        f"{row['tokens_per_step_cv']:.3f}",
+        f"{row['cut']:.1%}",
+        f"{row['plan_ms']:.2f}",
+    ]
+
+
+def folder(text: str) -> Path:
+    if not Path(text).is_dir():
+        raise ArgumentTypeError(f"{text} is not a folder")
+    return Path(text)
+
+
+def main() -> None:
+    arguments = parser(
+        __doc__ or "",
+        "python -m benchmarks.planning.packing_corpora --data lengths --json",
+        repeats=3,
+    )
+    arguments.add_argument(
+        "--data", type=folder, help="folder of NAME.npy, integers: tokens of each; needed"
+    )
+    arguments.add_argument(
+        "--names", nargs="+", default=list(KINDS), help=f"corpora; default: {' '.join(KINDS)}"
+    )
+    arguments.add_argument("--markdown", type=Path, help="the file to write, instead of printing")
+    arguments.add_argument("--context", type=int, default=32_768, help="tokens of a window")
+    arguments.add_argument("--micro-batches", type=int, nargs="+", default=[4, 16])
+    arguments.add_argument("--iterations", type=int, default=200, help="of a stream, at least")
+    arguments.add_argument("--linear", type=int, default=24_576, help="work per token")
+    options = arguments.parse_args()
+    if options.data is None:  # so that `make bench` goes on
+        print("skipped: give --data, a folder of corpora's lengths", file=sys.stderr)
+        return
+    seeds = range(options.seed, options.seed + options.repeats)
+    corpora = [
+        Corpus(name, load_lengths(str(options.data / f"{name}.npy"))) for name in options.names
+    ]
+    results = {
+        (corpus.name, count): measure(
+            corpus, options.context, count, options.iterations, seeds, options.linear
+        )
+        for corpus in corpora
+        for count in options.micro_batches
+    }
+    progress("")
+    if options.json:
+        print_json(
+            {
+                "context": options.context,
+                "corpora": {corpus.name: corpus.facts(options.context) for corpus in corpora},
+                "packers": {f"{name}, {count}": rows for (name, count), rows in results.items()},
+            }
+        )
+        return
+    here = machine()
+    header = [
+        "corpus",
+        "what it holds",
+        "documents",
+        "median",
+        "mean",
+        "p99",
+        "longest",
+        "over window",
+    ]
+    text = HEAD.format(
+        corpora=markdown(header, [corpus.row(options.context) for corpus in corpora]),
+        context=options.context,
+        cap=5 * options.context // 4,
+        work=f"d² + {options.linear:,} d",
+        iterations=options.iterations,
+        repeats=options.repeats,
+        machine=f"Python {here['python']}, numpy {here['numpy']}",
+    )
+    for corpus in corpora:
+        text += f"\n## `{corpus.name}`\n"
+        for count in options.micro_batches:
+            rows = results[corpus.name, count]
+            table = markdown(HEADER, [cells(name, row) for name, row in rows.items()])
+            text += f"\n{count} micro-batches:\n\n{table}\n"
+    if options.markdown:
+        options.markdown.write_text(text)
+    else:
+        print(text, end="")
+
+
+if __name__ == "__main__":
+    main()

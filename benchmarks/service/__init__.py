@@ -1,0 +1,7 @@
+"""The cluster service, as its planner decides and as Ray runs it.
+
+imbalance   how uneven ranks are without and with balance; writes docs/service-figures.md
+planner     seconds that the planner takes for a step, with the number of clients
+memory      memory of reading many sources, beside one PyTorch DataLoader on every rank
+throughput  samples per second and waiting, beside other readers of the same mixture
+"""

@@ -1,0 +1,429 @@
+"""Memory of the service against that of torch DataLoaders whose workers each open every source.
+
+The setting is one machine with several data-parallel ranks, each a trainer process of its own, and
+a mixture of many Parquet sources. With torch each rank has its own DataLoader, and each of its
+worker processes draws from the mixture, so it has every source open: memory grows with ranks times
+workers times sources. The service has as many reading processes, Source Loaders, which share the
+sources out among them; beside them it has a planner, Data Constructors, a desk and Ray itself, and
+all of that is counted.
+
+Both sides read with the same reader, which holds one decoded row group of each open source, prepare
+the same samples and hand each rank the same number of rows in each step. Workers are made in
+torch's default way, by fork on Linux, by which they share what the trainer had imported. Both hold
+some prepared samples ahead: torch two batches for each worker, the service a few of each source.
+Row groups are 16 MiB decoded, unless said otherwise, so that torch's side finds room in a machine
+of 24 GiB; those of most corpora are several times larger, and the ratio grows with them. Every
+source is a file of the same content.
+
+All processes of a run are measured while the trainers take steps, when every source is being read
+from: the median of a few looks at each. PSS counts a page that several processes share once over
+all of them; RSS counts it once for each. Each side and number of sources is a run of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+
+from benchmarks.lib.report import Spread, parser, print_json, progress
+from evenstep.data import open_reader
+from evenstep.tools.report import text_table
+
+TARGET = 3.6
+TOKEN = "EVENSTEP_BENCHMARK_MEMORY"
+"""In the environment of all processes of a run, by which they are found."""
+TOKENS = 2048  # int32, of a sample: 8 KiB
+LOOKS = 5
+PATIENCE = 400.0  # seconds for a run to come to where it is measured
+MEBI = 1 << 20
+SIDES = ("torch", "service")
+KINDS = ("trainers", "readers", "constructors", "planner, desk", "driver", "Ray")
+
+
+def prepared(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {"input_ids": np.frombuffer(row["tokens"], np.int32).astype(np.int64)}
+
+
+def strategy(graph: Any, mesh: Any, step: int) -> Any:
+    return graph.mix().distribute("DP").balance("greedy").plan()
+
+
+def as_they_are(samples: list[Any]) -> Any:
+    return samples
+
+
+def sources_of(options: argparse.Namespace) -> list[Any]:
+    from evenstep.data import Source
+
+    return [
+        Source(f"source-{k:03d}", str(options.folder / f"{k:03d}.parquet"), transform=prepared)
+        for k in range(options.count)
+    ]
+
+
+def write(folder: Path, count: int, mebibytes: int) -> None:
+    """One file, under as many names as there are sources: each reader decodes it for itself."""
+    import pyarrow
+    import pyarrow.parquet
+
+    rng = np.random.default_rng(0)
+    rows = mebibytes * MEBI // (4 * TOKENS)
+    blobs = [rng.integers(0, 50_000, TOKENS, np.int32).tobytes() for _ in range(2 * rows)]
+    table = pyarrow.table({"tokens": pyarrow.array(blobs, pyarrow.binary())})
+    pyarrow.parquet.write_table(table, folder / "000.parquet", row_group_size=rows)
+    for k in range(1, count):
+        os.link(folder / "000.parquet", folder / f"{k:03d}.parquet")
+
+
+# Trainers, a process each. They say when all is open, and take steps until they are ended.
+
+
+def torch_trainer(options: argparse.Namespace) -> None:
+    from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+
+    class Mixed(IterableDataset[Any]):
+        """All sources open in every worker, drawn from in turn."""
+
+        def __init__(self, sources: list[Any], seed: int) -> None:
+            self.sources, self.seed = sources, seed
+
+        def __iter__(self) -> Iterator[Any]:
+            info = get_worker_info()
+            seed = self.seed + (0 if info is None else info.id)
+            streams = [open_reader(source, seed=seed).read() for source in self.sources]
+            while True:
+                for stream in streams:
+                    yield next(stream).sample
+
+    loader = DataLoader(
+        Mixed(sources_of(options), 1000 * options.rank),
+        batch_size=options.batch,
+        num_workers=options.workers,
+        collate_fn=as_they_are,
+    )
+    train(iter(loader), options, 1 + options.count * options.workers // options.batch)
+
+
+def service_trainer(options: argparse.Namespace) -> None:
+    import torch  # noqa: F401  as any trainer has it
+
+    import evenstep.service as es
+
+    train(iter(es.Client(options.address, "memory", options.rank)), options, 2)
+
+
+def train(batches: Iterator[Any], options: argparse.Namespace, before: int) -> None:
+    for _ in range(before):
+        next(batches)
+    print("ready", flush=True)
+    while True:
+        next(batches)
+        time.sleep(0.2)
+
+
+# A run
+
+
+def with_torch(options: argparse.Namespace) -> dict[str, Any]:
+    with Trainers("torch", options):
+        return measured({})
+
+
+def with_service(options: argparse.Namespace) -> dict[str, Any]:
+    import evenstep.service as es
+
+    job = es.Job(
+        sources=sources_of(options),
+        mesh=es.Mesh(DP=options.ranks),
+        strategy=strategy,
+        collate=as_they_are,
+        max_tokens=TOKENS * options.batch * 2,
+        samples_per_step=options.batch * options.ranks,
+        buffer_size=options.ahead,
+    )
+    ray = {"num_cpus": 1, "object_store_memory": 300_000_000}
+    loaders = options.ranks * options.workers
+    with es.start(
+        job,
+        name="memory",
+        loaders=loaders,
+        constructors=options.constructors,
+        cpus=0,
+        address="local",
+        ray_options=ray,
+        patience=PATIENCE,
+    ) as service:
+        options.address = service.address
+        with Trainers("service", options):
+            until = time.monotonic() + PATIENCE
+            while not all(  # every source is being read from
+                all(loader.get("sources", {}).values()) for loader in service.status()["loaders"]
+            ):
+                if time.monotonic() > until:
+                    sys.exit("the service did not open all sources")
+                time.sleep(1)
+            status = service.status()
+            told = {role["process"]["process"]: "readers" for role in status["loaders"]}
+            told |= {role["process"]["process"]: "constructors" for role in status["constructors"]}
+            told[status["planner"]["process"]["process"]] = "planner, desk"
+            return measured(told)
+
+
+class Trainers:
+    """One for each rank; a context that ends them."""
+
+    def __init__(self, side: str, options: argparse.Namespace) -> None:
+        command = [*command_of(options), "--trainer", side]
+        if side == "service":
+            command += ["--address", options.address]
+        self._processes = [
+            subprocess.Popen([*command, "--rank", str(rank)], stdout=subprocess.PIPE, text=True)
+            for rank in range(options.ranks)
+        ]
+
+    def __enter__(self) -> None:
+        for rank, process in enumerate(self._processes):
+            assert process.stdout is not None
+            if process.stdout.readline().strip() != "ready":
+                self.__exit__()
+                sys.exit(f"trainer {rank} has failed, see above")
+
+    def __exit__(self, *_: object) -> None:
+        # Not left to torch: a worker whose trainer is gone may wait for ever to be read from.
+        ended = [
+            each
+            for process in self._processes
+            if process.poll() is None
+            for each in (psutil.Process(process.pid), *psutil.Process(process.pid).children())
+        ]
+        for each in ended:
+            with suppress(psutil.Error):
+                each.kill()
+        for process in self._processes:
+            process.communicate()
+
+
+def command_of(options: argparse.Namespace) -> list[str]:
+    """This script with what a run is told; the caller adds which part of it."""
+    given = {
+        "count": options.count,
+        "folder": options.folder,
+        "ranks": options.ranks,
+        "workers": options.workers,
+        "batch": options.batch,
+        "ahead": options.ahead,
+        "constructors": options.constructors,
+    }
+    words = [word for name, value in given.items() for word in (f"--{name}", str(value))]
+    return [sys.executable, "-m", "benchmarks.service.memory", *words]
+
+
+def measured(told: Mapping[int, str]) -> dict[str, Any]:
+    """MiB that all processes of this run hold, by kind, PSS and RSS: the median look.
+
+    Args:
+        told: what kind a process is of, where its command does not say.
+    """
+    looks = []
+    for _ in range(LOOKS):
+        time.sleep(1)
+        looks.append(look(told))
+    return sorted(looks, key=lambda each: sum(each["pss"].values()))[LOOKS // 2]
+
+
+def look(told: Mapping[int, str]) -> dict[str, Any]:
+    pss: dict[str, float] = {}
+    rss: dict[str, float] = {}
+    processes: dict[str, int] = {}
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, OSError):
+            if process.environ().get(TOKEN) != os.environ[TOKEN]:
+                continue
+            memory = process.memory_full_info()
+            kind = told.get(process.pid) or kind_of(process)
+            pss[kind] = pss.get(kind, 0.0) + memory.pss / MEBI
+            rss[kind] = rss.get(kind, 0.0) + memory.rss / MEBI
+            processes[kind] = processes.get(kind, 0) + 1
+    return {"pss": pss, "rss": rss, "processes": processes}
+
+
+def kind_of(process: psutil.Process) -> str:
+    if process.pid == os.getpid():
+        return "driver"
+    command = process.cmdline()
+    if "--trainer" in command:
+        # A worker that was forked has its trainer's command.
+        return "trainers" if process.ppid() == os.getpid() else "readers"
+    return "planner, desk" if "Desk" in " ".join(command[:1]) else "Ray"
+
+
+def run(side: str, count: int, options: argparse.Namespace) -> dict[str, Any]:
+    token = f"{os.getpid()}-{time.monotonic_ns()}"
+    environment = {**os.environ, TOKEN: token, "RAY_USAGE_STATS_ENABLED": "0"}
+    given = argparse.Namespace(**{**vars(options), "count": count})
+    made = subprocess.run(
+        [*command_of(given), "--side", side],
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        timeout=3 * PATIENCE,
+    )
+    wait_until_gone(token)
+    told: dict[str, Any] = json.loads(made.stdout.splitlines()[-1])
+    return told
+
+
+def wait_until_gone(token: str) -> None:
+    """Workers of a trainer that was ended find that out by themselves."""
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        left = []
+        for process in psutil.process_iter():
+            with suppress(psutil.Error, OSError):
+                if process.environ().get(TOKEN) == token:
+                    left.append(process)
+        if not left:
+            return
+        time.sleep(0.5)
+    for process in left:
+        with suppress(psutil.Error):
+            process.kill()
+
+
+# What is printed
+
+
+def total(run_: Mapping[str, Any], what: str) -> float:
+    return sum(run_[what].values()) - run_[what].get("driver", 0.0) * (run_["side"] == "torch")
+
+
+def main() -> None:
+    arguments = parser(__doc__ or "", "python -m benchmarks.service.memory --ranks 4", repeats=1)
+    arguments.add_argument("--sources", default="30,60,120", help="numbers of sources")
+    arguments.add_argument("--ranks", type=int, default=4, help="data-parallel ranks")
+    arguments.add_argument("--workers", type=int, default=2, help="reading processes of each rank")
+    arguments.add_argument("--constructors", type=int, default=1, help="of the service")
+    arguments.add_argument("--batch", type=int, default=30, help="samples of a rank in a step")
+    arguments.add_argument("--ahead", type=int, default=4, help="samples of a source, the service")
+    arguments.add_argument("--mebibytes", type=int, default=16, help="of a row group")
+    for hidden in ("--side", "--trainer", "--address"):
+        arguments.add_argument(hidden, help=argparse.SUPPRESS)
+    arguments.add_argument("--count", type=int, help=argparse.SUPPRESS)
+    arguments.add_argument("--rank", type=int, help=argparse.SUPPRESS)
+    arguments.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    options = arguments.parse_args()
+    if options.trainer:
+        return {"torch": torch_trainer, "service": service_trainer}[options.trainer](options)
+    if options.side:
+        made = {"torch": with_torch, "service": with_service}[options.side](options)
+        print(json.dumps({**made, "side": options.side}), flush=True)
+        return None
+    counts = affordable([int(word) for word in options.sources.split(",")], options)
+    results = []
+    with tempfile.TemporaryDirectory() as folder:
+        options.folder = Path(folder)
+        write(options.folder, max(counts), options.mebibytes)
+        for count in counts:
+            runs: dict[str, list[dict[str, Any]]] = {side: [] for side in SIDES}
+            for repeat in range(options.repeats):
+                for side in SIDES:
+                    progress(f"{count} sources, run {repeat}: {side}")
+                    runs[side].append(run(side, count, options))
+            results.append({"sources": count, "runs": runs})
+    progress("")
+    report(results, options)
+    return None
+
+
+def affordable(counts: list[int], options: argparse.Namespace) -> list[int]:
+    """Those for which this machine has the memory that torch will need; says which are left out."""
+    free = psutil.virtual_memory().available / MEBI
+    readers = options.ranks * options.workers
+    needed = {n: readers * (n * options.mebibytes * 1.05 + 200) + 500 for n in counts}
+    for count in counts:
+        if needed[count] > free:
+            print(
+                f"{count} sources are left out: torch would need some {needed[count] / 1024:.0f} "
+                f"GiB of memory, and {free / 1024:.0f} are free; lower --mebibytes",
+                file=sys.stderr,
+            )
+    kept = [count for count in counts if needed[count] <= free]
+    if not kept:
+        raise SystemExit(0)
+    return kept
+
+
+def report(results: list[dict[str, Any]], options: argparse.Namespace) -> None:
+    for each in results:
+        both = list(zip(each["runs"]["torch"], each["runs"]["service"]))
+        for what in ("pss", "rss"):
+            each[f"ratio_{what}"] = Spread.of([total(t, what) / total(s, what) for t, s in both])
+    slopes = {
+        side: (_median(results[-1], side) - _median(results[0], side))
+        / (results[-1]["sources"] - results[0]["sources"])
+        for side in SIDES
+        if len(results) > 1
+    }
+    if options.json:
+        ratios = ("ratio_pss", "ratio_rss")
+        plain = [{**r, **{name: r[name].as_dict() for name in ratios}} for r in results]
+        return print_json({"results": plain, "mebibytes_per_source": slopes})
+    readers = options.ranks * options.workers
+    print(
+        f"{options.ranks} ranks, {readers} reading processes each side, row groups of "
+        f"{options.mebibytes} MiB, {options.constructors} constructors"
+    )
+    rows = []
+    for each in results:
+        for side in SIDES:
+            runs = each["runs"][side]
+            parts = (
+                statistics.median(run_["pss"].get(kind, 0.0) for run_ in runs) for kind in KINDS
+            )
+            rows.append(
+                (
+                    str(each["sources"]),
+                    side,
+                    *(
+                        f"{part:,.0f}" if part and (side, kind) != ("torch", "driver") else ""
+                        for kind, part in zip(KINDS, parts)
+                    ),
+                    f"{_median(each, side):,.0f}",
+                    f"{_median(each, side, 'rss'):,.0f}",
+                )
+            )
+    print(text_table(("sources", "PSS, MiB", *KINDS, "total", "RSS"), rows))
+    rows = [
+        (str(each["sources"]), each["ratio_pss"].text(2), each["ratio_rss"].text(2))
+        for each in results
+    ]
+    print(text_table(("sources", "torch over service, PSS", "RSS"), rows))
+    if slopes:
+        print(
+            f"a further source adds {slopes['torch']:.1f} MiB to torch and "
+            f"{slopes['service']:.1f} to the service"
+        )
+    print(f"target: {TARGET} times less in total")
+    return None
+
+
+def _median(result: Mapping[str, Any], side: str, what: str = "pss") -> float:
+    return statistics.median(total(run_, what) for run_ in result["runs"][side])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,304 @@
+"""Plans of many steps, and how uneven each makes the ranks of a step.
+
+A case is a way to plan. All cases plan the same samples, but for those that find no room in a step
+and go first in the next one; so times are compared for each unit of work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks.lib.report import Spread, progress
+from benchmarks.service.corpora import ENCODER, LLAMA_12B, WORK, Corpus
+from evenstep.strategy import Assignment, DGraph, LoadingPlan
+from evenstep.strategy.mesh import ClientPlaceTree
+from evenstep.strategy.sample_table import SampleTable
+
+MICRO_BATCHES = 4
+TP = 2
+"""Peers that share a data-parallel rank's backbone, where there is an encoder."""
+ROOM = 5, 4
+"""A micro-batch may have so many times, as a fraction, the tokens that are drawn for it."""
+METHODS = ("greedy", "karmarkar_karp")
+LEVELS = ("inter", "intra", "both")
+ARRIVAL, IN_ORDER, BOUND = "as they arrive", "in order, by tokens", "bound"
+BASES = (ARRIVAL, IN_ORDER)
+Loads = dict[str, tuple[float, float]]
+"""By name, what is waited for in a step and the mean, in the same unit."""
+
+
+@dataclass(frozen=True)
+class Tally:
+    """What all steps of a case, of all seeds, amount to."""
+
+    seeds: list[dict[str, list[tuple[float, float]]]] = field(default_factory=list)
+    """Of each seed, by measure, of each step: the largest, or time, and the mean."""
+
+    def over_time(self, measure: str) -> Spread:
+        """Of each seed, the sum over steps of the largest over that of the mean."""
+        return Spread.of([_ratio(of[measure]) for of in self.seeds])
+
+    def steps(self, measure: str) -> npt.NDArray[np.float64]:
+        """[steps of all seeds] the largest over the mean."""
+        return np.array([most / mean for of in self.seeds for most, mean in of[measure]])
+
+    def speed_up(self, base: Tally, measure: str) -> Spread:
+        """Time of each unit of work in the other case, over that in this one."""
+        pairs = zip(base.seeds, self.seeds)
+        return Spread.of([_ratio(before[measure]) / _ratio(of[measure]) for before, of in pairs])
+
+    @property
+    def measures(self) -> list[str]:
+        return list(self.seeds[0])
+
+
+def _ratio(steps: Sequence[tuple[float, float]]) -> float:
+    most, mean = np.sum(steps, axis=0).tolist()
+    return float(most / mean)
+
+
+Case = Callable[[DGraph], tuple[Loads, SampleTable]]
+"""From the samples of a step to its loads, and to the samples that found no room."""
+
+
+@dataclass
+class Runner:
+    """Runs cases over steps, each case with its own samples carried from step to step."""
+
+    corpus: Corpus
+    tree: ClientPlaceTree
+    dp: int
+    label: str
+
+    def run(self, cases: dict[str, Case], steps: int, seeds: Sequence[int]) -> dict[str, Tally]:
+        tallies = {name: Tally() for name in cases}
+        for seed in seeds:
+            found: dict[str, dict[str, list[tuple[float, float]]]] = {name: {} for name in cases}
+            carried: dict[str, SampleTable] = {}
+            tokens = self.dp * MICRO_BATCHES * self.corpus.context
+            for step, samples in enumerate(self.corpus.steps(steps, tokens, seed)):
+                for name, case in cases.items():
+                    progress(f"{self.label}, DP={self.dp}, seed {seed}, step {step}: {name}")
+                    graph = DGraph.of(
+                        samples,
+                        self.tree,
+                        step=step,
+                        micro_batches=MICRO_BATCHES,
+                        max_tokens=self.corpus.context * ROOM[0] // ROOM[1],
+                        carried=carried.get(name),
+                    )
+                    loads, carried[name] = case(graph)
+                    for measure, value in loads.items():
+                        found[name].setdefault(measure, []).append(value)
+            for name, of in found.items():
+                tallies[name].seeds.append(of)
+        return tallies
+
+
+# Text
+
+
+def text_cases() -> dict[str, Case]:
+    cases: dict[str, Case] = {ARRIVAL: _by_arrival, IN_ORDER: _text(None, None)}
+    for method in METHODS:
+        for level in LEVELS:
+            cases[f"{method}, {level}"] = _text(method, level)
+    cases[BOUND] = _bound
+    return cases
+
+
+def run_text(corpus: Corpus, dp: int, steps: int, seeds: Sequence[int]) -> dict[str, Tally]:
+    runner = Runner(corpus, ClientPlaceTree.of({"DP": dp}), dp, corpus.name)
+    return runner.run(text_cases(), steps, seeds)
+
+
+def _text(method: str | None, level: str | None) -> Case:
+    def case(graph: DGraph) -> tuple[Loads, SampleTable]:
+        plan = _balanced(_text_graph(graph), method, level).plan()
+        return _of_text(plan.cost_after), plan.carried
+
+    return case
+
+
+def _text_graph(graph: DGraph) -> DGraph:
+    return graph.modality("text").distribute("DP").cost(LLAMA_12B)
+
+
+def _balanced(graph: DGraph, method: str | None, level: str | None) -> DGraph:
+    return graph if method is None or level is None else graph.balance(method, level)
+
+
+def _by_arrival(graph: DGraph) -> tuple[Loads, SampleTable]:
+    plan = _unlimited(_text_graph(graph))
+    return _of_text(plan.cost_before), plan.carried
+
+
+def _bound(graph: DGraph) -> tuple[Loads, SampleTable]:
+    """The mean, or the costliest sample where that is more, as samples stay whole."""
+    plan = _unlimited(_text_graph(graph))
+    loads, heaviest = plan.cost_after, float(plan.costs.max())
+    ranks, micro = float(loads.sum(axis=1).mean()), float(loads.mean())
+    return {
+        "ranks": (max(ranks, heaviest), ranks),
+        "micro-batches": (max(micro, heaviest), micro),
+        "lockstep": (max(ranks, heaviest), ranks),
+    }, plan.carried
+
+
+def _unlimited(graph: DGraph) -> LoadingPlan:
+    """A plan in which all samples have room, to ask for its order of arrival."""
+    assert graph.samples is not None
+    tokens = sum(int(column.sum()) for column in graph.samples.lengths.values())
+    return graph.balance("greedy", max_tokens=max(tokens, 1)).plan()
+
+
+def _of_text(loads: npt.NDArray[Any]) -> Loads:
+    """Three ways to wait: at the end of the step, each micro-batch for the largest of all, and
+    after each micro-batch."""
+    ranks = loads.sum(axis=1)
+    return {
+        "ranks": (float(ranks.max()), float(ranks.mean())),
+        "micro-batches": (float(loads.max()), float(loads.mean())),
+        "lockstep": (float(loads.max(axis=0).sum()), float(ranks.mean())),
+    }
+
+
+# Image and text
+
+
+JOINT = "jointly, karmarkar_karp"
+
+
+def vision_cases() -> dict[str, Case]:
+    return {
+        ARRIVAL: _vision_by_arrival,
+        IN_ORDER: _vision(None, None, None),
+        "backbone, greedy inter": _vision("greedy", "inter", None),
+        "backbone, karmarkar_karp both": _vision("karmarkar_karp", "both", None),
+        JOINT: _jointly,
+        "separately, greedy inter": _vision("greedy", "inter", "greedy"),
+        "separately, greedy both": _vision("greedy", "both", "greedy"),
+        "separately, karmarkar_karp both": _vision("karmarkar_karp", "both", "karmarkar_karp"),
+        BOUND: _vision_bound,
+    }
+
+
+def run_vision(
+    corpus: Corpus, label: str, dp: int, steps: int, seeds: Sequence[int]
+) -> dict[str, Tally]:
+    runner = Runner(corpus, ClientPlaceTree.of({"DP": dp, "TP": TP}), dp, label)
+    return runner.run(vision_cases(), steps, seeds)
+
+
+def _vision_graph(graph: DGraph) -> DGraph:
+    return graph.modality("text", "image").distribute("DP").cost(LLAMA_12B)
+
+
+def _vision(method: str | None, level: str | None, encoder: str | None) -> Case:
+    """
+    Args:
+        method, level: of the backbone.
+        encoder: method by which images are divided among all ranks; None leaves them with their
+            sample.
+    """
+
+    def case(graph: DGraph) -> tuple[Loads, SampleTable]:
+        backbone = _balanced(_vision_graph(graph), method, level)
+        if encoder is None:
+            plan = backbone.plan()
+            return _with_sample(plan, plan.assignment, plan.cost_after), plan.carried
+        images = graph.modality(ENCODER).distribute("WORLD").balance(encoder)
+        plan = backbone.plan(subplans={"encoder": images})
+        work = plan.subplans["encoder"].cost_after.sum(axis=1) * WORK
+        return _of_vision(work, plan.cost_after, together=False), plan.carried
+
+    return case
+
+
+def _vision_by_arrival(graph: DGraph) -> tuple[Loads, SampleTable]:
+    plan = _unlimited(_vision_graph(graph))
+    return _with_sample(plan, plan.arrival, plan.cost_before), plan.carried
+
+
+def _jointly(graph: DGraph) -> tuple[Loads, SampleTable]:
+    """One cost for both modules: the images of a sample are encoded where it lies. A graph's cost
+    is a function of one length, so that the work of both has a column of its own here."""
+    plain = _unlimited(_vision_graph(graph))
+    both = plain.costs / WORK + plain.samples.lengths[ENCODER]
+    lengths = {**plain.samples.lengths, "work": np.rint(both).astype(np.int64)}
+    table = SampleTable(
+        sources=plain.samples.sources,
+        **{name: getattr(plain.samples, name) for name in ("source", "position", "shard", "index")},
+        lengths=lengths,
+    )
+    again = DGraph.of(table, graph.tree, step=graph.step, micro_batches=MICRO_BATCHES)
+    plan = again.modality("work").distribute("DP").balance("karmarkar_karp").plan()
+    loads = plan.assignment.sums(plain.costs)
+    return _with_sample(plan, plan.assignment, loads), plan.carried
+
+
+def widest(corpus: Corpus, dp: int, steps: int, seeds: Sequence[int]) -> dict[str, Spread]:
+    """Work of the largest micro-batch over that of the smallest, both modules together, without
+    balance: median over the steps of each seed."""
+    tree = ClientPlaceTree.of({"DP": dp, "TP": TP})
+    found: dict[str, list[float]] = {base: [] for base in BASES}
+    for seed in seeds:
+        ratios: dict[str, list[float]] = {base: [] for base in BASES}
+        tokens = dp * MICRO_BATCHES * corpus.context
+        for step, samples in enumerate(corpus.steps(steps, tokens, seed)):
+            graph = DGraph.of(samples, tree, step=step, micro_batches=MICRO_BATCHES)
+            plan = _vision_graph(graph).plan()
+            both = plan.costs + plan.samples.lengths[ENCODER] * WORK
+            for base, placed in zip(BASES, (plan.arrival, plan.assignment)):
+                loads = placed.sums(both)
+                ratios[base].append(float(loads.max() / loads.min()))
+        for base in BASES:
+            found[base].append(float(np.median(ratios[base])))
+    return {base: Spread.of(values) for base, values in found.items()}
+
+
+def _vision_bound(graph: DGraph) -> tuple[Loads, SampleTable]:
+    """As `_bound`, of both modules."""
+    plan = _unlimited(_vision_graph(graph))
+    work = plan.samples.lengths[ENCODER] * WORK
+    encoder, heaviest = float(work.sum()) / plan.tree.ranks.size, float(work.max())
+    ranks, costliest = float(plan.costs.sum()) / plan.buckets / TP, float(plan.costs.max()) / TP
+    return {
+        "encoder": (max(encoder, heaviest), encoder),
+        "backbone": (max(ranks, costliest), ranks),
+        "whole": (max(encoder, heaviest) + max(ranks, costliest), encoder + ranks),
+    }, plan.carried
+
+
+def _with_sample(plan: LoadingPlan, placed: Assignment, backbone: npt.NDArray[Any]) -> Loads:
+    """Encoder's work where samples lie: those of a data-parallel rank go to its peers in turn."""
+    rows = placed.rows
+    bucket = placed.bucket[rows]
+    begins = np.searchsorted(bucket, np.arange(placed.buckets))
+    peer = (np.arange(len(rows)) - begins[bucket]) % TP
+    work = plan.samples.lengths[ENCODER][rows] * WORK
+    encoder = np.bincount(bucket * TP + peer, work, minlength=placed.buckets * TP)
+    return _of_vision(encoder, backbone, together=True)
+
+
+def _of_vision(encoder: npt.NDArray[Any], backbone: npt.NDArray[Any], *, together: bool) -> Loads:
+    """
+    Args:
+        encoder: [clients] work.
+        backbone: [data-parallel ranks, micro-batches] work, which peers share.
+        together: whether a rank goes on to its backbone as soon as its peers have encoded their
+            images. Otherwise embeddings travel, and all ranks wait for each other in between.
+    """
+    ranks = backbone.sum(axis=1) / TP
+    peers = encoder.reshape(-1, TP).max(axis=1)
+    time = (peers + ranks).max() if together else peers.max() + ranks.max()
+    return {
+        "encoder": (float(encoder.max()), float(encoder.mean())),
+        "backbone": (float(ranks.max()), float(ranks.mean())),
+        "whole": (float(time), float(encoder.mean() + ranks.mean())),
+    }
