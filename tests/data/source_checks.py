@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from evenstep.data import Source, SourceReader, StoredSample
+from evenstep.data import Source, SourceReader, StoredSample, open_reader
 
 
 def take(reader: SourceReader, count: int, position: int = 0, **options: Any) -> list[StoredSample]:
@@ -31,7 +31,7 @@ def check_order_and_seeking(
         The items of the first pass.
     """
     total = 2 * samples + 3
-    with make().open(seed=7) as reader:
+    with open_reader(make(), seed=7) as reader:
         whole = take(reader, total)
         fingerprint = reader.fingerprint
         assert reader.size in (samples, None)
@@ -47,9 +47,9 @@ def check_order_and_seeking(
     assert {(item.shard, item.index) for item in second} == places
     stored = {(item.shard, item.index): item.sample for item in whole}
     assert not alike or all(stored[item.shard, item.index] == item.sample for item in whole)
-    with make().open(seed=7, repeat=False) as once:
+    with open_reader(make(), seed=7, repeat=False) as once:
         assert [item.sample for item in once.read(samples - 3)] == [i.sample for i in first[-3:]]
-    with make().open(seed=7) as again:
+    with open_reader(make(), seed=7) as again:
         assert json.loads(json.dumps(again.fingerprint)) == fingerprint
         assert take(again, samples + 5, passes=1) == first
         for position in range(0, total, max(total // 15, 1)) if seeks is None else seeks:
@@ -59,6 +59,6 @@ def check_order_and_seeking(
                 whole[position].index,
             )
             assert take(again, total - position, position) == whole[position:], position
-    with make().open(seed=7) as fresh:
+    with open_reader(make(), seed=7) as fresh:
         assert take(fresh, 4, samples - 2) == whole[samples - 2 : samples + 2]
     return first

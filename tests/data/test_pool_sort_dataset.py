@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 import evenstep
-from evenstep.data.pool_sort_dataset import PoolSortDataset, pool_order, sample_key
+from evenstep.data.pool_order import pool_order, sample_key
+from evenstep.data.pool_sort_dataset import PoolSortDataset
 from evenstep.errors import ConfigurationError, MismatchError, SampleError
 
 

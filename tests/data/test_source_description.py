@@ -8,7 +8,7 @@ import pickle
 import pytest
 from source_checks import take
 
-from evenstep.data import Source
+from evenstep.data import Source, open_reader
 from evenstep.errors import ConfigurationError, SampleError
 
 SAMPLES = [{"id": i, "input_ids": list(range(i + 1))} for i in range(20)]
@@ -30,7 +30,7 @@ def image_and_text(sample):
 
 def test_a_transform_is_applied_to_every_sample_or_left_to_who_asks():
     source = Source("s", SAMPLES[:10], transform=functools.partial(add, amount=5), shuffle=False)
-    with source.open() as reader:
+    with open_reader(source) as reader:
         assert [item.sample["id"] for item in take(reader, 10)] == list(range(5, 15))
         stored = take(reader, 10, transform=False)
     assert [item.sample for item in stored] == SAMPLES[:10]
@@ -38,13 +38,13 @@ def test_a_transform_is_applied_to_every_sample_or_left_to_who_asks():
 
 
 def test_a_transform_that_fails_names_itself_and_the_sample():
-    with Source("s", SAMPLES, transform=add, block=8, shuffle=False).open() as reader:
+    with open_reader(Source("s", SAMPLES, transform=add, block=8, shuffle=False)) as reader:
         with pytest.raises(SampleError) as error:
             take(reader, 20)
         assert len(take(reader, 6, 14)) == 6
     assert "add raised ValueError for sample s[1][5]: thirteen" in str(error.value)
     with pytest.raises(SampleError, match=r"nothing gave None for sample s\[0\]\[0\]"):
-        take(Source("s", SAMPLES, transform=nothing, shuffle=False).open(), 1)
+        take(open_reader(Source("s", SAMPLES, transform=nothing, shuffle=False)), 1)
 
 
 def test_what_cannot_travel_is_refused_where_it_is_built():
@@ -109,16 +109,16 @@ def test_arguments_that_make_no_sense_are_refused(arguments, says):
 def test_a_url_without_its_package_or_protocol_says_so():
     pytest.importorskip("fsspec")
     with pytest.raises(ConfigurationError, match=r"nosuch://a.jsonl is no URL that fsspec knows"):
-        Source("s", "nosuch://a.jsonl").open()
+        open_reader(Source("s", "nosuch://a.jsonl"))
     try:
         import s3fs  # noqa: F401
     except ImportError:
         with pytest.raises(ImportError, match=r"source 's' reads s3://b/a.jsonl.*s3fs"):
-            Source("s", "s3://b/a.jsonl").open()
+            open_reader(Source("s", "s3://b/a.jsonl"))
 
 
 def test_a_bad_position_is_refused():
-    with Source("s", SAMPLES).open() as reader:
+    with open_reader(Source("s", SAMPLES)) as reader:
         for bad in (-1, 1.5, True):
             with pytest.raises(ConfigurationError, match="position="):
                 next(reader.read(bad))

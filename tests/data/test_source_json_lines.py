@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from source_checks import check_order_and_seeking, take
 
-from evenstep.data import Source
+from evenstep.data import Source, open_reader
 from evenstep.errors import ConfigurationError, SampleError
 
 fsspec = pytest.importorskip("fsspec")
@@ -31,7 +31,7 @@ def test_every_line_comes_as_it_was_written(files, block, end, last_end):
         content = end.join(json.dumps({"t": text}, ensure_ascii=False) for text in lines)
         memory.pipe(f"/lines/{number}.jsonl", (content + end * last_end).encode())
     source = Source("s", "memory://lines/*.jsonl", block=block)
-    with source.open() as reader:
+    with open_reader(source) as reader:
         items = list(reader.read(passes=1))
         assert sorted(i.sample["t"] for i in items) == sorted(t for lines in files for t in lines)
         assert all(item.index < block for item in items)
@@ -63,7 +63,7 @@ def test_a_wrong_line_is_named(tmp_path, line, says):
     path = tmp_path / "a.jsonl"
     path.write_text('{"t": 1}\n{"t": 2}\n{"t": 3}\n' + line)
     source = Source("s", str(path), block=2, shuffle=False, columns=["t"])
-    with source.open() as reader, pytest.raises(SampleError) as error:
+    with open_reader(source) as reader, pytest.raises(SampleError) as error:
         take(reader, 4)
     assert f"sample s[1][1] (lines from byte 18 of {path}) cannot be read" in str(error.value)
     assert says in str(error.value)
@@ -72,7 +72,7 @@ def test_a_wrong_line_is_named(tmp_path, line, says):
 def test_compressed_or_empty_files_are_refused(tmp_path):
     (tmp_path / "a.jsonl.gz").write_bytes(b"")
     with pytest.raises(ConfigurationError, match="compressed, so no line of it can be sought"):
-        Source("s", str(tmp_path / "a.jsonl.gz")).open()
+        open_reader(Source("s", str(tmp_path / "a.jsonl.gz")))
     (tmp_path / "b.jsonl").write_text("\n \n")
     with pytest.raises(ConfigurationError, match="source 's' has no samples"):
-        Source("s", str(tmp_path / "b.jsonl")).open()
+        open_reader(Source("s", str(tmp_path / "b.jsonl")))

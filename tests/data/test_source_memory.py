@@ -21,15 +21,15 @@ GROUP = ROWS * ROW_BYTES / 2**20
 SCRIPT = """
 import json, sys
 import psutil
-from evenstep.data import Source
+from evenstep.data import Source, open_reader
 
 path, sources, rows = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 process = psutil.Process()
 memory = lambda: process.memory_info().rss / 2**20
-with Source("first", path).open() as reader:  # loads what everything needs
+with open_reader(Source("first", path)) as reader:  # loads what everything needs
     next(reader.read())
 before = memory()
-readers = [Source(f"s{k}", path).open() for k in range(sources)]
+readers = [open_reader(Source(f"s{k}", path)) for k in range(sources)]
 opened = memory() - before
 items = [reader.read() for reader in readers]
 for item in items:
@@ -70,11 +70,11 @@ def test_memory_by_real_resident_size(tmp_path: Path) -> None:
 ONE = """
 import sys
 import psutil
-from evenstep.data import Source
+from evenstep.data import Source, open_reader
 
 process = psutil.Process()
 memory = lambda: process.memory_info().rss / 2**20
-reader = Source("one", sys.argv[1]).open()
+reader = open_reader(Source("one", sys.argv[1]))
 before = memory()
 items = reader.read()
 next(items)
@@ -99,9 +99,9 @@ def test_reading_files_loads_no_torch(tmp_path: Path) -> None:
     parquet.write_table(arrow.table({"input_ids": [[1], [2]]}), path)
     script = """
 import pickle, sys
-from evenstep.data import Source
+from evenstep.data import Source, open_reader
 source = pickle.loads(pickle.dumps(Source("a", sys.argv[1])))
-with source.open() as reader:
+with open_reader(source) as reader:
     item = next(reader.read())
     source.measure(source.prepare(item.sample, item.shard, item.index), item.shard, item.index)
 print(*[name for name in ("torch", "ray", "pandas", "datasets") if name in sys.modules])

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from evenstep.data import Source, SourceReader
+from evenstep.data import Source, SourceReader, open_reader
 from evenstep.strategy.mixture import Mixture
 from evenstep.strategy.sample_table import SampleTable
 
@@ -24,7 +24,7 @@ class Readers:
         self.sources, self.repeat = sources, repeat
 
     def open(self, source: int) -> SourceReader:
-        return self.sources[source].open(seed=3, repeat=self.repeat)
+        return open_reader(self.sources[source], seed=3, repeat=self.repeat)
 
     def ahead(self, source: int, position: int, count: int) -> SampleTable:
         with self.open(source) as reader:

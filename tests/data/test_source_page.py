@@ -9,6 +9,8 @@ from types import ModuleType
 
 import pytest
 
+from evenstep.data import open_reader
+
 PAGE = Path(__file__).parents[2] / "docs" / "sources.md"
 
 
@@ -28,5 +30,5 @@ def test_the_page_runs_from_its_beginning_to_its_end(tmp_path, monkeypatch):
     for block in blocks:
         exec(compile(block, PAGE.name, "exec"), page.__dict__)
     assert page.item.position == 5000
-    with page.tokens.open() as reader:
+    with open_reader(page.tokens) as reader:
         assert len(next(reader.read()).sample["input_ids"]) == len("some text")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from source_checks import check_order_and_seeking, take
 
-from evenstep.data import Source
+from evenstep.data import Source, open_reader
 from evenstep.errors import ConfigurationError, SampleError
 
 webdataset = pytest.importorskip("webdataset")
@@ -51,7 +51,7 @@ def test_order_and_seeking(shards):
 def test_samples_are_those_of_the_library(shards):
     paths = [shards.replace("*", str(k)) for k in range(3)]
     plain = webdataset.WebDataset(paths, shardshuffle=False, empty_check=False).decode()
-    with Source("s", shards, shuffle=False, columns=["__key__", "txt"]).open() as reader:
+    with open_reader(Source("s", shards, shuffle=False, columns=["__key__", "txt"])) as reader:
         found = [item.sample for item in reader.read(passes=1)]
     assert found == [{"__key__": s["__key__"], "txt": s["txt"]} for s in plain]
 
@@ -60,12 +60,12 @@ def test_wrong_shards_are_named(shards, tmp_path):
     with pytest.raises(
         SampleError, match=r"sample s\[0\]\[0\] \(.*0.tar\).*no file with suffix 'jpg'"
     ):
-        take(Source("s", shards, columns=["jpg"], shuffle=False).open(), 1)
+        take(open_reader(Source("s", shards, columns=["jpg"], shuffle=False)), 1)
     write_tar(tmp_path / "9.tar", [("a.json", b"{"), ("b.json", b"{}")])
-    with Source("s", str(tmp_path / "9.tar")).open() as reader:
+    with open_reader(Source("s", str(tmp_path / "9.tar"))) as reader:
         with pytest.raises(SampleError, match=r"sample s\[0\]\[0\] \(.*9.tar\) cannot be read"):
             take(reader, 1)
         assert take(reader, 1, 1)[0].sample["json"] == {}
     (tmp_path / "8.tar").write_bytes(b"this is not a tar file" * 100)
     with pytest.raises(ConfigurationError, match=r"8.tar cannot be read as a tar file"):
-        Source("s", shards).open()
+        open_reader(Source("s", shards))

@@ -28,6 +28,7 @@ from service_world import (
 )
 
 import evenstep.service as es
+from evenstep.data import open_reader
 from evenstep.errors import ConfigurationError, LoaderDiedError, MismatchError, SampleError
 from evenstep.service.handles import LocalHandle
 from evenstep.service.source_layout import works_of
@@ -72,7 +73,7 @@ def test_what_is_ahead_does_not_depend_on_what_was_asked_before(
 def test_what_fails_is_told_by_its_position_with_all_before_it(tmp_path: Path) -> None:
     job = job_of(tmp_path, sources=sources(tmp_path, transform=failing))
     for name in job.names:
-        with job.sources[job.names.index(name)].open(seed=job.seed) as reader:
+        with open_reader(job.sources[job.names.index(name)], seed=job.seed) as reader:
             items = reader.read(passes=1, transform=False)
             (bad,) = (item.position for item in items if item.sample["id"] % 1000 == 17)
         answer = es.SourceLoader(job.for_loader([name])).ahead(name, 0, 1000)

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from service_world import job_of, sources, squares, steps_of, tokens_of_row, with_prompt
 
 import evenstep.service as es
+from evenstep.data import open_reader
 from evenstep.errors import CollateError
 
 VOCABULARY = 8192
@@ -61,7 +62,7 @@ def of_clients(service: Any, ranks: int, number: int, model: Bigram, reduction: 
 def of_one_batch(given: list[es.Source], ids: set[Any], model: Bigram) -> list[torch.Tensor]:
     logits, wanted = [], []
     for source in given:
-        with source.open(seed=3) as reader:
+        with open_reader(source, seed=3) as reader:
             for item in reader.read(passes=1):
                 if (source.name, item.shard, item.index) in ids:
                     tokens = torch.tensor(item.sample["input_ids"])

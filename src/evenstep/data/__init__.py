@@ -1,7 +1,29 @@
-"""Where samples come from: sources of a mixture, datasets, and what wraps them.
+"""Where samples come from: sources of a mixture, map-style and iterable datasets, cached lengths.
 
-Each name is imported on first use: a process that reads files needs no torch, and with many such
-processes that is most of their memory.
+A source of a mixture, from its description to its samples, in reading order:
+
+    source             `Source`: where the data lies and how a sample is prepared; read it first
+    pickling           what a description holds can be sent to other processes
+    shard_order        `ShardOrder`: position -> (pass, shard, index)
+    reader             `SourceReader`: samples from any position on
+    source_files       files of a source, on disk or in an object store
+    parquet, jsonl, webdataset, map_reader, iterable_reader    a reader for each kind
+    reader_kinds       `open_reader`: from a `Source` to its reader
+
+The mixing weight of a source is `Source.weight`; schedules of weights and the draws by them are in
+`evenstep.strategy.mixture`.
+
+Datasets of a `DataLoader`:
+
+    resumable          reads any iterable, and resumes it where a reading stopped
+    fingerprint        identifies a dataset from one run to the next
+    cut_documents      `CutDocuments`: splits or truncates documents that are too long
+    pool_sort_dataset  `PoolSortDataset`, with pool_order (its order) and energon (its methods for
+                       Megatron-Energon)
+    lengths_count, lengths_cache    count the lengths of a dataset once, keep them in a file
+
+Each name is imported on first use: a process that reads files needs no torch, which is most of the
+memory of such a process.
 """
 
 from __future__ import annotations
@@ -15,6 +37,7 @@ if TYPE_CHECKING:
     from evenstep.data.lengths_count import count_lengths
     from evenstep.data.pool_sort_dataset import PoolSortDataset
     from evenstep.data.reader import SourceReader, StoredSample
+    from evenstep.data.reader_kinds import open_reader
     from evenstep.data.shard_order import SampleLocation, ShardOrder
     from evenstep.data.source import Source
 
@@ -27,19 +50,21 @@ __all__ = [
     "SourceReader",
     "StoredSample",
     "count_lengths",
+    "open_reader",
     "read_lengths",
     "write_lengths",
 ]
 
 _HOME_OF = {
     "CutDocuments": "cut_documents",
-    "StoredSample": "reader",
     "PoolSortDataset": "pool_sort_dataset",
+    "SampleLocation": "shard_order",
     "ShardOrder": "shard_order",
     "Source": "source",
     "SourceReader": "reader",
-    "SampleLocation": "shard_order",
+    "StoredSample": "reader",
     "count_lengths": "lengths_count",
+    "open_reader": "reader_kinds",
     "read_lengths": "lengths_cache",
     "write_lengths": "lengths_cache",
 }

@@ -1,7 +1,7 @@
-"""`CutDocuments`: documents that are too long, split or truncated because you say so.
+"""`CutDocuments`: splits or truncates documents that are too long, at the user's choice.
 
-A piece is to the model a document of its own: it attends to nothing outside it. Every field of a
-sample that is as long as its tokens is cut with them; the others are left as they are.
+To the model, a piece is a separate document: it attends to nothing outside it. Every field of a
+sample that is as long as its tokens is cut with them; other fields stay as they are.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["CutDocuments"]
 
 
 class CutDocuments(Dataset[Any]):
-    """A map-style dataset of which no sample is longer than `max_tokens`."""
+    """A map-style dataset whose samples have at most `max_tokens` tokens."""
 
     def __init__(
         self,
@@ -38,17 +38,17 @@ class CutDocuments(Dataset[Any]):
     ) -> None:
         """
         Args:
-            dataset: map-style; one document each.
-            max_tokens: tokens of the longest sample that is wanted.
-            over_long: "split" makes as few samples of a longer document as it takes, as equal as
-                can be. "truncate" keeps its first `max_tokens`. "error" refuses it.
+            dataset: map-style; one document per sample.
+            max_tokens: tokens of the longest sample.
+            over_long: "split" cuts a longer document into as few samples as possible, of equal
+                length. "truncate" keeps its first `max_tokens`. "error" refuses it.
             lengths: of all documents, as `evenstep.read_lengths` gives them. "split" needs them,
                 since they decide how many samples there are.
             length_fn: from a sample to its tokens, as for `evenstep.DataLoader`.
 
         Raises:
-            ConfigurationError: an argument is wrong, or "split" is without lengths.
-            SampleError: under "error", where lengths are given: a document is longer.
+            ConfigurationError: an argument is wrong, or "split" has no lengths.
+            SampleError: "error", lengths are given, and a document is longer.
         """
         check_at_least(1, max_tokens=max_tokens)
         if over_long not in OVER_LONG:
@@ -69,7 +69,8 @@ class CutDocuments(Dataset[Any]):
             known = Lengths.of(lengths)
             if len(known) != len(dataset):
                 raise ConfigurationError(
-                    f"{len(known):,} lengths for a dataset of {len(dataset):,} samples; count anew"
+                    f"{len(known):,} lengths for a dataset of {len(dataset):,} samples; count them "
+                    "again with evenstep lengths"
                 )
             self._pieces = cut_long(known.values, max_tokens, over_long)
             self._known = known
@@ -79,7 +80,7 @@ class CutDocuments(Dataset[Any]):
 
     @property
     def fingerprint(self) -> str:
-        """For checkpoints and caches of lengths: what the dataset says of itself, and the cut."""
+        """The dataset's fingerprint and the cut; for checkpoints and caches of lengths."""
         inner = dataset_fingerprint(self.dataset, iterable=False)
         return f"{inner} {self.over_long} at {self.max_tokens}"
 
@@ -98,8 +99,8 @@ class CutDocuments(Dataset[Any]):
         length, known = self._length_fn(sample), int(self._known.values[document])
         if length != known:
             raise SampleError(
-                f"document {document} has {length:,} tokens, and {known:,} in the lengths that the "
-                "documents are cut by; count them anew"
+                f"document {document} has {length:,} tokens, but {known:,} in lengths=, by which "
+                "documents are cut; count them again with evenstep lengths"
             )
         begin, end = int(self._pieces.begins[index]), int(self._pieces.ends[index])
         return _cut(sample, begin, end, length)

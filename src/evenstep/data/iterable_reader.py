@@ -1,8 +1,12 @@
-"""Iterable datasets: one shard, in its own order.
+"""Iterable datasets: one shard, in its own order, which must be the same in every reading.
 
-Any position can be sought. The place of a dataset that can tell it (see `ResumableIterable`) is noted now
-and then, and reading goes on from the last place before the position; any other dataset is read
-again from the beginning of the pass, and what comes before the position is thrown away.
+Any position can be sought. If the dataset keeps its position (see `ResumableIterable`), a resume
+point is recorded every 256 samples, and a seek starts from the last point before its target. Any
+other dataset is read again from the beginning of the pass, up to the target.
+
+If the dataset has ``set_epoch``, it is called with the number of each pass. The dataset itself
+holds the position, so it belongs to one reader: give a function that makes the dataset if the same
+source is opened more than once.
 """
 
 from __future__ import annotations
@@ -10,34 +14,34 @@ from __future__ import annotations
 import bisect
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from evenstep.data.fingerprint import dataset_fingerprint
-from evenstep.data.reader import SourceReader
-from evenstep.data.resumable import ResumableIterable
+from evenstep.data.reader import SourceReader, fields_of
+from evenstep.data.resumable import Reading, ResumableIterable
 from evenstep.data.shard_order import SampleLocation
+from evenstep.data.source import Source
 from evenstep.errors import ConfigurationError, InvariantError, SampleError
 
-if TYPE_CHECKING:
-    from evenstep.data.source import Source
+__all__ = ["IterableReader"]
 
-__all__ = ["StreamReader"]
-
-_EVERY = 256  # samples from one noted place to the next
-_NOTED = 64  # places that are kept; every other one goes where there are more
+_EVERY = 256  # samples from one resume point to the next
+_MOST_POINTS = 64  # beyond this, every other point is dropped
 
 
 @dataclass(frozen=True)
-class _Place:
+class _Point:
+    """A position from which reading can start."""
+
     position: int
     index: int
     """In its pass."""
     pass_number: int
     state: Mapping[str, Any] | None
-    """Of `Reading.place`; None for the beginning of the pass."""
+    """`Reading.resume_point`; None for the beginning of the pass."""
 
 
-class StreamReader(SourceReader):
+class IterableReader(SourceReader):
     """See the module docstring."""
 
     def __init__(self, source: Source, seed: int, dataset: Any) -> None:
@@ -48,102 +52,88 @@ class StreamReader(SourceReader):
                 "dataset itself and leave shuffle=True out, or give a map-style dataset"
             )
         self._dataset = dataset
-        self._upstream = ResumableIterable(dataset)
-        self._places = [_Place(0, 0, 0, None)]
-        self._passes = [0]  # position at which each begins, as far as they were read
+        self._iterable = ResumableIterable(dataset)
+        self._points = [_Point(0, 0, 0, None)]  # ascending
+        self._pass_begins = [0]  # position of each pass that was reached
         self._furthest = 0
-        self._reading = 0
+        self._readings = 0  # begun so far
 
     @property
     def size(self) -> int | None:
-        """Known once a pass was read to its end, since a length that is told may be a guess."""
-        return self._passes[1] if len(self._passes) > 1 else None
+        """Known once a pass was read to its end, since ``len`` of such a dataset may be a guess."""
+        return self._pass_begins[1] if len(self._pass_begins) > 1 else None
 
     def order(self, position: int) -> SampleLocation:
-        """Reads on where the position was never reached."""
+        """Reads as far as `position` if it was never reached."""
         if position >= self._furthest:
             for where, _ in self._from(max(self._furthest - 1, 0)):
                 if self._furthest > position:
                     return where
-        pass_number = bisect.bisect_right(self._passes, position) - 1
-        return SampleLocation(pass_number, 0, position - self._passes[pass_number])
+        pass_number = bisect.bisect_right(self._pass_begins, position) - 1
+        return SampleLocation(pass_number, 0, position - self._pass_begins[pass_number])
 
     def _from(self, position: int) -> Iterator[tuple[SampleLocation, Any]]:
-        from evenstep.data.map_reader import fields_of
-
-        self._reading += 1
-        mine = self._reading  # a dataset keeps one place, so one reading at a time has it
-        place = next(p for p in reversed(self._places) if p.position <= position)
+        self._readings += 1
+        number = self._readings
+        start = next(p for p in reversed(self._points) if p.position <= position)
         while True:
-            at, index = place.position, place.index
-            self._tell_pass(place.pass_number)
-            reading = self._upstream.read(place.state)
+            at, index = start.position, start.index
+            self._set_pass(start.pass_number)
+            reading = self._iterable.read(start.state)
             while True:
-                if mine != self._reading:
-                    raise InvariantError(
-                        f"source {self.source.name!r} is read from two positions at once; use one "
-                        "iterator of a reader at a time"
-                    )
+                self._check_newest(number)
                 samples = self._next(reading, index)
                 if not samples:
                     break
                 if at >= position:
-                    where = SampleLocation(place.pass_number, 0, index)
+                    where = SampleLocation(start.pass_number, 0, index)
                     self._furthest = max(self._furthest, at + 1)
-                    yield where, self._fields(fields_of, samples[0], index)
+                    yield where, self._fields(samples[0], index)
                 at, index = at + 1, index + 1
-                if index % _EVERY == 0 and at > self._places[-1].position:
-                    self._note(_Place(at, index, place.pass_number, reading.place()))
-            self._upstream.finished(whole=place.state is None)
+                if index % _EVERY == 0 and at > self._points[-1].position:
+                    self._record(_Point(at, index, start.pass_number, reading.resume_point()))
+            self._iterable.rewinder.finished(whole=start.state is None)
             if not index:
                 raise SampleError(
-                    f"source {self.source.name!r} yields nothing in pass {place.pass_number}; an "
+                    f"source {self.source.name!r} yields nothing in pass {start.pass_number}; an "
                     "iterable dataset must yield its samples each time it is iterated"
                 )
-            if len(self._passes) == place.pass_number + 1:
-                self._passes.append(at)
-            place = _Place(at, 0, place.pass_number + 1, None)
-            if at > self._places[-1].position:
-                self._note(place)
+            if len(self._pass_begins) == start.pass_number + 1:
+                self._pass_begins.append(at)
+            start = _Point(at, 0, start.pass_number + 1, None)
+            if at > self._points[-1].position:
+                self._record(start)
 
-    def _next(self, reading: Any, index: int) -> list[Any]:
+    def _check_newest(self, number: int) -> None:
+        """Refuses to continue a reading once another has begun: the dataset has one position."""
+        if number != self._readings:
+            raise InvariantError(
+                f"source {self.source.name!r} is read from two positions at once; use one "
+                "iterator of a reader at a time"
+            )
+
+    def _next(self, reading: Reading, index: int) -> list[Any]:
         try:
-            found: list[Any] = reading.take(1)
-            return found
+            return reading.take(1)
         except Exception as error:
             raise self._failed(error, 0, index) from error
 
-    def _fields(self, fields_of: Any, sample: Any, index: int) -> Any:
+    def _fields(self, sample: Any, index: int) -> Any:
         try:
             return fields_of(sample, self.source)
         except Exception as error:
             raise self._failed(error, 0, index) from error
 
-    def _tell_pass(self, number: int) -> None:
-        if callable(tell := getattr(self._dataset, "set_epoch", None)):
-            tell(number)
+    def _set_pass(self, number: int) -> None:
+        if callable(set_epoch := getattr(self._dataset, "set_epoch", None)):
+            set_epoch(number)
 
-    def _note(self, place: _Place) -> None:
-        if place.index and (place.state or {}).get("of") == "count":
-            return  # to go on from there is to read all that comes before
-        self._places.append(place)
-        if len(self._places) > _NOTED:
-            self._places = [self._places[0], *self._places[1:-1:2], self._places[-1]]
-
-    def state_dict(self) -> dict[str, Any]:
-        places = [[p.position, p.index, p.pass_number, p.state] for p in self._places]
-        return {
-            **super().state_dict(),
-            "places": places,
-            "passes": list(self._passes),
-            "furthest": self._furthest,
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        super().load_state_dict(state)
-        self._places = [_Place(*place) for place in state["places"]]
-        self._passes = list(state["passes"])
-        self._furthest = int(state["furthest"])
+    def _record(self, point: _Point) -> None:
+        if point.index and (point.state or {}).get("of") == "count":
+            return  # to resume there is to read all that comes before
+        self._points.append(point)
+        if len(self._points) > _MOST_POINTS:
+            self._points = [self._points[0], *self._points[1:-1:2], self._points[-1]]
 
     def _content(self) -> Mapping[str, Any]:
         return {

@@ -1,25 +1,23 @@
-"""JSON Lines: a shard is a block of lines, and blank lines are none.
+"""JSON Lines: a shard is a block of lines. Blank lines do not count.
 
-Where blocks begin is found out by one reading of each file when the source is opened; then a block
-is one seek away, and lines are parsed as they are yielded.
+Each file is read once when the source is opened, to find where blocks begin; then a block is one
+seek away, and lines are parsed as they are yielded.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from evenstep.data.reader import ShardedReader
 from evenstep.data.shard_order import ShardOrder, ShardPart
+from evenstep.data.source import Source
 from evenstep.data.source_files import SourceFile, digest, list_files
 from evenstep.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    from evenstep.data.source import Source
 
 __all__ = ["JsonLinesReader"]
 
@@ -29,6 +27,8 @@ _PACKED = (".gz", ".zst", ".bz2", ".xz")
 class JsonLinesReader(ShardedReader):
     """See the module docstring."""
 
+    random_access = True
+
     def __init__(self, source: Source, seed: int) -> None:
         super().__init__(source, seed)
         self._files = list_files(source)
@@ -36,8 +36,8 @@ class JsonLinesReader(ShardedReader):
         for number, file in enumerate(self._files):
             if file.path.endswith(_PACKED):
                 raise ConfigurationError(
-                    f"source {source.name!r}: {file.path} is compressed, so no line of it can be "
-                    "sought; decompress it, or make Parquet of it"
+                    f"source {source.name!r}: {file.path} is compressed, so its lines cannot be "
+                    "sought; decompress it, or convert it to Parquet"
                 )
             blocks.append(_blocks(file, number, source.block))
         self._blocks = np.concatenate(blocks)
@@ -92,7 +92,7 @@ class JsonLinesReader(ShardedReader):
 
 
 def _blocks(file: SourceFile, number: int, size: int) -> npt.NDArray[Any]:
-    """Where the blocks of a file begin and end, and how many lines each has."""
+    """[blocks] first byte, end and number of lines of each block of a file."""
     found: list[tuple[int, int, int, int]] = []
     begin = at = lines = 0
     with file.open() as opened:

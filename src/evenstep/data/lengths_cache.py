@@ -1,12 +1,12 @@
-"""Lengths in a Parquet file that knows what they were counted of.
+"""Lengths in a Parquet file that records the dataset they were counted from.
 
 A cache is wrong as soon as the data, the tokenizer, the template or the cut-off changes, and wrong
-lengths make groups that run out of memory. So it is refused where what the dataset says of itself,
-or what the user says of its transform, is not what it was; and where the lengths of a few samples,
-counted anew, are others. While training, every sample is compared once more.
+lengths make groups that run out of memory. So it is refused if the dataset's fingerprint or the
+user's name for the transform has changed, or if a few samples that are counted again have other
+lengths. Every sample is compared once more while training.
 
 The file has one column, ``length``, in dataset order, and the rest in its metadata: any reader of
-Parquet reads it, `evenstep simulate` too.
+Parquet reads it, also `evenstep simulate`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["read_lengths", "write_lengths"]
 
 _VERSION = 1
 _KEY = b"evenstep"
-_PROBES = 16  # samples that are counted anew
+_PROBES = 16  # samples that are counted again
 
 
 def write_lengths(
@@ -42,13 +42,13 @@ def write_lengths(
     transform: str = "",
     length_fn: Callable[[Any], int] | None = None,
 ) -> None:
-    """Writes what `count_lengths` found of `dataset`.
+    """Writes the lengths that `count_lengths` found in `dataset`.
 
     Args:
         path: of a Parquet file, which is replaced whole or not at all.
-        transform: names all that decides lengths and that the dataset does not say of itself:
-            tokenizer, template, cut-off. `read_lengths` must be given the same.
-        length_fn: that the lengths were counted with.
+        transform: names all that decides lengths beside the dataset's own fingerprint: tokenizer,
+            template, cut-off. `read_lengths` must be given the same.
+        length_fn: the function with which the lengths were counted.
 
     Raises:
         ConfigurationError: the dataset has another number of samples.
@@ -78,22 +78,22 @@ def read_lengths(
     transform: str = "",
     length_fn: Callable[[Any], int] | None = None,
 ) -> Lengths:
-    """Lengths of `dataset` that were written before.
+    """Lengths of `dataset` that `write_lengths` wrote.
 
-    Prepares a few samples of it, to see that they are still as long.
+    Prepares a few samples, to check that their lengths have not changed.
 
     Args:
         transform, length_fn: as for `write_lengths`.
 
     Raises:
-        MismatchError: the file is stale: it is of another dataset, transform or length function,
-            or samples have other lengths now.
+        MismatchError: the file is stale: the dataset, the transform or the length function is
+            another one, or samples have other lengths now.
         ConfigurationError: there is no such file, or `write_lengths` did not write it.
         ImportError: pyarrow is not installed (``pip install 'evenstep[cli]'``).
     """
     arrow, parquet = _pyarrow(path)
     if not Path(path).is_file():
-        raise ConfigurationError(f"there is no file {path}; make it with evenstep lengths")
+        raise ConfigurationError(f"there is no file {path}; create it with evenstep lengths")
     try:
         with parquet.ParquetFile(path) as file:
             about = json.loads(file.schema_arrow.metadata[_KEY])
@@ -103,16 +103,16 @@ def read_lengths(
     except (arrow.ArrowInvalid, OSError, KeyError, TypeError, ValueError) as error:
         raise ConfigurationError(
             f"{path} was not written by evenstep lengths, or by another version of it "
-            f"({type(error).__name__}: {error}); make it anew"
+            f"({type(error).__name__}: {error}); recreate it"
         ) from error
     lengths = Lengths(values)
     if lengths.digest != about["digest"]:
-        raise ConfigurationError(f"{path} is damaged: its lengths have changed; make it anew")
+        raise ConfigurationError(f"{path} is damaged: its lengths have changed; recreate it")
     for name, now in _describe(dataset, transform, length_fn).items():
         if about.get(name) != now:
             raise MismatchError(
                 f"{path} is stale: it was counted with {name} {about.get(name)!r}, and this is "
-                f"{now!r}; make it anew with evenstep lengths"
+                f"{now!r}; recreate it with evenstep lengths"
             )
     _probe(path, lengths, dataset, length_fn)
     return lengths
@@ -134,9 +134,9 @@ def _probe(
         index = int(chosen[wrong[0]])
         raise MismatchError(
             f"{path} is stale: sample {index} has {now[wrong[0]]:,} tokens now and had "
-            f"{lengths.values[index]:,} when it was counted; make it anew with evenstep lengths. "
-            "Where lengths are drawn anew each time no cache can hold: use an online policy, such "
-            "as evenstep.Even"
+            f"{lengths.values[index]:,} when it was counted; recreate it with evenstep lengths. "
+            "If a sample's length is random, no cache can hold it: use an online policy, such as "
+            "evenstep.Even"
         )
 
 

@@ -1,4 +1,4 @@
-"""Counts the tokens of every sample, in worker processes. Nothing else of a sample is kept."""
+"""Counts the tokens of every sample, in worker processes. Keeps nothing else of a sample."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BLOCK = 64  # samples that a worker hands over at a time
 
 
 class _Counted(Dataset[int | SampleError]):
-    """Lengths in place of samples; where there is none, the reason."""
+    """Lengths in place of samples; the error of a sample that has none."""
 
     def __init__(self, dataset: Any, measure: Measure, indices: Sequence[int]) -> None:
         self._dataset = dataset
@@ -41,7 +41,7 @@ class _Counted(Dataset[int | SampleError]):
 
 
 def _none_supervised(sample: Any) -> int:
-    return 0  # nobody asks; so labels need not fit the length
+    return 0  # not used; so labels need not fit the length
 
 
 def count_lengths(
@@ -52,7 +52,7 @@ def count_lengths(
     length_fn: Callable[[Any], int] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Lengths:
-    """Goes once through a map-style dataset, its transforms included.
+    """Reads a map-style dataset once, with its transforms, and counts tokens.
 
     Args:
         indices: count these samples only; all by default.
@@ -62,13 +62,13 @@ def count_lengths(
 
     Raises:
         ConfigurationError: the dataset has no length or no samples.
-        SampleError: a sample cannot be had or has no length; leave it out of the dataset.
+        SampleError: a sample cannot be read or has no length; exclude it from the dataset.
     """
     check_at_least(0, num_workers=num_workers)
     if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
         raise ConfigurationError(
             f"lengths are counted by dataset index, and {type(dataset).__name__} lacks __len__ or "
-            "__getitem__; policies that need no lengths beforehand, such as evenstep.Even, take "
+            "__getitem__; policies that need no lengths in advance, such as evenstep.Even, take "
             "iterable datasets"
         )
     wanted = range(len(dataset)) if indices is None else indices

@@ -1,33 +1,31 @@
 """Parquet: a shard is a row group, and one row group is in memory.
 
 Footers are read once, when the source is opened, and files are open only while a row group is read.
-So what a source costs while nothing is read of it is its footers: with files that were left open in
-the middle it would be tens of megabytes for each.
+So a source that is not being read costs the memory of its footers; a file left open in the middle
+would cost tens of megabytes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from evenstep.data.reader import ShardedReader
 from evenstep.data.shard_order import ShardOrder, ShardPart
+from evenstep.data.source import Source
 from evenstep.data.source_files import SourceFile, digest, list_files
 from evenstep.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    from evenstep.data.source import Source
 
 __all__ = ["ParquetReader"]
 
 _BUFFER = 1 << 20
-"""Bytes read at once of a column: the compressed column is then never in memory as a whole, beside
-what it is decoded to. `pre_buffer`, pyarrow's default, would hold all columns at once."""
+"""Bytes read at once of a column, so that a whole compressed column is never in memory beside the
+decoded one. `pre_buffer`, pyarrow's default, would hold all columns at once."""
 _ROWS = 64
-"""Rows made Python objects at once."""
+"""Rows converted to Python objects at once."""
 
 
 class ParquetReader(ShardedReader):
@@ -57,7 +55,7 @@ class ParquetReader(ShardedReader):
 
     @property
     def shard_bytes(self) -> list[int]:
-        """Bytes of each row group once it is decoded, as footers say."""
+        """Bytes of each decoded row group, as footers say."""
         return [int(self._footers[f].row_group(g).total_byte_size) for f, g in self._groups]
 
     def close(self) -> None:
@@ -83,13 +81,13 @@ class ParquetReader(ShardedReader):
             with ExitStack() as opened:
                 file = self._open(self._files[number], opened, self._footers[number])
                 table = file.read_row_group(group, columns=self._columns, use_threads=False)
-            self._release()  # several times as much was needed to decode it
+            self._release()  # decoding needed several times as much
             return table
         except Exception as error:  # of file systems, which have errors of their own
             raise self._failed(error, shard) from error
 
     def _release(self) -> None:
-        """What Arrow has freed stays with the process otherwise, a row group for each source."""
+        """Returns freed memory to the system; Arrow would keep a row group for each source."""
         self._arrow.default_memory_pool().release_unused()
 
     def _open(self, file: SourceFile, opened: ExitStack, footer: Any = None) -> Any:
@@ -129,7 +127,7 @@ class ParquetReader(ShardedReader):
                     raise ConfigurationError(
                         f"source {self.source.name!r}: column {name!r} is {_kind(here)} in "
                         f"{file.path} and {_kind(there)} in {self._files[0].path}; make two "
-                        "sources of them, or name the columns= that they share"
+                        "sources of them, or name in columns= those that they share"
                     )
         return None if wanted is None else names
 

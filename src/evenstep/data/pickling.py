@@ -1,8 +1,8 @@
-"""What is sent to other processes, such as the functions of a job.
+"""Checks and pickles objects that are sent to other processes, such as the functions of a job.
 
-Functions and classes that have no importable name (lambdas, functions within functions, those of a
-notebook) travel by value, as cloudpickle sends them; so what counts is what they close over. That
-is found out where a job is built.
+Functions and classes without an importable name (lambdas, functions within functions, those of a
+notebook) are sent by value, by cloudpickle; so the objects that they close over must be picklable.
+Both are checked where a job is built.
 """
 
 from __future__ import annotations
@@ -16,42 +16,42 @@ from typing import Any
 
 from evenstep.errors import ConfigurationError
 
-__all__ = ["check_travels", "packed"]
+__all__ = ["check_picklable", "pickled"]
 
 _CLOUDPICKLES = ("cloudpickle", "ray.cloudpickle")
 
 
-def check_travels(what: str, value: Any) -> None:
+def check_picklable(what: str, value: Any) -> None:
     """
     Args:
-        what: what to call it in an error.
+        what: the name of the value in an error.
 
     Raises:
         ConfigurationError: it holds something that belongs to this process.
     """
     try:
-        _Check(io.BytesIO()).dump(value)
+        _PickleCheck(io.BytesIO()).dump(value)
     except Exception as error:
         raise ConfigurationError(
-            f"{what} cannot be sent to other processes ({type(error).__name__}: {error}); leave "
-            "open files, locks, connections and generators out of it, and make them where they are "
+            f"{what} cannot be sent to other processes ({type(error).__name__}: {error}); keep "
+            "open files, locks, connections and generators out of it, and open them where they are "
             "used"
         ) from error
 
 
-def packed(what: str, value: Any) -> bytes:
-    """Bytes that a process which this one spawns reads by `pickle.loads`.
+def pickled(what: str, value: Any) -> bytes:
+    """Bytes that a spawned process reads by `pickle.loads`.
 
     Args:
-        what: what to call it in an error.
+        what: the name of the value in an error.
 
     Raises:
-        ConfigurationError: it cannot be sent, or only by value, and cloudpickle is not installed.
+        ConfigurationError: it cannot be pickled, or only by value and cloudpickle is not installed.
     """
     try:
         by_name = pickle.dumps(value)
     except Exception as error:
-        by_value = _by_value(value)
+        by_value = _pickled_by_value(value)
         if by_value is None:
             raise ConfigurationError(
                 f"{what} cannot be sent to worker processes ({type(error).__name__}: {error}); "
@@ -59,14 +59,14 @@ def packed(what: str, value: Any) -> bytes:
                 "also comes with Ray, or choose workers=0"
             ) from error
         return by_value
-    # Spawned processes run the script again, and so find its names; but a notebook is no script.
+    # A spawned process runs the script again and so finds its names; a notebook is not a script.
     if hasattr(sys.modules["__main__"], "__file__") or b"__main__" not in by_name:
         return by_name
-    return _by_value(value) or by_name
+    return _pickled_by_value(value) or by_name
 
 
-def _by_value(value: Any) -> bytes | None:
-    """None where it cannot be sent so either."""
+def _pickled_by_value(value: Any) -> bytes | None:
+    """Pickled by cloudpickle; None if that fails too."""
     for name in _CLOUDPICKLES:
         try:
             sent: bytes = import_module(name).dumps(value)
@@ -76,33 +76,35 @@ def _by_value(value: Any) -> bytes | None:
     return None
 
 
-class _Check(pickle.Pickler):
+class _PickleCheck(pickle.Pickler):
+    """Pickles as cloudpickle would, with a stand-in for each function and class sent by value."""
+
     def __init__(self, file: Any) -> None:
         super().__init__(file)
         self._begun: set[int] = set()
 
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, ModuleType):
-            return _Held, (value.__name__,)
+            return _ByValue, (value.__name__,)
         if not isinstance(value, (FunctionType, type)) or _importable(value):
             return NotImplemented
-        if id(value) in self._begun:  # it holds itself, as a function that calls itself does
-            return _Held, ()
+        if id(value) in self._begun:  # it refers to itself, as a recursive function does
+            return _ByValue, ()
         self._begun.add(id(value))
         if isinstance(value, type):
             own = [held for held in vars(value).values() if isinstance(held, FunctionType)]
-            return _Held, (value.__name__, value.__bases__, own)
-        cells = [_content(cell) for cell in value.__closure__ or ()]
-        return _Held, (value.__name__, cells, value.__defaults__, value.__kwdefaults__)
+            return _ByValue, (value.__name__, value.__bases__, own)
+        cells = [_contents_of(cell) for cell in value.__closure__ or ()]
+        return _ByValue, (value.__name__, cells, value.__defaults__, value.__kwdefaults__)
 
 
-class _Held:
-    """Stands for what is sent by value."""
+class _ByValue:
+    """Stands for an object that is sent by value, and holds what it refers to."""
 
     def __init__(self, *_: Any) -> None: ...
 
 
-def _content(cell: Any) -> Any:
+def _contents_of(cell: Any) -> Any:
     try:
         return cell.cell_contents
     except ValueError:  # not assigned yet

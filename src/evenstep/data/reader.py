@@ -1,8 +1,8 @@
-"""`SourceReader`: what every kind of source is read through.
+"""`SourceReader`: the interface through which every kind of source is read.
 
 A position (0, 1, 2, ..., over all passes) names a sample of a source's order. A reader yields the
-samples from any position on, one after the other, and holds one shard at most. What is wrong with a
-sample is told with source, shard and index.
+samples from any position on, one after the other, and holds one shard at most. An error about a
+sample names its source, shard and index.
 """
 
 from __future__ import annotations
@@ -10,20 +10,18 @@ from __future__ import annotations
 import abc
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from evenstep.data.shard_order import SampleLocation, ShardOrder, ShardPart
+from evenstep.data.source import Source
 from evenstep.errors import ConfigurationError, MismatchError, SampleError
 
-if TYPE_CHECKING:
-    from evenstep.data.source import Source
-
-__all__ = ["ShardedReader", "SourceReader", "StoredSample"]
+__all__ = ["ShardedReader", "SourceReader", "StoredSample", "fields_of"]
 
 
 @dataclass(frozen=True)
 class StoredSample:
-    """A sample, and what names it."""
+    """A sample with its position and identity."""
 
     position: int
     pass_number: int
@@ -35,8 +33,11 @@ class StoredSample:
 class SourceReader(abc.ABC):
     """An open source. Use it in one thread; `close` it, or use it in a ``with`` statement."""
 
-    repeat = True
+    repeat: bool = True
     """Whether `read` begins again after the last sample."""
+    random_access: bool = False
+    """Whether reading one sample costs no more than that sample. False: the samples before it in
+    its shard are read, or the shard is decoded as a whole."""
 
     def __init__(self, source: Source, seed: int) -> None:
         self.source, self.seed = source, seed
@@ -44,19 +45,19 @@ class SourceReader(abc.ABC):
     @property
     @abc.abstractmethod
     def size(self) -> int | None:
-        """Samples of a pass; None where it is not known."""
+        """Samples of a pass; None if unknown."""
 
     @abc.abstractmethod
     def order(self, position: int) -> SampleLocation:
-        """What lies at a position."""
+        """Location of the sample at a position."""
 
     @abc.abstractmethod
     def _from(self, position: int) -> Iterator[tuple[SampleLocation, Any]]:
-        """Samples from a position on, as they are stored, without end."""
+        """Stored samples from a position on, without end."""
 
     @abc.abstractmethod
     def _content(self) -> Mapping[str, Any]:
-        """What the data is known by."""
+        """The part of the fingerprint that identifies the data."""
 
     @property
     def fingerprint(self) -> dict[str, Any]:
@@ -73,14 +74,14 @@ class SourceReader(abc.ABC):
     def check_fingerprint(self, saved: Mapping[str, Any]) -> None:
         """
         Raises:
-            MismatchError: samples or their order may be others than those of a fingerprint.
+            MismatchError: samples or their order may differ from those of the fingerprint.
         """
         for name, now in self.fingerprint.items():
             if saved.get(name) != now:
                 raise MismatchError(
                     f"source {self.source.name!r} has changed: {name} was {saved.get(name)!r} and "
-                    f"is {now!r}, so positions name other samples; restore what it was, or begin "
-                    "anew"
+                    f"is {now!r}, so positions name other samples; restore what it was, or "
+                    "start a new run"
                 )
 
     def read(
@@ -90,8 +91,8 @@ class SourceReader(abc.ABC):
 
         Args:
             passes: end before pass number `passes`; None is 1, or without end under `repeat`.
-            transform: False gives them as they are stored, for who transforms them elsewhere by
-                `Source.prepare`.
+            transform: False yields them as stored, for callers that run `Source.prepare`
+                elsewhere.
 
         Raises:
             SampleError: a sample cannot be read, or the transform raised.
@@ -108,27 +109,8 @@ class SourceReader(abc.ABC):
             yield StoredSample(position, *where, sample)
             position += 1
 
-    # What a checkpoint needs beside positions
-
-    def state_dict(self) -> dict[str, Any]:
-        """JSON-able. With it, a reader that is opened anew seeks faster; the positions are the
-        caller's."""
-        return {"version": 1, "fingerprint": self.fingerprint}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """
-        Raises:
-            MismatchError: it is of other data.
-        """
-        if state.get("version") != 1:
-            raise MismatchError(
-                f"version {state.get('version')!r} of the state of source {self.source.name!r} "
-                "cannot be read; this version reads 1"
-            )
-        self.check_fingerprint(state["fingerprint"])
-
     def close(self) -> None:  # noqa: B027  most kinds hold nothing between two samples
-        """Lets go of files and memory. Harmless the second time."""
+        """Releases files and memory. Idempotent."""
 
     def __enter__(self) -> SourceReader:
         return self
@@ -149,7 +131,7 @@ class SourceReader(abc.ABC):
 
 
 class ShardedReader(SourceReader):
-    """A source whose shards and their sizes are known. `_shard` is all that kinds differ in."""
+    """A source whose shards and their sizes are known. Kinds differ in `_shard` alone."""
 
     _order: ShardOrder
 
@@ -175,3 +157,14 @@ class ShardedReader(SourceReader):
                 f"source {self.source.name!r} has no samples ({self.source.data!r}); leave it out, "
                 "or give it data"
             )
+
+
+def fields_of(sample: Any, source: Source) -> Any:
+    """The sample with the columns that its source names."""
+    if source.columns is None:
+        return sample
+    if not isinstance(sample, Mapping):
+        raise SampleError(
+            f"columns={list(source.columns)} of a {type(sample).__name__}; only mappings have them"
+        )
+    return {name: sample[name] for name in source.columns}

@@ -1,9 +1,9 @@
-"""`ResumableIterable`: anything that yields samples, and the place from which to go on with it.
+"""`ResumableIterable`: reads anything that yields samples, and resumes it where a reading stopped.
 
-What can say where it is, is asked: an iterator or dataset with ``state_dict`` and
-``load_state_dict``, or a dataset with Megatron-Energon's ``save_state`` and ``restore_state``. Of
-all others the samples that were read are counted; to go on, as many are read again and thrown away,
-or skipped where samples have an index. So those must come in the same order each time.
+An iterator or dataset that knows its position is asked for it: by ``state_dict`` and
+``load_state_dict``, or by Megatron-Energon's ``save_state`` and ``restore_state``. For any other,
+the samples read so far are counted; to resume, that many are read again and dropped, or skipped if
+samples have an index. Such a dataset must come in the same order each time.
 """
 
 from __future__ import annotations
@@ -16,20 +16,84 @@ from typing import Any
 from torch.utils.data import IterableDataset, get_worker_info
 
 from evenstep.errors import ConfigurationError, MismatchError
-from evenstep.loader.workers.iterable import has_state
 
-__all__ = ["Reading", "ResumableIterable", "is_savable"]
+__all__ = ["Reading", "ResumableIterable", "Rewinder", "has_state", "is_map_style", "is_savable"]
+
+
+def has_state(owner: Any) -> bool:
+    """Whether an iterable dataset or its iterator can save and load its position."""
+    return callable(getattr(owner, "state_dict", None)) and callable(
+        getattr(owner, "load_state_dict", None)
+    )
 
 
 def is_savable(dataset: Any) -> bool:
-    """Whether a dataset keeps its place as those of Megatron-Energon do."""
+    """Whether a dataset saves its position as those of Megatron-Energon do."""
     return callable(getattr(dataset, "save_state", None)) and callable(
         getattr(dataset, "restore_state", None)
     )
 
 
+def is_map_style(dataset: Any) -> bool:
+    """Whether samples are read by index."""
+    return (
+        hasattr(dataset, "__getitem__")
+        and hasattr(dataset, "__len__")
+        and not isinstance(dataset, IterableDataset)
+    )
+
+
+class Rewinder:
+    """Brings a dataset that keeps its own position back to its beginning before a pass.
+
+    After a pass that was abandoned, or resumed from a state, such a dataset may stand anywhere, and
+    the next pass over it would be short.
+    """
+
+    def __init__(self, dataset: Any) -> None:
+        self._dataset = dataset
+        self._initial_state: Any = None  # before the first pass
+        self._begun = False
+        self._moved = False  # the dataset itself may not be at its beginning
+
+    def begin(self, *, here: bool = True) -> bool:
+        """Rewinds for a pass that begins now.
+
+        Args:
+            here: the pass reads the dataset of this process. If not, it reads a copy, which cannot
+                be rewound from here: its owner must make a new copy if the result is True.
+
+        Returns:
+            Whether the dataset may have been moved before this pass.
+        """
+        moved = self._moved
+        if here:
+            if not has_state(self._dataset):
+                if moved:
+                    self.reset()
+            elif not self._begun:
+                self._initial_state = copy.deepcopy(self._dataset.state_dict())
+            elif moved:
+                self._dataset.load_state_dict(copy.deepcopy(self._initial_state))
+            self._begun = True
+        self._moved = True
+        return moved
+
+    def finished(self, *, whole: bool) -> None:
+        """Notes that a pass has come to its end; `whole` if it began at the beginning."""
+        # Datasets return to their beginning at their end, but a loaded state may prevent it. Those
+        # of Megatron-Energon do not return: their next pass has another order.
+        self._moved = not whole and has_state(self._dataset)
+
+    def reset(self) -> None:
+        """Brings a dataset of Megatron-Energon to its beginning, as its loader does on request."""
+        if callable(reset := getattr(self._dataset, "reset_state_deep", None)):
+            reset()
+        self._moved = False
+
+
 class Reading:
-    """One pass over an upstream."""
+    """One pass over a dataset. Made by `ResumableIterable.read`."""
 
     def __init__(self, iterator: Iterator[Any], kind: str, owner: Any, count: int) -> None:
         self._iterator, self._kind, self._owner, self._count = iterator, kind, owner, count
@@ -40,8 +104,8 @@ class Reading:
         self._count += len(samples)
         return samples
 
-    def place(self) -> dict[str, Any]:
-        """Where `ResumableIterable.read` goes on to have the samples that come next."""
+    def resume_point(self) -> dict[str, Any]:
+        """From it, `ResumableIterable.read` yields the samples that come next here."""
         state: Any = None
         if self._kind == "savable":
             state = self._owner.save_state()
@@ -64,84 +128,57 @@ class ResumableIterable:
                 "iterable dataset, or a function that returns a new one each time"
             )
         self.dataset = dataset
-        self.indexed = (
-            hasattr(dataset, "__getitem__")
-            and hasattr(dataset, "__len__")
-            and not isinstance(dataset, IterableDataset)
-        )
-        if not (self.indexed or hasattr(dataset, "__iter__") or callable(dataset)):
+        self._map_style = is_map_style(dataset)
+        if not (self._map_style or hasattr(dataset, "__iter__") or callable(dataset)):
             raise ConfigurationError(
                 f"a {type(dataset).__name__} yields no samples; give an iterable or map-style "
                 "dataset, or a function that returns an iterator"
             )
-        self._fresh: Any = None  # its state before the first pass
-        self._begun = self._astray = False
+        self.rewinder = Rewinder(dataset)
 
-    def read(self, place: Mapping[str, Any] | None = None) -> Reading:
+    def read(self, point: Mapping[str, Any] | None = None) -> Reading:
         """Begins a pass.
 
         Args:
-            place: `Reading.place` of an earlier one; None for the beginning.
+            point: `Reading.resume_point` of an earlier pass; None for the beginning.
 
         Raises:
-            MismatchError: the place is of an upstream that kept it otherwise.
+            MismatchError: the point was saved by a dataset that keeps its position in another way.
         """
-        self._bring_back()
-        kind = place["of"] if place is not None else None
-        if place is not None and kind == "dataset" and has_state(self.dataset):
-            self.dataset.load_state_dict(copy.deepcopy(place["state"]))
-        elif place is not None and kind == "savable" and is_savable(self.dataset):
-            self.dataset.restore_state(copy.deepcopy(place["state"]))
-        count = int(place["count"]) if place is not None else 0
+        self.rewinder.begin()
+        kind = point["of"] if point is not None else None
+        if point is not None and kind == "dataset" and has_state(self.dataset):
+            self.dataset.load_state_dict(copy.deepcopy(point["state"]))
+        elif point is not None and kind == "savable" and is_savable(self.dataset):
+            self.dataset.restore_state(copy.deepcopy(point["state"]))
+        count = int(point["count"]) if point is not None else 0
         iterator = self._open(count if kind == "count" else 0)
-        found, owner = self._keeper(iterator)
-        if place is not None and kind != found:
+        found, owner = self._position_owner(iterator)
+        if point is not None and kind != found:
             raise MismatchError(
-                f"the state is of a dataset whose place was kept by its {kind}, and that of "
+                f"the state is of a dataset whose position is kept by its {kind}, and that of "
                 f"{type(self.dataset).__name__} is kept by its {found}; load the state with the "
                 "dataset that it was saved with"
             )
-        if place is not None and kind == "iterator":
-            owner.load_state_dict(copy.deepcopy(place["state"]))
+        if point is not None and kind == "iterator":
+            owner.load_state_dict(copy.deepcopy(point["state"]))
         return Reading(iterator, found, owner, count)
 
-    def finished(self, *, whole: bool) -> None:
-        """A pass has come to its end, and began at the beginning if it was `whole`."""
-        # Datasets go back to their beginning at their end, but what was loaded may be in the way.
-        # Not so those of Megatron-Energon, of which the next pass has another order.
-        self._astray = not whole and has_state(self.dataset)
-
-    def _bring_back(self) -> None:
-        """To the beginning, where a pass that was left has moved the dataset itself."""
-        if has_state(self.dataset):
-            if not self._begun:
-                self._fresh = copy.deepcopy(self.dataset.state_dict())
-            elif self._astray:
-                self.dataset.load_state_dict(copy.deepcopy(self._fresh))
-        elif self._astray:
-            self.reset()
-        self._begun = self._astray = True
-
-    def reset(self) -> None:
-        """To the beginning, as a dataset of Megatron-Energon is when its loader says so."""
-        if callable(reset := getattr(self.dataset, "reset_state_deep", None)):
-            reset()
-        self._astray = False
-
     def _open(self, skip: int) -> Iterator[Any]:
-        if self.indexed:
+        if self._map_style:
             info = get_worker_info()
             first, step = (info.id, info.num_workers) if info is not None else (0, 1)
-            places = range(first, len(self.dataset), step)[skip:]
-            return (self.dataset[index] for index in places)
+            indices = range(first, len(self.dataset), step)[skip:]
+            return (self.dataset[index] for index in indices)
         made = self.dataset if hasattr(self.dataset, "__iter__") else self.dataset()
         iterator: Iterator[Any] = iter(made)
         for _ in itertools.islice(iterator, skip):
             pass
         return iterator
 
-    def _keeper(self, iterator: Iterator[Any]) -> tuple[str, Any]:
-        if self.indexed:
+    def _position_owner(self, iterator: Iterator[Any]) -> tuple[str, Any]:
+        """What keeps the position: its kind in a resume point, and the object itself."""
+        if self._map_style:
             return "count", None
         if has_state(iterator):
             return "iterator", iterator

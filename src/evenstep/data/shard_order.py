@@ -1,7 +1,7 @@
 """`ShardOrder`: position in a source's order -> (pass, shard, index), a function of (seed, pass).
 
-A pass goes through all shards, one after the other, each whole: so one shard is read at a time, and
-one is all that has to be in memory. Shards come in random order, and so do the samples of a shard.
+A pass reads all shards, one whole shard after the other, so only one has to be in memory. Shards
+come in random order, and so do the samples of a shard.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ __all__ = ["SampleLocation", "ShardOrder", "ShardPart"]
 
 
 class SampleLocation(NamedTuple):
-    """What a position in an order names."""
+    """Where the sample at a position is stored."""
 
     pass_number: int
     shard: int
     index: int  # type: ignore[assignment]
-    """In the shard, as it lies there."""
+    """In the stored order of the shard."""
 
 
 class ShardPart(NamedTuple):
-    """What is left of a shard in a pass."""
+    """The rest of a shard in a pass, from a position on."""
 
     pass_number: int
     shard: int
     position: int
-    """Of its first sample."""
+    """Position of its first sample."""
     indices: Int64Array
-    """Of its samples, in order."""
+    """[samples] index of each in the shard, in the order of the pass."""
 
 
 class ShardOrder:
-    """Without a state: any position can be asked for at any time."""
+    """Stateless: any position can be asked for at any time."""
 
     def __init__(
         self,
@@ -52,9 +52,9 @@ class ShardOrder:
     ) -> None:
         """
         Args:
-            sizes: samples of each shard; some positive.
+            sizes: [shards] samples of each; some positive.
             seed: of the order.
-            name: of the source: each has an order of its own.
+            name: of the source; sources of other names have other orders.
         """
         self.sizes = np.asarray(sizes, np.int64)
         self.size = int(self.sizes.sum())
@@ -64,7 +64,7 @@ class ShardOrder:
         self._shard: tuple[tuple[int, int], Int64Array] | None = None
 
     def where(self, position: int) -> SampleLocation:
-        """What lies at a position, from 0."""
+        """Location of the sample at a position, from 0."""
         pass_number, within = divmod(position, self.size)
         shards, ends = self._shards(pass_number)
         turn = int(ends.searchsorted(within, side="right"))
@@ -88,7 +88,7 @@ class ShardOrder:
             pass_number, within = pass_number + 1, 0
 
     def _shards(self, pass_number: int) -> tuple[Int64Array, Int64Array]:
-        """Shards of a pass in order, and the samples up to the end of each."""
+        """[shards] shards of a pass in order, and [shards] samples up to the end of each."""
         if self._pass is None or self._pass[0] != pass_number:
             shards = np.arange(len(self.sizes))
             if self._shuffle_shards:

@@ -1,21 +1,21 @@
-"""`Source`: where samples of one kind come from, and what is done to each.
+"""`Source`: where samples of one kind come from, and how each is prepared.
 
-A description, which travels between processes; `open` makes a reader of it where the data is read.
+A description that is sent between processes; `open_reader` makes a reader of it where the data is
+read.
 """
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 from evenstep.batch.measure import length_of
-from evenstep.data.pickling import check_travels
-from evenstep.data.reader import SourceReader
+from evenstep.data.pickling import check_picklable
 from evenstep.errors import ConfigurationError, SampleError
 from evenstep.plan.argument_checks import check_at_least
+from evenstep.plan.plain_values import stable_repr
 
 __all__ = ["FORMATS", "Source"]
 
@@ -38,29 +38,29 @@ class Source:
 
     name: str
     data: Any
-    """A path, a URL that fsspec understands, a glob of either, or a list of these. Or a dataset:
-    map-style or iterable, of torch, of Hugging Face, or of your own; or a function without
-    arguments that makes one where it is read."""
+    """A path, a URL that fsspec understands, a glob of either, or a list of these; or a map-style
+    or iterable dataset, of torch, of Hugging Face or your own; or a function without arguments that
+    makes one where it is read."""
     _: KW_ONLY
     transform: Callable[[Any], Any] | None = None
-    """From a sample as it is stored to one that is trained on. Called in other processes, so it
-    holds no open files, locks or connections."""
+    """From a stored sample to the one that is trained on. Called in other processes, so it must not
+    hold open files, locks or connections."""
     weight: float = 1.0
     """In a mixture that has no schedule, in any unit."""
     columns: Sequence[str] | None = None
     """Fields to read; None is all of them."""
     shuffle: bool | None = None
-    """False keeps the stored order. None shuffles what can be: shards and the samples in each, of
-    WebDataset the order of files only, of an iterable dataset nothing."""
+    """False keeps the stored order. None shuffles what can be shuffled: shards and the samples in
+    each; the files of a WebDataset; nothing of an iterable dataset."""
     seed: int | None = None
-    """Of the order; None is that of the job."""
+    """Of the order; None takes the job's."""
     format: str | None = None
-    """"parquet", "jsonl" or "webdataset", where the names of files do not tell."""
+    """"parquet", "jsonl" or "webdataset", if file names do not show it."""
     lengths: Callable[[Any], int | Mapping[str, int]] | None = None
     """From a transformed sample to its tokens, or to its lengths by modality; None counts
     ``input_ids``."""
     block: int = 1024
-    """Samples of a shard, where files have no parts of their own: JSONL and map-style datasets."""
+    """Samples of a shard of JSON Lines or a map-style dataset, which have no shards themselves."""
     storage_options: Mapping[str, Any] = field(default_factory=dict)
     """For fsspec, such as credentials or an endpoint."""
 
@@ -90,11 +90,11 @@ class Source:
             )
         for role in ("transform", "lengths"):
             self._check_function(role)
-        self.kind  # noqa: B018  refuses data that nothing can be read of
+        self.kind  # noqa: B018  refuses data that cannot be read
 
     @property
     def paths(self) -> list[str] | None:
-        """As given; None where `data` is a dataset."""
+        """As given; None if `data` is a dataset."""
         given = self.data
         if isinstance(given, str) or hasattr(given, "__fspath__"):
             return [str(given)]
@@ -109,7 +109,7 @@ class Source:
         """One of `FORMATS`, or "dataset".
 
         Raises:
-            ConfigurationError: it cannot be told.
+            ConfigurationError: it cannot be determined.
         """
         paths = self.paths
         if paths is None:
@@ -125,59 +125,25 @@ class Source:
         found = {_format_of(path) for path in paths}
         if len(found) != 1 or None in found:
             raise ConfigurationError(
-                f"the format of source {self.name!r} is not told by {', '.join(paths[:3])}; name "
-                f"format=, one of {', '.join(FORMATS)}"
+                f"the format of source {self.name!r} cannot be determined from "
+                f"{', '.join(paths[:3])}; pass format=, one of {', '.join(FORMATS)}"
             )
         return str(found.pop())
 
     @property
     def transform_name(self) -> str | None:
-        """What the transform is known by in fingerprints."""
+        """Identifies the transform in fingerprints."""
         return None if self.transform is None else _described(self.transform)
 
     @property
     def fingerprint(self) -> str:
-        """What the description says, without a look at the data; see `SourceReader.fingerprint`."""
+        """Identifies the description, not the data; see `SourceReader.fingerprint`."""
         data = self.paths or type(self.data).__qualname__
         parts = (self.name, data, self.kind, self.columns, self.shuffle, self.seed, self.block)
         return f"{parts} {self.transform_name}"
 
-    def open(self, *, seed: int = 0, repeat: bool = True) -> SourceReader:
-        """A reader of the data.
-
-        Args:
-            seed: of the order, unless the source has its own.
-            repeat: begin again after the last sample; False ends after one pass.
-
-        Raises:
-            ConfigurationError: no such file, no samples, a column that does not exist, or a file
-                with another schema than the first.
-            ImportError: a library that the format or the file system needs is not installed.
-        """
-        reader = self._reader(self.seed if self.seed is not None else seed)
-        reader.repeat = repeat
-        return reader
-
-    def _reader(self, seed: int) -> SourceReader:
-        kind = self.kind
-        if kind == "parquet":
-            from evenstep.data.parquet import ParquetReader
-
-            return ParquetReader(self, seed)
-        if kind == "jsonl":
-            from evenstep.data.jsonl import JsonLinesReader
-
-            return JsonLinesReader(self, seed)
-        if kind == "webdataset":
-            from evenstep.data.webdataset import WebDatasetReader
-
-            return WebDatasetReader(self, seed)
-        from evenstep.data.map_reader import open_dataset
-
-        return open_dataset(self, seed)
-
     def prepare(self, stored: Any, shard: int, index: int) -> Any:
-        """The sample to train on, of one as it is stored.
+        """From a stored sample to the one that is trained on.
 
         Raises:
             SampleError: the transform raised, or gave None.
@@ -189,13 +155,13 @@ class Source:
         except Exception as error:
             raise SampleError(
                 f"transform {self.transform_name} raised {type(error).__name__} for sample "
-                f"{self.name}[{shard}][{index}]: {error}; mend it, or leave out the sample"
+                f"{self.name}[{shard}][{index}]: {error}; fix the sample or exclude it"
             ) from error
         if sample is None:
             raise SampleError(
                 f"transform {self.transform_name} gave None for sample "
-                f"{self.name}[{shard}][{index}]; return a sample, and leave out unwanted ones "
-                "where the source is made"
+                f"{self.name}[{shard}][{index}]; return a sample, and filter unwanted ones out "
+                "of the source"
             )
         return sample
 
@@ -203,7 +169,7 @@ class Source:
         """Lengths of a prepared sample by modality; tokens alone are those of "text".
 
         Raises:
-            SampleError: they cannot be told.
+            SampleError: they cannot be determined.
         """
         try:
             found = (self.lengths or length_of)(sample)
@@ -211,7 +177,7 @@ class Source:
             return {str(name): int(length) for name, length in by_modality.items()}
         except Exception as error:
             raise SampleError(
-                f"the length of sample {self.name}[{shard}][{index}] cannot be told: "
+                f"the length of sample {self.name}[{shard}][{index}] cannot be determined: "
                 f"{type(error).__name__}: {error}; see lengths= of Source"
             ) from error
 
@@ -223,7 +189,7 @@ class Source:
             raise ConfigurationError(
                 f"{role}={function!r} of source {self.name!r} must be a function of a sample"
             )
-        check_travels(f"{role} {_described(function)} of source {self.name!r}", function)
+        check_picklable(f"{role} {_described(function)} of source {self.name!r}", function)
 
 
 def _format_of(path: str) -> str | None:
@@ -243,5 +209,4 @@ def _described(function: Any) -> str:
     name = getattr(function, "__qualname__", None)
     if name is not None:
         return f"{function.__module__}.{name}"
-    # The default repr of objects holds an address, which differs between processes.
-    return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(function))
+    return stable_repr(function)

@@ -1,4 +1,4 @@
-"""Files of a source: found by fsspec, sorted, and known by name and size."""
+"""Files of a source: found by fsspec, sorted, and identified by name and size."""
 
 from __future__ import annotations
 
@@ -6,27 +6,27 @@ import hashlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from evenstep.data.source import Source
 from evenstep.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    from evenstep.data.source import Source
 
 __all__ = ["SourceFile", "digest", "list_files"]
 
 
 @dataclass(frozen=True)
 class SourceFile:
+    """A file in any file system that fsspec knows."""
+
     path: str
     """In its file system."""
     name: str
-    """As it is known by: the path without the folder that all files of the source have in common,
-    so that a corpus may be moved."""
+    """Identifies it in fingerprints: the path below the folder that all files of the source have
+    in common, so that a corpus may be moved."""
     size: int
     """Bytes."""
     system: Any
-    """fsspec's."""
+    """The fsspec file system."""
 
     @property
     def local(self) -> bool:
@@ -34,7 +34,7 @@ class SourceFile:
         return "file" in ([protocol] if isinstance(protocol, str) else protocol)
 
     def open(self) -> Any:
-        """For reading bytes."""
+        """Opens it for reading bytes."""
         return open(self.path, "rb") if self.local else self.system.open(self.path, "rb")
 
 
@@ -43,7 +43,7 @@ def list_files(source: Source) -> list[SourceFile]:
 
     Raises:
         ConfigurationError: a path or glob without a file.
-        ImportError: fsspec, or what it needs for a kind of URL, is not installed.
+        ImportError: fsspec, or the package that it needs for a kind of URL, is not installed.
     """
     fsspec = _fsspec(source)
     found: dict[str, tuple[int, Any]] = {}
@@ -57,7 +57,7 @@ def list_files(source: Source) -> list[SourceFile]:
             ) from error
         except ValueError as error:
             raise ConfigurationError(
-                f"source {source.name!r}: {given} is no URL that fsspec knows: {error}"
+                f"source {source.name!r}: {given} is not a URL that fsspec knows: {error}"
             ) from error
         listed = _listed(system, path)
         if not listed:
@@ -76,7 +76,7 @@ def list_files(source: Source) -> list[SourceFile]:
 
 
 def digest(parts: Sequence[object]) -> str:
-    """A short name of what a long list says."""
+    """A short hash of a long list."""
     text = "\n".join(map(repr, parts)).encode()
     return hashlib.sha256(text).hexdigest()[:16]
 

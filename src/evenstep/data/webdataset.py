@@ -1,23 +1,21 @@
 """WebDataset: a shard is a tar file, read in its own order through the webdataset library.
 
-How many samples a tar file holds stands nowhere, so each is gone through once, when that is first
-asked for; samples are put together from files by the library's own rules. Text, JSON, numbers and
-arrays are decoded by their suffix, and anything else is given as bytes.
+A tar file does not record how many samples it holds, so each is read through once when the source
+is opened. Samples are put together from files by the library's own rules. Text, JSON, numbers and
+arrays are decoded by their suffix; anything else stays bytes.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from evenstep.data.reader import ShardedReader
 from evenstep.data.shard_order import ShardOrder, ShardPart
+from evenstep.data.source import Source
 from evenstep.data.source_files import SourceFile, digest, list_files
 from evenstep.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    from evenstep.data.source import Source
 
 __all__ = ["WebDatasetReader"]
 
@@ -64,7 +62,7 @@ class WebDatasetReader(ShardedReader):
         return {name: sample[name] for name in self.source.columns}
 
     def _count(self, file: SourceFile) -> int:
-        """Samples of a tar file. The library is asked which files count, and shown none."""
+        """Samples of a tar file. Member names are seen, contents are not read."""
         tars = self._library.tariterators
         keys: list[str] = []
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any
 
-from evenstep.data.pickling import check_travels, packed
+from evenstep.data.pickling import check_picklable, pickled
 from evenstep.data.source import Source
 from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least, check_given
@@ -123,9 +123,9 @@ class Job:
         self._read_forms()
         self.mixture(dict.fromkeys(self.names, 1))  # refuses weights, units and rules
         for name in ("strategy", "collate", "modalities", "supervised", "schedule", "sharding"):
-            check_travels(f"{name}={getattr(self, name)!r} of the job", getattr(self, name))
+            check_picklable(f"{name}={getattr(self, name)!r} of the job", getattr(self, name))
         for source in self.sources:
-            check_travels(f"source {source.name!r}", source)
+            check_picklable(f"source {source.name!r}", source)
 
     # What follows from it
 
@@ -337,9 +337,9 @@ class Job:
                     "samples to a batch"
                 )
         if self.workers:
-            packed("what samples of the job are measured by", self.measure)
+            pickled("what samples of the job are measured by", self.measure)
             for source in self.sources:
-                packed(f"source {source.name!r}", source)
+                pickled(f"source {source.name!r}", source)
 
 
 def _files(source: Source) -> None:

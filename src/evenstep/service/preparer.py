@@ -13,7 +13,7 @@ from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from evenstep.data.pickling import packed
+from evenstep.data.pickling import pickled
 from evenstep.data.reader import StoredSample
 from evenstep.data.source import Source
 from evenstep.errors import ConfigurationError, LoaderDiedError, SampleError
@@ -93,7 +93,7 @@ class Preparer:
             if self._pool is None:
                 self._pool = self._new_pool()
             replies = [
-                self._pool.submit(_prepare_in_worker, source, packed(what, plain[at : at + _CHUNK]))
+                self._pool.submit(_prepare_in_worker, source, pickled(what, plain[at : at + _CHUNK]))
                 for at in range(0, len(plain), _CHUNK)
             ]
             for reply in replies:
@@ -110,7 +110,7 @@ class Preparer:
         return made, None
 
     def _new_pool(self) -> ProcessPoolExecutor:
-        setup = packed(f"what {self._name} reads", (self._sources, self._measure))
+        setup = pickled(f"what {self._name} reads", (self._sources, self._measure))
         return ProcessPoolExecutor(
             self._workers,
             mp_context=multiprocessing.get_context("spawn"),
@@ -165,4 +165,4 @@ def _prepare_in_worker(source: str, items: bytes) -> bytes:
         ) from _setup
     sources, measure = _setup
     made, error = _prepare(sources[source], measure, pickle.loads(items))
-    return packed(f"a prepared sample of source {source!r}", (made, error))
+    return pickled(f"a prepared sample of source {source!r}", (made, error))

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from evenstep.arrays import Int64Array
+from evenstep.data.reader_kinds import open_reader
 from evenstep.errors import ConfigurationError
 from evenstep.service.loader_job import LoaderJob
 from evenstep.service.preparer import Preparer
@@ -48,7 +49,7 @@ class SourceLoader:
         self._buffers: dict[str, SourceBuffer] = {}
         for source, share in zip(job.sources, job.shares):
             self._buffers[source.name] = SourceBuffer(
-                source.open(seed=job.seed),
+                open_reader(source, seed=job.seed),
                 share,
                 self._preparer,
                 columns=job.columns,

@@ -1,0 +1,65 @@
+"""`open_reader`: from the description of a source to the reader of its kind.
+
+The module of a kind is imported when the first source of that kind is opened: a process that reads
+files needs no torch, and one that reads JSON Lines no pyarrow.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from evenstep.data.reader import SourceReader
+from evenstep.data.source import Source
+from evenstep.errors import ConfigurationError
+
+__all__ = ["open_reader"]
+
+_FILE_READERS = {
+    "parquet": ("evenstep.data.parquet", "ParquetReader"),
+    "jsonl": ("evenstep.data.jsonl", "JsonLinesReader"),
+    "webdataset": ("evenstep.data.webdataset", "WebDatasetReader"),
+}
+
+
+def open_reader(source: Source, *, seed: int = 0, repeat: bool = True) -> SourceReader:
+    """A reader of the source's data.
+
+    Args:
+        source: its description.
+        seed: of the order, unless the source has its own.
+        repeat: begin again after the last sample; False ends after one pass.
+
+    Raises:
+        ConfigurationError: no such file, no samples, a column that does not exist, or a file with
+            another schema than the first.
+        ImportError: a library that the format or the file system needs is not installed.
+    """
+    seed = source.seed if source.seed is not None else seed
+    if source.kind == "dataset":
+        reader = _open_dataset(source, seed)
+    else:
+        module, name = _FILE_READERS[source.kind]
+        reader = getattr(import_module(module), name)(source, seed)
+    reader.repeat = repeat
+    return reader
+
+
+def _open_dataset(source: Source, seed: int) -> SourceReader:
+    """A reader of the dataset that `Source.data` is, or makes."""
+    from evenstep.data.iterable_reader import IterableReader
+    from evenstep.data.map_reader import MapReader
+    from evenstep.data.resumable import is_map_style
+
+    dataset = source.data
+    if not hasattr(dataset, "__iter__") and not hasattr(dataset, "__getitem__"):
+        try:
+            dataset = source.data()
+        except Exception as error:
+            raise ConfigurationError(
+                f"source {source.name!r}: the function that makes its dataset raised "
+                f"{type(error).__name__}: {error}"
+            ) from error
+        if callable(getattr(dataset, "__next__", None)):
+            dataset = source.data  # a generator is used up by one pass, so each pass makes one
+    reader = MapReader if is_map_style(dataset) else IterableReader
+    return reader(source, seed, dataset)
