@@ -1,8 +1,8 @@
 """Real text: what the training benchmark trains and evaluates on.
 
 Documents longer than the limit are cut there, as training scripts do. A training sample is
-tokenized when it is asked for, in whatever process a method has for it: so whoever wants lengths
-beforehand tokenizes twice.
+tokenized when it is asked for, in whatever process a method has for it, so a method that needs
+lengths in advance tokenizes twice.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 _DEFINITION = re.compile(r"\n(?=(?:def |class |async def |@))")
-_SHORTEST = 8  # tokens; blank lines between definitions and the like are no documents
+_SHORTEST = 8  # tokens; blank lines between definitions and the like are not documents
 
 
 @dataclass(frozen=True)

@@ -74,6 +74,6 @@ def in_order(policy: FixedBatch, lengths: Sequence[Int64Array]) -> list[Groups]:
     return [policy.settle(p, messages, rank).groups for rank, p in enumerate(proposals)]
 
 
-def beforehand(policy: Policy, lengths: Int64Array, world_size: int, seed: int) -> list[Groups]:
-    """A whole epoch of a policy that is told all lengths beforehand."""
+def plan_offline(policy: Policy, lengths: Int64Array, world_size: int, seed: int) -> list[Groups]:
+    """A whole epoch of a policy that needs all lengths in advance."""
     return policy.deal(lengths, world_size, seed=seed, epoch=0)

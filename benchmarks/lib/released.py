@@ -136,7 +136,7 @@ def run(
     """
     Args:
         shares: for each rank, [samples] lengths in order of arrival, equally many.
-        warm_up: begin with windows of one sample, as the package does unless told otherwise.
+        warm_up: begin with windows of one sample, as the package does by default.
     """
     from odb import collate, grouping
 

@@ -16,7 +16,7 @@ counted and dropped.
     ODB            the same token budget and the same buffer
 
 Fixed batches pad more, so they are more bytes to move; `torch, given` has neither that handicap nor
-the work of finding out. Where collation runs is each loader's own way: in torch's workers, in
+the cost of forming them. Where collation runs is each loader's own way: in torch's workers, in
 evenstep's batcher process, in ODB's collate process.
 
 The clock runs from the moment a worker is asked for its first sample to the arrival of the last

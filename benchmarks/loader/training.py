@@ -7,7 +7,7 @@ has its own seed.
 
     fixed                   torch's DataLoader and DistributedSampler
     group-by-length         Hugging Face's sampler as its Trainer uses it. It needs all lengths
-                            beforehand, and reads through the data to find them
+                            in advance, and reads through the data to find them
     odb                     the released online-dynamic-batching, as its README shows
     odb-full                the same without its warm-up, which in a short epoch is most of it
     token-budget, even      evenstep

@@ -1,7 +1,7 @@
 """How long a rank takes to group and align one round, beside the released ODB package.
 
 Both sides plan the same windows: lengths of the `ultrachat` distribution, another window on each of
-W ranks, all of whose messages are recorded beforehand. Timed is what one rank computes; a message
+W ranks, all of whose messages are recorded in advance. Timed is what one rank computes; a message
 travels in no time. The package's all_gather becomes a copy of the recorded rows, which is the least
 that receiving them costs.
 
@@ -14,12 +14,12 @@ that receiving them costs.
 
 evenstep's loader always does the whole round. Two tables compare `TokenBudget`, which makes the
 same groups as the package. A third one has the planning of every policy, without loss scaling, per
-sample planned: a round may leave samples in the window, and a policy that is told all lengths
-beforehand plans an epoch of all ranks at once, here of one window each.
+sample planned: a round may leave samples in the window, and a policy that needs all lengths
+in advance plans an epoch of all ranks at once, here of one window each.
 
-A measurement is the mean of calls in a row that
-take about 20 ms, or of one that takes longer. Measurements of both sides alternate. Times are CPU
-time of the thread, so that other processes disturb little; garbage collection is off.
+A measurement is the mean of calls in a row that take about 20 ms, or of one that takes longer.
+Measurements of both sides alternate. Times are CPU time of the thread, so that other processes
+disturb little; garbage collection is off.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class EvenstepCase:
         self.policy: Policy = TokenBudget(max_tokens=MAX_TOKENS)
         self.seed = seed
         self.world_size, self.buffer = lengths.shape
-        # As the loader counts labels that are a copy of the tokens: all but the first bear loss.
+        # As the loader counts labels that copy the tokens: all but the first are supervised.
         columns = np.stack([lengths, lengths - 1, np.zeros_like(lengths)], axis=2)
         self.chunks = np.array_split(columns[0], max(1, self.buffer // CHUNK))
         ranks = [self._protocol(rank) for rank in range(self.world_size)]

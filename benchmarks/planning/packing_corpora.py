@@ -38,28 +38,28 @@ HEAD = """# Long documents, before and after
 `python -m benchmarks.planning.packing_corpora --data FOLDER --markdown docs/packing-corpora.md`
 writes this page from files of lengths, `FOLDER/NAME.npy`. It shows original packing, which lays
 documents end to end and cuts them at the context window, beside evenstep's two planners, on
-documents of different kinds. Their lengths are those of real corpora, tokenized with a byte-level vocabulary of
-32,000:
+documents of different kinds. Their lengths are those of real corpora, tokenized with a byte-level
+vocabulary of 32,000:
 
 {corpora}
 
 The context window is {context:,} tokens, and no micro-batch of the planners exceeds {cap:,}. The
-work of a document of d tokens is {work}. The planners keep documents whole; only those longer
+cost of a document of d tokens is {cost}. The planners keep documents whole; only those longer
 than the context window are split, into as few equal pieces as it takes. Each corpus is gone through
-again and again, in a new random order each time, until there are {iterations} iterations; each
+again and again, in a new random order each time, until there are {steps} steps; each
 figure is the mean over {repeats} such streams. Every token of a stream is trained on once.
 
-- *imbalance*: mean over iterations of the heaviest micro-batch's work over the mean. *by time*: the
-  sum of the heaviest over the sum of the means. Both are of the iterations in which documents
+- *imbalance*: mean over steps of the largest micro-batch's cost over the mean. *by time*: the
+  sum of the largest over the sum of the means. Both are of the steps in which documents
   arrive; what then still waits goes in a few more.
-- *1F1B*: time on a pipeline of four stages over that with micro-batches of equal work, in the order
-  in which they come; *ordered*: each iteration in the order that suits the pipeline. A single
+- *1F1B*: time on a pipeline of four stages over that with micro-batches of equal cost, in the order
+  in which they come; *ordered*: each step in the order that suits the pipeline. A single
   pipeline whose micro-batches are well ordered hides most of the imbalance, original packing's too.
-  Where the micro-batches of an iteration run side by side on several ranks, it counts in full.
-- *delay*: iterations that a token waits, mean, and the *longest* of any document.
-- *tokens cv*: standard deviation over mean of the tokens of an iteration.
+  Where the micro-batches of a step run side by side on several ranks, it counts in full.
+- *delay*: steps that a token waits, mean, and the *longest* of any document.
+- *tokens cv*: standard deviation over mean of the tokens of a step.
 - *cut*: documents in more than one piece.
-- *plan ms*: planning an iteration, on one core ({machine}).
+- *plan ms*: planning a step, on one core ({machine}).
 """
 
 
@@ -120,7 +120,7 @@ def figures(streams: Sequence[Packed]) -> dict[str, float]:
 
 
 def measure(
-    corpus: Corpus, context: int, micro_batches: int, iterations: int, seeds: range, linear: int
+    corpus: Corpus, context: int, micro_batches: int, steps: int, seeds: range, linear: int
 ) -> dict[str, dict[str, float]]:
     """Name of the packer -> figures."""
     streams = []
@@ -128,7 +128,7 @@ def measure(
         progress(f"{corpus.name}, {micro_batches} micro-batches, stream {seed}")
         streams.append(
             compare(
-                corpus.stream(iterations * micro_batches * context, seed),
+                corpus.stream(steps * micro_batches * context, seed),
                 context=context,
                 micro_batches=micro_batches,
                 queues=QUEUES,
@@ -174,8 +174,8 @@ def main() -> None:
     arguments.add_argument("--markdown", type=Path, help="the file to write, instead of printing")
     arguments.add_argument("--context", type=int, default=32_768, help="tokens of a window")
     arguments.add_argument("--micro-batches", type=int, nargs="+", default=[4, 16])
-    arguments.add_argument("--iterations", type=int, default=200, help="of a stream, at least")
-    arguments.add_argument("--linear", type=int, default=24_576, help="work per token")
+    arguments.add_argument("--steps", type=int, default=200, help="of a stream, at least")
+    arguments.add_argument("--linear", type=int, default=24_576, help="cost of a token")
     options = arguments.parse_args()
     if options.data is None:  # so that `make bench` goes on
         print("skipped: give --data, a folder of corpora's lengths", file=sys.stderr)
@@ -186,7 +186,7 @@ def main() -> None:
     ]
     results = {
         (corpus.name, count): measure(
-            corpus, options.context, count, options.iterations, seeds, options.linear
+            corpus, options.context, count, options.steps, seeds, options.linear
         )
         for corpus in corpora
         for count in options.micro_batches
@@ -216,8 +216,8 @@ def main() -> None:
         corpora=markdown(header, [corpus.row(options.context) for corpus in corpora]),
         context=options.context,
         cap=5 * options.context // 4,
-        work=f"d² + {options.linear:,} d",
-        iterations=options.iterations,
+        cost=f"d² + {options.linear:,} d",
+        steps=options.steps,
         repeats=options.repeats,
         machine=f"Python {here['python']}, numpy {here['numpy']}",
     )

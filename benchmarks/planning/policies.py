@@ -17,7 +17,7 @@ def build(name: str, *, max_tokens: int, longest: int, lengths: Int64Array) -> P
 
     Args:
         name: a key of `POLICIES`.
-        lengths: [samples] of the whole data set, for policies that must know them beforehand.
+        lengths: [samples] of the whole data set, for policies that need them in advance.
     """
     options = PolicyOptions(
         max_tokens=max_tokens,
@@ -29,12 +29,12 @@ def build(name: str, *, max_tokens: int, longest: int, lengths: Int64Array) -> P
 
 
 class PlanningCase:
-    """What one rank of W computes for its next steps, the other ranks' messages being at hand."""
+    """What one rank of W computes for its next steps, given the other ranks' messages."""
 
     def __init__(self, policy: Policy, lengths: Int64Array, seed: int) -> None:
         """
         Args:
-            lengths: [ranks, samples] of each rank's window. A policy that plans beforehand takes
+            lengths: [ranks, samples] of each rank's window. A policy that plans offline takes
                 them all for the whole data set.
         """
         self.policy, self.seed = policy, seed

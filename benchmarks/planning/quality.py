@@ -12,9 +12,9 @@ All have the same memory: the token budget, or as many samples as fit in it if a
 Imbalance and efficiency are in padded tokens, or real ones where a policy packs; efficiency leaves
 out that small groups keep a GPU less busy, which flatters all policies of a fixed batch size. The
 delay is the longest that a sample waited, in buffers: steps x samples per step and rank / 1,024.
-Planning is one rank's CPU time per sample planned: in the first round; of a policy that is told all
-lengths beforehand, for the epoch; of odb, in all rounds. See `overhead.py` for more of that.
-`x odb` is efficiency over odb's: how much sooner the same work is done.
+Planning is one rank's CPU time per sample planned: in the first round; of a policy that needs all
+lengths in advance, for the epoch; of odb, in all rounds. See `overhead.py` for more of that.
+`x odb` is efficiency over odb's: how much sooner the same samples are done.
 
 The number of seeds is --repeats at 8 ranks, and as many fewer as there are more ranks; at least 1.
 """
@@ -33,7 +33,7 @@ import numpy as np
 import torch
 
 from benchmarks.lib import released
-from benchmarks.lib.epoch import Epoch, beforehand, in_order
+from benchmarks.lib.epoch import Epoch, in_order, plan_offline
 from benchmarks.lib.report import PEER, Spread, parser, print_json, progress, require_peer
 from benchmarks.planning.imbalance_plot import plot
 from benchmarks.planning.policies import PlanningCase, build
@@ -116,7 +116,7 @@ def run(policy_name: str, source: Source, world_size: int, seed: int) -> Measure
     )
     if policy.lengths is not None:
         begin = time.thread_time()
-        dealt = beforehand(policy, lengths, world_size, seed)
+        dealt = plan_offline(policy, lengths, world_size, seed)
         us = 1e6 * (time.thread_time() - begin) / per_rank
         epoch = Epoch.of_groups(dealt, [lengths] * world_size, packed=policy.packed)
         return Measured(epoch, None, us)

@@ -24,9 +24,9 @@ Columns = Mapping[str, Int64Array]
 DRAWN = 1 << 16
 """Samples in a pass of a source whose lengths are drawn from a distribution."""
 ENCODER = "encoder"
-"""Column with the work of the encoder for a sample, in units of `WORK`. It is a column of its own
-as attention ends at the border of each image, so that it does not follow from the sum of cells."""
-WORK = 1e9
+"""Column with the encoder's cost of a sample, in units of `UNIT`. A separate column: attention
+ends at the border of each image, so the cost does not follow from the sum of cells."""
+UNIT = 1e9
 PATCHES = 4
 """Patches of 14 x 14 pixels, which an encoder sees, in a cell of 28 x 28, which a backbone sees."""
 MOST_CELLS = 1280
@@ -193,8 +193,8 @@ def captioned(context: int, most_cells: int, encoder: TransformerCost) -> Corpus
         text = sample_lengths("coyo-text", DRAWN, 2 * number)
         cells = sample_lengths("coyo-image", DRAWN, 2 * number + 1)
         cells = np.minimum(cells, np.minimum(context - text, most_cells))
-        work = encoder_work(cells, np.arange(DRAWN + 1), encoder)
-        columns.append({"text": text, "image": cells, ENCODER: work})
+        costs = encoder_cost(cells, np.arange(DRAWN + 1), encoder)
+        columns.append({"text": text, "image": cells, ENCODER: costs})
     return Corpus(
         name="coyo",
         what=f"`coyo-image`, up to {most_cells:,} cells, with `coyo-text`",
@@ -225,7 +225,7 @@ def pages_of(folder: Path, context: int, encoder: TransformerCost) -> Corpus | N
         columns[source] = {
             "text": np.array([tokens for tokens, _ in pieces], np.int64),
             "image": np.diff(np.append(0, of_images.cumsum())[bounds]),
-            ENCODER: encoder_work(of_images, bounds, encoder),
+            ENCODER: encoder_cost(of_images, bounds, encoder),
         }
     return Corpus(
         name=PAGES,
@@ -246,13 +246,13 @@ def cells_of(widths: Sequence[int], heights: Sequence[int]) -> Int64Array:
     return cells
 
 
-def encoder_work(cells: Int64Array, bounds: Int64Array, encoder: TransformerCost) -> Int64Array:
-    """[samples] in units of `WORK`; the images of sample i are those from ``bounds[i]`` to
+def encoder_cost(cells: Int64Array, bounds: Int64Array, encoder: TransformerCost) -> Int64Array:
+    """[samples] in units of `UNIT`; the images of sample i are those from ``bounds[i]`` to
     ``bounds[i + 1]``."""
     patches = PATCHES * cells
     each = encoder(GroupShapes.measure(patches, np.arange(len(cells) + 1)), packed=True)
     running = np.append(0.0, each.cumsum())
-    return np.rint(np.diff(running[bounds]) / WORK).astype(np.int64)
+    return np.rint(np.diff(running[bounds]) / UNIT).astype(np.int64)
 
 
 def _pieces(text: int, cells: Int64Array, context: int) -> list[tuple[int, Int64Array]]:

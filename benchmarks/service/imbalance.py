@@ -2,8 +2,8 @@
 
 Metadata only, no Ray: steps are drawn from mixtures of sources by the planner's own `Mixture`, and
 planned as graphs for 4 to 64 data-parallel ranks with four micro-batches each. Text is planned for
-a language model's work; images with their text for an encoder on every rank and a backbone on
-data-parallel ranks. The work is that of the paper's models, by operations; whatever follows from
+a language model's cost; images with their text for an encoder on every rank and a backbone on
+data-parallel ranks. The cost is that of the paper's models, in operations; whatever follows from
 it is a prediction, and no time is measured.
 
 Without `--data` the corpora are named distributions. `--data FOLDER` adds those that lie there as

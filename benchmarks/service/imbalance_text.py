@@ -5,11 +5,11 @@ HEAD = """# How even the service makes the ranks of a step
     python -m benchmarks.service.imbalance --data FOLDER --steps {steps} --markdown \
 docs/service-figures.md
 
-writes this page. It shows how uneven the work of a step is over ranks when samples are dealt as
+writes this page. It shows how uneven the cost of a step is over ranks when samples are dealt as
 they come, and how even `balance` makes it.
 
 Steps are drawn from a mixture of sources and planned as the service's planner does, from metadata
-alone. The work of a sample is that of the paper's models, in operations of a forward and a backward
+alone. The cost of a sample is that in the paper's models, in operations of a forward and a backward
 pass: a language model of 12 B (45 layers of 4,608), and a vision transformer of 1 B (39 of 1,408)
 or 2 B (48 of 1,664). Documents attend to nothing but themselves, images to nothing but themselves.
 **Everything here is what this model of cost predicts; no time was measured.**
@@ -23,7 +23,7 @@ different seeds, with the 10th and 90th percentile in brackets.
   tokens: what a distributed sampler with a batch size does. It keeps to no limit of tokens.
 - *{in_order}*: consecutive samples, about equally many tokens in each micro-batch: packing
   without `balance`, and the stronger yardstick.
-- *inter* deals those micro-batches to ranks by work, *intra* forms micro-batches by work and deals
+- *inter* deals those micro-batches to ranks by cost, *intra* forms micro-batches by cost and deals
   them in turn, *both* does both at once; by the method named.
 - *{bound}*: no plan can be below it, as samples stay whole.
 
@@ -31,7 +31,7 @@ different seeds, with the 10th and 90th percentile in brackets.
 
 SUMMARY = """## In short
 
-Imbalance over {ranks} data-parallel ranks: the sum over steps of the rank with most work, over the
+Imbalance over {ranks} data-parallel ranks: the sum over steps of the rank with most cost, over the
 sum of the mean. The last two columns are predicted gains in throughput of the most even row.
 
 {text}
@@ -65,7 +65,7 @@ data-parallel ranks; *{bound}* is what no way of balancing the modules separatel
 - The paper's runs also save what is not predicted here: memory, which without balance goes as far
   as failing, and waiting in a pipeline.
 - Figure 3 shows micro-batches of one step on four data-parallel ranks, the largest of which has 3.2
-  times the work of the smallest. Without balance, of 4,096 tokens and with images of up to 4,096
+  times the cost of the smallest. Without balance, of 4,096 tokens and with images of up to 4,096
   cells, they differ by {widest_arrival} times (*{arrival}*) or {widest_in_order} times
   (*{in_order}*) here.
 - The paper has more than `coyo-text`: its second data set is not public, and it prints no numbers
@@ -74,9 +74,9 @@ data-parallel ranks; *{bound}* is what no way of balancing the modules separatel
 ## What these figures do not say
 
 - **Seconds.** Operations are not time: short sequences run at a lower rate, and a rank also waits
-  for communication. Measure the work of your model with `evenstep profile`, and plan by that.
+  for communication. Measure the cost in your model with `evenstep profile`, and plan by that.
 - **What the exchange costs.** Balanced separately, an image is often encoded on another rank than
-  its text's, and embeddings travel there. *jointly* shows what is to be had without.
+  its text's, and embeddings travel there. *jointly* shows what is gained without.
 - **Pipelines and sharded models.** *ranks* is right where ranks wait for each other once in a step.
   *lockstep* is right where they do after each micro-batch, as fully sharded models do, and there
   *intra* and *both* differ little. *micro-batches*, the largest of all over the mean, is what a
@@ -108,10 +108,10 @@ predicted gains in throughput, by *ranks*.
 VISION = """
 ## Image and text
 
-Two peers share the backbone's work of a data-parallel rank, and each encodes images on its own; so
+Two peers share the backbone of a data-parallel rank, and each encodes images on its own; so
 the encoder has twice as many ranks. In the upper rows an image is encoded where its text is.
 *separately* divides images among all ranks, and puts a wait between encoder and backbone. *jointly*
-balances the sum of both modules' work over data-parallel ranks, without a limit of tokens. *whole*
-is the time of the slowest rank over that with all work spread evenly. *{bound}* is that of
+balances the sum of both modules' cost over data-parallel ranks, without a limit of tokens. *whole*
+is the time of the slowest rank over that with all cost spread evenly. *{bound}* is that of
 *separately*: without a wait in between, a rank with a very large image could have less else to do.
 """

@@ -176,10 +176,10 @@ def with_service(options: argparse.Namespace) -> dict[str, Any]:
                     sys.exit("the service did not open all sources")
                 time.sleep(1)
             status = service.status()
-            told = {role["process"]["process"]: "readers" for role in status["loaders"]}
-            told |= {role["process"]["process"]: "constructors" for role in status["constructors"]}
-            told[status["planner"]["process"]["process"]] = "planner, desk"
-            return measured(told)
+            kinds = {role["process"]["process"]: "readers" for role in status["loaders"]}
+            kinds |= {role["process"]["process"]: "constructors" for role in status["constructors"]}
+            kinds[status["planner"]["process"]["process"]] = "planner, desk"
+            return measured(kinds)
 
 
 class Trainers:
@@ -217,7 +217,7 @@ class Trainers:
 
 
 def command_of(options: argparse.Namespace) -> list[str]:
-    """This script with what a run is told; the caller adds which part of it."""
+    """This benchmark with the options of a run; the caller adds which part of it."""
     given = {
         "count": options.count,
         "folder": options.folder,
@@ -231,20 +231,20 @@ def command_of(options: argparse.Namespace) -> list[str]:
     return [sys.executable, "-m", "benchmarks.service.memory", *words]
 
 
-def measured(told: Mapping[int, str]) -> dict[str, Any]:
+def measured(kinds: Mapping[int, str]) -> dict[str, Any]:
     """MiB that all processes of this run hold, by kind, PSS and RSS: the median look.
 
     Args:
-        told: what kind a process is of, where its command does not say.
+        kinds: of processes whose command does not say.
     """
     looks = []
     for _ in range(LOOKS):
         time.sleep(1)
-        looks.append(look(told))
+        looks.append(look(kinds))
     return sorted(looks, key=lambda each: sum(each["pss"].values()))[LOOKS // 2]
 
 
-def look(told: Mapping[int, str]) -> dict[str, Any]:
+def look(kinds: Mapping[int, str]) -> dict[str, Any]:
     pss: dict[str, float] = {}
     rss: dict[str, float] = {}
     processes: dict[str, int] = {}
@@ -253,7 +253,7 @@ def look(told: Mapping[int, str]) -> dict[str, Any]:
             if process.environ().get(TOKEN) != os.environ[TOKEN]:
                 continue
             memory = process.memory_full_info()
-            kind = told.get(process.pid) or kind_of(process)
+            kind = kinds.get(process.pid) or kind_of(process)
             pss[kind] = pss.get(kind, 0.0) + memory.pss / MEBI
             rss[kind] = rss.get(kind, 0.0) + memory.rss / MEBI
             processes[kind] = processes.get(kind, 0) + 1
@@ -283,8 +283,8 @@ def run(side: str, count: int, options: argparse.Namespace) -> dict[str, Any]:
         timeout=3 * PATIENCE,
     )
     wait_until_gone(token)
-    told: dict[str, Any] = json.loads(made.stdout.splitlines()[-1])
-    return told
+    figures: dict[str, Any] = json.loads(made.stdout.splitlines()[-1])
+    return figures
 
 
 def wait_until_gone(token: str) -> None:

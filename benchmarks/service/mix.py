@@ -25,21 +25,21 @@ class Setting:
     """What a step is made of."""
 
     samples: int
-    work: int
+    rounds: int
     """Rounds of hashing that stand for what making a sample takes."""
     train_ms: float
     steps: int
 
 
 SETTINGS = {
-    "small": Setting(samples=64, work=40, train_ms=50.0, steps=200),
-    "realistic": Setting(samples=192, work=600, train_ms=400.0, steps=20),
+    "small": Setting(samples=64, rounds=40, train_ms=50.0, steps=200),
+    "realistic": Setting(samples=192, rounds=600, train_ms=400.0, steps=20),
 }
 
 
-def prepared(row: Mapping[str, Any], *, work: int) -> dict[str, Any]:
+def prepared(row: Mapping[str, Any], *, rounds: int) -> dict[str, Any]:
     blob = row["tokens"]
-    for _ in range(work):
+    for _ in range(rounds):
         hashlib.sha256(blob).digest()
     return {"input_ids": np.frombuffer(blob, np.int32).astype(np.int64)}
 
@@ -56,8 +56,8 @@ def paths_of(folder: Path, count: int) -> list[Path]:
     return [folder / f"{k}.parquet" for k in range(count)]
 
 
-def sources_of(folder: Path, count: int, work: int) -> list[es.Source]:
-    transform = partial(prepared, work=work)
+def sources_of(folder: Path, count: int, rounds: int) -> list[es.Source]:
+    transform = partial(prepared, rounds=rounds)
     return [
         es.Source(f"source-{k}", str(path), transform=transform, weight=weight)
         for k, (path, weight) in enumerate(zip(paths_of(folder, count), weights_of(count)))

@@ -2,14 +2,14 @@
 
 One process, no Ray, metadata only: the service's planner with 300 sources and 4,096 simulated
 clients. Its metadata come from 16 simulated Source Loaders with full buffers; what they do
-themselves is taken off, what the planner does to ask them and to tell each its share of the plan is
+themselves is taken off, what the planner does to ask them and to send each its share of the plan is
 not. A step is drawn from all sources, dealt to micro-batches and balanced over data-parallel ranks,
 checked, logged and divided among the loaders. Lengths of each source are lognormal, with a median
 of its own.
 
 Timed is `Planner.plan` of each step, the first ones left out; on a busy machine compare its CPU
 time. Bytes are those of a whole plan (pickled), of all that the loaders are sent, and of what one
-client is told of its own samples.
+client receives about its own samples.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Buffers:
         self.seconds = 0.0
         """CPU time that went into this, and not into planning."""
         self.sent = 0
-        """Bytes that it was told to stage."""
+        """Bytes of what it staged."""
         for name in names:
             rng = np.random.default_rng([seed, job.names.index(name)])
             median = rng.uniform(100, 1500)
@@ -78,30 +78,30 @@ class Buffers:
         return {name: {"size": None, "fingerprint": {}} for name in self.rows}
 
     def ahead(self, name: str, position: int, count: int) -> Ahead:
-        return self.told(name, position, position + count)
+        return self.rows_of(name, position, position + count)
 
     def buffered(self, asked: Sequence[tuple[str, int]]) -> list[Ahead]:
         begin = time.process_time()
         answers = [
-            self.told(name, position, max(position, self.begins[name] + self.DEPTH))
+            self.rows_of(name, position, max(position, self.begins[name] + self.DEPTH))
             for name, position in asked
         ]
         self.seconds += time.process_time() - begin
         return answers
 
-    def told(self, name: str, position: int, end: int) -> Ahead:
+    def rows_of(self, name: str, position: int, end: int) -> Ahead:
         first = position % self.PERIOD
         rows = self.rows[name][first : first + end - position].copy()
         rows[:, 0] = np.arange(position, end)
         return Ahead(rows, end, over=False)
 
-    def stage(self, work: LoaderWork) -> None:
+    def stage(self, share: LoaderWork) -> None:
         begin = time.process_time()
-        self.sent += len(pickle.dumps(work))
-        ends = np.zeros(len(work.samples.sources), np.int64)
-        np.maximum.at(ends, work.samples.source, work.samples.position + 1)
+        self.sent += len(pickle.dumps(share))
+        ends = np.zeros(len(share.samples.sources), np.int64)
+        np.maximum.at(ends, share.samples.source, share.samples.position + 1)
         for number in np.flatnonzero(ends).tolist():
-            self.begins[work.samples.sources[number]] = int(ends[number])
+            self.begins[share.samples.sources[number]] = int(ends[number])
         self.seconds += time.process_time() - begin
 
 
@@ -110,11 +110,11 @@ class Strategy:
         self.method = method
 
     def __call__(self, graph: DGraph, mesh: ClientPlaceTree, step: int) -> LoadingPlan:
-        graph = graph.mix().distribute("DP").cost(work)
+        graph = graph.mix().distribute("DP").cost(cost)
         return graph.balance(self.method).broadcast_at("TP").plan()
 
 
-def work(lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def cost(lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Of a layer of hidden size 4,096: attention's part grows with the square."""
     return lengths * (24 * 4096) + 2 * lengths * lengths
 

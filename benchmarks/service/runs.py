@@ -1,7 +1,7 @@
 """Plans of many steps, and how uneven each makes the ranks of a step.
 
 A case is a way to plan. All cases plan the same samples, but for those that find no room in a step
-and go first in the next one; so times are compared for each unit of work.
+and go first in the next one; so times are compared per unit of cost.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.lib.report import Spread, progress
-from benchmarks.service.corpora import ENCODER, LLAMA_12B, WORK, Corpus
+from benchmarks.service.corpora import ENCODER, LLAMA_12B, UNIT, Corpus
 from evenstep.strategy import Assignment, DGraph, LoadingPlan
 from evenstep.strategy.mesh import ClientPlaceTree
 from evenstep.strategy.sample_table import SampleTable
@@ -48,7 +48,7 @@ class Tally:
         return np.array([most / mean for of in self.seeds for most, mean in of[measure]])
 
     def speed_up(self, base: Tally, measure: str) -> Spread:
-        """Time of each unit of work in the other case, over that in this one."""
+        """Time per unit of cost in the other case, over that in this one."""
         pairs = zip(base.seeds, self.seeds)
         return Spread.of([_ratio(before[measure]) / _ratio(of[measure]) for before, of in pairs])
 
@@ -214,8 +214,8 @@ def _vision(method: str | None, level: str | None, encoder: str | None) -> Case:
             return _with_sample(plan, plan.assignment, plan.cost_after), plan.carried
         images = graph.modality(ENCODER).distribute("WORLD").balance(encoder)
         plan = backbone.plan(subplans={"encoder": images})
-        work = plan.subplans["encoder"].cost_after.sum(axis=1) * WORK
-        return _of_vision(work, plan.cost_after, together=False), plan.carried
+        costs = plan.subplans["encoder"].cost_after.sum(axis=1) * UNIT
+        return _of_vision(costs, plan.cost_after, together=False), plan.carried
 
     return case
 
@@ -227,23 +227,23 @@ def _vision_by_arrival(graph: DGraph) -> tuple[Loads, SampleTable]:
 
 def _jointly(graph: DGraph) -> tuple[Loads, SampleTable]:
     """One cost for both modules: the images of a sample are encoded where it lies. A graph's cost
-    is a function of one length, so that the work of both has a column of its own here."""
+    is a function of one length, so the cost of both modules has a column of its own here."""
     plain = _unlimited(_vision_graph(graph))
-    both = plain.costs / WORK + plain.samples.lengths[ENCODER]
-    lengths = {**plain.samples.lengths, "work": np.rint(both).astype(np.int64)}
+    both = plain.costs / UNIT + plain.samples.lengths[ENCODER]
+    lengths = {**plain.samples.lengths, "cost": np.rint(both).astype(np.int64)}
     table = SampleTable(
         sources=plain.samples.sources,
         **{name: getattr(plain.samples, name) for name in ("source", "position", "shard", "index")},
         lengths=lengths,
     )
     again = DGraph.of(table, graph.tree, step=graph.step, micro_batches=MICRO_BATCHES)
-    plan = again.modality("work").distribute("DP").balance("karmarkar_karp").plan()
+    plan = again.modality("cost").distribute("DP").balance("karmarkar_karp").plan()
     loads = plan.assignment.sums(plain.costs)
     return _with_sample(plan, plan.assignment, loads), plan.carried
 
 
 def widest(corpus: Corpus, dp: int, steps: int, seeds: Sequence[int]) -> dict[str, Spread]:
-    """Work of the largest micro-batch over that of the smallest, both modules together, without
+    """Cost of the largest micro-batch over that of the smallest, both modules together, without
     balance: median over the steps of each seed."""
     tree = ClientPlaceTree.of({"DP": dp, "TP": TP})
     found: dict[str, list[float]] = {base: [] for base in BASES}
@@ -253,7 +253,7 @@ def widest(corpus: Corpus, dp: int, steps: int, seeds: Sequence[int]) -> dict[st
         for step, samples in enumerate(corpus.steps(steps, tokens, seed)):
             graph = DGraph.of(samples, tree, step=step, micro_batches=MICRO_BATCHES)
             plan = _vision_graph(graph).plan()
-            both = plan.costs + plan.samples.lengths[ENCODER] * WORK
+            both = plan.costs + plan.samples.lengths[ENCODER] * UNIT
             for base, placed in zip(BASES, (plan.arrival, plan.assignment)):
                 loads = placed.sums(both)
                 ratios[base].append(float(loads.max() / loads.min()))
@@ -265,8 +265,8 @@ def widest(corpus: Corpus, dp: int, steps: int, seeds: Sequence[int]) -> dict[st
 def _vision_bound(graph: DGraph) -> tuple[Loads, SampleTable]:
     """As `_bound`, of both modules."""
     plan = _unlimited(_vision_graph(graph))
-    work = plan.samples.lengths[ENCODER] * WORK
-    encoder, heaviest = float(work.sum()) / plan.tree.ranks.size, float(work.max())
+    costs = plan.samples.lengths[ENCODER] * UNIT
+    encoder, heaviest = float(costs.sum()) / plan.tree.ranks.size, float(costs.max())
     ranks, costliest = float(plan.costs.sum()) / plan.buckets / TP, float(plan.costs.max()) / TP
     return {
         "encoder": (max(encoder, heaviest), encoder),
@@ -276,21 +276,21 @@ def _vision_bound(graph: DGraph) -> tuple[Loads, SampleTable]:
 
 
 def _with_sample(plan: LoadingPlan, placed: Assignment, backbone: npt.NDArray[Any]) -> Loads:
-    """Encoder's work where samples lie: those of a data-parallel rank go to its peers in turn."""
+    """Encoder's cost where samples lie: those of a data-parallel rank go to its peers in turn."""
     rows = placed.rows
     bucket = placed.bucket[rows]
     begins = np.searchsorted(bucket, np.arange(placed.buckets))
     peer = (np.arange(len(rows)) - begins[bucket]) % TP
-    work = plan.samples.lengths[ENCODER][rows] * WORK
-    encoder = np.bincount(bucket * TP + peer, work, minlength=placed.buckets * TP)
+    costs = plan.samples.lengths[ENCODER][rows] * UNIT
+    encoder = np.bincount(bucket * TP + peer, costs, minlength=placed.buckets * TP)
     return _of_vision(encoder, backbone, together=True)
 
 
 def _of_vision(encoder: npt.NDArray[Any], backbone: npt.NDArray[Any], *, together: bool) -> Loads:
     """
     Args:
-        encoder: [clients] work.
-        backbone: [data-parallel ranks, micro-batches] work, which peers share.
+        encoder: [clients] cost.
+        backbone: [data-parallel ranks, micro-batches] cost, which peers share.
         together: whether a rank goes on to its backbone as soon as its peers have encoded their
             images. Otherwise embeddings travel, and all ranks wait for each other in between.
     """

@@ -1,6 +1,6 @@
 """Samples per second, and what a trainer waits: service, torch DataLoader and Ray Data.
 
-One trainer, Parquet sources with weights, samples that take some work to make, packed micro-batches
+One trainer, Parquet sources with weights, samples that take some time to make, packed micro-batches
 of the same number of samples. Each loader mixes in its own way:
 
     service     one Source Loader actor for each reading process, planner, constructor; batches come
@@ -13,10 +13,10 @@ of the same number of samples. Each loader mixes in its own way:
 Two settings: "small", steps of 64 samples of 0.1 ms each, is the worst case for any service, as
 each step is a handful of messages whatever is in it; "realistic" has 192 samples of some 2 ms each.
 
-"CPU ms" is CPU time of all processes for a step, behind the first ones: on a machine whose cores
-are all busy, it decides. Ray Data's is not told, as its processes come and go. Samples per second
-are as fast as the trainer can ask, behind the first steps; Ray Data may have made much before it
-gives the first batch, so compare "whole" with it, samples per second from the first question on.
+"CPU ms" is CPU time of all processes for a step, after the first ones: on a machine whose cores
+are all busy, it decides. Ray Data's is left out, as its processes come and go. Samples per second
+are as fast as the trainer can ask, after the first steps; Ray Data may have made much before it
+gives the first batch, so compare "whole" with it, samples per second from the first request on.
 Exposed wait is that of a trainer that takes some time for a step, afterwards. Each measurement is a
 process of its own; loaders take turns, and ratios are of neighbouring runs.
 """
@@ -67,7 +67,7 @@ def with_torch(options: argparse.Namespace, setting: Setting) -> Steps:
         def __iter__(self) -> Iterator[Any]:
             info = get_worker_info()
             seed = 0 if info is None else info.id
-            sources = sources_of(options.folder, options.sources, setting.work)
+            sources = sources_of(options.folder, options.sources, setting.rounds)
             streams = [open_reader(source, seed=seed).read(passes=1_000) for source in sources]
             weights = np.array([source.weight for source in sources])
             rng = np.random.default_rng(seed)
@@ -88,7 +88,7 @@ def with_torch(options: argparse.Namespace, setting: Setting) -> Steps:
 
 def with_service(options: argparse.Namespace, setting: Setting) -> Steps:
     job = es.Job(
-        sources=sources_of(options.folder, options.sources, setting.work),
+        sources=sources_of(options.folder, options.sources, setting.rounds),
         mesh=es.Mesh(DP=1),
         strategy=strategy,
         max_tokens=setting.samples * 4096,
@@ -114,7 +114,7 @@ def with_ray_data(options: argparse.Namespace, setting: Setting) -> Steps:
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     # Every source's reading and mapping is a task of its own, which must not wait for all others.
     share = options.workers / (2 * options.sources)
-    transform = sources_of(options.folder, 1, setting.work)[0].transform
+    transform = sources_of(options.folder, 1, setting.rounds)[0].transform
     each = [
         ray.data.read_parquet(str(path), num_cpus=share).map(transform, num_cpus=share)
         for path in paths_of(options.folder, options.sources)
@@ -151,7 +151,7 @@ def one_run(options: argparse.Namespace) -> None:
         asked = time.perf_counter()
         next(steps)
         waits.append(1000 * (time.perf_counter() - asked))
-    told = {
+    figures = {
         "first_seconds": first,
         "whole_samples_per_second": (early + samples) / (end - begin),
         "samples_per_second": samples / (end - middle),
@@ -159,8 +159,8 @@ def one_run(options: argparse.Namespace) -> None:
         "wait_p95_ms": float(np.percentile(waits, 95)),
     }
     if options.side != "ray_data":
-        told["cpu_ms_per_step"] = 1000 * (after - before) / setting.steps
-    print(json.dumps(told), flush=True)
+        figures["cpu_ms_per_step"] = 1000 * (after - before) / setting.steps
+    print(json.dumps(figures), flush=True)
     steps.close()  # type: ignore[attr-defined]
 
 
@@ -198,8 +198,8 @@ def run(side: str, setting: str, options: argparse.Namespace, folder: str) -> di
     environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0"}
     made = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
     printed = [line for line in made.stdout.splitlines() if line.startswith("{")]
-    told: dict[str, float] = json.loads(printed[-1])
-    return told
+    figures: dict[str, float] = json.loads(printed[-1])
+    return figures
 
 
 def main() -> None:
@@ -222,8 +222,8 @@ def main() -> None:
             for setting in wanted:
                 for side in SIDES:
                     progress(f"run {repeat}: {setting}, {SIDES[side]}")
-                    told = run(side, setting, options, folder)
-                    runs.setdefault((setting, side), []).append(told)
+                    figures = run(side, setting, options, folder)
+                    runs.setdefault((setting, side), []).append(figures)
     progress("")
     results = {setting: summary(setting, runs) for setting in wanted}
     if options.json:

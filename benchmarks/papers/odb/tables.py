@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.lib import released
-from benchmarks.lib.epoch import Epoch, beforehand, in_order
+from benchmarks.lib.epoch import Epoch, in_order, plan_offline
 from benchmarks.lib.report import markdown, parser, print_json, progress
 from benchmarks.papers.odb.paper import (
     BOUNDS,
@@ -107,7 +107,7 @@ def rows(cell: Cell, seed: int) -> Iterator[Row]:
         return Row(method, setting, policy, len(drawn), epoch, cell.rows.get(method))
 
     def offline(policy: Policy) -> Epoch:
-        return Epoch.of_groups(beforehand(policy, drawn, RANKS, seed), [drawn] * RANKS)
+        return Epoch.of_groups(plan_offline(policy, drawn, RANKS, seed), [drawn] * RANKS)
 
     def online(policy: Policy) -> Epoch:
         result = simulate(policy, arrivals, buffer_size=BUFFER, seed=seed, identities=shares)

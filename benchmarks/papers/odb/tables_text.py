@@ -71,7 +71,7 @@ rank that has half as many samples as the others; and with one that has a twenti
 *their shares*, window or not. Still nothing is left unless the shares are far apart, because
 evenstep's ranks know what the others have left, and plan smaller groups where there is less, until
 all run out together. `exhausted="pad"`, the default, is the paper's join ending, but with the same
-number of steps on every rank: one that has nothing left gets filler steps, which bear no loss.
+number of steps on every rank: one that has nothing left gets filler steps, whose loss is zero.
 Nothing is ever missing."""
 
 TABLE_5 = """## Table 5: every sample once

@@ -38,7 +38,7 @@ WINDOWS = (32, 64, 96, 128, 160)
 """Thousands of tokens, of figure 14."""
 
 Rates = Mapping[str, float]
-"""name -> seconds per unit of work."""
+"""name -> seconds per unit of cost."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,17 +105,17 @@ class Bench:
         methods: Sequence[str] = SHARDINGS[:2],
         ordered: bool = False,
     ) -> Rates:
-        """Seconds per unit of work under each way of sharding, all streams together."""
+        """Seconds per unit of cost under each way of sharding, all streams together."""
         progress(f"{model.setting.name}, {packing}")
         cost = model.document_cost()
         seconds: dict[str, float] = {}
-        work = 0
+        total = 0
         for packed in self.packed(model.setting, cost, packing):
-            work += sum(int(cost.of_documents(d).sum()) for d in packed.documents)
+            total += sum(int(cost.of_documents(d).sum()) for d in packed.documents)
             for name, attention in model.attentions(packed, methods=methods).items():
                 spent = model.steps(packed, attention, ordered=ordered).sum()
                 seconds[name] = seconds.get(name, 0.0) + float(spent)
-        return {name: spent / work for name, spent in seconds.items()}
+        return {name: spent / total for name, spent in seconds.items()}
 
     def job(self, model: StepModel) -> dict[str, float]:
         """Speedup over Plain-4D of each system, and of the parts of WLB-LLM."""

@@ -13,13 +13,13 @@ printed as numbers, so the columns called "paper" have what its text states.
 ![predicted speedups, and the paper's figures](images/wlb-figures.png)
 
 Documents are drawn from `pretrain-128k` and cut where original packing cuts them, at the window.
-A speedup is over Plain-4D, in time per work of the documents trained on; each is over {repeats}
+A speedup is over Plain-4D, in time per cost of the documents trained on; each is over {repeats}
 streams of {batches} global batches. What waits when a stream ends counts for neither side.
 
 - *Plain-4D*: original packing, per-sequence sharding.
 - *Fixed-4D*: greedy fixed-length packing over one global batch; per-sequence or per-document
   sharding for the whole run, whichever is faster.
-- *WLB-LLM*: packing by work with {queues} queues of outliers, micro-batches of up to 1.25 windows;
+- *WLB-LLM*: packing by cost with {queues} queues of outliers, micro-batches of up to 1.25 windows;
   the faster of per-sequence and per-document sharding for each micro-batch.
 - *evenstep*: steady packing, micro-batches in the order that suits the pipeline, and hybrid
   sharding among the plans to choose from."""
@@ -44,7 +44,7 @@ smaller part of a step, so that a long document makes a micro-batch less of an o
 table shows how far that goes. It is not all: on plain 1F1B with four stages and four micro-batches
 the largest one counts four times and the others once, so that even the paper's own degrees of
 imbalance, 1.44 before and 1.05 after, would make (4 + 3 x 1.44) / (4 + 3 x 1.05) = 1.16. What else
-is in its 1.28 cannot be told from the text. Per-document sharding gains more than there: the model
+is in its 1.28 does not follow from the text. Per-document sharding gains more than there: the model
 charges short fragments for their tiles and for slower kernels, and knows nothing else that speaks
 against them.""",
     "14": """## Figure 14: context windows, 7B
@@ -91,5 +91,5 @@ In code: `evenstep.tools.simulate.cluster_assumptions` and
 - 1F1B without interleaving, as many micro-batches as stages for each data-parallel rank. Sending to
   the next stage takes as long for all micro-batches as for one of a window's length.
 - Embeddings, logits, optimizer and loading take no time.
-- Packers count the work of d tokens as d² + w d, where w is what the model gives for the job:
+- Packers count the cost of d tokens as d² + w d, where w is what the model gives for the job:
   {costs}."""

@@ -229,7 +229,7 @@ def main() -> None:
     arguments.add_argument("--batches", type=int, default=480, help="global batches of a stream")
     arguments.add_argument("--solver-batches", type=int, default=8, help="those for the solver")
     arguments.add_argument("--time-limit", type=float, default=2.0, help="seconds of a solution")
-    arguments.add_argument("--linear", type=int, default=24_576, help="work per token")
+    arguments.add_argument("--linear", type=int, default=24_576, help="cost of a token")
     options = arguments.parse_args()
     seeds = range(options.seed, options.seed + options.repeats)
     cost = DocumentCost(linear=options.linear)
@@ -249,7 +249,7 @@ def main() -> None:
         return
     here = machine()
     text = HEAD.format(
-        work=f"d² + {options.linear:,} d",
+        cost=f"d² + {options.linear:,} d",
         context=CONTEXT,
         micro_batches=4,
         cap=5 * CONTEXT // 4,
