@@ -158,6 +158,20 @@ class LoaderWork:
     subplans: Mapping[str, Int64Array]
     """By name, [n] the bucket in the subplan; -1 where the sample is no work for it."""
 
+    @classmethod
+    def of(cls, plan: LoadingPlan, rows: Int64Array) -> LoaderWork:
+        """The part of a plan with these rows, ordered by source and position."""
+        return cls(
+            step=plan.step,
+            rows=rows,
+            samples=plan.samples[rows],
+            bucket=plan.assignment.bucket[rows].astype(np.int64),
+            subplans={
+                name: subplan.assignment.bucket[rows].astype(np.int64)
+                for name, subplan in plan.subplans.items()
+            },
+        )
+
 
 def loader_do_plan(plan: LoadingPlan, sources: Sequence[str]) -> LoaderWork:
     """The share of a plan of the loader that owns these sources.
@@ -174,16 +188,7 @@ def loader_do_plan(plan: LoadingPlan, sources: Sequence[str]) -> LoaderWork:
     owned = np.isin(np.array(samples.sources), list(sources))
     rows = np.flatnonzero(owned[samples.source])
     rows = rows[np.lexsort((samples.position[rows], samples.source[rows]))]
-    return LoaderWork(
-        step=plan.step,
-        rows=rows,
-        samples=samples[rows],
-        bucket=plan.assignment.bucket[rows].astype(np.int64),
-        subplans={
-            name: subplan.assignment.bucket[rows].astype(np.int64)
-            for name, subplan in plan.subplans.items()
-        },
-    )
+    return LoaderWork.of(plan, rows)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
