@@ -11,8 +11,8 @@ from evenstep.cli.cost_option import parse_cost
 from evenstep.cli.output import note, print_json, progress_bar
 from evenstep.errors import ConfigurationError
 from evenstep.plan.policies.by_name import POLICIES
-from evenstep.tools.advise import advise, draw_sketch
-from evenstep.tools.advise.length_sources import SKETCH
+from evenstep.tools.advise import advise, draw_length_sample
+from evenstep.tools.advise.length_sources import SAMPLE_SIZE
 from evenstep.tools.report.advice_page import advice_page
 from evenstep.tools.report.advice_text import advice_text
 from evenstep.tools.simulate import DISTRIBUTIONS
@@ -81,7 +81,7 @@ def command(
         ),
     ] = "padded-tokens",
     sketch: Annotated[
-        int | None, typer.Option(help="Samples to draw.", show_default=f"{SKETCH:,}")
+        int | None, typer.Option(help="Samples to draw.", show_default=f"{SAMPLE_SIZE:,}")
     ] = None,
     all_samples: Annotated[bool, typer.Option("--all", help="Take all samples.")] = False,
     split: Annotated[
@@ -113,9 +113,9 @@ def command(
     if html is not None and not html.parent.is_dir():
         raise ConfigurationError(f"there is no folder {html.parent} to write {html.name} to")
     cost_model = parse_cost(cost)
-    size = None if all_samples else SKETCH if sketch is None else sketch
+    size = None if all_samples else SAMPLE_SIZE if sketch is None else sketch
     with progress_bar("measuring samples") as progress:
-        drawn = draw_sketch(
+        drawn = draw_length_sample(
             data,
             column=column,
             tokenizer=tokenizer,

@@ -25,7 +25,7 @@ from evenstep.plan.packing import (
     SteadyOptions,
     auto_thresholds,
     cut_long,
-    plan_iteration,
+    plan_step,
 )
 from evenstep.tools.simulate.packing_result import PackingResult, makespan_ratio, measure
 from evenstep.tools.simulate.packing_run import (
@@ -62,7 +62,7 @@ class Packed:
     @property
     def last_iterations(self) -> int:
         """Iterations after the last whole global batch has arrived."""
-        return self.epoch.iterations - self.arriving.iterations
+        return self.epoch.steps - self.arriving.steps
 
     def as_dict(self) -> dict[str, Any]:
         """Numbers alone; documents, delays and `longest` are those of the epoch."""
@@ -91,7 +91,7 @@ def compare(
     micro_batches: int,
     queues: tuple[int, ...] = (2,),
     max_tokens: int | None = None,
-    workload: DocumentCost | None = None,
+    cost: DocumentCost | None = None,
 ) -> list[Packed]:
     """Original packing, WLB with each number of queues, and steady.
 
@@ -104,9 +104,9 @@ def compare(
         ConfigurationError: there is not even one global batch, or options are out of range.
         InvariantError: a token was not trained on once.
     """
-    workload = workload or DocumentCost()
+    cost = cost or DocumentCost()
     plain = PackingOptions(
-        context=context, micro_batches=micro_batches, max_tokens=max_tokens, workload=workload
+        context=context, micro_batches=micro_batches, max_tokens=max_tokens, cost=cost
     )
     total = int(lengths.sum())
     if total < context * micro_batches:
@@ -118,7 +118,7 @@ def compare(
     windows = ArrivingDocuments.of(lengths, context=context, micro_batches=micro_batches)
     results = [
         _packed(
-            "original", windows, run_original(windows, end="carry"), run_original(windows), workload
+            "original", windows, run_original(windows, end="carry"), run_original(windows), cost
         )
     ]
     pieces = cut_long(lengths, context, "split")
@@ -128,24 +128,22 @@ def compare(
     # Positions are those of documents, so that pieces of one are known.
     whole = dataclasses.replace(whole, pieces=pieces)
     for count in queues:
-        thresholds = auto_thresholds(
-            pieces.lengths, context=context, queues=count, workload=workload
-        )
+        thresholds = auto_thresholds(pieces.lengths, context=context, queues=count, cost=cost)
         options = dataclasses.replace(plain, thresholds=thresholds)
         name = "WLB" if len(queues) == 1 else f"WLB, {count} queue{'s' * (count > 1)}"
         results.append(_planned(name, options, whole))
     steady = SteadyOptions(
-        context=context, micro_batches=micro_batches, max_tokens=max_tokens, workload=workload
+        context=context, micro_batches=micro_batches, max_tokens=max_tokens, cost=cost
     )
     results.append(_planned("steady", steady, whole))
     return results
 
 
 def _planned(name: str, options: PackingOptions, arrivals: ArrivingDocuments) -> Packed:
-    planner = partial(plan_iteration, options)
+    planner = partial(plan_step, options)
     first, waiting = run_planner(planner, arrivals, stop=arrivals.complete)
     last, _ = run_planner(planner, arrivals, begin=arrivals.complete, waiting=waiting)
-    packed = _packed(name, arrivals, first, _joined(first, last), options.workload)
+    packed = _packed(name, arrivals, first, _joined(first, last), options.cost)
     return dataclasses.replace(packed, thresholds=options.thresholds)
 
 
@@ -153,7 +151,7 @@ def _joined(first: Trained, last: Trained) -> Trained:
     return Trained(
         piece=np.concatenate([first.piece, last.piece]),
         length=np.concatenate([first.length, last.length]),
-        iteration=np.concatenate([first.iteration, last.iteration]),
+        step=np.concatenate([first.step, last.step]),
         micro_batch=np.concatenate([first.micro_batch, last.micro_batch]),
         seconds=first.seconds + last.seconds,
     )
@@ -164,19 +162,19 @@ def _packed(
     arrivals: ArrivingDocuments,
     arriving: Trained,
     epoch: Trained,
-    workload: DocumentCost,
+    cost: DocumentCost,
 ) -> Packed:
     times = np.bincount(epoch.piece, minlength=len(arrivals.pieces))
     if (times != 1).any() or (epoch.length != arrivals.pieces.lengths[epoch.piece]).any():
         raise InvariantError(f"{name} packing did not train on every token once")
-    steady_state = measure(arrivals, arriving, workload)
+    steady_state = measure(arrivals, arriving, cost)
     pieces = np.bincount(arrivals.pieces.documents)
     return Packed(
         name=name,
         documents=len(pieces),
         documents_cut=int((pieces > 1).sum()),
         arriving=steady_state,
-        epoch=measure(arrivals, epoch, workload),
-        makespan=makespan_ratio(steady_state.works),
-        makespan_given=makespan_ratio(steady_state.works, ordered=False),
+        epoch=measure(arrivals, epoch, cost),
+        makespan=makespan_ratio(steady_state.costs),
+        makespan_given=makespan_ratio(steady_state.costs, ordered=False),
     )

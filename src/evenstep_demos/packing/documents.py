@@ -17,7 +17,7 @@ import numpy as np
 from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError
 from evenstep.plan.rng import Stream, generator
-from evenstep.tools.advise.parquet_sample import sketch_parquet
+from evenstep.tools.advise.parquet_sample import draw_from_parquet
 from evenstep.tools.advise.tokenizer import CountTokens, load_tokenizer
 from evenstep.tools.simulate.lengths import existing_file
 from evenstep_demos.packing.options import PackingDemoOptions
@@ -31,7 +31,7 @@ _FILES = 64  # tokenized at a time
 
 
 @dataclass(frozen=True, kw_only=True)
-class Documents:
+class DocumentLengths:
     """Lengths in random order."""
 
     name: str
@@ -67,7 +67,7 @@ def count_bytes(texts: Sequence[str]) -> list[int]:
     return [len(text.encode()) for text in texts]
 
 
-def read_documents(options: PackingDemoOptions, progress: Progress | None = None) -> Documents:
+def read_documents(options: PackingDemoOptions, progress: Progress | None = None) -> DocumentLengths:
     """
     Raises:
         ConfigurationError: there is no such file, folder or column, or nothing usable in it.
@@ -89,11 +89,11 @@ def read_documents(options: PackingDemoOptions, progress: Progress | None = None
         usable, name = len(lengths), f"{options.glob} under {root}"
     elif data.suffix == ".parquet":
         path = existing_file(str(data))
-        sketch = sketch_parquet(
+        length_sample = draw_from_parquet(
             path, options.column, count_texts, options.documents, random, progress
         )
-        lengths, name = sketch.lengths, sketch.name
-        usable = found = sketch.total or len(lengths)
+        lengths, name = length_sample.lengths, length_sample.name
+        usable = found = length_sample.total or len(lengths)
     else:
         wrong = "is neither a folder nor" if data.exists() else "does not exist; give a folder or"
         raise ConfigurationError(f"data={data} {wrong} a .parquet file")
@@ -102,7 +102,7 @@ def read_documents(options: PackingDemoOptions, progress: Progress | None = None
     else:
         tokens = "as the column has them"
     order = random.permutation(len(lengths))[: options.documents]
-    return Documents(
+    return DocumentLengths(
         name=name,
         tokens=tokens,
         lengths=lengths[order],

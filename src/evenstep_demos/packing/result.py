@@ -55,8 +55,8 @@ class PackingDemoResult:
             "micro_batches": options.micro_batches,
             "max_tokens": options.max_tokens,
             "queues": options.queues,
-            "linear": options.workload.linear,
-            "quadratic": options.workload.quadratic,
+            "linear": options.cost.linear,
+            "quadratic": options.cost.quadratic,
             "seed": options.seed,
             "packers": {packed.name: packed.as_dict() for packed in self.packed},
             "picture": str(self.picture),
@@ -69,12 +69,12 @@ class PackingDemoResult:
             "WLB": "WLB (by work, outliers delayed)",
             "steady": "steady (by work, even tokens per step)",
         }
-        unit = float(self.packed[0].arriving.works.mean())
+        unit = float(self.packed[0].arriving.costs.mean())
         return [
             PackingPanel(
                 title=f"{names.get(packed.name, packed.name)}: imbalance "
                 f"{packed.arriving.imbalance:.2f}",
-                works=packed.arriving.works / unit,
+                costs=packed.arriving.costs / unit,
             )
             for packed in self.packed
         ]
@@ -94,14 +94,14 @@ class PackingDemoResult:
     def meaning(self) -> str:
         """What was packed how, in sentences."""
         original, wlb, steady = self.packed[0], self.packed[1], self.packed[-1]
-        workload = self.options.workload
+        cost = self.options.cost
         text = []
         text.append(
             "Imbalance is the heaviest micro-batch over the mean, in work, 1 at best; a document "
-            f"of d tokens is {_work(workload)}."
+            f"of d tokens is {_work(cost)}."
         )
         if self.options.context is None:
-            enough = original.arriving.iterations >= ITERATIONS
+            enough = original.arriving.steps >= ITERATIONS
             text.append(
                 f"The context of {self.context:,} tokens is "
                 + (
@@ -134,16 +134,16 @@ class PackingDemoResult:
         return textwrap.fill(" ".join(text), _COLUMNS)
 
 
-def _work(workload: DocumentCost) -> str:
-    attention = {0: "", 1: "d² + "}.get(workload.quadratic, f"{workload.quadratic:,} d² + ")
-    return f"{attention}{workload.linear:,} d"
+def _work(cost: DocumentCost) -> str:
+    attention = {0: "", 1: "d² + "}.get(cost.quadratic, f"{cost.quadratic:,} d² + ")
+    return f"{attention}{cost.linear:,} d"
 
 
 def _cells(packed: Packed) -> dict[str, str]:
     """A column of the table."""
     now, epoch = packed.arriving, packed.epoch
     return {
-        "iterations, and last ones": f"{now.iterations:,} + {packed.last_iterations}",
+        "iterations, and last ones": f"{now.steps:,} + {packed.last_iterations}",
         "imbalance": f"{now.imbalance:.3f}",
         "imbalance by time": f"{now.imbalance_time_weighted:.3f}",
         "  with the last iterations": f"{epoch.imbalance_time_weighted:.3f}",

@@ -36,14 +36,14 @@ def test_every_document_is_trained_on_once_and_no_micro_batch_exceeds_its_cap(
         epoch = packed.epoch
         assert packed.documents == len(lengths)
         assert (epoch.documents_out, epoch.documents_waiting) == (epoch.documents_in, 0)
-        assert round(epoch.tokens_per_step * epoch.iterations) == total
+        assert round(epoch.tokens_per_step * epoch.steps) == total
         assert epoch.max_tokens <= (256 if packed.name == "original" else 320)
 
 
 def test_packing_by_work_is_more_even_and_cuts_fewer_documents() -> None:
-    workload = DocumentCost(linear=768)
+    cost = DocumentCost(linear=768)
     lengths = lengths_of(4000)
-    original, wlb, steady = compare(lengths, context=CONTEXT, micro_batches=4, workload=workload)
+    original, wlb, steady = compare(lengths, context=CONTEXT, micro_batches=4, cost=cost)
     for packed in (wlb, steady):
         assert packed.arriving.imbalance < 1 + 0.5 * (original.arriving.imbalance - 1)
         assert packed.makespan_given < original.makespan_given
@@ -59,7 +59,7 @@ def test_each_number_of_queues_is_a_packer_of_its_own() -> None:
         context=CONTEXT,
         micro_batches=4,
         queues=(1, 3),
-        workload=DocumentCost(linear=768),
+        cost=DocumentCost(linear=768),
     )
     assert [p.name for p in packed] == ["original", "WLB, 1 queue", "WLB, 3 queues", "steady"]
     assert len(packed[1].thresholds) < len(packed[2].thresholds)
@@ -67,8 +67,8 @@ def test_each_number_of_queues_is_a_packer_of_its_own() -> None:
 
 def test_iterations_after_the_last_arrival_are_told_apart() -> None:
     for packed in compare(lengths_of(1500), context=CONTEXT, micro_batches=4):
-        assert packed.arriving.iterations == lengths_of(1500).sum() // (4 * CONTEXT)
-        assert packed.last_iterations == packed.epoch.iterations - packed.arriving.iterations >= 1
+        assert packed.arriving.steps == lengths_of(1500).sum() // (4 * CONTEXT)
+        assert packed.last_iterations == packed.epoch.steps - packed.arriving.steps >= 1
 
 
 def test_figures_are_json() -> None:

@@ -24,7 +24,7 @@ BUILDERS: Mapping[str, Build] = {
 
 
 def run(
-    sketch: LengthSample,
+    length_sample: LengthSample,
     builders: Mapping[str, Build] = BUILDERS,
     *,
     max_tokens: int = 8192,
@@ -33,20 +33,20 @@ def run(
     progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, Prediction]:
     numbers = {"max_tokens": max_tokens, "batch_size": 3, "buffer_size": 128}
-    setup = set_up(sketch, world_size=2, **numbers)
+    setup = set_up(length_sample, world_size=2, **numbers)
     found = predict(
-        builders, sketch, world_size=2, setup=setup, cost=cost, seed=seed, progress=progress
+        builders, length_sample, world_size=2, setup=setup, cost=cost, seed=seed, progress=progress
     )
     return {one.policy: one for one in found}
 
 
-def sketch_of(lengths: np.ndarray, total: int | None) -> LengthSample:
+def length_sample_of(lengths: np.ndarray, total: int | None) -> LengthSample:
     return LengthSample(name="d", lengths=lengths, total=total, longest=None, how="")
 
 
-def test_of_a_whole_sketch_the_figures_are_those_of_a_simulation_of_the_data() -> None:
+def test_figures_of_all_samples_are_those_of_a_simulation_of_the_data() -> None:
     lengths = sample_lengths("mm-mix", 700, 3)
-    found = run(sketch_of(lengths, 700))
+    found = run(length_sample_of(lengths, 700))
     shards = deal(700, 2, 5)
     for name, build in BUILDERS.items():
         policy = build(
@@ -67,7 +67,7 @@ def test_of_a_whole_sketch_the_figures_are_those_of_a_simulation_of_the_data() -
 
 
 def test_speed_up_is_efficiency_over_that_of_fixed_batches() -> None:
-    found = run(sketch_of(sample_lengths("sharegpt4o", 200, 3), 600), max_tokens=12_288)
+    found = run(length_sample_of(sample_lengths("sharegpt4o", 200, 3), 600), max_tokens=12_288)
     base = found[BASELINE].figures["efficiency"].value
     for one in found.values():
         speedup = one.figures["speedup"]
@@ -78,25 +78,25 @@ def test_speed_up_is_efficiency_over_that_of_fixed_batches() -> None:
 
 
 @pytest.mark.parametrize("data", ["ultrachat", "mm-mix"])
-def test_ranges_of_a_sketch_hold_the_figures_of_all_the_data(data: str) -> None:
+def test_ranges_of_drawn_samples_hold_the_figures_of_all_the_data(data: str) -> None:
     everything = sample_lengths(data, 800, 1)
     builders = {name: BUILDERS[name] for name in ("even", "fixed-batch")}
-    truth = run(sketch_of(everything, 800), builders)
+    truth = run(length_sample_of(everything, 800), builders)
     held = []
     for seed in range(2):
         drawn = np.random.default_rng(seed).choice(everything, 150, replace=False)
-        found = run(sketch_of(drawn, 800), builders, seed=seed)
+        found = run(length_sample_of(drawn, 800), builders, seed=seed)
         for name, one in found.items():
             for figure, value in one.figures.items():
                 assert value.low <= value.value <= value.high
                 held.append(value.low <= truth[name].figures[figure].value <= value.high)
-    # Nine in ten each; the figures of one sketch are not independent of each other.
+    # Nine in ten each; the figures of one draw are not independent of each other.
     assert np.mean(held) >= 0.75
 
 
 def test_predictions_are_repeatable_and_follow_the_seed() -> None:
-    sketch = sketch_of(sample_lengths("mm-mix", 100, 1), 300)
-    first, again, other = run(sketch), run(sketch), run(sketch, seed=6)
+    length_sample = length_sample_of(sample_lengths("mm-mix", 100, 1), 300)
+    first, again, other = run(length_sample), run(length_sample), run(length_sample, seed=6)
     assert first == again
     assert first["even"].figures != other["even"].figures
 
@@ -106,7 +106,7 @@ def test_a_policy_that_cannot_run_says_why_and_keeps_its_place() -> None:
         raise ImportError("packing needs numba: pip install numba")
 
     builders = {"broken": broken, **BUILDERS}
-    found = run(sketch_of(sample_lengths("mm-mix", 200, 1), 200), builders)
+    found = run(length_sample_of(sample_lengths("mm-mix", 200, 1), 200), builders)
     assert list(found) == list(builders)
     assert found["broken"].problem == "packing needs numba: pip install numba"
     values = found["broken"].as_dict()
@@ -115,7 +115,7 @@ def test_a_policy_that_cannot_run_says_why_and_keeps_its_place() -> None:
 
 
 def test_predictions_are_plain_values() -> None:
-    found = run(sketch_of(sample_lengths("mm-mix", 200, 1), 400))
+    found = run(length_sample_of(sample_lengths("mm-mix", 200, 1), 400))
     for one in found.values():
         values = json.loads(json.dumps(one.as_dict(), allow_nan=False))
         assert set(values["padding"]) == {"value", "low", "high"}
@@ -125,21 +125,24 @@ def test_predictions_are_plain_values() -> None:
 
 
 def test_the_cost_model_decides() -> None:
-    sketch = sketch_of(sample_lengths("sharegpt4o", 400, 1), 400)
+    length_sample = length_sample_of(sample_lengths("sharegpt4o", 400, 1), 400)
     quadratic = TransformerCost(layers=4, hidden_size=64, heads=4, ffn_size=64)
-    by_tokens = run(sketch, max_tokens=12_288)[BASELINE].figures
-    by_work = run(sketch, max_tokens=12_288, cost=quadratic)[BASELINE].figures
+    by_tokens = run(length_sample, max_tokens=12_288)[BASELINE].figures
+    by_work = run(length_sample, max_tokens=12_288, cost=quadratic)[BASELINE].figures
     assert by_work["imbalance"].value > by_tokens["imbalance"].value
     assert by_work["padding"] == by_tokens["padding"]
 
 
 def test_progress_ends_with_all_epochs() -> None:
     seen: list[tuple[int, int]] = []
-    run(sketch_of(sample_lengths("mm-mix", 100, 1), 300), progress=lambda *at: seen.append(at))
+    run(
+        length_sample_of(sample_lengths("mm-mix", 100, 1), 300),
+        progress=lambda *at: seen.append(at),
+    )
     assert [done for done, _ in seen] == list(range(1, len(seen) + 1))
     assert {total for _, total in seen} == {len(seen)}
 
 
 def test_the_baseline_must_be_among_the_policies() -> None:
     with pytest.raises(ConfigurationError, match=BASELINE):
-        run(sketch_of(np.array([3, 4]), 2), {"even": BUILDERS["even"]})
+        run(length_sample_of(np.array([3, 4]), 2), {"even": BUILDERS["even"]})

@@ -13,7 +13,7 @@ from evenstep.tools.advise import LengthSample
 from evenstep.tools.advise.recommend import code_for, set_up
 
 
-def sketch_of(
+def length_sample_of(
     lengths: object, total: int | None = None, longest: int | None = None
 ) -> LengthSample:
     return LengthSample(name="d", lengths=np.asarray(lengths), total=total, longest=longest, how="")
@@ -29,7 +29,7 @@ def test_settings_fit_every_sample_known_of(
     lengths: list[int], beyond: int, world_size: int, total: int | None
 ) -> None:
     longest = max(lengths) + beyond
-    setup = set_up(sketch_of(lengths, total, longest), world_size=world_size)
+    setup = set_up(length_sample_of(lengths, total, longest), world_size=world_size)
     mean = sum(lengths) / len(lengths)
     assert setup.max_tokens >= longest
     assert setup.max_tokens >= 4 * mean
@@ -45,13 +45,15 @@ def test_settings_fit_every_sample_known_of(
 
 
 def test_what_the_user_gives_is_taken() -> None:
-    setup = set_up(sketch_of([5, 9]), world_size=2, max_tokens=9, buffer_size=7, batch_size=3)
+    setup = set_up(
+        length_sample_of([5, 9]), world_size=2, max_tokens=9, buffer_size=7, batch_size=3
+    )
     assert (setup.max_tokens, setup.buffer_size, setup.batch_size) == (9, 7, 3)
 
 
 def test_larger_groups_get_larger_buffers() -> None:
     sizes = [
-        set_up(sketch_of([100]), world_size=8, max_tokens=tokens).buffer_size
+        set_up(length_sample_of([100]), world_size=8, max_tokens=tokens).buffer_size
         for tokens in (400, 3200, 100_000)
     ]
     assert sizes == [1024, 2048, 4096]
@@ -59,7 +61,7 @@ def test_larger_groups_get_larger_buffers() -> None:
 
 def test_a_budget_below_the_longest_sample_is_refused_with_the_remedies() -> None:
     with pytest.raises(ConfigurationError) as caught:
-        set_up(sketch_of([5, 30, 20], longest=50), world_size=2, max_tokens=10)
+        set_up(length_sample_of([5, 30, 20], longest=50), world_size=2, max_tokens=10)
     for said in ("50 tokens", "max_tokens=10", "2 of the 3", "--max-tokens", "--max-length 10"):
         assert said in str(caught.value)
 
@@ -70,7 +72,7 @@ def test_a_budget_below_the_longest_sample_is_refused_with_the_remedies() -> Non
 )
 def test_a_number_out_of_range_is_named(name: str, value: int) -> None:
     with pytest.raises(ConfigurationError, match=f"{name}=0"):
-        set_up(sketch_of([1]), **{"world_size": 1, name: value})  # type: ignore[arg-type]
+        set_up(length_sample_of([1]), **{"world_size": 1, name: value})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -101,8 +103,8 @@ def test_the_code_builds_a_loader_with_that_policy(policy: Policy) -> None:
 def test_where_one_long_sample_decides_max_tokens_groups_aim_lower() -> None:
     lengths = np.full(1000, 100)
     lengths[7] = 100_000
-    setup = set_up(sketch_of(lengths), world_size=1, buffer_size=512)
+    setup = set_up(length_sample_of(lengths), world_size=1, buffer_size=512)
     assert setup.max_tokens == 100_096
     assert setup.target_tokens is not None
     assert 8 * lengths.mean() <= setup.target_tokens < 8 * lengths.mean() + 256
-    assert set_up(sketch_of(np.full(1000, 100)), world_size=1).target_tokens is None
+    assert set_up(length_sample_of(np.full(1000, 100)), world_size=1).target_tokens is None

@@ -13,7 +13,7 @@ from evenstep.tools.advise.summary import return_on_investment
 from evenstep.tools.simulate import sample_lengths
 
 
-def sketch_of(lengths: np.ndarray, total: int | None) -> LengthSample:
+def length_sample_of(lengths: np.ndarray, total: int | None) -> LengthSample:
     return LengthSample(name="d", lengths=lengths, total=total, longest=None, how="")
 
 
@@ -23,9 +23,9 @@ def ranges(summary: Summary) -> dict[str, Range]:
 
 
 @given(st.lists(st.integers(1, 5000), min_size=1, max_size=60), st.integers(1, 9000))
-def test_of_a_whole_sketch_the_figures_are_exact(lengths: list[int], max_tokens: int) -> None:
+def test_figures_of_all_samples_are_exact(lengths: list[int], max_tokens: int) -> None:
     array = np.array(lengths)
-    summary = summarize(sketch_of(array, len(array)), max_tokens)
+    summary = summarize(length_sample_of(array, len(array)), max_tokens)
     assert summary.mean.value == pytest.approx(sum(lengths) / len(lengths))
     assert summary.median.value == pytest.approx(np.median(array))
     assert summary.cv.value == pytest.approx(array.std() / array.mean())
@@ -37,20 +37,20 @@ def test_of_a_whole_sketch_the_figures_are_exact(lengths: list[int], max_tokens:
 @settings(max_examples=10)
 @given(st.lists(st.integers(1, 5000), min_size=2, max_size=40), st.integers(0, 5))
 def test_ranges_hold_the_value_and_are_repeatable(lengths: list[int], seed: int) -> None:
-    sketch = sketch_of(np.array(lengths), None)
-    summary = summarize(sketch, 1000, seed)
-    assert summary == summarize(sketch, 1000, seed)
+    length_sample = length_sample_of(np.array(lengths), None)
+    summary = summarize(length_sample, 1000, seed)
+    assert summary == summarize(length_sample, 1000, seed)
     for value in ranges(summary).values():
         assert 0 <= value.low <= value.value <= value.high
 
 
 def test_ranges_hold_the_figures_of_all_the_data_nine_times_in_ten() -> None:
     everything = sample_lengths("sharegpt4o", 50_000, 1)
-    truth = ranges(summarize(sketch_of(everything, len(everything)), 12_288))
+    truth = ranges(summarize(length_sample_of(everything, len(everything)), 12_288))
     held = dict.fromkeys(truth, 0)
     for seed in range(20):
         drawn = np.random.default_rng(seed).choice(everything, 500, replace=False)
-        found = ranges(summarize(sketch_of(drawn, len(everything)), 12_288, seed))
+        found = ranges(summarize(length_sample_of(drawn, len(everything)), 12_288, seed))
         for name, value in found.items():
             held[name] += value.low <= truth[name].value <= value.high
     # Of 20 with probability 0.9, fewer than 14 come once in 400; quantiles are rougher.
@@ -61,7 +61,7 @@ def test_the_more_of_the_data_is_drawn_the_narrower_the_ranges() -> None:
     lengths = sample_lengths("mm-mix", 400, 2)
     widths = []
     for total in (400, 800, 4000, None):
-        mean = summarize(sketch_of(lengths, total), 8192).mean
+        mean = summarize(length_sample_of(lengths, total), 8192).mean
         widths.append(mean.high - mean.low)
     assert widths[0] == 0
     assert widths == sorted(widths)

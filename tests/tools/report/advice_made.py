@@ -22,9 +22,9 @@ def _broken(options: PolicyOptions) -> Policy:
 
 @cache
 def made(*, whole: bool = False) -> Advice:
-    """Advice of three policies, of which one cannot run; from a sketch, or from all samples."""
+    """Advice of three policies, of which one cannot run; from drawn samples, or from all."""
     lengths = np.random.default_rng(1).lognormal(5, 1, 160).astype(np.int64) + 1
-    sketch = LengthSample(
+    length_sample = LengthSample(
         name=NAME,
         lengths=lengths,
         total=len(lengths) if whole else 600,
@@ -32,7 +32,7 @@ def made(*, whole: bool = False) -> Advice:
         how="drawn at random",
     )
     return advise(
-        sketch,
+        length_sample,
         {
             "even": lambda s: Even(s.max_tokens, cost=s.cost),
             "fixed-batch": lambda s: FixedBatch(s.batch_size, cost=s.cost),

@@ -44,8 +44,8 @@ def test_the_bars_of_the_histogram_add_up() -> None:
 
 
 def test_ranges_are_told_only_where_samples_were_drawn() -> None:
-    sketch, whole = lines_of(advice_text(made())), lines_of(advice_text(made(whole=True)))
-    assert "other sketches" in sketch
-    assert "other sketches" not in whole
+    drawn, whole = lines_of(advice_text(made())), lines_of(advice_text(made(whole=True)))
+    assert "over other draws" in drawn
+    assert "over other draws" not in whole
     assert " to " not in whole[whole.index("tokens of a sample") : whole.index("Expected gain")]
     assert "all 160 samples" in whole

@@ -24,8 +24,8 @@ def coloured(image: np.ndarray, colour: tuple[int, int, int]) -> int:
     return int((np.abs(image - colour).max(axis=2) <= 2).sum())
 
 
-def draw(path: Path, works: list[list[float]], **options: int) -> np.ndarray:
-    plot_packing([PackingPanel(title="one", works=np.array(works))], path, **options)
+def draw(path: Path, costs: list[list[float]], **options: int) -> np.ndarray:
+    plot_packing([PackingPanel(title="one", costs=np.array(costs))], path, **options)
     return pixels(path)
 
 
@@ -44,12 +44,12 @@ def test_the_order_of_micro_batches_does_not_matter(tmp_path: Path) -> None:
 
 
 def test_of_many_iterations_those_in_the_middle_are_drawn(tmp_path: Path) -> None:
-    works = [[9.0, 0.0]] * 10 + [[1.0, 1.0]] * 4 + [[9.0, 0.0]] * 10
-    few, all_of_them = (draw(tmp_path / f"{n}.png", works, most=n) for n in (4, 24))
+    costs = [[9.0, 0.0]] * 10 + [[1.0, 1.0]] * 4 + [[9.0, 0.0]] * 10
+    few, all_of_them = (draw(tmp_path / f"{n}.png", costs, most=n) for n in (4, 24))
     assert coloured(few, IDLE) < 0.1 * coloured(all_of_them, IDLE)
 
 
-@pytest.mark.parametrize("panels", [[], [PackingPanel(title="none", works=np.empty((0, 2)))]])
+@pytest.mark.parametrize("panels", [[], [PackingPanel(title="none", costs=np.empty((0, 2)))]])
 def test_nothing_to_draw_is_refused(panels: list[PackingPanel], tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="needs"):
         plot_packing(panels, tmp_path / "empty.png")

@@ -37,7 +37,7 @@ def setting(**changes: Any) -> ClusterAssumptions:
 
 def packed(*documents: list[int], per: int = 4) -> MicroBatches:
     arrays = [np.array(lengths, np.int64) for lengths in documents]
-    return MicroBatches(documents=arrays, per_iteration=per)
+    return MicroBatches(documents=arrays, per_step=per)
 
 
 def mixed(per: int, seed: int = 0) -> MicroBatches:
@@ -51,14 +51,14 @@ def test_micro_batches_are_those_that_were_packed_in_the_order_of_their_sequence
     trained = Trained(
         piece=np.arange(5),
         length=np.array([10, 20, 30, 40, 50]),
-        iteration=np.array([7, 7, 8, 7, 8]),
+        step=np.array([7, 7, 8, 7, 8]),
         micro_batch=np.array([1, 0, 2, 1, 2]),
         seconds=0.0,
     )
     made = MicroBatches.of(trained, 3)
     assert [d.tolist() for d in made.documents] == [[20], [10, 40], [], [], [], [30, 50]]
     assert made.tokens.tolist() == [20, 50, 0, 0, 0, 80]
-    assert made.iterations == 2
+    assert made.steps == 2
     with pytest.raises(ConfigurationError, match="nothing was trained on"):
         MicroBatches.of(replace(trained, length=np.empty(0, np.int64)), 3)
 
@@ -170,7 +170,7 @@ def test_collectives_take_the_slower_link_where_they_leave_a_node() -> None:
 def test_work_is_equal_where_attention_takes_as_long_as_the_rest() -> None:
     for job in TABLE_1:
         model = StepModel.of(job)
-        linear = model.workload().linear
+        linear = model.document_cost().linear
         context = np.array([job.context])
         plan = shard_per_document(context, job.context_ranks)
         ratio = float(model.attention(plan).sum() / model.linear(context).sum())

@@ -11,7 +11,7 @@ from evenstep.errors import ConfigurationError
 from evenstep.plan.packing.document_cost import DocumentCost
 from evenstep.plan.packing.options import PackingOptions, SteadyOptions
 from evenstep.plan.packing.outliers import auto_thresholds
-from evenstep.plan.packing.step_plan import plan_iteration
+from evenstep.plan.packing.step_plan import plan_step
 from evenstep.plan.pipeline.schedule import PipelineSchedule
 from evenstep.tools.simulate import sample_lengths
 from evenstep.tools.simulate.packing_result import PackingResult, makespan_ratio, measure
@@ -31,12 +31,12 @@ def test_figures_are_what_they_are_called() -> None:
     trained = Trained(
         piece=np.array([0, 1, 2, 3]),
         length=np.array([10, 10, 6, 4]),
-        iteration=np.array([0, 0, 2, 1]),
+        step=np.array([0, 0, 2, 1]),
         micro_batch=np.array([0, 1, 0, 1]),
         seconds=0.3,
     )
     result = measure(arrivals, trained, DocumentCost(linear=1, quadratic=0))
-    assert result.works.tolist() == [[10, 10], [0, 4], [6, 0]]
+    assert result.costs.tolist() == [[10, 10], [0, 4], [6, 0]]
     assert result.imbalance == pytest.approx((1 + 2 + 2) / 3)
     assert result.imbalance_time_weighted == pytest.approx((10 + 4 + 6) / (10 + 2 + 3))
     # The third piece came with the second global batch and was trained on with the third.
@@ -47,7 +47,7 @@ def test_figures_are_what_they_are_called() -> None:
     assert result.plan_ms == pytest.approx(100)
     figures = (result.documents_in, result.documents_out, result.documents_waiting)
     assert figures == (5, 4, 1)
-    assert "works" not in result.as_dict()
+    assert "costs" not in result.as_dict()
 
 
 def test_less_than_a_global_batch_has_no_figures() -> None:
@@ -69,8 +69,8 @@ def figures(whole: bool, options: PackingOptions, micro_batches: int) -> Packing
     arrivals = ArrivingDocuments.of(
         lengths, context=CONTEXT, micro_batches=micro_batches, whole=whole
     )
-    trained, _ = run_planner(partial(plan_iteration, options), arrivals, end="carry")
-    return measure(arrivals, trained, options.workload)
+    trained, _ = run_planner(partial(plan_step, options), arrivals, end="carry")
+    return measure(arrivals, trained, options.cost)
 
 
 def queues(count: int, micro_batches: int) -> PackingOptions:

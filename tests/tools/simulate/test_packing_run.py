@@ -13,7 +13,7 @@ from evenstep.errors import ConfigurationError, InvariantError
 from evenstep.plan.groups.groups import Groups
 from evenstep.plan.packing.document_cost import DocumentCost
 from evenstep.plan.packing.options import PackingOptions, SteadyOptions
-from evenstep.plan.packing.step_plan import plan_iteration
+from evenstep.plan.packing.step_plan import plan_step
 from evenstep.tools.simulate.packing_run import (
     ArrivingDocuments,
     Planner,
@@ -27,12 +27,10 @@ from evenstep.tools.simulate.packing_run import (
 CONTEXT, MICRO_BATCHES = 40, 3
 WORK = DocumentCost(linear=10)
 WLB = PackingOptions(
-    context=CONTEXT, micro_batches=MICRO_BATCHES, thresholds=(15, 28), max_delay=5, workload=WORK
+    context=CONTEXT, micro_batches=MICRO_BATCHES, thresholds=(15, 28), max_delay=5, cost=WORK
 )
-NO_QUEUES = PackingOptions(
-    context=CONTEXT, micro_batches=MICRO_BATCHES, max_delay=None, workload=WORK
-)
-STEADY = SteadyOptions(context=CONTEXT, micro_batches=MICRO_BATCHES, max_delay=5, workload=WORK)
+NO_QUEUES = PackingOptions(context=CONTEXT, micro_batches=MICRO_BATCHES, max_delay=None, cost=WORK)
+STEADY = SteadyOptions(context=CONTEXT, micro_batches=MICRO_BATCHES, max_delay=5, cost=WORK)
 OPTIONS = st.sampled_from([WLB, NO_QUEUES, STEADY])
 LENGTHS = st.lists(
     st.one_of(st.integers(1, 8), st.integers(1, CONTEXT)), min_size=1, max_size=120
@@ -41,7 +39,7 @@ ENDS = st.sampled_from(["drain", "carry"])
 
 
 def planner(options: PackingOptions) -> Planner:
-    return partial(plan_iteration, options)
+    return partial(plan_step, options)
 
 
 def arrive(lengths: np.ndarray, whole: bool) -> ArrivingDocuments:
@@ -49,9 +47,7 @@ def arrive(lengths: np.ndarray, whole: bool) -> ArrivingDocuments:
 
 
 def rows(trained: Trained) -> list[tuple[int, int, int]]:
-    return list(
-        zip(trained.iteration.tolist(), trained.micro_batch.tolist(), trained.piece.tolist())
-    )
+    return list(zip(trained.step.tolist(), trained.micro_batch.tolist(), trained.piece.tolist()))
 
 
 def check_covered(
@@ -63,7 +59,7 @@ def check_covered(
     np.add.at(held, trained.piece, trained.length)
     assert set(np.flatnonzero(held).tolist()) == expected
     assert (held[held > 0] == arrivals.pieces.lengths[held > 0]).all()
-    key = trained.iteration * MICRO_BATCHES + trained.micro_batch
+    key = trained.step * MICRO_BATCHES + trained.micro_batch
     assert np.bincount(key, weights=trained.length).max(initial=0) <= cap
     assert (trained.micro_batch < MICRO_BATCHES).all()
 
@@ -77,12 +73,12 @@ def test_planners_train_on_every_document_once_or_hand_it_to_the_next_epoch(
     trained, waiting = run_planner(planner(options), arrivals, end=end)
     everything = set(range(len(arrivals.pieces)))
     check_covered(arrivals, trained, options.cap, everything - set(waiting.tolist()))
-    assert (trained.iteration >= arrivals.batch[trained.piece]).all()
+    assert (trained.step >= arrivals.batch[trained.piece]).all()
     assert waiting.tolist() == sorted(waiting.tolist())
     if end == "drain":
         assert not len(waiting)
     # No iteration is left out.
-    assert set(trained.iteration.tolist()) == set(range(trained.iteration.max(initial=-1) + 1))
+    assert set(trained.step.tolist()) == set(range(trained.step.max(initial=-1) + 1))
 
 
 @settings(max_examples=50)
@@ -93,7 +89,7 @@ def test_stopped_before_any_iteration_a_run_goes_on_the_same_from_what_waits(
     arrivals = arrive(lengths, whole)
     plan = planner(options)
     full, left = run_planner(plan, arrivals, end=end)
-    stop = data.draw(st.integers(0, int(full.iteration.max(initial=-1)) + 1))
+    stop = data.draw(st.integers(0, int(full.step.max(initial=-1)) + 1))
     before, pool = run_planner(plan, arrivals, end=end, stop=stop)
     after, rest = run_planner(plan, arrivals, end=end, begin=stop, waiting=pool)
     assert rows(before) + rows(after) == rows(full)
@@ -124,11 +120,11 @@ def test_packers_of_global_batches_train_on_every_token_once(
     expected = set(range(len(arrivals.pieces))) if end == "drain" else complete
     for trained in (
         run_original(arrivals, end=end),
-        run_fixed_length(arrivals, batches, workload=WORK, end=end),
+        run_fixed_length(arrivals, batches, cost=WORK, end=end),
     ):
         check_covered(arrivals, trained, CONTEXT, expected)
         # Nothing leaves the global batches that it was packed with.
-        assert (trained.iteration // batches == arrivals.batch[trained.piece] // batches).all()
+        assert (trained.step // batches == arrivals.batch[trained.piece] // batches).all()
 
 
 @pytest.mark.parametrize("max_tokens", [CONTEXT, 50])
@@ -137,15 +133,13 @@ def test_the_solver_trains_on_every_document_once_and_is_not_worse_than_the_orig
 ) -> None:
     lengths = np.random.Generator(np.random.PCG64(0)).integers(1, CONTEXT, 40)
     arrivals = arrive(lengths, False)
-    trained = run_exact(
-        arrivals, 2, workload=WORK, max_tokens=max_tokens, time_limit=0.2, end="carry"
-    )
+    trained = run_exact(arrivals, 2, cost=WORK, max_tokens=max_tokens, time_limit=0.2, end="carry")
     check_covered(arrivals, trained, max_tokens, set(range(int(arrivals.bounds[-2]))))
     assert sum(trained.statuses.values()) == -(-arrivals.complete // 2)
 
     def largest(run: Trained) -> float:
         load = np.zeros((arrivals.complete, MICRO_BATCHES))
-        np.add.at(load, (run.iteration, run.micro_batch), WORK.of_documents(run.length))
+        np.add.at(load, (run.step, run.micro_batch), WORK.of_documents(run.length))
         return float(load.max(axis=1).sum())
 
     assert largest(trained) <= largest(run_original(arrivals, end="carry"))
@@ -168,7 +162,7 @@ def test_a_global_batch_arrives_in_each_iteration(lengths: np.ndarray, whole: bo
 
 def test_a_planner_that_plans_nothing_is_found_out() -> None:
     arrivals = arrive(np.full(20, 10), True)
-    with pytest.raises(InvariantError, match="iteration 0"):
+    with pytest.raises(InvariantError, match="step 0"):
         run_planner(lambda *_: Groups.empty(), arrivals)
 
 

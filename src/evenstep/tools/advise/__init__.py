@@ -1,20 +1,22 @@
-"""What a user would gain on their data, and which settings to take, told before any training.
+"""What would I gain on my data, and which settings should I take? Answered before any training.
 
 ```
-sketch      the data, or some thousand samples of it    out: lengths
-summary     lengths                                     out: mean, percentiles, CV, f_s
-recommend   summary, ranks                              out: max_tokens, buffer_size, batch_size
-predict     lengths, settings                           out: every policy's figures, with ranges
+length_sources  the data, or some thousand samples of it   -> LengthSample
+summary         lengths                                    -> mean, percentiles, CV, f_s
+recommend       summary, ranks                             -> max_tokens, buffer_size, batch_size
+predict         lengths, settings                          -> every policy's figures, with ranges
+advice          all of these                               -> Advice
 ```
 
-All that is said of speed is a prediction under a stated cost model, made by running the policies
-themselves over the lengths: see `evenstep.tools.simulate`.
+`length_sources` reads by format: `jsonl_sample`, `parquet_sample`, `hub_sample`, with `tokenizer`
+and `token_counter`. Speed-ups are predictions under a stated cost model, made by running the
+policies themselves over the lengths: see `evenstep.tools.simulate`.
 """
 
 from evenstep.tools.advise.advice import Advice, advise
 from evenstep.tools.advise.figure_range import Range
 from evenstep.tools.advise.length_sample import LengthSample
-from evenstep.tools.advise.length_sources import draw_sketch
+from evenstep.tools.advise.length_sources import draw_length_sample
 from evenstep.tools.advise.predict import Prediction
 from evenstep.tools.advise.recommend import Recommendation
 from evenstep.tools.advise.summary import Summary, summarize
@@ -27,6 +29,6 @@ __all__ = [
     "Recommendation",
     "Summary",
     "advise",
-    "draw_sketch",
+    "draw_length_sample",
     "summarize",
 ]

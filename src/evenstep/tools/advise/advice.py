@@ -1,8 +1,8 @@
-"""The whole advice, from a sketch to a recommendation."""
+"""The whole advice, from a sample of lengths to a recommendation."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,15 +16,15 @@ from evenstep.tools.advise.summary import Summary, return_on_investment, summari
 __all__ = ["Advice", "advise"]
 
 _PADDED, _PACKED = "even", "even-packed"
-_NEAR = 0.01  # of efficiency: less is not worth a word
-_OUTLIER = 4  # times the 99th percentile: longer than that, the longest sample decides max_tokens
+_NEAR = 0.01  # smaller differences of efficiency are not worth a note
+_OUTLIER = 4  # times the 99th percentile: beyond that, the longest sample decides max_tokens
 
 
 @dataclass(frozen=True, kw_only=True)
 class Advice:
-    """What `evenstep advise` tells, before it is laid out."""
+    """The content of `evenstep advise`, before it is laid out."""
 
-    sketch: LengthSample
+    length_sample: LengthSample
     summary: Summary
     setup: Setup
     world_size: int
@@ -33,26 +33,26 @@ class Advice:
     predictions: tuple[Prediction, ...]
     recommendation: Recommendation
     screen: tuple[str, str]
-    """See `return_on_investment`."""
+    """The word and the sentence of `return_on_investment`."""
     notes: tuple[str, ...]
-    """What the user should know of this data, one sentence or two each."""
+    """Remarks on this data, one or two sentences each."""
 
     def prediction(self, policy: str) -> Prediction:
-        """The prediction of the policy called so."""
+        """The prediction for a policy, by its name."""
         return next(one for one in self.predictions if one.policy == policy)
 
     def as_dict(self) -> dict[str, Any]:
         """One object with all figures; fractions are fractions, not percent."""
-        sketch, setup = self.sketch, self.setup
+        length_sample, setup = self.length_sample, self.setup
         return {
-            "data": sketch.name,
-            "samples": sketch.total,
-            "sketch": len(sketch.lengths),
-            "sketch_is_all": sketch.whole,
-            "how_drawn": sketch.how,
-            "longest_known": sketch.longest,
-            "max_length": sketch.max_length,
-            "samples_cut": sketch.cut,
+            "data": length_sample.name,
+            "samples": length_sample.total,
+            "sketch": len(length_sample.lengths),
+            "sketch_is_all": length_sample.whole,
+            "how_drawn": length_sample.how,
+            "longest_known": length_sample.longest,
+            "max_length": length_sample.max_length,
+            "samples_cut": length_sample.cut,
             "lengths": self.summary.as_dict(),
             "screen": {"expected_gain": self.screen[0], "meaning": self.screen[1]},
             "world_size": self.world_size,
@@ -77,7 +77,7 @@ class Advice:
 
 
 def advise(
-    sketch: LengthSample,
+    length_sample: LengthSample,
     builders: Mapping[str, Build],
     *,
     world_size: int,
@@ -89,12 +89,12 @@ def advise(
     seed: int = 0,
     progress: Callable[[int, int], None] | None = None,
 ) -> Advice:
-    """Advice for the data that `sketch` was drawn from.
+    """Advice for the data that `length_sample` was drawn from.
 
     Args:
         builders: all policies by name.
-        cost: what imbalance, efficiency and speed-up are predicted in.
-        max_tokens, buffer_size, batch_size: found by rule where None: see `set_up`.
+        cost: the cost model of the predictions.
+        max_tokens, buffer_size, batch_size: by default set by rules; see `set_up`.
         packed: the model takes padding-free batches.
         progress: called with epochs run so far and in all.
 
@@ -104,18 +104,20 @@ def advise(
     """
     name = _PACKED if packed else _PADDED
     if name not in builders:
-        raise ConfigurationError(f"there is no policy {name} to recommend")
+        raise ConfigurationError(
+            f"the policy {name} is not among the builders, so it cannot be recommended"
+        )
     setup = set_up(
-        sketch,
+        length_sample,
         world_size=world_size,
         max_tokens=max_tokens,
         buffer_size=buffer_size,
         batch_size=batch_size,
     )
-    summary = summarize(sketch, setup.max_tokens, seed)
+    summary = summarize(length_sample, setup.max_tokens, seed)
     predictions = predict(
         builders,
-        sketch,
+        length_sample,
         world_size=world_size,
         setup=setup,
         cost=cost,
@@ -125,14 +127,14 @@ def advise(
     chosen = next(one for one in predictions if one.policy == name)
     if chosen.problem is not None:
         raise ConfigurationError(chosen.problem)
-    policy = builders[name](setup.options(cost, sketch.lengths))
+    policy = builders[name](setup.options(cost, length_sample.lengths))
     recommendation = Recommendation(
         policy=name,
         code=code_for(policy, setup.buffer_size),
         reason=_reason(chosen, packed),
     )
     return Advice(
-        sketch=sketch,
+        length_sample=length_sample,
         summary=summary,
         setup=setup,
         world_size=world_size,
@@ -141,7 +143,7 @@ def advise(
         predictions=tuple(predictions),
         recommendation=recommendation,
         screen=return_on_investment(summary),
-        notes=tuple(_notes(sketch, summary, setup, predictions, chosen)),
+        notes=tuple(_notes(length_sample, summary, setup, predictions, chosen)),
     )
 
 
@@ -152,52 +154,75 @@ def _reason(chosen: Prediction, packed: bool) -> str:
     else:
         gain = f"predicted {speedup.value:.2f} x the useful work per time of fixed batches"
     if packed:
-        return f"equal cost on all ranks without padding, as the model takes packed batches; {gain}"
-    return f"equal cost on all ranks in every step, with lengths that are known online; {gain}"
+        return (
+            f"equal cost on all ranks without padding, since the model takes packed batches; {gain}"
+        )
+    return f"equal cost on all ranks in every step, from lengths measured online; {gain}"
 
 
 def _notes(
-    sketch: LengthSample,
+    length_sample: LengthSample,
     summary: Summary,
     setup: Setup,
     predictions: list[Prediction],
     chosen: Prediction,
-) -> list[str]:
-    notes = []
-    count = len(sketch.lengths)
-    if sketch.cut:
-        notes.append(
-            f"{sketch.cut:,} of the {count:,} samples are longer than {sketch.max_length:,} tokens "
-            "and count as that long: the dataset has to truncate them so."
+) -> Iterator[str]:
+    yield from _length_notes(length_sample, summary, setup)
+    yield from _policy_notes(summary, predictions, chosen, alone=setup.batch_size == 1)
+    if setup.batch_size * setup.longest > setup.max_tokens:
+        yield (
+            f"Fixed batches of {setup.batch_size:,} may take {setup.batch_size * setup.longest:,} "
+            f"tokens after padding, over max_tokens={setup.max_tokens:,}."
         )
-    if sketch.longest is None:
+    elif setup.batch_size == 1:
+        yield (
+            "Fixed batches hold one sample here, since the longest has to fit. If yours hold more, "
+            "compare with them: --batch-size."
+        )
+
+
+def _length_notes(length_sample: LengthSample, summary: Summary, setup: Setup) -> Iterator[str]:
+    """Samples that are truncated, unknown or extremely long."""
+    count = len(length_sample.lengths)
+    if length_sample.cut:
+        yield (
+            f"{length_sample.cut:,} of the {count:,} samples are longer than "
+            f"{length_sample.max_length:,} tokens and count as that long: the dataset has to "
+            "truncate them so."
+        )
+    if length_sample.longest is None:
         # With probability 0.95 fewer than 3 / n of all samples exceed the largest of n.
-        share = 3 / count
-        about = "" if sketch.total is None else f", about {share * sketch.total:,.0f} samples,"
-        notes.append(
-            f"The longest sample is known of the sketch only: up to {share:.2%} of the data{about} "
-            f"may be longer than {summary.longest:,} tokens, and evenstep refuses one that is "
-            f"longer than max_tokens={setup.max_tokens:,} by name. --all finds the longest; or "
+        share, total = 3 / count, length_sample.total
+        about = "" if total is None else f", about {share * total:,.0f} samples,"
+        yield (
+            f"Only the longest of the samples drawn is known: up to {share:.2%} of the data{about} "
+            f"may be longer than {summary.longest:,} tokens, and evenstep refuses a sample that is "
+            f"longer than max_tokens={setup.max_tokens:,}, by name. --all finds the longest; or "
             "truncate in the dataset."
         )
     if setup.longest > _OUTLIER * summary.p99.value:
-        notes.append(
+        yield (
             f"The longest sample, {setup.longest:,} tokens, is "
             f"{setup.longest / summary.p99.value:.0f} times the 99th percentile, "
             f"{summary.p99.value:,.0f}, and alone decides how small max_tokens can be. If such "
             "samples may be truncated, split or left out, do that in the dataset; --max-length "
             "shows what it would change."
         )
-    missed = sketch.longest is not None and sketch.longest > 2 * summary.longest
-    if missed:
-        notes.append(
-            f"The sketch's longest sample has {summary.longest:,} tokens, that of the data "
-            f"{sketch.longest:,}: CV and predictions leave such rare samples out. --all takes them "
-            "in."
+    if length_sample.longest is not None and length_sample.longest > 2 * summary.longest:
+        yield (
+            f"The longest sample drawn has {summary.longest:,} tokens, the longest of the data "
+            f"{length_sample.longest:,}: CV and predictions leave out such rare samples. --all "
+            "includes them."
         )
-    if summary.cv.value <= 0.5 and chosen.figures["samples_per_step"].value:
-        per_step = chosen.figures["samples_per_step"].value
-        notes.append(
+
+
+def _policy_notes(
+    summary: Summary, predictions: list[Prediction], chosen: Prediction, *, alone: bool
+) -> Iterator[str]:
+    """Reasons for another policy than `chosen`; `alone`: fixed batches hold one sample."""
+    per_step = chosen.figures["samples_per_step"].value
+    if summary.cv.value <= 0.5 and per_step:
+        yield (
             f"Lengths vary little, so max_tokens acts mostly as a batch size: {per_step:,.0f} "
             "samples a step on all ranks. ODB (appendix H) found quality to fall slightly with "
             "large budgets on such data; stay near the batch size that is known to train well."
@@ -210,26 +235,14 @@ def _notes(
         and one.packed == chosen.packed
         and one.figures["efficiency"].value > own + _NEAR
     ]
-    alone = setup.batch_size == 1
     if better:
         better.sort(key=lambda one: -one.figures["efficiency"].value)
         names = ", ".join(
             f"{one.policy}{'*' if one.needs_lengths else ''} {one.figures['efficiency'].value:.1%}"
             for one in better
         )
-        notes.append(
+        yield (
             f"More efficient here by the cost model than {chosen.policy} ({own:.1%}): {names}. "
             "Those with * need all lengths before training; order by length may cost quality"
             + (", and batches of one sample rarely fill an accelerator." if alone else ".")
         )
-    if setup.batch_size * setup.longest > setup.max_tokens:
-        notes.append(
-            f"Fixed batches of {setup.batch_size:,} may take {setup.batch_size * setup.longest:,} "
-            f"tokens after padding, over max_tokens={setup.max_tokens:,}."
-        )
-    elif alone:
-        notes.append(
-            "Fixed batches hold one sample here, for the longest has to fit. If yours hold more, "
-            "compare with them: --batch-size."
-        )
-    return notes

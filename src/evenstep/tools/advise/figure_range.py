@@ -1,4 +1,4 @@
-"""A figure and how far the draw of the sketch may have moved it."""
+"""A figure, and how far the random draw of samples may have moved it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Range", "around", "percentiles", "spread"]
 
 @dataclass(frozen=True)
 class Range:
-    """``low <= value <= high``: the 5 to 95 % of what other sketches would say."""
+    """``low <= value <= high``: the 5 to 95 % range of the value over other draws."""
 
     value: float
     low: float
@@ -28,8 +28,8 @@ class Range:
 
 
 def spread(sampled: int, total: int | None) -> float:
-    """What is left of a bootstrap's deviations when `sampled` of `total` samples were drawn without
-    replacement: 0 where all were, 1 where `total` is unknown or much larger."""
+    """Factor on a bootstrap's deviations when `sampled` of `total` samples were drawn without
+    replacement: 0 if all were drawn, 1 if `total` is unknown or much larger."""
     if total is None:
         return 1.0
     return math.sqrt(max(0.0, 1 - sampled / total))
@@ -43,7 +43,7 @@ def around(
     floor: float = -math.inf,
     ceiling: float = math.inf,
 ) -> Range:
-    """`value` with deviations (negative and positive), kept where the figure can be at all."""
+    """`value` with a negative and a positive deviation, clipped to the figure's limits."""
     return Range(
         value,
         min(value, max(floor, value + low_deviation)),

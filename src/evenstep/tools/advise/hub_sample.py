@@ -1,4 +1,4 @@
-"""Sketches of Hugging Face data sets, from a folder or from the hub."""
+"""Lengths drawn from a Hugging Face data set, in a folder or on the hub."""
 
 from __future__ import annotations
 
@@ -8,20 +8,18 @@ from typing import Any
 import numpy as np
 
 from evenstep.errors import ConfigurationError
-from evenstep.tools.advise.columns import default_column
 from evenstep.tools.advise.length_sample import LengthSample
 from evenstep.tools.advise.parquet_sample import add_column
-from evenstep.tools.advise.token_counter import Counter, Progress
+from evenstep.tools.advise.token_counter import Counter, Progress, choose_column
 from evenstep.tools.advise.tokenizer import CountTokens
 from evenstep.tools.simulate import DISTRIBUTIONS
-from evenstep.tools.simulate.lengths import pick_column
 
-__all__ = ["sketch_dataset"]
+__all__ = ["draw_from_dataset"]
 
 _BATCH = 1024
 
 
-def sketch_dataset(
+def draw_from_dataset(
     data: str,
     split: str,
     subset: str | None,
@@ -31,13 +29,13 @@ def sketch_dataset(
     random: np.random.Generator,
     progress: Progress | None,
 ) -> LengthSample:
-    """See `draw_sketch`. Of the hub's data sets the whole split is downloaded."""
+    """See `draw_length_sample`. Downloads the whole split of a data set on the hub."""
     if column is None and not Path(data).exists():
         data, _, named = data.partition(":")
         column = named or None
     dataset = _load(data, split, subset)
     names = dataset.column_names
-    name = pick_column(column or default_column(names, text=count_tokens is not None), names, data)
+    name = choose_column(column, names, data, text=count_tokens is not None)
     where = f"{data}:{name}"
     total = len(dataset)
     if not total:
@@ -80,11 +78,11 @@ def _load(data: str, split: str, subset: str | None) -> Any:
         kind = f"{type(error).__name__}: {first}"
         if folder:
             raise ConfigurationError(
-                f"{data} cannot be read as a folder that save_to_disk wrote ({kind})"
+                f"{data} cannot be read as a folder written by save_to_disk ({kind})"
             ) from error
         raise ConfigurationError(
-            f"no data called {data!r}: not a file or folder here, not one of "
-            f"{', '.join(DISTRIBUTIONS)}, and the Hugging Face hub did not give it ({kind})"
+            f"there is no data {data!r}: it is not a file or folder, not one of "
+            f"{', '.join(DISTRIBUTIONS)}, and not on the Hugging Face hub ({kind})"
         ) from error
 
 

@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 
 from evenstep.errors import ConfigurationError
-from evenstep.tools.advise.columns import default_column
-from evenstep.tools.simulate.lengths import pick_column
+from evenstep.tools.advise.token_counter import choose_column
 
 __all__ = ["Line", "draw_lines", "field_of"]
 
@@ -39,36 +38,37 @@ class Line:
         return record
 
     def get(self, field: str, path: Path) -> Any:
-        """The field's value; None where the line has none."""
+        """The field's value; None if the line does not have it."""
         return self.record(path).get(field)
 
 
 def field_of(line: Line, column: str | None, *, text: bool, path: Path) -> str:
-    """The field to read: `column`, or the one that suggests itself."""
+    """The field to read: `column`, or the default of `choose_column`."""
     names = list(line.record(path))
     if column is not None and column not in names:
-        # Optional fields may be missing from this line only, and then that is what is wrong.
+        # An optional field may be missing from this line only.
         raise ConfigurationError(
             f"line {line.number} of {path} has no field {column!r}; it has {', '.join(names)}"
         )
-    return pick_column(column or default_column(names, text=text), names, path)
+    return choose_column(column, names, path, text=text)
 
 
 def draw_lines(path: Path, size: int | None, random: np.random.Generator) -> tuple[list[Line], int]:
-    """Draws lines without replacement, each equally likely. Blank lines are no samples.
+    """Draws lines without replacement, each equally likely. Blank lines are skipped.
 
-    The file is read once, whatever its size; `size` lines are held in memory.
+    The file is read once, with `size` lines in memory.
 
     Returns:
-        The lines drawn, in the file's order, and how many there are in all.
+        The lines drawn, in the file's order, and the number of all lines.
 
     Raises:
         ConfigurationError: the file cannot be read.
     """
     kept: list[Line] = []
     count = 0
-    # A reservoir that skips (Li, 1994, algorithm L): random numbers for the lines that come in.
-    weight, due = 1.0, -1
+    # Reservoir sampling that skips (Li, 1994, algorithm L): it draws random numbers only for lines
+    # that enter the reservoir. `bound` is W in the paper, `due` the next line to enter.
+    bound, due = 1.0, -1
     try:
         for number, content in _lines(path):
             if size is None or len(kept) < size:
@@ -76,8 +76,8 @@ def draw_lines(path: Path, size: int | None, random: np.random.Generator) -> tup
             elif count == due:
                 kept[int(random.integers(size))] = Line(number, content)
             if size is not None and len(kept) == size and count >= due:
-                weight *= _uniform(random) ** (1 / size)
-                skip = math.log(_uniform(random)) / math.log1p(-weight) if weight < 1 else 0.0
+                bound *= _uniform(random) ** (1 / size)
+                skip = math.log(_uniform(random)) / math.log1p(-bound) if bound < 1 else 0.0
                 due = count + 1 + int(skip)
             count += 1
     except (OSError, EOFError, zlib.error) as error:
@@ -86,7 +86,7 @@ def draw_lines(path: Path, size: int | None, random: np.random.Generator) -> tup
 
 
 def _uniform(random: np.random.Generator) -> float:
-    """In (0, 1], so that it has a logarithm."""
+    """A random number in (0, 1], which has a logarithm."""
     return 1.0 - float(random.random())
 
 

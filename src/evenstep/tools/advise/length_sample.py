@@ -1,4 +1,4 @@
-"""A sketch: the lengths of some thousand samples, drawn at random, that stand for all."""
+"""The lengths of some thousand samples, drawn at random to represent a data set."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class LengthSample:
     """Lengths drawn from a data set."""
 
     name: str
-    """Of the data set."""
+    """Name of the data set."""
     lengths: Int64Array
-    """[sketch] int64 tokens, in the data set's order."""
+    """[drawn] int64 tokens, in the data set's order."""
     total: int | None
-    """Samples in the data set; None where there is no end to it."""
+    """Samples in the data set; None for a distribution, which has no end."""
     longest: int | None
-    """The data set's longest sample, where that is known without measuring all."""
+    """The data set's longest sample, if it is known without measuring all."""
     how: str
     """How the samples were drawn, as the end of a sentence."""
     cut: int = 0
@@ -32,11 +32,11 @@ class LengthSample:
 
     @property
     def whole(self) -> bool:
-        """Whether it is the data set."""
+        """Whether all samples of the data set were drawn."""
         return self.total == len(self.lengths)
 
     def cut_to(self, max_length: int) -> LengthSample:
-        """The sketch of the same data, each sample cut to `max_length` tokens."""
+        """The same samples, each cut to `max_length` tokens."""
         check_at_least(1, max_length=max_length)
         return replace(
             self,
@@ -50,7 +50,7 @@ class LengthSample:
     def choose(
         cls, name: str, lengths: Int64Array, size: int | None, random: np.random.Generator
     ) -> LengthSample:
-        """Of lengths that are all at hand; `size` None takes all."""
+        """Draws `size` of `lengths`, which are those of the whole data set; None takes all."""
         total = len(lengths)
         if size is None or size >= total:
             return cls.measured(name, lengths, total, "")
@@ -60,12 +60,12 @@ class LengthSample:
             lengths=lengths[chosen],
             total=total,
             longest=int(lengths.max()),
-            how="drawn at random; the number of samples and the longest are those of all",
+            how="drawn at random; number of samples and longest sample are those of the whole data",
         )
 
     @classmethod
     def measured(cls, name: str, lengths: Int64Array, total: int, how: str) -> LengthSample:
-        """Of `lengths` that were measured, `how` saying how they were drawn from `total`."""
+        """A sample of measured lengths, which were drawn from `total` samples as `how` says."""
         whole = len(lengths) == total
         return cls(
             name=name,

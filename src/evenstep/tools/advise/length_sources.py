@@ -1,8 +1,8 @@
-"""From what a user names to a sketch of it.
+"""Draws a sample of lengths from the data that a user names.
 
-Every sample is equally likely to be drawn, whatever its length; that rules out drawing by position
-in bytes, which would favour long lines. So files are read once from end to end, but only the drawn
-samples are parsed and tokenized, which is what takes time. A big Parquet file is the exception: see
+Every sample is equally likely to be drawn, whatever its length; drawing by position in bytes would
+favour long lines. So files are read once from end to end, and only the drawn samples are parsed and
+tokenized, which takes most of the time. A large Parquet file is the exception: see
 `evenstep.tools.advise.parquet_sample`.
 """
 
@@ -16,52 +16,52 @@ import numpy as np
 from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.rng import Stream, generator
-from evenstep.tools.advise.hub_sample import sketch_dataset
+from evenstep.tools.advise.hub_sample import draw_from_dataset
 from evenstep.tools.advise.jsonl_sample import draw_lines, field_of
 from evenstep.tools.advise.length_sample import LengthSample
-from evenstep.tools.advise.parquet_sample import sketch_parquet
+from evenstep.tools.advise.parquet_sample import draw_from_parquet
 from evenstep.tools.advise.token_counter import Counter, Progress
 from evenstep.tools.advise.tokenizer import CountTokens, load_tokenizer
 from evenstep.tools.simulate import DISTRIBUTIONS, load_lengths, sample_lengths
 from evenstep.tools.simulate.lengths import PARQUET, existing_file
 
-__all__ = ["SKETCH", "draw_sketch"]
+__all__ = ["SAMPLE_SIZE", "draw_length_sample"]
 
-SKETCH = 4000
+SAMPLE_SIZE = 4000
 """Samples drawn by default."""
 
 _JSON_LINES = re.compile(r"(?P<path>.*\.(?:jsonl|ndjson)(?:\.gz)?)(?::(?P<column>.*))?")
 _OTHER_FILE = re.compile(r".*\.(?:csv|tsv|txt|json|gz|zst|arrow|bin|idx|tar|pt|npz)")
 
 
-def draw_sketch(
+def draw_length_sample(
     data: str,
     *,
     column: str | None = None,
     tokenizer: str | None = None,
-    size: int | None = SKETCH,
+    size: int | None = SAMPLE_SIZE,
     seed: int = 0,
     split: str | None = None,
     subset: str | None = None,
     progress: Progress | None = None,
 ) -> LengthSample:
-    """Draws a sketch of `data`.
+    """Draws a sample of the lengths of `data`.
 
     Args:
         data: ``FILE.npy`` of lengths, ``FILE.parquet[:COLUMN]``, ``FILE.jsonl[:COLUMN]`` (also
             ``.jsonl.gz``), a folder that Hugging Face ``save_to_disk`` wrote, a data set on its
             hub, or a name in `DISTRIBUTIONS`.
-        column: instead of ``:COLUMN``. Integers are lengths, lists of integers count their
+        column: the same as ``:COLUMN``. Integers are lengths, lists of integers count their
             elements, text is tokenized. By default ``input_ids``, or ``text`` if there is a
             `tokenizer`, or the only column.
         tokenizer: see `load_tokenizer`; needed for text.
         size: samples to draw; None takes all.
-        seed: decides which.
-        split, subset: of a Hugging Face data set; None takes "train", and the only subset.
+        seed: seed of the draw.
+        split, subset: parts of a Hugging Face data set; None takes "train", and the only subset.
 
     Raises:
         ConfigurationError: no such data, column or tokenizer; samples without a usable length; or
-            an argument that `data` has no use for.
+            an argument that does not apply to `data`.
         ImportError: a package is missing that reading `data` needs.
     """
     check_at_least(1, size=size)
@@ -70,9 +70,9 @@ def draw_sketch(
     lengths_alone = data in DISTRIBUTIONS or data.endswith(".npy")
     parquet, lines = PARQUET.fullmatch(data), _JSON_LINES.fullmatch(data)
     if lengths_alone:
-        _refuse(f"{data} is lengths alone", column=column, tokenizer=tokenizer)
+        _refuse(f"{data} holds lengths alone", column=column, tokenizer=tokenizer)
     if lengths_alone or parquet is not None or lines is not None:
-        _refuse(f"{data} is no Hugging Face data set", split=split, subset=subset)
+        _refuse(f"{data} is not a Hugging Face data set", split=split, subset=subset)
     if data in DISTRIBUTIONS:
         return _of_distribution(data, size, seed)
     if data.endswith(".npy"):
@@ -81,7 +81,7 @@ def draw_sketch(
     if parquet is not None:
         path, named = existing_file(parquet["path"]), parquet["column"]
         wanted = _one(column, named)
-        return sketch_parquet(path, wanted, count_tokens, size, random, progress)
+        return draw_from_parquet(path, wanted, count_tokens, size, random, progress)
     if lines is not None:
         path, named = existing_file(lines["path"]), lines["column"]
         return _of_lines(path, _one(column, named), count_tokens, size, random, progress)
@@ -90,7 +90,7 @@ def draw_sketch(
             f"cannot read {data}: give FILE.npy, FILE.parquet, FILE.jsonl, a Hugging Face data set "
             f"or one of {', '.join(DISTRIBUTIONS)}"
         )
-    return sketch_dataset(
+    return draw_from_dataset(
         data, split or "train", subset, column, count_tokens, size, random, progress
     )
 
@@ -98,7 +98,7 @@ def draw_sketch(
 def _refuse(why: str, **options: str | None) -> None:
     for name, value in options.items():
         if value is not None:
-            raise ConfigurationError(f"{why}, which --{name} {value} is not for; leave it out")
+            raise ConfigurationError(f"{why}: --{name} {value} does not apply to it; leave it out")
 
 
 def _one(column: str | None, named: str | None) -> str | None:
@@ -109,7 +109,9 @@ def _one(column: str | None, named: str | None) -> str | None:
 
 def _of_distribution(name: str, size: int | None, seed: int) -> LengthSample:
     if size is None:
-        raise ConfigurationError(f"{name} is a distribution without end: say how many to draw")
+        raise ConfigurationError(
+            f"{name} is a distribution without end; give the number of samples to draw"
+        )
     return LengthSample(
         name=name,
         lengths=sample_lengths(name, size, seed),

@@ -1,10 +1,11 @@
-"""Sketches of Parquet files.
+"""Lengths drawn from a Parquet file.
 
-A column of integers is read whole: it is small, and then number and longest sample are known. Of
-text and lists only those row groups are read that hold drawn samples, a batch at a time. A file of
-many row groups is drawn in two stages: `_ROW_GROUPS` times one, as likely as it has rows, then rows
-of these in equal parts. Where neighbours in the file are alike, as in a file sorted by source, such
-a sketch is less certain than its ranges say.
+A column of integers is read whole: it is small, and gives the number of samples and the longest
+one. Of text and lists, only the row groups that hold drawn samples are read, a batch at a time.
+From a file of many row groups, samples are drawn in two stages: `_ROW_GROUPS` times a row group,
+with a probability proportional to its rows, then rows of these groups in equal parts. If neighbours
+in the file are similar, as in a file sorted by source, such a draw is less certain than its ranges
+say.
 """
 
 from __future__ import annotations
@@ -17,20 +18,19 @@ import numpy as np
 
 from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError
-from evenstep.tools.advise.columns import default_column
 from evenstep.tools.advise.length_sample import LengthSample
-from evenstep.tools.advise.token_counter import Counter, Progress
+from evenstep.tools.advise.token_counter import Counter, Progress, choose_column
 from evenstep.tools.advise.tokenizer import CountTokens
-from evenstep.tools.simulate.lengths import load_lengths, open_parquet, pick_column
+from evenstep.tools.simulate.lengths import load_lengths, open_parquet
 
-__all__ = ["add_column", "draw_rows", "sketch_parquet"]
+__all__ = ["add_column", "draw_from_parquet", "draw_rows"]
 
 
 _ROW_GROUPS = 128
 _BATCH = 1024  # rows
 
 
-def sketch_parquet(
+def draw_from_parquet(
     path: Path,
     column: str | None,
     count_tokens: CountTokens | None,
@@ -38,14 +38,12 @@ def sketch_parquet(
     random: np.random.Generator,
     progress: Progress | None,
 ) -> LengthSample:
-    """See `draw_sketch`."""
+    """See `draw_length_sample`."""
     with open_parquet(path) as file:
         import pyarrow as arrow
 
         names = file.schema_arrow.names
-        name = pick_column(
-            column or default_column(names, text=count_tokens is not None), names, path
-        )
+        name = choose_column(column, names, path, text=count_tokens is not None)
         where = f"{path}:{name}"
         kind = file.schema_arrow.field(name).type
         if not arrow.types.is_integer(kind):
@@ -83,7 +81,7 @@ def _by_row_group(
 def draw_rows(
     rows: Int64Array, size: int | None, random: np.random.Generator
 ) -> tuple[Int64Array, Int64Array]:
-    """Which rows of a file to measure.
+    """Draws the rows of a file to measure.
 
     Args:
         rows: [row groups] rows in each.
@@ -101,7 +99,7 @@ def draw_rows(
         return chosen, np.unique(np.searchsorted(ends, chosen, side="right"))
     times = random.multinomial(_ROW_GROUPS, rows / total)
     groups = np.flatnonzero(times)
-    # Equal parts: that big groups hold more of the samples is in how often they were drawn.
+    # Equal parts: larger groups were already drawn more often.
     shares = np.minimum(times[groups] * -(-size // _ROW_GROUPS), rows[groups])
     chosen = np.concatenate(
         [
@@ -125,7 +123,7 @@ def _batches(
 
 
 def add_column(counter: Counter, values: Any, rows: Int64Array) -> None:
-    """Measures an arrow array whose elements stand in `rows`."""
+    """Measures an arrow array that holds the values of `rows`."""
     import pyarrow as arrow
     from pyarrow import compute
 
@@ -134,6 +132,6 @@ def add_column(counter: Counter, values: Any, rows: Int64Array) -> None:
         values, kind = values.dictionary_decode(), kind.value_type
     lists = arrow.types.is_list(kind) or arrow.types.is_large_list(kind)
     if lists and arrow.types.is_integer(kind.value_type):
-        # Their ids are never made Python objects; an absent list stays absent, and is refused.
+        # The ids never become Python objects; an absent list stays absent, and is refused.
         values = compute.list_value_length(values)
     counter.add(values.to_pylist(), rows.tolist())

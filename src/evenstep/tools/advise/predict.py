@@ -1,16 +1,15 @@
-"""What each policy will make of the data: its figures over a synthetic epoch, and their ranges.
+"""Predicts the figures of each policy: their values over a synthetic epoch, and their ranges.
 
-The value is that of one epoch in which each sample of the sketch occurs equally often (of the data
-itself, where the sketch is all of it), run as `evenstep.tools.simulate` runs it. The range says how far
-the sketch may have led it astray, from shorter epochs, which cost less:
+The value is that of one epoch in which each drawn sample occurs equally often (of the data itself,
+if all samples were drawn), run as `evenstep.tools.simulate` runs it. The range says how far the
+random draw may have moved the value. It comes from shorter epochs, which are cheaper:
 
-- one epoch again and again, each time with lengths of a sketch that was drawn from the sketch, the
-  order staying the same: the k-th shortest sample takes the place of the k-th shortest. What varies
-  is what another sketch would change.
-- the sketch itself in other orders. What varies is the luck of one epoch, less in longer ones.
+- the same epoch several times, each with lengths resampled from the drawn ones, in the same order:
+  the k-th shortest sample takes the place of the k-th shortest. This varies as other draws would.
+- the drawn lengths in other orders. This varies by the luck of one order, less in longer epochs.
 
-Speed-ups are ratios of efficiency: of the useful work per unit of time, if a step takes as long as
-the cost model says of its largest rank. `LEFT_OUT` says what that leaves out.
+Speed-ups are ratios of efficiency, which is useful cost per unit of time if a step takes as long as
+the cost model says for its largest rank. `LEFT_OUT` lists what that leaves out.
 """
 
 from __future__ import annotations
@@ -37,26 +36,26 @@ __all__ = ["BASELINE", "FIGURES", "LEFT_OUT", "Build", "Prediction", "predict"]
 
 
 BASELINE = "fixed-batch"
-"""What speed-ups are relative to."""
+"""The policy that speed-ups are relative to."""
 
 FIGURES = ("padding", "imbalance", "efficiency", "samples_per_step", "tokens_per_step")
 """Attributes of `SimulationResult`. Samples and tokens are those of all ranks together."""
 
 LEFT_OUT = (
-    "small batches, which do not fill an accelerator and take longer than their cost says",
-    "communication between ranks and the optimizer's step, which fewer, larger steps need less of",
-    "loading and preparing samples, where the trainer has to wait for it",
-    "vision encoders and all else whose work does not go with tokens",
-    "what batches of other sizes do to the loss: compare it, and the learning rate, in training",
-    "the chat template and augmentation, where the lengths were taken without them",
+    "small batches, which do not fill an accelerator and take longer than their cost",
+    "communication between ranks and the optimizer, which take less time in fewer, larger steps",
+    "loading and preparing samples, if the trainer has to wait for them",
+    "vision encoders and all other parts whose cost does not grow with tokens",
+    "the effect of batch size on the loss: compare it, and the learning rate, in training",
+    "the chat template and augmentation, if the lengths were measured without them",
 )
-"""What predictions leave out, one clause each."""
+"""Effects that the predictions leave out, one clause each."""
 
-_PER_RANK, _SHORT_PER_RANK = 8192, 1024  # samples of an epoch, and of one that only tells spread
-_ALL_RANKS, _SHORT_ALL_RANKS = 2**20, 2**16  # and of all ranks, at most: for large worlds
-_WINDOWS = 4  # that an epoch is long at least, so that its end does not count for much
-_SKETCHES, _ORDERS = 8, 5
-_STUDENT = 1.895  # 95th percentile of Student's t with _SKETCHES - 1 degrees of freedom
+_PER_RANK, _SHORT_PER_RANK = 8192, 1024  # samples of an epoch, and of one run for its spread
+_ALL_RANKS, _SHORT_ALL_RANKS = 2**20, 2**16  # and of all ranks, at most
+_WINDOWS = 4  # windows in an epoch, at least, so that its end counts little
+_REDRAWS, _ORDERS = 8, 5
+_STUDENT = 1.895  # 95th percentile of Student's t with _REDRAWS - 1 degrees of freedom
 
 
 Build = Callable[[PolicyOptions], Policy]
@@ -67,18 +66,18 @@ class Prediction:
     """The figures of one policy."""
 
     policy: str
-    """By its name on the command line."""
+    """Its name on the command line."""
     options: Mapping[str, Any]
     needs_lengths: bool
-    """Whether it works only where all lengths are known before training."""
+    """Whether all lengths must be known before training."""
     packed: bool
     figures: Mapping[str, Range]
-    """By the names in `FIGURES`, and "speedup" over the baseline. Empty where it cannot run."""
+    """Values of `FIGURES`, and "speedup" over the baseline. Empty if the policy cannot run."""
     problem: str | None = None
-    """Why it cannot run on this data."""
+    """Why the policy cannot run on this data."""
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values. Every figure is there; None where the policy cannot run."""
+        """Plain values of every figure; None if the policy cannot run."""
         figures: dict[str, Any] = dict.fromkeys((*FIGURES, "speedup"))
         figures.update({name: value.as_dict() for name, value in self.figures.items()})
         return {
@@ -93,7 +92,7 @@ class Prediction:
 
 @dataclass(frozen=True, kw_only=True)
 class _World:
-    """What all policies are run in."""
+    """The ranks and numbers that all policies run with."""
 
     ranks: int
     setup: Setup
@@ -116,7 +115,7 @@ class _World:
 
 def predict(
     builders: Mapping[str, Build],
-    sketch: LengthSample,
+    length_sample: LengthSample,
     *,
     world_size: int,
     setup: Setup,
@@ -128,14 +127,14 @@ def predict(
 
     Args:
         builders: policies by name; `BASELINE` must be among them.
-        sketch: no sample longer than `setup.max_tokens`.
+        length_sample: lengths up to `setup.max_tokens`.
         cost: the cost model; the same for all policies.
         progress: called with epochs run so far and in all.
     """
     if BASELINE not in builders:
-        raise ConfigurationError(f"speed-ups need {BASELINE} among the policies")
+        raise ConfigurationError(f"speed-ups are relative to {BASELINE}; add it to the policies")
     world = _World(ranks=world_size, setup=setup, cost=cost)
-    epochs = _Epochs.make(sketch, world, seed)
+    epochs = _Epochs.make(length_sample, world, seed)
     found: dict[str, tuple[Policy, Float64Array] | EvenstepError | ImportError] = {}
     done, total = 0, len(builders) * len(epochs.runs)
     for name, build in builders.items():
@@ -158,56 +157,56 @@ def predict(
 
 @dataclass(frozen=True, kw_only=True)
 class _Epochs:
-    """Epochs to run every policy over, and what their spread means."""
+    """Epochs to run every policy over, and the meaning of their spread."""
 
     runs: list[tuple[Int64Array, int]]
-    """(lengths, seed) of the value; then of `_SKETCHES` sketches; then of `_ORDERS` orders."""
+    """(lengths, seed) of the value; of `_REDRAWS` resampled draws; of `_ORDERS` orders."""
     scale: float
-    """See `spread`."""
+    """The factor that `spread` returns."""
     share: float
-    """Samples of a short epoch over those of the value's."""
+    """Samples of a short epoch over those of the value's epoch."""
 
     @classmethod
-    def make(cls, sketch: LengthSample, world: _World, seed: int) -> _Epochs:
-        if sketch.whole:
-            # The user's own seed and the data's own order: `evenstep simulate` says the same.
-            return cls(runs=[(sketch.lengths, seed)], scale=0.0, share=1.0)
-        lengths, count = np.sort(sketch.lengths), len(sketch.lengths)
-        size = _size(sketch, world)
+    def make(cls, length_sample: LengthSample, world: _World, seed: int) -> _Epochs:
+        if length_sample.whole:
+            # The user's seed and the data's order: `evenstep simulate` gives the same figures.
+            return cls(runs=[(length_sample.lengths, seed)], scale=0.0, share=1.0)
+        lengths, count = np.sort(length_sample.lengths), len(length_sample.lengths)
+        size = _size(length_sample, world)
         per_rank = max(128, min(_SHORT_PER_RANK, _SHORT_ALL_RANKS // world.ranks))
         short = min(per_rank * world.ranks, size)
 
         def order(number: int, length: int) -> Int64Array:
-            """[length] places in the sorted sketch, each equally often."""
+            """[length] positions in the sorted lengths, each equally often."""
             draw = generator(seed, number, Stream.ADVICE_EPOCH).permutation(count)
             return np.resize(draw, length).astype(np.int64)
 
         runs = [(lengths[order(0, size)], seed)]
         same = order(0, short)
-        for number in range(_SKETCHES):
+        for number in range(_REDRAWS):
             random = generator(seed, number, Stream.ADVICE_RESAMPLE)
             again = np.sort(lengths[random.integers(count, size=count)])
             runs.append((again[same], seed))
         runs += [(lengths[order(number, short)], seed + number) for number in range(_ORDERS)]
-        return cls(runs=runs, scale=spread(count, sketch.total), share=short / size)
+        return cls(runs=runs, scale=spread(count, length_sample.total), share=short / size)
 
     def half_width(self, column: Float64Array) -> float:
-        """How far the value may be off, from a figure of all `runs`."""
+        """How far the value may be off, from one figure of all `runs`."""
         if len(column) == 1:
             return 0.0
-        sketches, orders = column[1 : 1 + _SKETCHES], column[1 + _SKETCHES :]
+        redraws, orders = column[1 : 1 + _REDRAWS], column[1 + _REDRAWS :]
         # Both the predicted epoch and the real one have the luck of one order.
         luck = 2 * float(orders.var(ddof=1)) * self.share
-        return _STUDENT * math.sqrt(float(sketches.var(ddof=1)) * self.scale**2 + luck)
+        return _STUDENT * math.sqrt(float(redraws.var(ddof=1)) * self.scale**2 + luck)
 
 
-def _size(sketch: LengthSample, world: _World) -> int:
+def _size(length_sample: LengthSample, world: _World) -> int:
     per_rank = max(
         min(_PER_RANK, _ALL_RANKS // world.ranks),
         _WINDOWS * min(world.setup.buffer_size, _PER_RANK),
     )
     whole = per_rank * world.ranks
-    return whole if sketch.total is None else min(whole, sketch.total)
+    return whole if length_sample.total is None else min(whole, length_sample.total)
 
 
 def _prediction(

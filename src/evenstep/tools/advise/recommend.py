@@ -1,9 +1,9 @@
-"""Which settings to begin with, from stated rules.
+"""The settings to start with, from stated rules.
 
-No rule here knows the hardware. `max_tokens` is where a search for the fastest budget begins: ODB
-(section 4) sweeps upward from two to four times the mean length; a budget below the longest sample
-would refuse samples. Whether a budget fits the memory, and which is fastest, only runs on the
-accelerator tell.
+No rule here knows the hardware. `max_tokens` is the start of a search for the fastest budget: ODB
+(section 4) sweeps upward from two to four times the mean length, and a budget below the longest
+sample would refuse samples. Only runs on the accelerator show whether a budget fits the memory, and
+which one is fastest.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from evenstep.tools.advise.length_sample import LengthSample
 
 __all__ = ["Recommendation", "Setup", "code_for", "set_up"]
 
-_STEP = 256  # budgets are multiples of it
+_STEP = 256  # budgets are multiples of this
 _MEANS = 4
 _GROUPS = 64  # groups that a window should hold, so that each finds samples of its length
 _SMALLEST_BUFFER, _LARGEST_BUFFER = 1024, 4096
@@ -38,20 +38,20 @@ class Setup:
     max_tokens: int
     """Token budget of one group on one rank."""
     target_tokens: int | None
-    """What `Even`'s groups should come to, where that is much less."""
+    """Tokens that `Even`'s groups should hold, if much fewer; else None."""
     buffer_size: int
     batch_size: int
-    """Of policies with a fixed number of samples; by default what fits `max_tokens` however long
-    they are."""
+    """Samples per batch for policies that fix them; by default as many as fit `max_tokens` whatever
+    their lengths."""
     longest: int
-    """Longest sample known of."""
+    """Longest sample that is known."""
     sweep: tuple[int, ...]
-    """Budgets to try on the accelerator, upward, until memory is full or speed no longer rises."""
+    """Budgets to try on the accelerator, upward until memory is full or speed no longer rises."""
     reasons: tuple[str, ...]
     """How each number was found."""
 
     def options(self, cost: Cost, lengths: npt.NDArray[np.int64]) -> PolicyOptions:
-        """What policies are built from, where `lengths` are those of the epoch, by identity."""
+        """The options to build policies from; `lengths` are those of the epoch, by identity."""
         return PolicyOptions(
             max_tokens=self.max_tokens,
             target_tokens=self.target_tokens,
@@ -62,10 +62,10 @@ class Setup:
 
     @property
     def to_try(self) -> str:
-        """What no rule can tell, in a sentence."""
+        """The budgets to try, in a sentence."""
         sweep = ", ".join(f"{tokens:,}" for tokens in self.sweep)
         return (
-            f"Only the accelerator can tell whether max_tokens={self.max_tokens:,} fits its "
+            f"Only runs on the accelerator show whether max_tokens={self.max_tokens:,} fits its "
             f"memory, and which budget is fastest: try {sweep} with evenstep tune, and take the "
             "smallest that is nearly as fast as the fastest."
         )
@@ -73,16 +73,16 @@ class Setup:
 
 @dataclass(frozen=True, kw_only=True)
 class Recommendation:
-    """What to write in a training script."""
+    """A policy and the code for a training script."""
 
     policy: str
-    """By its name on the command line."""
+    """Its name on the command line."""
     code: str
     reason: str
 
 
 def set_up(
-    sketch: LengthSample,
+    length_sample: LengthSample,
     *,
     world_size: int,
     max_tokens: int | None = None,
@@ -96,47 +96,14 @@ def set_up(
     """
     check_at_least(1, world_size=world_size, max_tokens=max_tokens)
     check_at_least(1, buffer_size=buffer_size, batch_size=batch_size)
-    longest = sketch.longest or int(sketch.lengths.max())
-    mean = float(sketch.lengths.mean())
-    reasons = []
-    if max_tokens is None:
-        max_tokens = _rounded_up(max(longest, _MEANS * mean))
-        whose = "sample" if sketch.longest else "sample of the sketch"
-        reasons.append(
-            f"max_tokens: {_MEANS} x the mean length of {mean:,.0f}, but no less than the longest "
-            f"{whose} of {longest:,}, rounded up to a multiple of {_STEP}"
-        )
-    elif longest > max_tokens:
-        over = int((sketch.lengths > max_tokens).sum())
-        raise ConfigurationError(
-            f"the longest sample has {longest:,} tokens, over max_tokens={max_tokens:,} (as have "
-            f"{over:,} of the {len(sketch.lengths):,} samples drawn), and would be refused in "
-            f"training; raise --max-tokens, or truncate in the dataset and give --max-length "
-            f"{max_tokens}"
-        )
-    else:
-        reasons.append("max_tokens: as given")
-    if buffer_size is None:
-        buffer_size, reason = _buffer(max_tokens / mean, sketch.total, world_size)
-        reasons.append(reason)
-    else:
-        reasons.append("buffer_size: as given")
-    target_tokens = None
-    wanted = _rounded_up(mean * max(_MEANS, buffer_size / _GROUPS))
-    if 2 * wanted <= max_tokens:
-        target_tokens = wanted
-        reasons.append(
-            f"target_tokens: so that a window holds {_GROUPS} groups; max_tokens itself would be "
-            f"{max_tokens / mean:,.0f} samples of mean length, and {buffer_size:,} are buffered"
-        )
-    if batch_size is None:
-        batch_size = max(1, max_tokens // longest)
-        reasons.append(
-            f"batch_size of policies with fixed batches: {max_tokens:,} // {longest:,}, the most "
-            "samples that fit max_tokens however long they are"
-        )
-    else:
-        reasons.append("batch_size of policies with fixed batches: as given")
+    longest = length_sample.longest or int(length_sample.lengths.max())
+    mean = float(length_sample.lengths.mean())
+    max_tokens, why_tokens = _max_tokens(max_tokens, length_sample, longest)
+    buffer_size, why_buffer = _buffer_size(
+        buffer_size, max_tokens / mean, length_sample.total, world_size
+    )
+    target_tokens, why_target = _target_tokens(max_tokens, buffer_size, mean)
+    batch_size, why_batch = _batch_size(batch_size, max_tokens, longest)
     return Setup(
         max_tokens=max_tokens,
         target_tokens=target_tokens,
@@ -144,21 +111,37 @@ def set_up(
         batch_size=batch_size,
         longest=longest,
         sweep=_sweep(max_tokens, mean),
-        reasons=tuple(reasons),
+        reasons=tuple(filter(None, [why_tokens, why_buffer, why_target, why_batch])),
     )
 
 
-def _sweep(max_tokens: int, mean: float) -> tuple[int, ...]:
-    """Doublings, as far as groups of `_MANY` samples of mean length; one of them at least."""
-    doubled = [max_tokens * 2**k for k in range(1, _DOUBLINGS + 1)]
-    return (max_tokens, doubled[0], *(tokens for tokens in doubled[1:] if tokens <= _MANY * mean))
+# Each rule gives a number and the reason for it. A number that the user gave is kept.
 
 
-def _rounded_up(tokens: float) -> int:
-    return int(-(-tokens // _STEP)) * _STEP
+def _max_tokens(given: int | None, length_sample: LengthSample, longest: int) -> tuple[int, str]:
+    lengths = length_sample.lengths
+    if given is None:
+        mean = float(lengths.mean())
+        which = "sample" if length_sample.longest else "sample drawn"
+        return _rounded_up(max(longest, _MEANS * mean)), (
+            f"max_tokens: {_MEANS} x the mean length of {mean:,.0f}, but no less than the longest "
+            f"{which} of {longest:,}, rounded up to a multiple of {_STEP}"
+        )
+    if longest > given:
+        over = int((lengths > given).sum())
+        raise ConfigurationError(
+            f"the longest sample has {longest:,} tokens, over max_tokens={given:,} (as have "
+            f"{over:,} of the {len(lengths):,} samples drawn), and would be refused in training; "
+            f"raise --max-tokens, or truncate in the dataset and give --max-length {given}"
+        )
+    return given, "max_tokens: as given"
 
 
-def _buffer(samples_per_group: float, total: int | None, world_size: int) -> tuple[int, str]:
+def _buffer_size(
+    given: int | None, samples_per_group: float, total: int | None, world_size: int
+) -> tuple[int, str]:
+    if given is not None:
+        return given, "buffer_size: as given"
     wanted = _SMALLEST_BUFFER
     while wanted < min(_GROUPS * samples_per_group, _LARGEST_BUFFER):
         wanted *= 2
@@ -171,8 +154,39 @@ def _buffer(samples_per_group: float, total: int | None, world_size: int) -> tup
     )
 
 
+def _target_tokens(max_tokens: int, buffer_size: int, mean: float) -> tuple[int | None, str]:
+    """None and no reason unless it is at most half of `max_tokens`."""
+    wanted = _rounded_up(mean * max(_MEANS, buffer_size / _GROUPS))
+    if 2 * wanted > max_tokens:
+        return None, ""
+    return wanted, (
+        f"target_tokens: so that a window holds {_GROUPS} groups; max_tokens itself would be "
+        f"{max_tokens / mean:,.0f} samples of mean length, and {buffer_size:,} are buffered"
+    )
+
+
+def _batch_size(given: int | None, max_tokens: int, longest: int) -> tuple[int, str]:
+    if given is not None:
+        return given, "batch_size of policies with fixed batches: as given"
+    return max(1, max_tokens // longest), (
+        f"batch_size of policies with fixed batches: {max_tokens:,} // {longest:,}, the most "
+        "samples that fit max_tokens whatever their lengths"
+    )
+
+
+def _sweep(max_tokens: int, mean: float) -> tuple[int, ...]:
+    """`max_tokens` and its doublings, up to groups of `_MANY` samples of mean length; at least one
+    doubling."""
+    doubled = [max_tokens * 2**k for k in range(1, _DOUBLINGS + 1)]
+    return (max_tokens, doubled[0], *(tokens for tokens in doubled[1:] if tokens <= _MANY * mean))
+
+
+def _rounded_up(tokens: float) -> int:
+    return int(-(-tokens // _STEP)) * _STEP
+
+
 def code_for(policy: Policy, buffer_size: int) -> str:
-    """Python that builds a loader with `policy`."""
+    """Python code that builds a loader with `policy`."""
     given = []
     for f in dataclasses.fields(policy):  # type: ignore[arg-type]
         value = getattr(policy, f.name)

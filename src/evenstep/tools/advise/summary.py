@@ -1,7 +1,7 @@
-"""What a sketch says about the lengths of the data, and how certain that is.
+"""The lengths of the data, estimated from a sample of them, and how certain the figures are.
 
-The ranges are bootstrapped: the sketch is drawn anew from itself many times, and each figure's
-spread is taken over these. They cannot know of samples so rare that the sketch has none.
+The ranges are bootstrapped: lengths are resampled many times from those drawn, and each figure's
+spread is taken over these. They cannot account for lengths so rare that none was drawn.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ __all__ = ["Summary", "return_on_investment", "summarize"]
 
 
 _REPLICATES = 200
-_RESAMPLED = 4_000_000  # lengths drawn at most: a few seconds and no more memory than one replicate
+_RESAMPLED = 4_000_000  # lengths resampled in total, at most: a few seconds
 
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """Figures of the lengths, in tokens where nothing else is said."""
+    """Figures of the lengths, in tokens unless they say otherwise."""
 
     mean: Range
     median: Range
@@ -36,9 +36,9 @@ class Summary:
     short: Range
     """f_s: the share of samples shorter than a quarter of `max_tokens` (ODB, section 4)."""
     short_at_twice_mean: Range
-    """f_s for a budget of twice the mean length, where ODB's search for one begins."""
+    """f_s for a budget of twice the mean length, with which ODB's search for a budget starts."""
     longest: int
-    """Of the sketch."""
+    """The longest sample drawn."""
     shortest: int
     max_tokens: int
 
@@ -51,11 +51,11 @@ class Summary:
         }
 
 
-def summarize(sketch: LengthSample, max_tokens: int, seed: int = 0) -> Summary:
-    """Figures of `sketch`, with f_s for a budget of `max_tokens`."""
-    lengths = sketch.lengths
+def summarize(length_sample: LengthSample, max_tokens: int, seed: int = 0) -> Summary:
+    """Figures of the lengths, with f_s for a budget of `max_tokens`."""
+    lengths = length_sample.lengths
     values = _figures(lengths, max_tokens)
-    scale = spread(len(lengths), sketch.total)
+    scale = spread(len(lengths), length_sample.total)
     ranges = [Range.exact(value) for value in values]
     if scale:
         random = generator(seed, Stream.ADVICE_BOOTSTRAP)
@@ -96,9 +96,9 @@ def _figures(lengths: Int64Array, max_tokens: int) -> list[float]:
 
 
 def return_on_investment(summary: Summary) -> tuple[str, str]:
-    """ODB's screen (section 4): a word and a sentence that says what it rests on.
+    """ODB's screen (section 4): a word, and a sentence that gives its reason.
 
-    The word is ``high``, ``small`` or ``moderate``. CV below 0.3 is called small too.
+    The word is ``high``, ``small`` or ``moderate``. A CV below 0.3 is small too.
     """
     cv, short = summary.cv.value, summary.short.value
     if cv >= 0.8 or short > 0.2:
@@ -119,10 +119,10 @@ def return_on_investment(summary: Summary) -> tuple[str, str]:
         return "high", meaning
     if cv <= 0.5:
         return "small", (
-            f"CV {cv:.2f} is at most 0.5 and f_s {short:.2f} at most 0.2: samples are alike, and "
-            "the gain is expected to be smaller and to depend on the model"
+            f"CV {cv:.2f} is at most 0.5 and f_s {short:.2f} at most 0.2: samples are similar, "
+            "and the gain is expected to be smaller and to depend on the model"
         )
     return "moderate", (
         f"CV {cv:.2f} is between 0.5 and 0.8 and f_s {short:.2f} at most 0.2: between the two "
-        "regimes that the screen tells apart"
+        "regimes that the screen distinguishes"
     )

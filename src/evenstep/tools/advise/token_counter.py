@@ -1,6 +1,6 @@
-"""A column's values to lengths: integers are lengths, lists are counted, text is tokenized.
+"""Turns a column's values into lengths: integers are lengths, lists are counted, text is tokenized.
 
-Every bad row is counted and none is left out quietly: `Counter.finish` raises one error for all.
+Every bad row is counted and none is left out silently: `Counter.finish` raises one error for all.
 """
 
 from __future__ import annotations
@@ -13,23 +13,35 @@ import numpy as np
 from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError
 from evenstep.tools.advise.tokenizer import CountTokens
-from evenstep.tools.simulate.lengths import check_lengths
+from evenstep.tools.simulate.lengths import check_lengths, pick_column
 
-__all__ = ["Counter", "Progress"]
+__all__ = ["Counter", "Progress", "choose_column"]
 
 Progress = Callable[[int, int], None]
 """Called with samples measured so far and in all."""
 
-_TEXTS = 64  # tokenized at a time: enough to keep a tokenizer busy, few enough to show progress
+_TEXTS = 64  # texts tokenized at once: enough to keep a tokenizer busy, few enough for progress
+
+
+def choose_column(column: str | None, names: Sequence[str], where: object, *, text: bool) -> str:
+    """`column`; by default ``text`` if there is a tokenizer, else ``input_ids``, else the only one.
+
+    Raises:
+        ConfigurationError: there is no such column, or no default among several.
+    """
+    defaults = [name for name in (*(["text"] if text else []), "input_ids") if name in names]
+    if not column and (defaults or len(names) == 1):
+        column = (defaults or names)[0]
+    return pick_column(column, names, where)
 
 
 class Counter:
-    """Gathers the lengths of one column, batch after batch.
+    """Collects the lengths of one column, batch after batch.
 
     Args:
-        where: names the column in errors.
+        where: name of the column in errors.
         count_tokens: needed if the column holds text.
-        total: samples that will come.
+        total: samples to expect.
     """
 
     def __init__(
@@ -50,7 +62,7 @@ class Counter:
         self._bad_rows = 0
 
     def add(self, values: Sequence[Any], rows: Sequence[int], *, row: str = "row") -> None:
-        """Measures `values`, which stand in `rows`; `row` is the word for one in errors."""
+        """Measures `values` of `rows`; errors call each a `row`."""
         for begin in range(0, len(values), _TEXTS):
             part = values[begin : begin + _TEXTS]
             good = [value for value in part if self._is_good(value)]
@@ -67,7 +79,7 @@ class Counter:
                 self._progress(len(self._lengths), self._total)
 
     def finish(self) -> Int64Array:
-        """[samples] int64 lengths in the order in which they came.
+        """[samples] int64 lengths in the order in which they were added.
 
         Raises:
             ConfigurationError: some rows were bad, or there were none.
@@ -78,7 +90,7 @@ class Counter:
             raise ConfigurationError(
                 f"{self._bad_rows:,} of the {read:,} samples read from {self.where} cannot be "
                 f"used: {'; '.join(self._bad)}{more}. "
-                "An empty sample cannot be trained on: remove these first"
+                "Empty samples cannot be trained on: remove these first"
             )
         return check_lengths(np.array(self._lengths, np.int64), self.where)
 

@@ -1,4 +1,4 @@
-"""Text to numbers of tokens, with a tokenizer that never truncates or pads."""
+"""Counts the tokens of text, with a tokenizer that never truncates or pads."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from evenstep.errors import ConfigurationError
 __all__ = ["CountTokens", "load_tokenizer"]
 
 CountTokens = Callable[[Sequence[str]], "list[int]"]
-"""Texts to the tokens of each, special tokens included."""
+"""From texts to the number of tokens of each, special tokens included."""
 
 
 def load_tokenizer(name: str) -> CountTokens:
     """The tokenizer called `name`.
 
     Args:
-        name: a ``tokenizer.json``, a folder that has one or that transformers understands, or a
+        name: a ``tokenizer.json``, a folder with one or one that transformers can read, or a
             name on the Hugging Face hub.
 
     Raises:
@@ -46,7 +46,7 @@ def _from_file(path: Path) -> CountTokens:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # the package raises bare Exception
         raise ConfigurationError(f"{path} cannot be read as a tokenizer: {error}") from error
-    # A tokenizer.json may carry both, and would then make long samples look short.
+    # A tokenizer.json may set both, which would make long samples look short.
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return lambda texts: [len(coded) for coded in tokenizer.encode_batch(list(texts))]
@@ -65,8 +65,8 @@ def _from_transformers(name: str) -> CountTokens:
     except Exception as error:  # many kinds: network, authorisation, files, versions
         first = (str(error).splitlines() or [""])[0]
         raise ConfigurationError(
-            f"no tokenizer {name!r}: neither a file or folder here, nor could transformers load it "
-            f"({type(error).__name__}: {first})"
+            f"there is no tokenizer {name!r}: it is not a file or folder, and transformers could "
+            f"not load it ({type(error).__name__}: {first})"
         ) from error
 
     def count(texts: Sequence[str]) -> list[int]:

@@ -12,7 +12,7 @@ from evenstep.tools.advise.advice import Advice
 from evenstep.tools.advise.figure_range import Range
 from evenstep.tools.advise.predict import BASELINE, LEFT_OUT, Prediction
 from evenstep.tools.report.advice_text import (
-    described_sketch,
+    describe_sample,
     figure_cells,
     marked,
     marks_explained,
@@ -27,9 +27,9 @@ __all__ = ["advice_page"]
 
 def advice_page(advice: Advice) -> str:
     """The page as text, to be written as UTF-8."""
-    name = escape(advice.sketch.name)
-    sketch = escape(_sentence(described_sketch(advice)))
-    lead = f"{sketch} {advice.world_size} data-parallel ranks."
+    name = escape(advice.length_sample.name)
+    length_sample = escape(_sentence(describe_sample(advice)))
+    lead = f"{length_sample} {advice.world_size} data-parallel ranks."
     body = [
         f"<h1>evenstep advise: {name}</h1>",
         f'<p class="lead">{lead}</p>',
@@ -37,10 +37,10 @@ def advice_page(advice: Advice) -> str:
         "<h2>Lengths</h2>",
         _tiles(advice),
         _lengths(advice),
-        "<h2>What each policy is predicted to make of them</h2>",
+        "<h2>Predictions for each policy</h2>",
         _efficiency(advice),
         _table(advice),
-        "<h2>What the predictions leave out</h2>",
+        "<h2>Left out of the predictions</h2>",
         "<p>These are predictions under a cost model, not measurements. They leave out:</p>",
         _list(LEFT_OUT),
         *(["<h2>Notes on this data</h2>", _list(advice.notes)] if advice.notes else []),
@@ -78,7 +78,7 @@ def _recommended(advice: Advice) -> str:
         + _tile("buffer_size", f"{setup.buffer_size:,}")
         + "</div>"
         f"<pre><code>{escape(recommendation.code)}</code></pre>"
-        "<p>How the numbers were found:</p>"
+        "<p>The rules behind the numbers:</p>"
         + _list(f"{reason}." for reason in setup.reasons)
         + f"<p>{escape(setup.to_try)}</p></section>"
     )
@@ -93,7 +93,8 @@ def _tiles(advice: Advice) -> str:
         + _tile("95th percentile", _short(summary.p95, ",.0f"))
         + _tile("99th percentile", _short(summary.p99, ",.0f"))
         + _tile(
-            "longest" + ("" if advice.sketch.longest else " drawn"), f"{advice.setup.longest:,}"
+            "longest" + ("" if advice.length_sample.longest else " drawn"),
+            f"{advice.setup.longest:,}",
         )
         + _tile("CV", _short(summary.cv, ".2f"), "standard deviation over mean")
         + _tile("f<sub>s</sub>", _short(summary.short, ".3f"), "share under max_tokens / 4")
@@ -116,7 +117,8 @@ def _tile(name: str, value: str, explanation: str = "") -> str:
 def _lengths(advice: Advice) -> str:
     budget = advice.setup.max_tokens
     chart = lengths_chart(
-        advice.sketch.lengths, [("max_tokens / 4", budget / 4), ("max_tokens", float(budget))]
+        advice.length_sample.lengths,
+        [("max_tokens / 4", budget / 4), ("max_tokens", float(budget))],
     )
     return _figure(
         chart,
@@ -140,7 +142,7 @@ def _efficiency(advice: Advice) -> str:
         for one in advice.predictions
         if one.figures
     ]
-    ranges = "" if advice.sketch.whole else " Whiskers show what other sketches would say."
+    ranges = "" if advice.length_sample.whole else " Whiskers show the range over other draws."
     return _figure(
         bar_chart(bars, title="Predicted efficiency of each policy"),
         "Predicted efficiency: the share of all ranks' time that goes into real tokens, neither "
@@ -174,17 +176,17 @@ def _table(advice: Advice) -> str:
     return (
         f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody>'
         "</table></div>"
-        '<p class="caption">Padding is the share of computed tokens that are no real ones; '
-        "imbalance is the costliest rank over the mean, 1 being perfect; samples and tokens are "
-        f"real ones, on all ranks together. {marks}</p>"
+        '<p class="caption">Padding is the share of computed tokens that are not real; '
+        "imbalance is the cost of the costliest rank over the mean, 1 being perfect; samples and "
+        f"tokens are real ones, on all ranks together. {marks}</p>"
     )
 
 
 def _made(advice: Advice) -> str:
     drawn = (
         ""
-        if advice.sketch.whole
-        else " Ranges run from 5 to 95 % of what other sketches of this size would say."
+        if advice.length_sample.whole
+        else " Ranges are the 5 to 95 % over other draws of this size."
     )
     return (
         f"<footer>evenstep {__version__}, seed {advice.seed}. Cost model: "

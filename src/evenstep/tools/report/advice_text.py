@@ -13,7 +13,7 @@ from evenstep.tools.report.table import text_table
 
 __all__ = [
     "advice_text",
-    "described_sketch",
+    "describe_sample",
     "figure_cells",
     "marked",
     "marks_explained",
@@ -26,9 +26,9 @@ _EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
 def advice_text(advice: Advice) -> str:
-    """All that was found out, and what to do."""
+    """Figures, predictions and recommendation."""
     parts = [
-        _lines([f"{advice.sketch.name}: {described_sketch(advice)}."]),
+        _lines([f"{advice.length_sample.name}: {describe_sample(advice)}."]),
         _lengths(advice),
         _histogram(advice),
         _lines([f"Expected gain: {advice.screen[0]}. {advice.screen[1]}."]),
@@ -43,24 +43,24 @@ def advice_text(advice: Advice) -> str:
     return "\n\n".join(parts)
 
 
-def described_sketch(advice: Advice) -> str:
-    """How many samples there are and how many were looked at."""
-    sketch = advice.sketch
-    count = len(sketch.lengths)
-    if sketch.whole:
+def describe_sample(advice: Advice) -> str:
+    """Says how many samples there are and how many were drawn."""
+    length_sample = advice.length_sample
+    count = len(length_sample.lengths)
+    if length_sample.whole:
         return f"all {count:,} samples"
-    of = "" if sketch.total is None else f" of {sketch.total:,}"
-    return f"{count:,}{of} samples, {sketch.how}"
+    of = "" if length_sample.total is None else f" of {length_sample.total:,}"
+    return f"{count:,}{of} samples, {length_sample.how}"
 
 
 def _ranged(value: Range, form: str) -> str:
-    """The figure and its range, which is left out where there is none."""
+    """The figure, with its range if it has one."""
     middle, low, high = (f"{number:{form}}" for number in (value.value, value.low, value.high))
     return middle if value.low == value.high else f"{middle} ({low} to {high})"
 
 
 def setting_of(one: Prediction) -> str:
-    """What the policy was given: its budget or its batch size."""
+    """The policy's setting: its budget or its batch size."""
     options = one.options
     if "batch_size" in options:
         return f"batch_size {options['batch_size']:,}"
@@ -70,8 +70,8 @@ def setting_of(one: Prediction) -> str:
 
 
 def figure_cells(one: Prediction) -> list[tuple[str, str]]:
-    """Speed-up, efficiency, padding, imbalance, samples and tokens per step: the value, and the
-    range or nothing."""
+    """Speed-up, efficiency, padding, imbalance, samples and tokens per step: each value, and its
+    range if it has one."""
     forms = {
         "speedup": ".2f",
         "efficiency": ".1%",
@@ -91,12 +91,12 @@ def figure_cells(one: Prediction) -> list[tuple[str, str]]:
 
 
 def marked(one: Prediction) -> str:
-    """The policy's name, with * if it needs lengths beforehand and + if its groups are packed."""
+    """The policy's name, with * if it needs lengths in advance and + if its groups are packed."""
     return one.policy + "*" * one.needs_lengths + "+" * one.packed
 
 
 def marks_explained(predictions: Iterable[Prediction]) -> list[str]:
-    """What the marks mean that occur."""
+    """The meaning of the marks that occur."""
     found = list(predictions)
     texts = []
     if any(one.needs_lengths for one in found):
@@ -117,13 +117,13 @@ def _lengths(advice: Advice) -> str:
         (f"f_s (share under {summary.max_tokens / 4:,.0f})", summary.short, ".3f"),
     ]
     cells = [(name, _ranged(value, form)) for name, value, form in rows]
-    whose = "" if advice.sketch.longest is not None else ", of the sketch"
+    whose = "" if advice.length_sample.longest is not None else " drawn"
     cells.insert(4, (f"longest{whose}", f"{advice.setup.longest:,}"))
     return text_table(["tokens of a sample", ""], cells)
 
 
 def _histogram(advice: Advice) -> str:
-    bins = Bins.count(advice.sketch.lengths, _BINS)
+    bins = Bins.count(advice.length_sample.lengths, _BINS)
     most = bins.shares.max()
     budget = advice.setup.max_tokens
     width = len(f"{bins.edges[-1] - 1:,}")
@@ -177,10 +177,9 @@ def _predictions(advice: Advice) -> str:
         "together."
     )
     texts = [meaning]
-    if not advice.sketch.whole:
+    if not advice.length_sample.whole:
         texts.append(
-            "Below each figure: 5 to 95 % of what other sketches of this size would say, in other "
-            "orders."
+            "Below each figure: its 5 to 95 % range over other draws of this size, in other orders."
         )
     texts += marks_explained(advice.predictions)
     texts += [f"{one.policy}: {one.problem}" for one in advice.predictions if one.problem]

@@ -1,9 +1,9 @@
-"""Models, parallelism and hardware of `end_to_end`: everything that is assumed, in one place.
+"""Models, parallelism and hardware of `step_time_model`: all assumptions in one place.
 
-What WLB-LLM prints is Table 1: sizes, windows and ranks. Its models are said to have the
-architecture of LLaMA2-7B with other numbers of layers and widths, and its machines 8 H100 SXM each,
-NVLink within and RoCE between. All other figures here are assumptions, taken from data sheets or
-chosen beforehand, and none was fitted to a figure of the paper.
+WLB-LLM's Table 1 gives sizes, windows and ranks. Its models have the architecture of LLaMA2-7B with
+other numbers of layers and widths; its machines have 8 H100 SXM each, NVLink within and RoCE
+between. All other figures here are assumptions from data sheets, or chosen in advance; none was
+fitted to a figure of the paper.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ class ModelSize:
 
     @property
     def layer_parameters(self) -> int:
-        """Of the matrices of a layer."""
+        """Parameters of a layer's matrices."""
         return self.hidden_size * (4 * self.hidden_size + 3 * self.ffn_size)
 
     @property
     def parameters(self) -> int:
-        """With embeddings and output projection."""
+        """All parameters, embeddings and output projection included."""
         return self.layers * self.layer_parameters + 2 * self.vocab_size * self.hidden_size
 
 
@@ -53,16 +53,16 @@ MODELS = {
         ModelSize(name="70B", layers=84, hidden_size=8192, ffn_size=22_016),
     )
 }
-"""7B is LLaMA2-7B; the others keep its ratios of widths."""
+"""7B is LLaMA2-7B; the others have its ratios of widths."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """Hardware, per GPU. Times are of bf16."""
+    """Hardware figures per GPU, for bf16."""
 
     peak_tflops: float = H100_TFLOPS
     matrix_share: float = 0.6
-    """Of the peak, in matrix products."""
+    """Share of the peak that matrix products reach."""
     memory: float = 2.4e12
     """Bytes a second that element-wise operations read and write: 0.7 of an H100's 3.35e12."""
     node: int = 8
@@ -72,13 +72,13 @@ class Cluster:
     between: float = 40e9
     """Bytes a second each way between nodes: 0.8 of one 400 Gb/s port for each GPU."""
     collective: float = 20e-6
-    """Seconds of a collective call besides its bytes."""
+    """Seconds of a collective call, without its bytes."""
     elementwise: int = 40
-    """Elements of the residual width that element-wise operations of a layer read or write for a
-    token, forward; twice that backward. They are shared by tensor-parallel ranks."""
+    """Times that element-wise operations of a layer read or write the residual width for a token,
+    forward; twice that backward. Tensor-parallel ranks share them."""
 
     def link(self, ranks: int) -> float:
-        """Bytes a second between so many neighbouring ranks: that of the slowest link."""
+        """Bytes a second of the slowest link between `ranks` neighbouring GPUs."""
         return self.inside if ranks <= self.node else self.between
 
     def gather(self, received: float, ranks: int, span: int) -> float:
@@ -86,8 +86,8 @@ class Cluster:
 
         Args:
             received: bytes of all ranks together.
-            ranks: that take part.
-            span: GPUs over which they are spread.
+            ranks: ranks that take part.
+            span: GPUs over which these ranks are spread.
         """
         if ranks == 1:
             return 0.0
@@ -96,8 +96,8 @@ class Cluster:
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterAssumptions:
-    """A training job. Ranks of tensor parallelism are next to each other, then those of context,
-    pipeline and data parallelism."""
+    """A training job: its model, context window and ranks. Tensor-parallel ranks are next to each
+    other, then context-, pipeline- and data-parallel ones."""
 
     model: ModelSize
     context: int
@@ -121,7 +121,7 @@ class ClusterAssumptions:
         ):
             if whole % parts:
                 raise ConfigurationError(
-                    f"{self.model.name} has {whole} {what}, which {parts} ranks cannot share evenly"
+                    f"{self.model.name} has {whole} {what}, which {parts} ranks cannot share"
                 )
 
     @property
@@ -134,7 +134,7 @@ class ClusterAssumptions:
 
     @property
     def micro_batches(self) -> int:
-        """Of an iteration: stages x data-parallel ranks (section 6.1)."""
+        """Micro-batches of a step: stages x data-parallel ranks (section 6.1)."""
         return self.stages * self.data
 
 

@@ -1,9 +1,9 @@
-"""Named length distributions to run policies over when no lengths have been recorded.
+"""Named length distributions, to run policies over when no lengths have been recorded.
 
 A distribution is a function from levels in (0, 1) to lengths; sampling feeds it one level per
 stratum ``[i/count, (i+1)/count)``, in random order. So every draw is a shuffled data set of `count`
-samples whose mean and quantiles are those of the distribution, whatever the seed, and the seed
-decides which sample comes when, as it does with real data.
+samples whose mean and quantiles are those of the distribution, whatever the seed; the seed decides
+the order, as it does with real data.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Quantiles(Protocol):
         ...
 
     def moment(self, order: int) -> float:
-        """Mean of ``length ** order``, exactly."""
+        """Exact mean of ``length ** order``."""
         ...
 
 
@@ -84,21 +84,21 @@ class Distribution:
     shortest: int
     longest: int
     max_tokens: int
-    """A token budget that suits it, for commands that were given none."""
+    """Default token budget of commands that run on this distribution."""
 
     @property
     def mean(self) -> float:
-        """Mean length, leaving rounding and clipping out of account."""
+        """Mean length, without rounding and clipping."""
         return sum(share * part.moment(1) for share, part in self.parts)
 
     @property
     def cv(self) -> float:
-        """Standard deviation over mean, leaving rounding and clipping out of account."""
+        """Standard deviation over mean, without rounding and clipping."""
         square = sum(share * part.moment(2) for share, part in self.parts)
         return math.sqrt(square - self.mean**2) / self.mean
 
     def lengths(self, levels: Float64Array) -> Int64Array:
-        """[samples] int64 lengths at `levels`; a part takes as many levels as is its share."""
+        """[samples] int64 lengths at `levels`. Parts divide the levels by their shares."""
         lengths = np.empty(len(levels), np.float64)
         begin = 0.0
         for index, (share, part) in enumerate(self.parts):
@@ -124,13 +124,14 @@ def _through(description: str, *knots: tuple[float, float], max_tokens: int) -> 
 # Knots at levels 0.5, 0.95, 0.99 and 1 are the median, P95, P99 and maximum of ODB's Table 10. The
 # other lengths were solved for: the smoothest curve (least sum of squared changes of slope between
 # knots, in log length over the normal quantile of the level) that has exactly Table 10's mean and
-# section 3.1's CV, rounded to whole tokens. tests/simulate/test_distributions.py solves it again.
+# section 3.1's CV, rounded to whole tokens. tests/tools/simulate/test_distributions.py solves it
+# again.
 _LEVELS = (0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999, 1.0)
 _ULTRACHAT = (189, 349, 492, 590, 799, 1104, 1452, 1890, 2239, 3065, 3936, 4471)
 _LLAVA = (265, 312, 343, 362, 400, 463, 576, 724, 814, 914, 1107, 1260)
 _SHAREGPT4O = (501, 595, 657, 698, 792, 977, 1366, 2661, 4584, 8937, 9877, 12110)
 
-# OVERLORD's section 2.3 says of COYO-700M that 98.23 % of the texts have at most 64 tokens, and
+# OVERLORD's section 2.3 says that in COYO-700M 98.23 % of the texts have at most 64 tokens, and
 # that the longest 1.62 % hold 9.3 % of all tokens. (It calls those the texts over 64 tokens, which
 # are 1.77 %; so the two shares are taken to be of different texts.) The data set's own page adds
 # the shortest, mean and longest in tokens of GPT-2: 3, 17.24 and 1,523. The knot at 0.9823 lies
@@ -206,7 +207,7 @@ def sample_lengths(name: str, count: int, seed: int = 0) -> Int64Array:
     Args:
         name: a key of `DISTRIBUTIONS`.
         count: samples to draw, at least 1.
-        seed: equal seeds give equal lengths in equal order.
+        seed: equal seeds give the same lengths in the same order.
 
     Returns:
         [count] int64 lengths in tokens.

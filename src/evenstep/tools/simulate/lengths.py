@@ -1,4 +1,4 @@
-"""Where a simulation's lengths come from: a file of recorded lengths, or a named distribution."""
+"""The lengths of a simulation: from a file of recorded lengths, or a named distribution."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ def load_lengths(spec: str, *, samples: int | None = None, seed: int = 0) -> Int
 
     Args:
         spec: ``FILE.npy``, ``FILE.parquet:COLUMN`` or a name in `DISTRIBUTIONS`.
-        samples: how many are wanted. Needed for a distribution. Of a file that holds more, that
-            many are chosen at random and kept in the file's order; of one that holds fewer, all
+        samples: samples to return; needed for a distribution. From a file that holds more, that
+            many are chosen at random and stay in the file's order; from one that holds fewer, all
             are returned. None takes the whole file.
-        seed: decides which are drawn or chosen.
+        seed: seed of the draw.
 
     Returns:
         [samples] int64 lengths in tokens, all positive.
@@ -55,7 +55,7 @@ def load_lengths(spec: str, *, samples: int | None = None, seed: int = 0) -> Int
     check_at_least(1, samples=samples)
     if spec in DISTRIBUTIONS:
         if samples is None:
-            raise ConfigurationError(f"{spec} is a distribution: say how many samples to draw")
+            raise ConfigurationError(f"{spec} is a distribution; give the number of samples")
         return sample_lengths(spec, samples, seed)
     lengths = check_lengths(_read(spec), spec)
     if samples is None or samples >= len(lengths):
@@ -65,27 +65,27 @@ def load_lengths(spec: str, *, samples: int | None = None, seed: int = 0) -> Int
 
 
 def existing_file(path: str) -> Path:
-    """`path`, which must be a file, or `ConfigurationError`."""
+    """`path` as a `Path`; raises `ConfigurationError` if it is not a file."""
     if not Path(path).is_file():
         raise ConfigurationError(f"there is no file {path}")
     return Path(path)
 
 
 def pick_column(column: str | None, names: Sequence[str], where: object) -> str:
-    """`column`, which must be one of `names`, or `ConfigurationError`."""
+    """`column`; raises `ConfigurationError` if it is not one of `names`."""
     if column in names:
         assert column is not None
         return column
-    asked = f"no column {column!r} in {where}." if column else f"which column of {where}?"
-    raise ConfigurationError(f"{asked} Write {where}:COLUMN with one of {', '.join(names)}")
+    problem = f"{where} has no column {column!r}." if column else f"{where} has several columns."
+    raise ConfigurationError(f"{problem} Give {where}:COLUMN with one of {', '.join(names)}")
 
 
 @contextmanager
 def open_parquet(path: Path) -> Iterator[Any]:
-    """The file as a `pyarrow.parquet.ParquetFile`.
+    """Opens the file as a `pyarrow.parquet.ParquetFile`.
 
     Raises:
-        ConfigurationError: it cannot be read, now or inside the block.
+        ConfigurationError: the file cannot be read, at once or inside the block.
         ImportError: pyarrow is not installed.
     """
     try:
@@ -107,7 +107,7 @@ def check_lengths(values: npt.NDArray[Any], spec: str) -> Int64Array:
         ConfigurationError: not one dimension of integers, none at all, or one out of range.
     """
     if values.ndim != 1:
-        raise ConfigurationError(f"{spec} has shape {values.shape}; lengths are one dimension")
+        raise ConfigurationError(f"{spec} has shape {values.shape}; it must have one dimension")
     if not len(values):
         raise ConfigurationError(f"{spec} holds no lengths")
     if values.dtype.kind not in "iu":
@@ -116,8 +116,8 @@ def check_lengths(values: npt.NDArray[Any], spec: str) -> Int64Array:
         if bad.any():
             first = int(np.argmax(bad))
             raise ConfigurationError(
-                f"{spec} has {int(bad.sum()):,} lengths that are not {limit}, the first of them "
-                f"{values[first]} at position {first}; remove these samples first"
+                f"{spec} has {int(bad.sum()):,} lengths that are not {limit}, the first "
+                f"of them {values[first]} at position {first}; remove these samples"
             )
     return values.astype(np.int64)
 
@@ -159,5 +159,5 @@ def _read_parquet(path: Path, column: str | None) -> npt.NDArray[Any]:
 
 def _not_integers(spec: str, kind: object) -> ConfigurationError:
     return ConfigurationError(
-        f"{spec} holds {kind}; lengths are integers, the tokens of each sample"
+        f"{spec} holds {kind}; lengths must be integers: the tokens of each sample"
     )

@@ -1,4 +1,4 @@
-"""The figures of a packed stream, each defined where it is named."""
+"""The figures of a packed stream of documents, each defined in its docstring."""
 
 from __future__ import annotations
 
@@ -23,60 +23,60 @@ __all__ = ["PackingResult", "makespan_ratio", "measure"]
 class PackingResult:
     """What a packer made of a stream of documents.
 
-    An iteration with fewer micro-batches than others has empty ones. Pieces of a document that was
-    cut at a window count as documents.
+    A step with fewer micro-batches than others has empty ones. Pieces of a document that was cut at
+    a window count as documents.
     """
 
-    iterations: int
+    steps: int
     imbalance: float
-    """Mean over iterations of largest work x micro-batches / total work: the paper's degree."""
+    """Mean over steps of largest cost x micro-batches / total cost: WLB-LLM's imbalance degree."""
     imbalance_time_weighted: float
-    """Sum over iterations of the largest work, over the sum of the mean work: what time is lost."""
+    """Sum over steps of the largest cost, over the sum of the mean cost: the time lost."""
     token_delay_mean: float
-    """Iterations between arrival and training, in either direction, mean over tokens."""
+    """Steps between arrival and training, in either direction, mean over tokens."""
     token_delay_max: int
-    """The same of the document that moved most, in iterations."""
+    """Steps between arrival and training of the document that moved most."""
     tokens_per_step: float
     tokens_per_step_cv: float
-    """Standard deviation over mean of the tokens of an iteration."""
+    """Standard deviation over mean of the tokens of a step."""
     max_tokens: int
-    """Of the longest micro-batch."""
+    """Tokens of the longest micro-batch."""
     plan_ms: float
-    """Milliseconds of planning per iteration, mean."""
+    """Milliseconds of planning per step, mean."""
     documents_in: int
     documents_out: int
-    """Trained on, each once."""
+    """Documents trained on, each once."""
     documents_waiting: int
-    works: Int64Array = field(repr=False, compare=False)
-    """[iterations, micro-batches] work; 0 for an empty one."""
+    costs: Int64Array = field(repr=False, compare=False)
+    """[steps, micro-batches] cost; 0 for an empty one."""
 
     def as_dict(self) -> dict[str, Any]:
-        """All but the array, as numbers."""
-        names = [f.name for f in dataclasses.fields(self) if f.name != "works"]
-        return {name: getattr(self, name) for name in names}
+        """All figures except the array; "iterations" is the number of steps."""
+        names = [f.name for f in dataclasses.fields(self) if f.name not in ("steps", "costs")]
+        return {"iterations": self.steps, **{name: getattr(self, name) for name in names}}
 
 
-def measure(arrivals: ArrivingDocuments, trained: Trained, workload: DocumentCost) -> PackingResult:
-    """
+def measure(arrivals: ArrivingDocuments, trained: Trained, cost: DocumentCost) -> PackingResult:
+    """The figures of `trained`.
+
     Raises:
         ConfigurationError: nothing was trained on.
     """
     if not len(trained.piece):
         raise ConfigurationError(
-            f"{len(arrivals.pieces)} documents are less than one global batch; give more"
+            f"{len(arrivals.pieces)} documents fill less than one global batch; give more documents"
         )
-    first = int(trained.iteration.min())
-    row = trained.iteration - first
+    row = trained.step - trained.step.min()  # [n]
     shape = (int(row.max()) + 1, arrivals.micro_batches)
-    works, tokens = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
-    np.add.at(works, (row, trained.micro_batch), workload.of_documents(trained.length))
+    costs, tokens = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+    np.add.at(costs, (row, trained.micro_batch), cost.of_documents(trained.length))
     np.add.at(tokens, (row, trained.micro_batch), trained.length)
-    largest, mean = works.max(axis=1), works.mean(axis=1)
-    moved = np.abs(trained.iteration - arrivals.batch[trained.piece])
-    per_step = tokens.sum(axis=1)
+    largest, mean = costs.max(axis=1), costs.mean(axis=1)  # [steps]
+    moved = np.abs(trained.step - arrivals.batch[trained.piece])  # [n]
+    per_step = tokens.sum(axis=1)  # [steps]
     out = len(np.unique(trained.piece))
     return PackingResult(
-        iterations=shape[0],
+        steps=shape[0],
         imbalance=float((largest / mean).mean()),
         imbalance_time_weighted=float(largest.sum() / mean.sum()),
         token_delay_mean=float((moved * trained.length).sum() / trained.length.sum()),
@@ -88,26 +88,26 @@ def measure(arrivals: ArrivingDocuments, trained: Trained, workload: DocumentCos
         documents_in=len(arrivals.pieces),
         documents_out=out,
         documents_waiting=len(arrivals.pieces) - out,
-        works=works,
+        costs=costs,
     )
 
 
 def makespan_ratio(
-    works: Int64Array, schedule: PipelineSchedule | None = None, *, ordered: bool = True
+    costs: Int64Array, schedule: PipelineSchedule | None = None, *, ordered: bool = True
 ) -> float:
-    """Time of all iterations on a pipeline, over the time with micro-batches of equal work.
+    """Time of all steps on a pipeline, over the time with micro-batches of equal cost.
 
     Args:
-        works: [iterations, micro-batches], as `PackingResult.works`.
+        costs: [steps, micro-batches], as `PackingResult.costs`.
         schedule: None is plain 1F1B on four stages, without latency.
-        ordered: each iteration runs its micro-batches in the order that suits the schedule; False
-            runs them as they are.
+        ordered: each step runs its micro-batches in the order that suits the schedule; False runs
+            them as they are.
     """
     schedule = schedule or PipelineSchedule()
     taken = balanced = 0.0
-    for work in works:
-        order = order_micro_batches(work, schedule) if ordered else None
-        run = simulate_pipeline(work, schedule, order)
+    for forward in costs:
+        order = order_micro_batches(forward, schedule) if ordered else None
+        run = simulate_pipeline(forward, schedule, order)
         taken += run.makespan
         balanced += run.balanced_makespan
     return taken / balanced

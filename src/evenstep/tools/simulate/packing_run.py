@@ -1,8 +1,8 @@
 """Packers of pretraining documents, run over a stream of lengths.
 
-In each iteration one global batch of ``micro_batches * context`` tokens arrives, and the
-micro-batches of one are trained on. A planner is asked once per iteration, with all that waits. A
-packer of whole global batches gets one or more at a time, before the first of their iterations.
+In each step one global batch of ``micro_batches * context`` tokens arrives, and `micro_batches`
+micro-batches are trained on. A planner is called once per step, with all documents that wait. A
+packer of whole global batches gets one or more at a time, before the first of their steps.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ __all__ = [
 
 
 Planner = Callable[[Int64Array, Int64Array, bool], Groups]
-"""From lengths and ages of what waits, and whether nothing more comes, to micro-batches."""
+"""Lengths and ages of the waiting documents, and whether they are the last, to micro-batches."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ArrivingDocuments:
-    """A stream of documents, as it comes to a packer."""
+    """A stream of documents, as a packer receives it."""
 
     pieces: Pieces
-    """What arrives, in order; each counts as a document."""
+    """The documents in order of arrival, or the parts that they were cut into."""
     batch: Int64Array
-    """[pieces] the global batch, and so the iteration, with which each arrives; ascending."""
+    """[pieces] global batch, and so step, in which each arrives; ascending."""
     context: int
     micro_batches: int
     complete: int
-    """Global batches that are whole. What is left of the stream is the beginning of another."""
+    """Whole global batches. The rest of the stream is the beginning of another one."""
     windows: Int64Array | None = None
-    """[pieces] number of the window that each is in, where documents were cut at windows."""
+    """[pieces] number of each piece's window, if documents were cut at windows."""
 
     @classmethod
     def of(
@@ -61,8 +61,8 @@ class ArrivingDocuments:
         """
         Args:
             lengths: [documents] int64 in order of arrival.
-            whole: documents stay whole, and come with the global batch in which they begin. False
-                cuts them where original packing does, so that all packers have the same pieces.
+            whole: documents stay whole, and arrive with the global batch in which they begin. False
+                cuts them where original packing does, so that all packers get the same pieces.
         """
         check_at_least(1, context=context, micro_batches=micro_batches)
         complete = int(lengths.sum()) // (context * micro_batches)
@@ -84,13 +84,13 @@ class ArrivingDocuments:
 
     @property
     def bounds(self) -> Int64Array:
-        """[complete + 2] first piece of each global batch, and at last the number of pieces."""
+        """[complete + 2] first piece of each global batch, and last the number of pieces."""
         first = np.searchsorted(self.batch, np.arange(self.complete + 1))
         return np.append(first, len(self.batch)).astype(np.int64)
 
     def spans(self, together: int, *, drain: bool) -> Iterator[tuple[int, int, int, int]]:
-        """(first iteration, end, first piece, end) of every so many global batches. The incomplete
-        one is among them where it is drained."""
+        """(first step, end, first piece, end) of every `together` global batches. `drain` includes
+        the incomplete one."""
         bounds = self.bounds
         batches = self.complete + (drain and int(bounds[-2]) < int(bounds[-1]))
         for begin in range(0, batches, together):
@@ -100,22 +100,22 @@ class ArrivingDocuments:
 
 @dataclass(frozen=True, kw_only=True)
 class Trained:
-    """What was trained on, as [n] columns; a piece that a packer cut is in several rows."""
+    """The pieces trained on, as [n] columns; a piece that a packer cut has several rows."""
 
     piece: Int64Array
-    """Position in the arrivals."""
+    """Position in the stream."""
     length: Int64Array
-    iteration: Int64Array
+    step: Int64Array
     micro_batch: Int64Array
-    """From 0 in each iteration."""
+    """Number within the step, from 0."""
     seconds: float
-    """Spent in planning, all iterations together."""
+    """Time spent in planning, all steps together."""
     statuses: Mapping[str, int] = field(default_factory=dict)
-    """How many times the exact solver ended how."""
+    """How many times the exact solver ended with each status."""
 
 
 class _Record:
-    """Rows of `Trained` as they come, and a clock."""
+    """Collects the rows of `Trained`, and times the planning."""
 
     def __init__(self) -> None:
         self.rows: list[tuple[Int64Array, Int64Array, Int64Array, Int64Array]] = []
@@ -129,7 +129,7 @@ class _Record:
         self.seconds += time.perf_counter() - self._begun
 
     def add(self, pieces: Int64Array, lengths: Int64Array, at: Int64Array, per: int) -> None:
-        """`at` is the micro-batch of each, counted on through iterations of `per` micro-batches."""
+        """Adds pieces in the micro-batches `at`, numbered through all steps, `per` in each."""
         self.rows.append((pieces, lengths, at // per, at % per))
 
     def trained(self, statuses: Mapping[str, int] | None = None) -> Trained:
@@ -138,7 +138,7 @@ class _Record:
         return Trained(
             piece=columns[0],
             length=columns[1],
-            iteration=columns[2],
+            step=columns[2],
             micro_batch=columns[3],
             seconds=self.seconds,
             statuses=statuses or {},
@@ -146,7 +146,7 @@ class _Record:
 
 
 def _column(groups: Groups) -> Int64Array:
-    """[members] the group of each."""
+    """[members] group of each member."""
     return np.arange(len(groups), dtype=np.int64).repeat(groups.sizes)
 
 
@@ -159,55 +159,54 @@ def run_planner(
     waiting: Int64Array | None = None,
     stop: int | None = None,
 ) -> tuple[Trained, Int64Array]:
-    """Asks a planner for every iteration, with all documents that wait.
+    """Calls a planner once per step, with all documents that wait.
 
     Args:
-        end: "drain" goes on until everything is trained on. "carry" ends with the last complete
-            global batch, and what waits is for the next epoch.
-        begin: the first iteration to run, where `waiting` says what earlier ones have left.
-        stop: the iteration to stop before, as if the run had been interrupted; None runs to the
-            end.
+        end: "drain" trains on everything. "carry" ends with the last complete global batch, and
+            leaves the waiting documents to the next epoch.
+        begin: first step to run; earlier ones have left `waiting`.
+        stop: step to stop before, as if the run had been interrupted; None runs to the end.
 
     Returns:
-        What was trained on, and [waiting] the pieces that wait, in order of arrival.
+        The pieces trained on, and [waiting] those that still wait, in order of arrival.
 
     Raises:
         ConfigurationError: `end` is neither.
-        InvariantError: the planner plans nothing though documents wait.
+        InvariantError: the planner plans nothing although documents wait.
     """
     if end not in ("drain", "carry"):
         raise ConfigurationError(f"end={end!r} must be drain or carry")
     lengths, bounds, record = arrivals.pieces.lengths, arrivals.bounds, _Record()
     pool = np.empty(0, np.int64) if waiting is None else waiting
-    iteration = begin
-    while stop is None or iteration < stop:
-        final = iteration >= arrivals.complete
+    step = begin
+    while stop is None or step < stop:
+        final = step >= arrivals.complete
         if final and end == "carry":
             rest = np.arange(bounds[-2], bounds[-1], dtype=np.int64)
             return record.trained(), np.concatenate([pool, rest])
-        if iteration <= arrivals.complete:
-            new = np.arange(bounds[iteration], bounds[iteration + 1], dtype=np.int64)
+        if step <= arrivals.complete:
+            new = np.arange(bounds[step], bounds[step + 1], dtype=np.int64)
             pool = np.concatenate([pool, new])
         if len(pool):
-            ages = iteration - arrivals.batch[pool]
+            ages = step - arrivals.batch[pool]
             with record:
                 groups = planner(lengths[pool], ages, final)
             if not len(groups):
-                raise InvariantError(f"nothing planned in iteration {iteration}")
+                raise InvariantError(f"nothing planned in step {step}")
             members = pool[groups.members]
-            at = iteration * arrivals.micro_batches + _column(groups)
+            at = step * arrivals.micro_batches + _column(groups)
             record.add(members, lengths[members], at, arrivals.micro_batches)
             left = np.ones(len(pool), np.bool_)
             left[groups.members] = False
             pool = pool[left]
         elif final:
             break
-        iteration += 1
+        step += 1
     return record.trained(), pool
 
 
 def run_original(arrivals: ArrivingDocuments, *, end: str = "drain") -> Trained:
-    """Windows as they were cut."""
+    """Original packing: the windows as they were cut."""
     windows, record = _windows(arrivals), _Record()
     for _, _, first, last in arrivals.spans(1, drain=end == "drain"):
         pieces = np.arange(first, last, dtype=np.int64)
@@ -216,15 +215,15 @@ def run_original(arrivals: ArrivingDocuments, *, end: str = "drain") -> Trained:
 
 
 def run_fixed_length(
-    arrivals: ArrivingDocuments, batches: int, *, workload: DocumentCost, end: str = "drain"
+    arrivals: ArrivingDocuments, batches: int, *, cost: DocumentCost, end: str = "drain"
 ) -> Trained:
-    """Greedy fixed-length packing over so many global batches at a time."""
+    """Greedy fixed-length packing over `batches` global batches at a time."""
     lengths, record = arrivals.pieces.lengths, _Record()
-    for iteration, _, first, last in arrivals.spans(batches, drain=end == "drain"):
+    for step, _, first, last in arrivals.spans(batches, drain=end == "drain"):
         with record:
-            packed = fixed_length(lengths[first:last], arrivals.context, workload=workload)
+            packed = fixed_length(lengths[first:last], arrivals.context, cost=cost)
         members = packed.windows.members
-        at = iteration * arrivals.micro_batches + _column(packed.windows)
+        at = step * arrivals.micro_batches + _column(packed.windows)
         record.add(
             packed.pieces.documents[members] + first,
             packed.pieces.lengths[members],
@@ -238,33 +237,33 @@ def run_exact(
     arrivals: ArrivingDocuments,
     batches: int,
     *,
-    workload: DocumentCost,
+    cost: DocumentCost,
     max_tokens: int,
     time_limit: float,
     end: str = "drain",
 ) -> Trained:
-    """The solver over so many global batches at a time, beginning from original packing.
+    """The exact solver over `batches` global batches at a time, starting from original packing.
 
-    With ``max_tokens=context`` this is equation 1, where squared lengths are as good as work, as
-    all micro-batches hold equally many tokens.
+    With ``max_tokens=context`` this is equation 1 of WLB-LLM: all micro-batches then hold equally
+    many tokens, and squared lengths rank them as the cost does.
     """
     lengths, windows, record = arrivals.pieces.lengths, _windows(arrivals), _Record()
     statuses: Counter[str] = Counter()
-    for iteration, stop, first, last in arrivals.spans(batches, drain=end == "drain"):
-        part, begin = lengths[first:last], iteration * arrivals.micro_batches
+    for step, stop, first, last in arrivals.spans(batches, drain=end == "drain"):
+        part, begin = lengths[first:last], step * arrivals.micro_batches
         with record:
             packing = exact_packing(
                 part,
-                workload.of_documents(part),
+                cost.of_documents(part),
                 micro_batches=arrivals.micro_batches,
                 max_tokens=max_tokens,
-                iterations=stop - iteration,
+                steps=stop - step,
                 time_limit=time_limit,
                 known=windows[first:last] - begin,
             )
         statuses[packing.status] += 1
         if packing.placed is None:
-            raise InvariantError("the original packing is known, and none was returned")
+            raise InvariantError("the solver was given the original packing and returned none")
         record.add(
             np.arange(first, last, dtype=np.int64),
             part,
@@ -276,5 +275,7 @@ def run_exact(
 
 def _windows(arrivals: ArrivingDocuments) -> Int64Array:
     if arrivals.windows is None:
-        raise ConfigurationError("packing into windows needs documents cut at windows: whole=False")
+        raise ConfigurationError(
+            "packing into windows needs documents that are cut at windows; give whole=False"
+        )
     return arrivals.windows

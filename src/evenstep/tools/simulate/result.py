@@ -1,4 +1,4 @@
-"""The figures of a simulated epoch, each defined where it is named."""
+"""The figures of a simulated epoch, each defined in its docstring."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ __all__ = ["SimulationResult"]
 class SimulationResult:
     """What a policy made of an epoch. Fractions are fractions, not percent.
 
-    Samples and tokens are summed over ranks. A filler step costs nothing and holds no sample. Where
-    no step was made at all, padding and efficiency are 0 and imbalance is 1.
+    Samples and tokens are summed over ranks. A filler step costs nothing and holds no sample. An
+    epoch without steps has padding and efficiency 0 and imbalance 1.
     """
 
     policy: str
     world_size: int
     samples: int
-    """Different samples in the epoch: the sampler's padding is not counted, `emitted` has it."""
+    """Different samples in the epoch. Those that the sampler repeated count in `emitted` only."""
     steps: int
     rounds: int
     padding: float
@@ -32,8 +32,8 @@ class SimulationResult:
     imbalance_p95: float
     """95th percentile over steps of largest over mean cost."""
     efficiency: float
-    """Useful cost / (ranks x sum of the largest rank's cost). Useful is the cost of the real
-    tokens: of each sample by itself, without padding."""
+    """Useful cost / (ranks x sum of the largest rank's cost). Useful is the cost of each sample by
+    itself, without padding."""
     samples_per_step: float
     tokens_per_step: float
     """Real tokens."""
@@ -43,26 +43,26 @@ class SimulationResult:
     duplicates: int
     """Emissions of an identity beyond the number of times it was given to the ranks."""
     sampler_padding: int
-    """Times an identity was given to the ranks again, so that all have equally many samples."""
+    """Samples given to the ranks again, so that all have equally many."""
     dropped: int
     """Samples that the policy dropped."""
     undelivered: int
     """Samples left when the epoch stopped, under ``exhausted="stop"``."""
     filler_steps: int
-    """Steps, summed over ranks, for which a rank had nothing left."""
+    """Steps for which a rank had no samples left, summed over ranks."""
     max_delay_steps: int
-    """Largest number of steps a sample waited: the index of the step that emitted it, less the
-    steps already planned when it entered its rank's window."""
+    """Most steps that a sample waited: the index of the step that emitted it, less the steps
+    planned before it entered its rank's window."""
     plan_us_per_sample: float
     """Microseconds of processor time one rank spends in the policy, per sample it emits."""
     round_us_per_sample: float
-    """The same of a whole round, collating and waiting left out."""
+    """Microseconds of processor time of a whole round, per sample; no collating, no waiting."""
     message_bytes_per_round: float
-    """Bytes that one rank sends in one round, on average; the hello of an epoch left out."""
+    """Bytes that one rank sends in one round, on average; without the hello of the epoch."""
     costs: Float64Array = field(repr=False, compare=False)
     """[steps, ranks] cost of every group; 0 for a filler step."""
 
     def as_dict(self) -> dict[str, Any]:
-        """All but the arrays, as text and numbers."""
+        """All figures except the array, as text and numbers."""
         names = [f.name for f in dataclasses.fields(self) if f.name != "costs"]
         return {name: getattr(self, name) for name in names}

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from evenstep.arrays import Int64Array
+from evenstep.arrays import Float64Array, Int64Array
 from evenstep.cost import Cost, GroupShapes
 from evenstep.errors import ConfigurationError, InvariantError
 from evenstep.plan.argument_checks import check_at_least
@@ -29,8 +30,8 @@ __all__ = ["deal", "simulate"]
 
 
 def deal(count: int, world_size: int, seed: int = 0) -> list[Int64Array]:
-    """Shards a data set as a distributed sampler does: shuffle, repeat the first few so that all
-    ranks get equally many, and give rank r every W-th sample from the r-th on.
+    """Shards a data set as a distributed sampler does: shuffles it, repeats the first few samples
+    so that all ranks get equally many, and gives rank r every W-th sample from the r-th on.
 
     Returns:
         For each rank, [ceil(count / world_size)] int64 identities from 0 to ``count - 1``.
@@ -55,14 +56,14 @@ def simulate(
     """Runs one epoch to its end.
 
     Args:
-        policy: what is to be measured.
+        policy: the policy to measure.
         lengths_per_rank: for each rank, [samples] int64 lengths in order of arrival. Ranks may have
-            unequally many, or none. A policy that plans beforehand deals out its own `lengths`
-            instead, to as many ranks.
+            unequally many, or none. An offline policy deals out its own `lengths` instead, to as
+            many ranks.
         buffer_size: samples a rank may hold in its window.
         exhausted: "pad" or "stop"; see `RankProtocol`.
-        seed: of the epoch.
-        cost: what imbalance and efficiency are measured in; the policy's own cost by default.
+        seed: seed of the epoch.
+        cost: cost model behind imbalance and efficiency; by default the policy's own.
         identities: for each rank, [samples] int64 identity of each sample. By default all differ.
         progress: called after each round with samples emitted so far and samples in all.
 
@@ -76,7 +77,9 @@ def simulate(
     if policy.lengths is not None:
         begin = time.thread_time()
         dealt = policy.deal(policy.lengths.values, len(shards), seed=seed, epoch=0)
-        plan_seconds = (time.thread_time() - begin) * len(shards)  # every rank would do it
+        plan_seconds = (time.thread_time() - begin) * len(
+            shards
+        )  # every rank plans the whole epoch
         own_policies = [ReplayPolicy(policy, groups.offsets[1:]) for groups in dealt]
         identities = [groups.members for groups in dealt]
         shards = [policy.lengths.values[members] for members in identities]
@@ -133,7 +136,7 @@ def _check_lengths(policy: Policy, shards: Sequence[Int64Array]) -> None:
 
 
 class _Clocked(DelegatingPolicy):
-    """The same policy, with the time spent in it."""
+    """Delegates to a policy, and measures the time spent in it."""
 
     def __init__(self, policy: Policy) -> None:
         super().__init__(policy)
@@ -153,7 +156,7 @@ class _Clocked(DelegatingPolicy):
 
 
 class _Rank:
-    """One rank: its protocol, what of its shard has been fed to it, and the steps it made."""
+    """One rank: its protocol, its shard, and the steps made so far."""
 
     def __init__(self, protocol: RankProtocol, lengths: Int64Array) -> None:
         self.protocol = protocol
@@ -215,33 +218,27 @@ def _measure(
     sent: int,
     plan_seconds: float,
 ) -> SimulationResult:
-    steps = ranks[0].protocol.steps
-    costs = np.zeros((steps, len(ranks)))
-    real = computed = useful = 0.0
-    delay = 0
-    emitted: list[Int64Array] = []
-    for column, (rank, names) in enumerate(zip(ranks, identities)):
-        groups, made = rank.groups()
-        if not len(groups):
-            continue
-        shapes = groups.shapes(rank.lengths)
-        np.add.at(costs[:, column], made, cost(shapes, packed=policy.packed))
-        alone = GroupShapes.measure(
-            rank.lengths[groups.members], np.arange(len(groups.members) + 1)
-        )
-        useful += float(cost(alone, packed=True).sum())
-        real += int(shapes.tokens.sum())
-        computed += int((shapes.tokens if policy.packed else shapes.padded).sum())
-        waited = np.repeat(made, groups.sizes) - rank.arrival_steps[groups.members]
-        delay = max(delay, int(waited.max()))
-        emitted.append(names[groups.members])
-    largest, mean = costs.max(axis=1, initial=0.0), costs.mean(axis=1)
+    """The figures of an epoch that all ranks have finished.
+
+    Args:
+        identities: for each rank, [samples] identity of each sample.
+        sent: bytes of all messages except the hello.
+        plan_seconds: processor time in the policy, all ranks together.
+    """
+    steps, rounds = ranks[0].protocol.steps, ranks[0].protocol.rounds
+    emitted = [_emitted(rank, policy, cost) for rank in ranks]
+    costs = np.stack([one.costs for one in emitted], axis=1)  # [steps, ranks]
+    largest, mean = costs.max(axis=1, initial=0.0), costs.mean(axis=1)  # [steps]
+    real = sum(one.tokens for one in emitted)
+    computed = sum(one.computed_tokens for one in emitted)
+    useful = sum(one.useful_cost for one in emitted)
+    # Identities: each once, how often each was given to the ranks, and how often emitted.
     given, given_counts = np.unique(np.concatenate(list(identities)), return_counts=True)
-    got_counts = np.zeros(len(given), np.int64)
-    if emitted:
-        np.add.at(got_counts, np.searchsorted(given, np.concatenate(emitted)), 1)
-    count = int(got_counts.sum())
-    rounds = ranks[0].protocol.rounds
+    names = [names[one.members] for one, names in zip(emitted, identities)]
+    emitted_counts = np.bincount(
+        np.searchsorted(given, np.concatenate(names)), minlength=len(given)
+    )  # [identities]
+    count = int(emitted_counts.sum())
     return SimulationResult(
         policy=policy.name,
         world_size=len(ranks),
@@ -255,15 +252,53 @@ def _measure(
         samples_per_step=count / max(steps, 1),
         tokens_per_step=real / max(steps, 1),
         emitted=count,
-        missing=int((got_counts == 0).sum()),
-        duplicates=int(np.maximum(got_counts - given_counts, 0).sum()),
+        missing=int((emitted_counts == 0).sum()),
+        duplicates=int(np.maximum(emitted_counts - given_counts, 0).sum()),
         sampler_padding=int((given_counts - 1).sum()),
         dropped=sum(rank.protocol.dropped for rank in ranks),
         undelivered=sum(rank.undelivered for rank in ranks),
         filler_steps=sum(step.filler for rank in ranks for step in rank.steps),
-        max_delay_steps=delay,
+        max_delay_steps=max(one.max_delay for one in emitted),
         plan_us_per_sample=1e6 * plan_seconds / max(count, 1),
         round_us_per_sample=1e6 * sum(rank.seconds for rank in ranks) / max(count, 1),
         message_bytes_per_round=sent / len(ranks) / max(rounds, 1),
         costs=costs,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Emitted:
+    """Everything that one rank emitted."""
+
+    members: Int64Array
+    """[emitted] arrival numbers."""
+    costs: Float64Array
+    """[steps] cost of the rank's groups; 0 for a filler step."""
+    tokens: int
+    computed_tokens: int
+    """`tokens` and padding."""
+    useful_cost: float
+    """Cost of each sample by itself, without padding."""
+    max_delay: int
+    """Steps that the sample which waited longest has waited."""
+
+
+def _emitted(rank: _Rank, policy: Policy, cost: Cost) -> _Emitted:
+    groups, made = rank.groups()  # made: [groups] step of each
+    members, costs = groups.members, np.zeros(rank.protocol.steps)
+    if not len(groups):
+        return _Emitted(
+            members=members, costs=costs, tokens=0, computed_tokens=0, useful_cost=0.0, max_delay=0
+        )
+    shapes = groups.shapes(rank.lengths)
+    np.add.at(costs, made, cost(shapes, packed=policy.packed))
+    alone = GroupShapes.measure(rank.lengths[members], np.arange(len(members) + 1))
+    waited = np.repeat(made, groups.sizes) - rank.arrival_steps[members]  # [emitted] steps
+    return _Emitted(
+        members=members,
+        costs=costs,
+        tokens=int(shapes.tokens.sum()),
+        computed_tokens=int((shapes.tokens if policy.packed else shapes.padded).sum()),
+        useful_cost=float(cost(alone, packed=True).sum()),
+        max_delay=int(waited.max()),
     )

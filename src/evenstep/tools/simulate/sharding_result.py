@@ -1,4 +1,4 @@
-"""The figures of sharded sequences, each defined where it is named."""
+"""The figures of sharded sequences, each defined in its docstring."""
 
 from __future__ import annotations
 
@@ -15,41 +15,42 @@ __all__ = ["Figures", "ShardingResult"]
 
 @dataclass(frozen=True, kw_only=True)
 class Figures:
-    """One way of sharding all the sequences. Arrays are [sequences]."""
+    """One sharding method over all sequences. Arrays are [sequences]."""
 
     pair_imbalance: Float64Array
-    """Query-key pairs of the rank that has most, over the mean of the ranks."""
+    """Query-key pairs of the rank with most, over the mean of the ranks."""
     tile_imbalance: Float64Array
     """Pairs that the slowest rank computes in whole tiles, over the mean of the pairs needed."""
     latency: Float64Array
-    """Predicted of the slowest rank, in the model's unit."""
+    """Predicted time of the slowest rank, in the model's unit."""
     fragments_per_rank: Float64Array
-    """Mean over ranks."""
+    """Fragments of a rank, mean over ranks."""
     tokens_least: Int64Array
-    """Of the rank that has fewest."""
+    """Tokens of the rank with fewest."""
     tokens_most: Int64Array
+    """Tokens of the rank with most."""
     padding: Float64Array
-    """1 - tokens of the sequence / (ranks x tokens of the rank that has most)."""
+    """1 - tokens of the sequence / (ranks x `tokens_most`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShardingResult:
-    """What ways of sharding made of the same sequences."""
+    """What each sharding method made of the same sequences."""
 
     ranks: int
     tile: int
     figures: Mapping[str, Figures]
-    """By name: the methods, and "adaptive"."""
+    """Figures of each method, and of "adaptive"."""
     oracle: Float64Array
-    """[sequences] the least tile imbalance of any plan that was made."""
+    """[sequences] least tile imbalance of all plans."""
     chosen: Mapping[str, int]
     """Sequences for which adaptive sharding took each method."""
     plan_ms: Float64Array = field(repr=False, compare=False)
-    """[sequences] milliseconds of processor time to make all plans of a sequence that are chosen
+    """[sequences] milliseconds of processor time to make the plans that adaptive sharding chooses
     from, and to choose."""
 
     def as_dict(self) -> dict[str, Any]:
-        """Means over sequences by name, and the largest where the name ends in ``_max``."""
+        """Means over sequences by name, and maxima under names that end in ``_max``."""
         least = np.min([each.latency for each in self.figures.values()], axis=0)
         values: dict[str, Any] = {
             "sequences": len(self.oracle),

@@ -1,7 +1,8 @@
-"""Ways of context-parallel sharding, run over the sequences of original packing.
+"""Methods of context-parallel sharding, run over the sequences of original packing.
 
-Sequences are documents end to end, cut every `context` tokens; what is beyond a cut begins the next
-one as a document of its own. So every sequence is full, as it is where context parallelism is used.
+Sequences are documents end to end, cut every `context` tokens; the part beyond a cut begins the
+next sequence as a separate document. So every sequence is full, as it is in a training with context
+parallelism.
 """
 
 from __future__ import annotations
@@ -42,15 +43,15 @@ def draw_sequences(
     Args:
         spec: lengths of documents, as `load_lengths` takes it.
         context: tokens of a sequence.
-        sequences: how many are wanted; those of a file that holds fewer are all returned. None is
-            all that a file holds.
-        seed: decides which lengths are drawn of a distribution. Those of a file keep its order.
+        sequences: sequences to return. From a file that holds fewer, and with None, all are
+            returned.
+        seed: seed of the lengths drawn from a distribution. Those of a file keep its order.
 
     Returns:
         [documents] int64 lengths of each sequence.
 
     Raises:
-        ConfigurationError: as `load_lengths`; or the file holds less than one sequence.
+        ConfigurationError: as `load_lengths`; or the file fills less than one sequence.
     """
     check_at_least(1, context=context, sequences=sequences)
     if spec in DISTRIBUTIONS:
@@ -78,15 +79,16 @@ def run_sharding(
     methods: Sequence[str] = METHODS,
     progress: Callable[[int, int], None] | None = None,
 ) -> ShardingResult:
-    """Shards every sequence in all ways, and adaptively.
+    """Shards every sequence with each method, and adaptively.
 
     Args:
         sequences: [documents] int64 lengths of each.
         ranks: context-parallel ranks.
-        latency: what adaptive and hybrid sharding go by; None counts tiles of `tile`.
-        tile: rows and columns of the tiles that imbalance is measured in.
-        methods: what adaptive sharding chooses from.
-        progress: called with sequences done and all of them.
+        latency: the model by which adaptive and hybrid sharding decide; None counts tiles of
+            `tile`.
+        tile: rows and columns of the tiles in which imbalance is measured.
+        methods: the methods that adaptive sharding chooses from.
+        progress: called with (done, total) sequences.
 
     Raises:
         ConfigurationError: as `shard`; or there are no sequences.
@@ -95,7 +97,7 @@ def run_sharding(
         raise ConfigurationError("there are no sequences to shard; give at least one")
     tiles = TileLatency(tile=tile)
     model = tiles if latency is None else latency
-    shard(sequences[0], ranks, latency=model, methods=methods)  # what is paid once in a process
+    shard(sequences[0], ranks, latency=model, methods=methods)  # pays the costs of a first call
     plans: dict[str, list[Sharding]] = {name: [] for name in (*METHODS, _ADAPTIVE)}
     oracle, seconds = [], []
     for done, lengths in enumerate(sequences):
@@ -141,8 +143,9 @@ def _tile_imbalance(plan: Sharding, tile: int) -> float:
 
 
 def _enough(name: str, tokens: int, seed: int) -> Int64Array:
-    # Documents of so many tokens at least. The mean of a draw differs little from that of the
-    # distribution, but clipping and few samples can leave it below.
+    """Lengths of documents with at least `tokens` tokens together."""
+    # The mean of a draw differs little from that of the distribution, but clipping and few samples
+    # can leave it below.
     count = tokens // int(DISTRIBUTIONS[name].mean) + 1
     while True:
         lengths = sample_lengths(name, count, seed)

@@ -1,17 +1,17 @@
-"""What a training step takes under 4D parallelism, predicted: WLB-LLM's section 6 without its GPUs.
+"""Predicts the time of a training step under 4D parallelism: WLB-LLM's section 6 without its GPUs.
 
 From the inside out, as imbalance propagates (section 3.1):
 
 1. A layer over a micro-batch: attention of the slowest context-parallel rank, by a latency model;
-   matrix products, element-wise operations and collectives, which are linear in the tokens of a
-   rank. Nothing overlaps within a layer.
+   then matrix products, element-wise operations and collectives, which are linear in the tokens of
+   a rank. Nothing overlaps within a layer.
 2. A pass over a stage: its layers one after the other.
 3. A data-parallel rank: 1F1B over its micro-batches in the order given, each pass with its own
    time.
-4. The step: the slowest data-parallel rank, then gradients are summed.
+4. The step: the slowest data-parallel rank, then the sum of the gradients.
 
-Optimizer, embeddings, logits and loading are left out. Everything here is a prediction; its
-constants are those of `end_to_end_setting`, its attention that of an `AttentionLatency`.
+Optimizer, embeddings, logits and loading are left out. Everything here is a prediction: constants
+come from `cluster_assumptions`, the time of attention from an `AttentionLatency`.
 """
 
 from __future__ import annotations
@@ -39,57 +39,54 @@ __all__ = ["SHARDINGS", "MicroBatches", "StepModel"]
 
 
 SHARDINGS = ("per-sequence", "per-document", "hybrid")
-"""Ways to share a micro-batch out to context-parallel ranks. The first two are the paper's."""
+"""Methods of cutting a micro-batch over context-parallel ranks. The first two are WLB-LLM's."""
 
 _BYTES = 2
-"""Of a bf16 element."""
-_LONG_PASS = 2.0
-"""Backward over forward, of matrix products and element-wise operations."""
+"""Bytes of a bf16 element."""
+_BACKWARD = 2.0
+"""Backward over forward time, for matrix products and element-wise operations."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MicroBatches:
-    """What was packed, as lists of lengths.
+    """The micro-batches of all steps, as lists of lengths.
 
-    Every iteration has `per_iteration` of them; where fewer were packed, the others are empty.
+    Every step has `per_step` of them; if fewer were packed, the others are empty.
     """
 
     documents: Sequence[Int64Array]
-    """[iterations x per_iteration] lengths of the documents of each, in the order of the sequence;
-    empty where there is none."""
-    per_iteration: int
+    """[steps x per_step] lengths of the documents of each, in the order of the sequence; empty for
+    an empty micro-batch."""
+    per_step: int
 
     @classmethod
-    def of(cls, trained: Trained, per_iteration: int) -> MicroBatches:
-        """Of what a packer made, from the first iteration to the last."""
+    def of(cls, trained: Trained, per_step: int) -> MicroBatches:
+        """The micro-batches that a packer made, from the first step to the last."""
         if not len(trained.length):
             raise ConfigurationError("nothing was trained on; give more documents")
-        first = int(trained.iteration.min())
-        place = (trained.iteration - first) * per_iteration + trained.micro_batch
-        count = (int(trained.iteration.max()) - first + 1) * per_iteration
-        order = place.argsort(kind="stable")
-        ends = np.bincount(place, minlength=count).cumsum()
-        return cls(
-            documents=np.split(trained.length[order], ends[:-1]), per_iteration=per_iteration
-        )
+        step = trained.step - trained.step.min()
+        number = step * per_step + trained.micro_batch  # [n] micro-batch of each document
+        order = number.argsort(kind="stable")
+        ends = np.bincount(number, minlength=(int(step.max()) + 1) * per_step).cumsum()
+        return cls(documents=np.split(trained.length[order], ends[:-1]), per_step=per_step)
 
     @property
-    def iterations(self) -> int:
-        return len(self.documents) // self.per_iteration
+    def steps(self) -> int:
+        return len(self.documents) // self.per_step
 
     @cached_property
     def tokens(self) -> Int64Array:
-        """[micro-batches] tokens of each."""
+        """[steps x per_step] tokens of each micro-batch."""
         return np.array([lengths.sum() for lengths in self.documents], np.int64)
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepModel:
-    """Seconds of passes and steps of a job."""
+    """Seconds of the passes and steps of a job."""
 
     setting: ClusterAssumptions
     latency: AttentionLatency
-    """With the heads of one GPU: `StepModel.of` sees to it."""
+    """Has the heads of one GPU, as `StepModel.of` checks."""
     cluster: Cluster
 
     @classmethod
@@ -100,7 +97,8 @@ class StepModel:
         cluster: Cluster | None = None,
         latency: AttentionLatency | None = None,
     ) -> StepModel:
-        """
+        """The model of a job on a cluster.
+
         Args:
             latency: None is the default for the cluster's GPU.
 
@@ -113,33 +111,33 @@ class StepModel:
             latency = default_latency(heads=heads, head_size=size, peak_tflops=cluster.peak_tflops)
         if (latency.heads, latency.head_size) != (heads, size):
             raise ConfigurationError(
-                f"the latency is of {latency.heads} heads of {latency.head_size}, and a GPU of "
-                f"{setting.name} has {heads} of {size}; measure those"
+                f"the latency was measured with {latency.heads} heads of {latency.head_size}, and "
+                f"a GPU of {setting.name} has {heads} of {size}; measure those"
             )
         return cls(setting=setting, latency=latency, cluster=cluster)
 
     def linear(self, tokens: Int64Array) -> Float64Array:
-        """[2, micro-batches] seconds of one layer but its attention kernel, forward and backward.
+        """[2, micro-batches] forward and backward seconds of a layer without its attention kernel.
 
         Args:
-            tokens: [micro-batches] of the whole micro-batch; ranks have equally many.
+            tokens: [micro-batches] tokens of the whole micro-batch; ranks have equally many.
         """
         setting, cluster, model = self.setting, self.cluster, self.setting.model
-        own = -(-tokens // setting.context_ranks).astype(np.float64)
+        own = -(-tokens // setting.context_ranks).astype(np.float64)  # tokens of a rank
         products = 2 * own * model.layer_parameters / setting.tensor
         products /= cluster.matrix_share * cluster.peak_tflops * 1e12
         touched = own * cluster.elementwise * model.hidden_size * _BYTES / setting.tensor
         touched /= cluster.memory
         # Sequence parallelism: activations are gathered before and scattered after attention and
-        # feed-forward network; backward the same in reverse.
+        # the feed-forward network; the backward pass does the same in reverse.
         activations = own * model.hidden_size * _BYTES
         inner = 4 * _gathers(cluster, activations, setting.tensor, setting.tensor)
-        # Keys and values of all tokens, and their gradients.
+        # Context parallelism: keys and values of all tokens, and their gradients.
         span = setting.tensor * setting.context_ranks
         kept = 2.0 * tokens * model.hidden_size / setting.tensor * _BYTES
         outer = _gathers(cluster, kept, setting.context_ranks, span)
         computing = products + touched
-        both = np.stack([computing, _LONG_PASS * computing]) + inner + outer
+        both = np.stack([computing, _BACKWARD * computing]) + inner + outer  # [2, micro-batches]
         seconds: Float64Array = np.where(tokens > 0, both, 0.0)
         return seconds
 
@@ -148,8 +146,8 @@ class StepModel:
         slowest: Float64Array = self.latency.of_ranks(plan).max(axis=1)
         return slowest
 
-    def workload(self) -> DocumentCost:
-        """Work of documents for packers: seconds of a token over those of a pair, the latter of a
+    def document_cost(self) -> DocumentCost:
+        """The cost of documents for packers: the seconds of a token over those of a pair, for a
         document as long as the window, cut over the ranks."""
         context = np.array([self.setting.context])
         whole = shard_per_document(context, self.setting.context_ranks)
@@ -164,15 +162,16 @@ class StepModel:
         choose_by: KernelLatency | None = None,
         methods: Sequence[str] = SHARDINGS[:2],
     ) -> Mapping[str, Float64Array]:
-        """Attention of every micro-batch under each way of sharding.
+        """Attention of every micro-batch under each sharding method.
 
         Args:
-            choose_by: what predicts; None is the model's own latency, which is never wrong here.
-            methods: ways to compute and to choose from, of `SHARDINGS`.
+            choose_by: the latency model that adaptive sharding chooses by; None is the model's own,
+                which is never wrong here.
+            methods: names in `SHARDINGS` to compute and to choose from.
 
         Returns:
-            name -> [2, micro-batches] seconds of one layer: each of `methods`; "adaptive", the one
-            of them that `choose_by` predicts to be fastest; and "optimal", the one that is.
+            name -> [2, micro-batches] seconds of one layer: for each of `methods`; for "adaptive",
+            the method that `choose_by` predicts to be fastest; for "optimal", the fastest.
         """
         ranks = self.setting.context_ranks
         names = (*methods, "adaptive", "optimal")
@@ -181,10 +180,10 @@ class StepModel:
         for index, lengths in enumerate(packed.documents):
             if not len(lengths):
                 continue
-            plans = [shard(lengths, ranks, latency=predict, methods=(way,)) for way in methods]
-            seconds = {way: self.attention(plan) for way, plan in zip(methods, plans)}
+            plans = [shard(lengths, ranks, latency=predict, methods=(name,)) for name in methods]
+            seconds = {name: self.attention(plan) for name, plan in zip(methods, plans)}
             seconds["optimal"] = min(seconds.values(), key=np.sum)
-            chosen = min(range(len(plans)), key=lambda way: _slowest(plans[way], predict))
+            chosen = min(range(len(plans)), key=lambda index: _slowest(plans[index], predict))
             seconds["adaptive"] = seconds[methods[chosen]]
             for name, both in seconds.items():
                 found[name][:, index] = both
@@ -193,21 +192,21 @@ class StepModel:
     def steps(
         self, packed: MicroBatches, attention: Float64Array, *, ordered: bool = False
     ) -> Float64Array:
-        """[iterations] seconds of each step.
+        """[steps] seconds of each step.
 
         Args:
-            attention: [2, micro-batches] as `attentions` gives them.
-            ordered: each pipeline runs its micro-batches in the order that suits it, and the
-                micro-batches of an iteration are shared out to data-parallel ranks by their work.
-                False takes them as they come.
+            attention: [2, micro-batches] seconds of a layer, as `attentions` returns them.
+            ordered: the micro-batches of a step are distributed to data-parallel ranks by their
+                cost, and each pipeline runs its own in the order that suits it. False takes them as
+                they come.
 
         Raises:
-            ConfigurationError: iterations do not have stages x data micro-batches.
+            ConfigurationError: steps do not have stages x data micro-batches.
         """
         setting = self.setting
-        if packed.per_iteration != setting.micro_batches:
+        if packed.per_step != setting.micro_batches:
             raise ConfigurationError(
-                f"iterations have {packed.per_iteration} micro-batches, and {setting.name} takes "
+                f"steps have {packed.per_step} micro-batches, and {setting.name} takes "
                 f"{setting.micro_batches}"
             )
         layers = setting.model.layers // setting.stages
@@ -215,32 +214,27 @@ class StepModel:
         sends = setting.context / setting.context_ranks * setting.model.hidden_size * _BYTES
         latency = sends / setting.tensor / self.cluster.between
         schedule = PipelineSchedule(stages=setting.stages, latency=latency)
-        rounds = passes.reshape(2, -1, setting.data, setting.stages)
+        shared = passes.reshape(2, -1, setting.data, setting.stages)  # [2, steps, data, stages]
         if ordered:
-            rounds = self._ordered(passes, schedule)
-        slowest = _makespans(rounds.reshape(2, -1, setting.stages), schedule)
+            shared = self._ordered(passes, schedule)
+        slowest = _makespans(shared.reshape(2, -1, setting.stages), schedule)  # [steps x data]
         steps: Float64Array = slowest.reshape(-1, setting.data).max(axis=1)
         return steps + self._gradients()
 
     def _ordered(self, passes: Float64Array, schedule: PipelineSchedule) -> Float64Array:
-        setting = self.setting
-        work = passes.sum(axis=0).reshape(-1, setting.micro_batches)
-        both = passes.reshape(2, -1, setting.micro_batches)
+        """[2, steps, data, stages] the passes of each data-parallel rank, in the order they run."""
+        both = passes.reshape(2, -1, self.setting.micro_batches)
         chosen = []
-        for iteration, each in enumerate(work):
-            shares = share_micro_batches(each, setting.data)
-            # Of forward time: the schedule makes backward passes of it.
-            shares = np.stack(
-                [
-                    s[order_micro_batches(each[s] / (1 + schedule.backward), schedule)]
-                    for s in shares
-                ]
-            )
-            chosen.append(both[:, iteration, shares])
+        for step, costs in enumerate(both.sum(axis=0)):  # costs: [micro-batches]
+            shares = share_micro_batches(costs, self.setting.data)
+            # The schedule takes forward times, and derives the backward passes from them.
+            forward = costs / (1 + schedule.backward)
+            ordered = np.stack([s[order_micro_batches(forward[s], schedule)] for s in shares])
+            chosen.append(both[:, step, ordered])
         return np.stack(chosen, axis=1)
 
     def _gradients(self) -> float:
-        """Seconds to sum the gradients of a GPU's parameters over ranks that have the same ones."""
+        """Seconds to sum the gradients of a GPU's parameters over the ranks that replicate them."""
         setting = self.setting
         ranks = setting.context_ranks * setting.data
         own = setting.model.parameters / setting.tensor / setting.stages * _BYTES
@@ -249,7 +243,7 @@ class StepModel:
 
 
 def _slowest(plan: Sharding, latency: KernelLatency) -> float:
-    """What `latency` predicts of the slowest rank."""
+    """Seconds of the slowest rank, as `latency` predicts."""
     each = latency(plan.end - plan.start, plan.end)
     rank = np.arange(plan.ranks).repeat(plan.fragments)
     return float(np.bincount(rank, each).max())
@@ -260,7 +254,7 @@ def _gathers(cluster: Cluster, received: Float64Array, ranks: int, span: int) ->
 
 
 def _makespans(passes: Float64Array, schedule: PipelineSchedule) -> Float64Array:
-    """[pipelines] of [2, pipelines, micro-batches] forward and backward seconds on each stage."""
+    """[pipelines] makespans, from [2, pipelines, micro-batches] forward and backward seconds."""
     graph = schedule.graph(passes.shape[2])
     times = np.where(
         graph.backward[:, None],

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenstep.errors import ConfigurationError
-from evenstep.tools.advise import LengthSample, draw_sketch
+from evenstep.tools.advise import LengthSample, draw_length_sample
 from evenstep.tools.advise.jsonl_sample import draw_lines
 from evenstep.tools.advise.parquet_sample import draw_rows
 from evenstep.tools.simulate import sample_lengths
@@ -58,19 +58,29 @@ def jsonl_file(path: Path, records: list[Any]) -> str:
 
 def test_npy_lengths_are_drawn_and_number_and_longest_are_those_of_all(tmp_path: Path) -> None:
     np.save(tmp_path / "l.npy", np.arange(1, 1001))
-    sketch = draw_sketch(str(tmp_path / "l.npy"), size=50, seed=2)
-    assert (len(set(sketch.lengths)), sketch.total, sketch.longest) == (50, 1000, 1000)
-    assert not sketch.whole
-    assert (sketch.lengths == draw_sketch(str(tmp_path / "l.npy"), size=50, seed=2).lengths).all()
-    assert (sketch.lengths != draw_sketch(str(tmp_path / "l.npy"), size=50, seed=3).lengths).any()
+    length_sample = draw_length_sample(str(tmp_path / "l.npy"), size=50, seed=2)
+    assert (len(set(length_sample.lengths)), length_sample.total, length_sample.longest) == (
+        50,
+        1000,
+        1000,
+    )
+    assert not length_sample.whole
+    assert (
+        length_sample.lengths
+        == draw_length_sample(str(tmp_path / "l.npy"), size=50, seed=2).lengths
+    ).all()
+    assert (
+        length_sample.lengths
+        != draw_length_sample(str(tmp_path / "l.npy"), size=50, seed=3).lengths
+    ).any()
 
 
 @pytest.mark.parametrize("size", [None, 30, 31])
-def test_a_sketch_no_smaller_than_the_data_is_the_data(tmp_path: Path, size: int | None) -> None:
+def test_a_draw_no_smaller_than_the_data_is_the_data(tmp_path: Path, size: int | None) -> None:
     np.save(tmp_path / "l.npy", np.arange(30) + 1)
-    sketch = draw_sketch(str(tmp_path / "l.npy"), size=size)
-    assert sketch.whole
-    assert sketch.lengths.tolist() == list(range(1, 31))
+    length_sample = draw_length_sample(str(tmp_path / "l.npy"), size=size)
+    assert length_sample.whole
+    assert length_sample.lengths.tolist() == list(range(1, 31))
 
 
 @pytest.mark.parametrize("form", ["parquet", "jsonl", "jsonl.gz"])
@@ -89,23 +99,23 @@ def test_text_token_ids_and_lengths_of_the_same_samples_agree(
         data = jsonl_file(path, [dict(zip(columns, row)) for row in zip(*columns.values())])
     drawn: list[list[int]] = []
     for column in columns:
-        every = draw_sketch(data, column=column, tokenizer=tokenizer, size=None)
+        every = draw_length_sample(data, column=column, tokenizer=tokenizer, size=None)
         assert every.lengths.tolist() == words_in(37)
         assert (every.total, every.longest) == (37, len(WORDS))
-        some = draw_sketch(f"{data}:{column}", tokenizer=tokenizer, size=20, seed=1)
+        some = draw_length_sample(f"{data}:{column}", tokenizer=tokenizer, size=20, seed=1)
         assert (len(some.lengths), some.total) == (20, 37)
         # Equal seeds draw equal rows, whatever the column.
         drawn.append(some.lengths.tolist())
         assert some.longest == (len(WORDS) if (form, column) == ("parquet", "tokens") else None)
     assert drawn[0] == drawn[1] == drawn[2]
     # Without a column: token ids, or text where there is a tokenizer for it.
-    assert draw_sketch(data).name.endswith(":input_ids")
-    assert draw_sketch(data, tokenizer=tokenizer).name.endswith(":text")
+    assert draw_length_sample(data).name.endswith(":input_ids")
+    assert draw_length_sample(data, tokenizer=tokenizer).name.endswith(":text")
 
 
 def test_a_folder_with_a_tokenizer_file_is_a_tokenizer(tmp_path: Path, tokenizer: str) -> None:
     data = jsonl_file(tmp_path / "d.jsonl", [{"text": "Every rank makes"}])
-    assert draw_sketch(data, tokenizer=str(tmp_path)).lengths.tolist() == [3]
+    assert draw_length_sample(data, tokenizer=str(tmp_path)).lengths.tolist() == [3]
 
 
 def test_a_hugging_face_folder_is_read(tmp_path: Path, tokenizer: str) -> None:
@@ -114,22 +124,22 @@ def test_a_hugging_face_folder_is_read(tmp_path: Path, tokenizer: str) -> None:
     made.save_to_disk(tmp_path / "plain")
     datasets.DatasetDict({"dev": made}).save_to_disk(tmp_path / "splits")
     plain = str(tmp_path / "plain")
-    assert draw_sketch(plain, tokenizer=tokenizer).lengths.tolist() == words_in(25)
-    assert draw_sketch(plain, column="ids").lengths.tolist() == words_in(25)
-    some = draw_sketch(plain, column="ids", size=10)
+    assert draw_length_sample(plain, tokenizer=tokenizer).lengths.tolist() == words_in(25)
+    assert draw_length_sample(plain, column="ids").lengths.tolist() == words_in(25)
+    some = draw_length_sample(plain, column="ids", size=10)
     assert (len(some.lengths), some.total, some.longest) == (10, 25, None)
     splits = str(tmp_path / "splits")
-    assert draw_sketch(splits, column="ids", split="dev").total == 25
+    assert draw_length_sample(splits, column="ids", split="dev").total == 25
     with pytest.raises(ConfigurationError, match=r"no split 'train'.* dev"):
-        draw_sketch(splits, column="ids")
+        draw_length_sample(splits, column="ids")
 
 
 def test_a_distribution_is_drawn_and_has_no_end() -> None:
-    sketch = draw_sketch("mm-mix", size=40, seed=3)
-    assert (sketch.lengths == sample_lengths("mm-mix", 40, 3)).all()
-    assert (sketch.total, sketch.longest, sketch.whole) == (None, 8192, False)
+    length_sample = draw_length_sample("mm-mix", size=40, seed=3)
+    assert (length_sample.lengths == sample_lengths("mm-mix", 40, 3)).all()
+    assert (length_sample.total, length_sample.longest, length_sample.whole) == (None, 8192, False)
     with pytest.raises(ConfigurationError, match="without end"):
-        draw_sketch("mm-mix", size=None)
+        draw_length_sample("mm-mix", size=None)
 
 
 def test_every_line_is_equally_likely_to_be_drawn_however_long(tmp_path: Path) -> None:
@@ -174,9 +184,9 @@ def test_of_many_row_groups_only_some_are_read_and_every_row_is_as_likely() -> N
     assert np.mean(drawn) == pytest.approx(0.5, abs=0.04)
 
 
-def test_a_sketch_can_be_cut_and_says_how_many_samples_were(tmp_path: Path) -> None:
+def test_lengths_can_be_cut_and_the_cut_ones_are_counted(tmp_path: Path) -> None:
     np.save(tmp_path / "l.npy", [5, 10, 20, 40])
-    cut = draw_sketch(str(tmp_path / "l.npy")).cut_to(10)
+    cut = draw_length_sample(str(tmp_path / "l.npy")).cut_to(10)
     assert cut.lengths.tolist() == [5, 10, 10, 10]
     assert (cut.cut, cut.longest, cut.max_length) == (2, 10, 10)
     with pytest.raises(ConfigurationError, match="max_length=0"):
@@ -198,7 +208,7 @@ def test_bad_rows_of_parquet_are_counted_in_one_error(
 ) -> None:
     data = parquet_file(tmp_path / "d.parquet", ids=values)
     with pytest.raises(ConfigurationError, match=message):
-        draw_sketch(data)
+        draw_length_sample(data)
 
 
 @pytest.mark.parametrize(
@@ -220,19 +230,19 @@ def test_bad_lines_are_counted_in_one_error(
 ) -> None:
     data = jsonl_file(tmp_path / "d.jsonl", records)
     with pytest.raises(ConfigurationError, match=message):
-        draw_sketch(data)
+        draw_length_sample(data)
 
 
 def test_a_line_that_is_not_json_is_named(tmp_path: Path) -> None:
     (tmp_path / "d.jsonl").write_text('{"n": 3}\n\n{"n": \n')
     with pytest.raises(ConfigurationError, match=r"line 3 of .*d\.jsonl is not JSON"):
-        draw_sketch(str(tmp_path / "d.jsonl"))
+        draw_length_sample(str(tmp_path / "d.jsonl"))
 
 
 def test_a_broken_archive_is_named(tmp_path: Path) -> None:
     (tmp_path / "d.jsonl.gz").write_bytes(gzip.compress(b'{"n": 3}\n' * 100)[:-12])
     with pytest.raises(ConfigurationError, match=r"d\.jsonl\.gz cannot be read"):
-        draw_sketch(str(tmp_path / "d.jsonl.gz"))
+        draw_length_sample(str(tmp_path / "d.jsonl.gz"))
 
 
 def test_text_without_a_tokenizer_is_refused_with_the_remedy(tmp_path: Path) -> None:
@@ -241,7 +251,7 @@ def test_text_without_a_tokenizer_is_refused_with_the_remedy(tmp_path: Path) -> 
         parquet_file(tmp_path / "d.parquet", text=["a"]),
     ):
         with pytest.raises(ConfigurationError, match=r"holds text: give --tokenizer"):
-            draw_sketch(data)
+            draw_length_sample(data)
 
 
 @pytest.mark.parametrize(
@@ -256,9 +266,9 @@ def test_text_without_a_tokenizer_is_refused_with_the_remedy(tmp_path: Path) -> 
         ("lines.jsonl:text", "subset"),
     ],
 )
-def test_an_option_that_the_data_has_no_use_for_is_refused(data: str, option: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"{data} is .*--{option} given is not for; leave"):
-        draw_sketch(data, **{option: "given"})
+def test_an_option_that_does_not_apply_to_the_data_is_refused(data: str, option: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"{data} .*--{option} given does not apply to it; leave"):
+        draw_length_sample(data, **{option: "given"})
 
 
 @pytest.mark.parametrize(
@@ -272,7 +282,7 @@ def test_an_option_that_the_data_has_no_use_for_is_refused(data: str, option: st
 )
 def test_data_that_is_not_there_is_named(tmp_path: Path, data: str, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
-        draw_sketch(str(tmp_path / data))
+        draw_length_sample(str(tmp_path / data))
 
 
 def test_a_missing_column_lists_those_there_are(tmp_path: Path) -> None:
@@ -285,19 +295,19 @@ def test_a_missing_column_lists_those_there_are(tmp_path: Path) -> None:
     ):
         for column in (None, "c"):
             with pytest.raises(ConfigurationError, match="a, b"):
-                draw_sketch(data, column=column)
+                draw_length_sample(data, column=column)
     with pytest.raises(ConfigurationError, match="two columns"):
-        draw_sketch(f"{tmp_path}/d.jsonl:a", column="b")
+        draw_length_sample(f"{tmp_path}/d.jsonl:a", column="b")
 
 
 def test_a_tokenizer_that_is_not_there_is_named(tmp_path: Path) -> None:
     pytest.importorskip("tokenizers")
     data = jsonl_file(tmp_path / "d.jsonl", [{"text": "a"}])
     with pytest.raises(ConfigurationError, match=r"no tokenizer file .*gone\.json"):
-        draw_sketch(data, tokenizer=str(tmp_path / "gone.json"))
+        draw_length_sample(data, tokenizer=str(tmp_path / "gone.json"))
     (tmp_path / "bad.json").write_text("{}")
     with pytest.raises(ConfigurationError, match=r"bad\.json cannot be read as a tokenizer"):
-        draw_sketch(data, tokenizer=str(tmp_path / "bad.json"))
+        draw_length_sample(data, tokenizer=str(tmp_path / "bad.json"))
 
 
 def test_missing_packages_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -306,14 +316,14 @@ def test_missing_packages_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     (tmp_path / "tokenizer.json").write_text("{}")
     data = jsonl_file(tmp_path / "d.jsonl", [{"text": "a"}])
     with pytest.raises(ImportError, match=r"tokenizers: pip install .evenstep\[hub\]"):
-        draw_sketch(data, tokenizer=str(tmp_path / "tokenizer.json"))
+        draw_length_sample(data, tokenizer=str(tmp_path / "tokenizer.json"))
     with pytest.raises(ImportError, match=r"transformers: pip install .evenstep\[hub\]"):
-        draw_sketch(data, tokenizer="somebody/tokens")
+        draw_length_sample(data, tokenizer="somebody/tokens")
     with pytest.raises(ImportError, match=r"datasets: pip install .evenstep\[hub\]"):
-        draw_sketch("somebody/samples")
+        draw_length_sample("somebody/samples")
 
 
-def test_a_measured_sketch_knows_the_longest_only_if_it_is_all() -> None:
+def test_a_measured_sample_knows_the_longest_only_if_it_is_all() -> None:
     lengths = np.array([3, 9, 4])
     assert LengthSample.measured("d", lengths, 3, "").longest == 9
     assert LengthSample.measured("d", lengths, 4, "").longest is None
@@ -325,8 +335,8 @@ def test_tokenized_text_of_a_real_corpus_has_the_lengths_that_were_recorded(name
     pytest.importorskip("pyarrow")
     pytest.importorskip("tokenizers")
     data = str(CORPORA / f"{name}.parquet")
-    recorded = draw_sketch(data, column="n_tokens", size=300, seed=4)
+    recorded = draw_length_sample(data, column="n_tokens", size=300, seed=4)
     # Equal seeds draw equal rows, whatever the column.
-    counted = draw_sketch(data, tokenizer=str(CORPORA / "tokenizer.json"), size=300, seed=4)
+    counted = draw_length_sample(data, tokenizer=str(CORPORA / "tokenizer.json"), size=300, seed=4)
     assert (counted.lengths == recorded.lengths).all()
     assert counted.total == recorded.total

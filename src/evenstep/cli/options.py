@@ -1,0 +1,25 @@
+"""Options that several commands have, with one spelling and one help text."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from evenstep.tools.simulate import DISTRIBUTIONS
+
+__all__ = ["CostName", "Json", "LengthsName"]
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+LengthsName = Annotated[
+    str,
+    typer.Option(help=f"FILE.npy, FILE.parquet:COLUMN or one of {', '.join(DISTRIBUTIONS)}."),
+]
+CostName = Annotated[
+    str,
+    typer.Option(
+        help="Cost model behind imbalance and efficiency: padded-tokens, tokens, "
+        "calibration:FILE.json or transformer:layers=32,hidden_size=4096,heads=32,ffn_size=14336."
+    ),
+]
+"""What `evenstep.cli.cost_option.parse_cost` takes."""
