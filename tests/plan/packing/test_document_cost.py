@@ -1,4 +1,4 @@
-"""Work of documents: whole numbers, a sum over documents, whatever cost it is taken from."""
+"""Cost of documents: whole numbers, a sum over documents, whatever cost it is taken from."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from evenstep.errors import ConfigurationError
 from evenstep.plan.packing.document_cost import DocumentCost
 
 LENGTHS = st.lists(st.integers(1, 300_000), min_size=1, max_size=20)
-WORKLOADS = st.builds(DocumentCost, linear=st.integers(0, 10**6), quadratic=st.integers(1, 1000))
+DOCUMENT_COSTS = st.builds(
+    DocumentCost, linear=st.integers(0, 10**6), quadratic=st.integers(1, 1000)
+)
 
 
 def column(lengths: list[int]) -> np.ndarray:
@@ -24,12 +26,14 @@ def test_the_default_weighs_attention_of_24576_tokens_as_all_the_rest() -> None:
 
 
 @settings(max_examples=50)
-@given(LENGTHS, WORKLOADS)
+@given(LENGTHS, DOCUMENT_COSTS)
 def test_as_a_cost_a_packed_group_is_the_sum_of_its_documents(
-    lengths: list[int], workload: DocumentCost
+    lengths: list[int], document_cost: DocumentCost
 ) -> None:
     shapes = GroupShapes.measure(lengths, [0, len(lengths)])
-    assert workload(shapes, packed=True)[0] == float(workload.of_documents(column(lengths)).sum())
+    assert document_cost(shapes, packed=True)[0] == float(
+        document_cost.of_documents(column(lengths)).sum()
+    )
 
 
 @settings(max_examples=50)
@@ -54,7 +58,7 @@ def test_as_a_cost_a_packed_group_is_the_sum_of_its_documents(
         st.just(PaddedTokenCost()),
     ),
 )
-def test_work_is_in_proportion_to_the_cost_it_was_taken_from(
+def test_costs_are_in_proportion_to_the_cost_they_were_taken_from(
     lengths: list[int], cost: Cost
 ) -> None:
     fixed = cost.per_group if isinstance(cost, FittedCost) else 0.0
@@ -71,16 +75,16 @@ def test_attention_alone_has_no_linear_part() -> None:
 
 
 @settings(max_examples=50)
-@given(st.integers(0, 10**12), WORKLOADS)
-def test_the_longest_document_within_some_work_is_the_longest(
-    work: int, workload: DocumentCost
+@given(st.integers(0, 10**12), DOCUMENT_COSTS)
+def test_the_longest_document_within_a_cost_is_the_longest(
+    cost: int, document_cost: DocumentCost
 ) -> None:
-    longest = workload.longest_within(work)
-    assert workload.of_documents(column([longest]))[0] <= work
-    assert workload.of_documents(column([longest + 1]))[0] > work
+    longest = document_cost.longest_within(cost)
+    assert document_cost.of_documents(column([longest]))[0] <= cost
+    assert document_cost.of_documents(column([longest + 1]))[0] > cost
 
 
-def test_a_cost_that_is_no_sum_over_documents_is_refused() -> None:
+def test_a_cost_that_is_not_a_sum_over_documents_is_refused() -> None:
     def opaque(shapes: GroupShapes, *, packed: bool) -> np.ndarray:
         return shapes.longest * 1.0
 
@@ -90,14 +94,16 @@ def test_a_cost_that_is_no_sum_over_documents_is_refused() -> None:
 
 @pytest.mark.parametrize(
     ("options", "named"),
-    [({"linear": -1}, "linear=-1"), ({"linear": 0, "quadratic": 0}, "no document")],
+    [({"linear": -1}, "linear=-1"), ({"linear": 0, "quadratic": 0}, "cost nothing")],
 )
-def test_coefficients_that_are_no_work_are_refused(options: dict[str, int], named: str) -> None:
+def test_coefficients_of_zero_are_refused_and_negative_ones_too(
+    options: dict[str, int], named: str
+) -> None:
     with pytest.raises(ConfigurationError, match=named):
         DocumentCost(**options)
 
 
-def test_work_beyond_the_range_of_an_int64_is_refused() -> None:
+def test_cost_beyond_the_range_of_an_int64_is_refused() -> None:
     DocumentCost().check_range(2**30)
     with pytest.raises(ConfigurationError, match="same ratio"):
         DocumentCost().check_range(2**31)

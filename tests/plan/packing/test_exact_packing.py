@@ -11,18 +11,18 @@ from hypothesis import strategies as st
 
 from evenstep.errors import ConfigurationError, SampleError
 from evenstep.plan.packing.exact_packing import exact_packing
-from evenstep.plan.packing.lpt_fill import level_fill
+from evenstep.plan.packing.lpt_fill import lpt_fill
 
 LENGTHS = st.lists(st.integers(1, 12), min_size=1, max_size=6)
 
 
-def best_of_all(lengths: list[int], works: list[int], bins: int, per: int, cap: int) -> int | None:
+def best_of_all(lengths: list[int], costs: list[int], bins: int, per: int, cap: int) -> int | None:
     best = None
     for placed in product(range(bins), repeat=len(lengths)):
         held, load = [0] * bins, [0] * bins
-        for length, work, b in zip(lengths, works, placed):
+        for length, cost, b in zip(lengths, costs, placed):
             held[b] += length
-            load[b] += work
+            load[b] += cost
         if max(held) <= cap:
             total = sum(max(load[b : b + per]) for b in range(0, bins, per))
             best = total if best is None else min(best, total)
@@ -34,14 +34,14 @@ def best_of_all(lengths: list[int], works: list[int], bins: int, per: int, cap: 
 def test_it_finds_the_best_of_all_packings(
     values: list[int], shape: tuple[int, int], cap: int
 ) -> None:
-    micro_batches, iterations = shape
+    micro_batches, steps = shape
     lengths = np.array(values, np.int64)
-    works = lengths * (lengths + 3)
+    costs = lengths * (lengths + 3)
     packing = exact_packing(
-        lengths, works, micro_batches=micro_batches, iterations=iterations, max_tokens=cap
+        lengths, costs, micro_batches=micro_batches, steps=steps, max_tokens=cap
     )
-    bins = micro_batches * iterations
-    expected = best_of_all(values, works.tolist(), bins, micro_batches, cap)
+    bins = micro_batches * steps
+    expected = best_of_all(values, costs.tolist(), bins, micro_batches, cap)
     if expected is None:
         assert packing.status == "none"
         assert packing.placed is None
@@ -51,7 +51,7 @@ def test_it_finds_the_best_of_all_packings(
     assert packing.bound == expected
     assert packing.placed is not None
     assert np.bincount(packing.placed, weights=lengths).max() <= cap
-    load = np.bincount(packing.placed, weights=works, minlength=bins).reshape(-1, micro_batches)
+    load = np.bincount(packing.placed, weights=costs, minlength=bins).reshape(-1, micro_batches)
     assert load.max(axis=1).sum() == packing.largest
 
 
@@ -61,14 +61,14 @@ def test_it_is_never_worse_than_greedy_and_says_whose_packing_it_is(
     values: list[int], time_limit: float
 ) -> None:
     lengths = np.array(values, np.int64)
-    works = lengths * (lengths + 300)
+    costs = lengths * (lengths + 300)
     cap = max(int(1.3 * lengths.sum() / 4), 1000)
-    greedy = level_fill(lengths, works, np.argsort(-works, kind="stable"), 4, cap)
-    packing = exact_packing(lengths, works, micro_batches=4, max_tokens=cap, time_limit=time_limit)
+    greedy = lpt_fill(lengths, costs, np.argsort(-costs, kind="stable"), 4, cap)
+    packing = exact_packing(lengths, costs, micro_batches=4, max_tokens=cap, time_limit=time_limit)
     assert packing.bound <= packing.largest or packing.placed is None
     if (greedy < 0).any():
         return
-    before = int(np.bincount(greedy, weights=works, minlength=4).max())
+    before = int(np.bincount(greedy, weights=costs, minlength=4).max())
     assert packing.placed is not None
     assert np.bincount(packing.placed, weights=lengths).max() <= cap
     if packing.status == "greedy":

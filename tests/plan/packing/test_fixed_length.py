@@ -12,7 +12,7 @@ from evenstep.plan.packing.document_cost import DocumentCost
 from evenstep.plan.packing.fixed_length import fixed_length
 from evenstep.tools.simulate import sample_lengths
 
-WORKLOAD = DocumentCost(linear=20)
+COST = DocumentCost(linear=20)
 
 
 @settings(max_examples=50)
@@ -21,7 +21,7 @@ def test_windows_are_full_but_the_last_and_hold_every_token_once(
     values: list[int], context: int
 ) -> None:
     lengths = np.array(values, np.int64)
-    packed = fixed_length(lengths, context, workload=WORKLOAD)
+    packed = fixed_length(lengths, context, cost=COST)
     pieces, windows = packed.pieces, packed.windows
     assert sorted(windows.members.tolist()) == list(range(len(pieces)))
     held = [int(pieces.lengths[windows.group(w)].sum()) for w in range(len(windows))]
@@ -35,10 +35,10 @@ def test_windows_are_full_but_the_last_and_hold_every_token_once(
 
 @settings(max_examples=50)
 @given(st.lists(st.integers(1, 60), min_size=1, max_size=40))
-def test_full_windows_come_in_order_of_falling_work(values: list[int]) -> None:
-    packed = fixed_length(np.array(values, np.int64), 60, workload=WORKLOAD)
-    works = WORKLOAD.of_documents(packed.pieces.lengths)
-    load = [int(works[packed.windows.group(w)].sum()) for w in range(len(packed.windows))]
+def test_full_windows_come_in_order_of_descending_cost(values: list[int]) -> None:
+    packed = fixed_length(np.array(values, np.int64), 60, cost=COST)
+    costs = COST.of_documents(packed.pieces.lengths)
+    load = [int(costs[packed.windows.group(w)].sum()) for w in range(len(packed.windows))]
     full = load if sum(values) % 60 == 0 else load[:-1]
     assert full == sorted(full, reverse=True)
 

@@ -30,7 +30,7 @@ def test_wrong_options_are_refused(wrong: dict[str, Any], named: str) -> None:
         PackingOptions(**{"context": 100, "micro_batches": 4, **wrong})
 
 
-def test_a_micro_batch_holds_a_quarter_more_than_the_context_unless_told() -> None:
+def test_a_micro_batch_holds_a_quarter_more_than_the_context_by_default() -> None:
     assert PackingOptions(context=131_072, micro_batches=4).cap == 163_840
     assert PackingOptions(context=100, micro_batches=4, max_tokens=110).cap == 110
     # Where a quarter is less than a token, the cap is still 1.1 x context.
@@ -44,7 +44,7 @@ def test_a_document_that_fits_in_no_micro_batch_is_refused() -> None:
         options.check(np.array([3, 126]))
 
 
-def test_the_steady_planner_takes_one_threshold_and_an_iteration_that_holds_a_micro_batch() -> None:
+def test_the_steady_planner_takes_one_threshold_and_a_step_that_holds_a_micro_batch() -> None:
     with pytest.raises(ConfigurationError, match="no queues"):
         SteadyOptions(context=100, micro_batches=4, thresholds=(10, 20))
     with pytest.raises(ConfigurationError, match="step_tokens=100"):
@@ -61,5 +61,5 @@ def test_the_policy_waits_as_long_as_the_planners_say(
     assert policy.planning.max_delay == options(context=100, micro_batches=4).max_delay
 
 
-def test_the_workload_is_part_of_the_options() -> None:
-    assert PackingOptions(context=100, micro_batches=4).workload == DocumentCost()
+def test_the_cost_of_documents_is_part_of_the_options() -> None:
+    assert PackingOptions(context=100, micro_batches=4).cost == DocumentCost()

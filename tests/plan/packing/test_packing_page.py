@@ -1,4 +1,4 @@
-"""The planner of docs/packing.md runs, and shares out equal work."""
+"""The planner of docs/packing.md runs, and shares out equal cost."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from evenstep.tools.simulate import sample_lengths
 PAGE = Path(__file__).parents[3] / "docs" / "packing.md"
 
 
-def test_a_planner_of_ones_own_gives_every_rank_equal_work() -> None:
+def test_a_planner_of_ones_own_gives_every_rank_equal_cost() -> None:
     (section,) = [
         s for s in PAGE.read_text().split("\n## ") if s.startswith("Planning it yourself")
     ]
@@ -31,8 +31,8 @@ def test_a_planner_of_ones_own_gives_every_rank_equal_work() -> None:
     assert {len(groups) for groups in members} == {4}
     planned = np.concatenate([group for groups in members for group in groups])
     assert len(np.unique(planned)) == len(planned)
-    work = [sum((d * d + 24_576 * d).sum() for d in map(lengths.take, g)) for g in members]
-    assert max(work) < 1.02 * np.mean(work)
+    cost = [sum((d * d + 24_576 * d).sum() for d in map(lengths.take, g)) for g in members]
+    assert max(cost) < 1.02 * np.mean(cost)
     for _, makespan, bubble, ratio in shown:
         assert makespan > 0
         assert 0 < bubble < 0.6

@@ -1,4 +1,4 @@
-"""One iteration of the steady planner; what it shares with Algorithm 1 is in test_iteration.py."""
+"""One step of the steady planner; what it shares with Algorithm 1 is in test_step_plan.py."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from evenstep.plan.packing.options import SteadyOptions
 from evenstep.plan.packing.steady import plan_steady
 
 OPTIONS = SteadyOptions(
-    context=40, micro_batches=3, max_delay=6, thresholds=(20,), workload=DocumentCost(linear=10)
+    context=40, micro_batches=3, max_delay=6, thresholds=(20,), cost=DocumentCost(linear=10)
 )
 POOLS = st.lists(st.tuples(st.integers(1, 50), st.integers(0, 5)), min_size=1, max_size=40).map(
     lambda pool: (
@@ -25,7 +25,7 @@ POOLS = st.lists(st.tuples(st.integers(1, 50), st.integers(0, 5)), min_size=1, m
 
 @settings(max_examples=50)
 @given(POOLS)
-def test_an_iteration_holds_no_more_tokens_than_it_may(
+def test_a_step_holds_no_more_tokens_than_it_may(
     pool: tuple[np.ndarray, np.ndarray],
 ) -> None:
     lengths, ages = pool
@@ -35,7 +35,9 @@ def test_an_iteration_holds_no_more_tokens_than_it_may(
 
 @settings(max_examples=50)
 @given(POOLS)
-def test_a_long_document_that_has_waited_long_goes(pool: tuple[np.ndarray, np.ndarray]) -> None:
+def test_a_long_document_that_waited_long_is_planned(
+    pool: tuple[np.ndarray, np.ndarray],
+) -> None:
     lengths, ages = pool
     late = np.flatnonzero((lengths >= 20) & (ages >= OPTIONS.patience))
     if len(late):
@@ -44,7 +46,7 @@ def test_a_long_document_that_has_waited_long_goes(pool: tuple[np.ndarray, np.nd
 
 @settings(max_examples=50)
 @given(POOLS)
-def test_short_documents_go_first_in_first_out_as_far_as_they_have_room(
+def test_short_documents_are_planned_first_in_first_out_as_far_as_they_have_room(
     pool: tuple[np.ndarray, np.ndarray],
 ) -> None:
     lengths, ages = np.minimum(pool[0], 19), pool[1]
@@ -53,7 +55,7 @@ def test_short_documents_go_first_in_first_out_as_far_as_they_have_room(
     assert set(groups.members.tolist()) <= set(oldest.tolist())
 
 
-def test_long_documents_of_like_length_go_together() -> None:
+def test_long_documents_of_similar_length_are_planned_together() -> None:
     lengths = np.array([50, 22, 36, 23, 37, 24, *[4] * 12])
     ages = np.array([3, 3, 2, 2, 1, 1, *[0] * 12])
     planned = set(plan_steady(lengths, ages, OPTIONS).members.tolist())
@@ -61,11 +63,11 @@ def test_long_documents_of_like_length_go_together() -> None:
     assert not {0, 2, 4} & planned
 
 
-def test_a_second_long_document_levels_what_short_ones_cannot() -> None:
-    # The oldest must go. Beside it 25 tokens are half its work, and there is little to add.
+def test_a_second_long_document_balances_what_short_ones_cannot() -> None:
+    # The oldest must be planned. Beside it 25 tokens are half its cost, and there is little to add.
     lengths = np.array([40, 38, 25, 24, 2, 2])
     ages = np.array([6, 1, 1, 1, 0, 0])
-    options = dataclasses.replace(OPTIONS, step_tokens=130, workload=DocumentCost(linear=0))
+    options = dataclasses.replace(OPTIONS, step_tokens=130, cost=DocumentCost(linear=0))
     groups = plan_steady(lengths, ages, options)
     assert sorted(lengths[groups.group(g)].max() for g in range(len(groups))) == [25, 38, 40]
     assert 3 in groups.members

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evenstep.plan.packing.document_cost import DocumentCost
-from evenstep.plan.packing.lpt_fill import level_fill
+from evenstep.plan.packing.lpt_fill import lpt_fill
 from evenstep.plan.packing.tight_fill import tight_fill
 from evenstep.plan.packing.window_packing import cut_at_windows
 from evenstep.tools.simulate import sample_lengths
@@ -32,7 +32,7 @@ def test_every_document_is_placed_and_no_micro_batch_is_over_the_cap(
 def test_where_greedy_packing_has_room_it_is_left_as_it_is(lengths: np.ndarray, bins: int) -> None:
     cap = int(lengths.sum())
     order = np.argsort(-(lengths**2), kind="stable")
-    greedy = level_fill(lengths, lengths**2, order, bins, cap)
+    greedy = lpt_fill(lengths, lengths**2, order, bins, cap)
     placed = tight_fill(lengths, lengths**2, bins, cap)
     assert placed is not None
     assert placed.tolist() == greedy.tolist()
@@ -43,21 +43,21 @@ def test_more_tokens_than_there_is_room_for_are_not_placed() -> None:
 
 
 def test_most_global_batches_are_packed_to_the_last_token_and_more_evenly_than_they_came() -> None:
-    context, per, work = 131_072, 4, DocumentCost()
+    context, per, cost = 131_072, 4, DocumentCost()
     cut = cut_at_windows(sample_lengths("pretrain-128k", 4000, 1), context)
     lengths, better, found = cut.pieces.lengths, [], 0
     batches = (len(cut.windows) - 1) // per
     for batch in range(batches):
         first, end = cut.windows.offsets[[batch * per, (batch + 1) * per]].tolist()
         mine = lengths[first:end]
-        works = work.of_documents(mine)
-        placed = tight_fill(mine, works, per, context)
+        costs = cost.of_documents(mine)
+        placed = tight_fill(mine, costs, per, context)
         if placed is None:
             continue
         found += 1
         assert (np.bincount(placed, weights=mine) == context).all()
         windows = np.arange(per).repeat(cut.windows.sizes[batch * per : (batch + 1) * per])
-        before, after = (np.bincount(at, weights=works).max() for at in (windows, placed))
+        before, after = (np.bincount(at, weights=costs).max() for at in (windows, placed))
         better.append(after / before)
     assert found >= 0.7 * batches
     assert np.mean(better) < 0.97

@@ -1,4 +1,4 @@
-"""One iteration of Algorithm 1; what it shares with the steady planner is in test_iteration.py."""
+"""One step of Algorithm 1; what it shares with the steady planner is in test_step_plan.py."""
 
 from __future__ import annotations
 
@@ -10,11 +10,16 @@ from hypothesis import strategies as st
 
 from evenstep.plan.packing.document_cost import DocumentCost
 from evenstep.plan.packing.options import PackingOptions
-from evenstep.plan.packing.outliers import alike, class_to_fire, classes, queue_heads
+from evenstep.plan.packing.outliers import (
+    class_to_release,
+    length_classes,
+    max_cost_ratio,
+    queue_heads,
+)
 from evenstep.plan.packing.wlb import plan_wlb
 
-WORK = DocumentCost(linear=10)
-OPTIONS = PackingOptions(context=40, micro_batches=3, thresholds=(20, 35), workload=WORK)
+COST = DocumentCost(linear=10)
+OPTIONS = PackingOptions(context=40, micro_batches=3, thresholds=(20, 35), cost=COST)
 POOLS = st.lists(st.tuples(st.integers(1, 50), st.integers(0, 6)), min_size=1, max_size=40).map(
     lambda pool: (
         np.array([length for length, _ in pool], np.int64),
@@ -26,44 +31,46 @@ Pool = tuple[np.ndarray, np.ndarray]
 
 @settings(max_examples=50)
 @given(POOLS)
-def test_of_a_class_with_one_for_each_micro_batch_the_oldest_go(pool: Pool) -> None:
+def test_the_oldest_of_a_class_with_one_for_each_micro_batch_are_planned(pool: Pool) -> None:
     lengths, ages = pool
-    kinds = classes(lengths, OPTIONS.thresholds)
+    classes = length_classes(lengths, OPTIONS.thresholds)
     planned = set(plan_wlb(*pool, OPTIONS).members.tolist())
-    fired = class_to_fire(*queue_heads(kinds, ages, 2), OPTIONS.micro_batches)
-    if fired:
-        queue = np.flatnonzero(kinds == fired)
+    released = class_to_release(*queue_heads(classes, ages, 2), OPTIONS.micro_batches)
+    if released:
+        queue = np.flatnonzero(classes == released)
         assert planned & set(queue[: OPTIONS.micro_batches].tolist())
         # Others of any class only as a second one, so not more than that.
-        outliers = [p for p in planned if kinds[p] > 0]
+        outliers = [p for p in planned if classes[p] > 0]
         assert len(outliers) <= 2 * OPTIONS.micro_batches
 
 
 @settings(max_examples=50)
 @given(POOLS)
-def test_where_no_queue_is_long_enough_outliers_go_only_with_their_like(pool: Pool) -> None:
+def test_if_no_queue_is_long_enough_outliers_need_similar_ones(
+    pool: Pool,
+) -> None:
     lengths, ages = pool
-    kinds = classes(lengths, OPTIONS.thresholds)
+    classes = length_classes(lengths, OPTIONS.thresholds)
     planned = plan_wlb(*pool, OPTIONS).members
-    outliers = planned[kinds[planned] > 0]
-    fired = class_to_fire(*queue_heads(kinds, ages, 2), OPTIONS.micro_batches)
-    if fired or not len(outliers) or not (kinds == 0).any():
+    outliers = planned[classes[planned] > 0]
+    released = class_to_release(*queue_heads(classes, ages, 2), OPTIONS.micro_batches)
+    if released or not len(outliers) or not (classes == 0).any():
         return
-    waiting = np.flatnonzero(kinds > 0)
+    waiting = np.flatnonzero(classes > 0)
     assert waiting[0] in outliers
     assert len(outliers) >= OPTIONS.micro_batches
-    largest = np.sort(WORK.of_documents(lengths[outliers]))[::-1]
+    largest = np.sort(COST.of_documents(lengths[outliers]))[::-1]
     # The run; those beyond it are second ones, and smaller where anything is.
-    assert largest[0] <= alike(int(kinds[waiting[0]]), OPTIONS) * largest[2]
+    assert largest[0] <= max_cost_ratio(int(classes[waiting[0]]), OPTIONS) * largest[2]
 
 
-def test_queues_that_are_short_lend_to_each_other_and_not_to_what_is_unlike() -> None:
+def test_queues_that_are_short_lend_to_each_other_and_not_to_what_differs() -> None:
     short = [5] * 6
     ages = np.arange(9)[::-1]
     lent = plan_wlb(np.array([34, 33, 35, *short]), ages, OPTIONS).members
     assert {0, 1, 2} <= set(lent.tolist())
-    unlike = plan_wlb(np.array([34, 21, 50, *short]), ages, OPTIONS).members
-    assert not {0, 1, 2} & set(unlike.tolist())
+    different = plan_wlb(np.array([34, 21, 50, *short]), ages, OPTIONS).members
+    assert not {0, 1, 2} & set(different.tolist())
 
 
 @settings(max_examples=50)
@@ -83,7 +90,7 @@ def test_a_document_may_fill_a_micro_batch_to_the_last_token() -> None:
     assert sorted(groups.members.tolist()) == [0, 1, 2]
 
 
-def test_an_overdue_outlier_takes_its_like_with_it() -> None:
+def test_an_overdue_outlier_takes_similar_ones_with_it() -> None:
     lengths = np.array([33, 21, 36, 34, 5, 5])
     ages = np.array([4, 3, 2, 1, 0, 0])
     options = dataclasses.replace(OPTIONS, max_delay=4)

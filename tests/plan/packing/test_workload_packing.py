@@ -1,4 +1,4 @@
-"""`WorkloadPacking`: micro-batches of equal work, on all ranks, whatever is buffered."""
+"""`WorkloadPacking`: micro-batches of equal cost, on all ranks, whatever is buffered."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ LENGTHS = sample_lengths("pretrain-128k", 6000, 2)
 THRESHOLDS = auto_thresholds(LENGTHS, context=CONTEXT, queues=2)
 
 
-def works(policy: WorkloadPacking, sources: list[list[int]], buffer_size: int) -> list[np.ndarray]:
-    """[steps, ranks x micro-batches] work, of every round."""
-    workload = DocumentCost.of(policy.cost)
+def costs(policy: WorkloadPacking, sources: list[list[int]], buffer_size: int) -> list[np.ndarray]:
+    """[steps, ranks x micro-batches] cost, of every round."""
+    document_cost = DocumentCost.of(policy.cost)
     made = []
     for turns in play(policy, sources, buffer_size=buffer_size):
         for step in range(next(iter(turns.values())).steps):
@@ -29,16 +29,16 @@ def works(policy: WorkloadPacking, sources: list[list[int]], buffer_size: int) -
             for turn in turns.values():
                 begin, end = turn.plan.step_offsets[step : step + 2]
                 groups = turn.plan.groups.take(np.arange(begin, end))
-                work = workload(groups.shapes(turn.window.lengths), packed=True)
-                row.append(np.pad(work, (0, policy.micro_batches - len(work))))
+                cost = document_cost(groups.shapes(turn.window.lengths), packed=True)
+                row.append(np.pad(cost, (0, policy.micro_batches - len(cost))))
             made.append(np.concatenate(row))
     return made
 
 
 @pytest.mark.parametrize("thresholds", [(), THRESHOLDS], ids=["steady", "queues"])
-def test_micro_batches_of_a_step_are_of_equal_work(thresholds: tuple[int, ...]) -> None:
+def test_micro_batches_of_a_step_are_of_equal_cost(thresholds: tuple[int, ...]) -> None:
     policy = WorkloadPacking(CONTEXT, micro_batches=4, thresholds=thresholds)
-    made = np.stack(works(policy, [LENGTHS.tolist()], 1024))
+    made = np.stack(costs(policy, [LENGTHS.tolist()], 1024))
     imbalance = made.max(axis=1) / made.mean(axis=1)
     assert imbalance[:-4].mean() < 1.05
     sampled = [LENGTHS[i : i + 116] for i in range(0, 5800, 116)]
@@ -47,7 +47,7 @@ def test_micro_batches_of_a_step_are_of_equal_work(thresholds: tuple[int, ...]) 
     assert (loads.max(axis=1) / loads.mean(axis=1)).mean() > 1.25
 
 
-def test_ranks_agree_on_the_work_of_a_step() -> None:
+def test_ranks_agree_on_the_cost_of_a_step() -> None:
     policy = WorkloadPacking(CONTEXT, micro_batches=4, thresholds=THRESHOLDS)
     shards = deal(len(LENGTHS), 3, 0)
     result = simulate(policy, [LENGTHS[s] for s in shards], buffer_size=512)
@@ -84,12 +84,12 @@ def test_micro_batches_come_in_the_order_that_suits_the_pipeline() -> None:
     schedule = PipelineSchedule(stages=4)
     plain = WorkloadPacking(CONTEXT, micro_batches=8, thresholds=THRESHOLDS)
     ordered = WorkloadPacking(CONTEXT, micro_batches=8, thresholds=THRESHOLDS, schedule=schedule)
-    one, other = (works(p, [LENGTHS[:2000].tolist()], 1024) for p in (plain, ordered))
+    one, other = (costs(p, [LENGTHS[:2000].tolist()], 1024) for p in (plain, ordered))
     assert [sorted(a.tolist()) for a in one] == [sorted(b.tolist()) for b in other]
     assert any((a != b).any() for a, b in zip(one, other))
 
 
-def test_a_model_gives_the_work() -> None:
+def test_a_model_gives_the_cost() -> None:
     model = TransformerCost(layers=32, hidden_size=4096, heads=32, ffn_size=11008)
     policy = WorkloadPacking(CONTEXT, micro_batches=2, cost=model)
     assert DocumentCost.of(policy.cost).linear > 10_000

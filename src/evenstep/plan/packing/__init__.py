@@ -1,16 +1,38 @@
-"""Documents to packed micro-batches of equal work (WLB-LLM, sections 3 and 4, and past it).
+"""Documents to packed micro-batches of equal cost (WLB-LLM, sections 3 and 4, and beyond it).
 
-`WorkloadPacking` is the policy. It plans with `plan_iteration` where one rank is alone: `wlb` with
-queues of outliers, `steady` without. `level_fill` is what both place documents with, and `drain`
-what they end with. Packing by fixed length (`window_packing`, `fixed_length`) and by the solver
-(`exact_packing`) are there to compare with.
+In reading order, with the section of the paper that each file follows:
+
+```
+document_cost       what a document costs; a micro-batch costs the sum           (4.1)
+options             the limits of a step, and what a planner may choose
+workload_packing    the policy `WorkloadPacking`: what ranks exchange and agree on
+step_plan           one step, by the planner that the options are for
+  wlb               Algorithm 1, with queues of outliers                         (4.2, 4.3)
+    outliers        those queues: classes, which is released, thresholds         (4.2)
+  steady            steps of equal tokens too, without queues                    (not in the paper)
+    long_selection  which long documents go together
+    water_fill      how level short documents would make them
+  long_pairs        a second long document where short ones are not enough       (not in the paper)
+  lpt_fill          documents to micro-batches, once they are chosen             (4.3)
+drain               the last steps of an epoch
+pieces              documents cut into pieces
+```
+
+To compare with, and not used in training:
+
+```
+window_packing      documents laid end to end and cut at every window            (3.1)
+fixed_length        full windows, greedily as equal as can be                    (3.2)
+exact_packing       the best packing, by a solver                                (equations 1 and 2)
+tight_fill          micro-batches filled to the last token, where the solver begins
+```
 """
 
 from evenstep.plan.packing.document_cost import DocumentCost
 from evenstep.plan.packing.options import PackingOptions, SteadyOptions
 from evenstep.plan.packing.outliers import auto_thresholds
 from evenstep.plan.packing.pieces import OVER_LONG, Pieces, cut_long
-from evenstep.plan.packing.step_plan import plan_iteration
+from evenstep.plan.packing.step_plan import plan_step
 from evenstep.plan.packing.window_packing import cut_at_windows
 from evenstep.plan.packing.workload_packing import WorkloadPacking
 
@@ -24,5 +46,5 @@ __all__ = [
     "auto_thresholds",
     "cut_at_windows",
     "cut_long",
-    "plan_iteration",
+    "plan_step",
 ]

@@ -1,9 +1,9 @@
-"""How much work documents are: what workload-balanced packing makes equal.
+"""What documents cost: the quantity that `WorkloadPacking` makes equal (WLB-LLM, section 4.1).
 
-A document of d tokens takes ``quadratic * d² + linear * d`` units: attention, which looks only at
-the document itself, and everything else. So the work of a micro-batch is the sum over its
-documents, whatever else lies in it, and only the ratio of the two coefficients matters. Both are
-integers, and so is all that is added up from them: plans do not depend on rounding.
+A document of d tokens costs ``quadratic * d² + linear * d``: attention, which stays within the
+document, and everything else. So a micro-batch costs the sum over its documents, and only the ratio
+of the two coefficients matters. Both are integers, and so are all sums: plans do not depend on
+rounding.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ __all__ = ["DocumentCost"]
 
 
 _LARGEST = 2**62
-"""Work that an int64 holds with room to spare."""
+"""A cost that an int64 holds with room to spare."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DocumentCost:
-    """Work of documents in whole units. It is a `Cost` of packed groups, too."""
+    """Cost of documents in whole units; as a `Cost`, that of packed groups."""
 
     linear: int = 24_576
     """Units per token. The default is that of a dense model of about 7B parameters, where
@@ -39,18 +39,18 @@ class DocumentCost:
     def __post_init__(self) -> None:
         check_at_least(0, linear=self.linear, quadratic=self.quadratic)
         if not self.linear and not self.quadratic:
-            raise ConfigurationError("linear=0 and quadratic=0: no document would be any work")
+            raise ConfigurationError("linear=0 and quadratic=0: every document would cost nothing")
 
     @classmethod
     def of(cls, cost: Cost) -> DocumentCost:
-        """What a cost says of packed documents, its part that every micro-batch pays left out.
+        """Takes the parts per token and per pair from a cost, and drops a constant per group.
 
         Args:
-            cost: has `per_token` and `per_pair`, as `TransformerCost` and `FittedCost` do; or one
-                that counts tokens.
+            cost: one with `per_token` and `per_pair`, as `TransformerCost` and `FittedCost`; or
+                one that counts tokens.
 
         Raises:
-            ConfigurationError: it is none of these, so that work may not be a sum over documents.
+            ConfigurationError: any other cost, which may not be a sum over documents.
         """
         if isinstance(cost, DocumentCost):
             return cost
@@ -61,44 +61,43 @@ class DocumentCost:
             token, pair = float(coefficients.per_token), float(coefficients.per_pair)
         except (AttributeError, TypeError, ValueError) as error:
             raise ConfigurationError(
-                f"cost={cost!r} has no per_token and per_pair, so the work of a document is not "
+                f"cost={cost!r} has no per_token and per_pair, so the cost of a document is not "
                 "known; give a TransformerCost, a FittedCost or a DocumentCost"
             ) from error
         if pair <= 0:
             return cls(linear=1, quadratic=0)
         ratio = token / pair
-        # Below 1,000 units per token, units are made smaller, so that rounding is not felt even in
-        # short documents.
+        # With fewer than 1,000 units per token, units are made smaller, so that rounding hardly
+        # matters in short documents either.
         unit = min(max(1, math.ceil(1000 / ratio)), 1000) if ratio > 5e-4 else 1
         return cls(linear=round(unit * ratio), quadratic=unit)
 
     def of_documents(self, lengths: Int64Array) -> Int64Array:
-        """[documents] int64 work of each, where `lengths` is int64 tokens."""
+        """[documents] int64 cost of each; `lengths` is int64 tokens."""
         return lengths * (self.quadratic * lengths + self.linear)
 
-    def longest_within(self, work: float) -> int:
-        """Tokens of the longest document of at most this much work."""
+    def longest_within(self, cost: float) -> int:
+        """Tokens of the longest document that costs at most `cost`."""
         if not self.quadratic:
-            return int(work // self.linear)
+            return int(cost // self.linear)
         half = self.linear / (2 * self.quadratic)
-        root = int(math.sqrt(half * half + work / self.quadratic) - half)
-        # The square root is off by one where it rounds.
+        root = int(math.sqrt(half * half + cost / self.quadratic) - half)
+        # Rounding may put the square root off by one.
         return max(
-            length for length in (root - 1, root, root + 1) if self.of_document(length) <= work
+            length for length in (root - 1, root, root + 1) if self.of_document(length) <= cost
         )
 
     def of_document(self, length: int) -> int:
-        """Work of one document."""
+        """Cost of one document."""
         return length * (self.quadratic * length + self.linear) if length > 0 else length
 
     def check_range(self, tokens: int) -> None:
-        """Raises `ConfigurationError` where `tokens` in one document would be too much work to
-        count in an int64."""
+        """Raises `ConfigurationError` if a document of `tokens` costs more than an int64 holds."""
         if self.of_document(tokens) >= _LARGEST:
             raise ConfigurationError(
-                f"{tokens:,} tokens are {self.of_document(tokens):,} units of work at "
-                f"quadratic={self.quadratic}, linear={self.linear}, over {_LARGEST:,}; use smaller "
-                "coefficients of the same ratio"
+                f"a document of {tokens:,} tokens costs {self.of_document(tokens):,} units at "
+                f"quadratic={self.quadratic}, linear={self.linear}, over the limit of "
+                f"{_LARGEST:,}; use smaller coefficients of the same ratio"
             )
 
     def __call__(self, shapes: GroupShapes, *, packed: bool) -> Float64Array:

@@ -1,8 +1,7 @@
-"""The last iterations: everything that is left, in as few of them as the cap allows.
+"""The last steps of an epoch: everything that is left, in as few steps as the cap allows.
 
-All micro-batches are filled at once, by LPT, so that they are as equal as can be; then those of
-like work go in one iteration, as what cannot be levelled out, a few long documents, matters least
-beside its like.
+All micro-batches are filled at once, by LPT, so that they are as equal as can be. Those of similar
+cost then form a step, where what cannot be balanced, a few long documents, matters least.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import numpy as np
 from evenstep.arrays import Int64Array
 from evenstep.errors import InvariantError
 from evenstep.plan.groups.groups import Groups
-from evenstep.plan.packing.lpt_fill import level_fill
+from evenstep.plan.packing.lpt_fill import lpt_fill
 from evenstep.plan.packing.options import PackingOptions
 from evenstep.plan.partition.best_fit import best_fit_decreasing
 
@@ -22,39 +21,41 @@ __all__ = ["drain"]
 
 
 def drain(
-    lengths: Int64Array, options: PackingOptions, *, iterations: int | None = None
+    lengths: Int64Array, options: PackingOptions, *, steps: int | None = None
 ) -> list[Groups]:
-    """
+    """Plans all steps that are left.
+
     Args:
         lengths: [documents] int64 of all that is left, in order of arrival, none above the cap.
-        iterations: how many there must be, where ranks have agreed on a number. It is raised to
-            what the cap needs. None is as few as the cap allows.
+        steps: how many there must be, where ranks have agreed on a number; raised to what the cap
+            needs. None is as few as the cap allows.
 
     Returns:
-        The iterations in order, each with at most `options.micro_batches` micro-batches of
-        positions in `lengths`, ascending; together they hold every document once. The ones with
-        most work come first, and in each the order of micro-batches is that of falling work. Fewer
-        iterations than asked for only where there are fewer documents.
+        The steps in order, each with at most `options.micro_batches` micro-batches of positions in
+        `lengths`, ascending; together they hold every document once. The most costly step comes
+        first, and so does the most costly micro-batch of each. There are fewer steps than `steps`
+        only if there are fewer documents.
     """
     if not len(lengths):
         return []
     options.check(lengths)
     count, cap = options.micro_batches, options.cap
-    works = options.workload.of_documents(lengths)
+    costs = options.cost.of_documents(lengths)
     order = np.lexsort((np.arange(len(lengths)), -lengths))
     fewest = math.ceil(int(lengths.sum()) / (cap * count))
     packed: Int64Array | None = None
-    wanted = max(fewest, iterations or 0)
+    wanted = max(fewest, steps or 0)
     while True:
-        made = level_fill(lengths, works, order, min(wanted * count, len(lengths)), cap)
-        if (made >= 0).all():
-            return _iterations(made, works, wanted, count)
+        balanced = lpt_fill(lengths, costs, order, min(wanted * count, len(lengths)), cap)
+        if (balanced >= 0).all():
+            return _to_steps(balanced, costs, wanted, count)
+        # Balanced, some found no room; packed as tightly as possible, all may.
         if packed is None:
             packed = _best_fit(lengths, cap)
         if packed.max() < wanted * count:
-            return _iterations(packed, works, wanted, count)
+            return _to_steps(packed, costs, wanted, count)
         if wanted > len(lengths):
-            raise InvariantError(f"{len(lengths)} documents do not fit in {wanted} iterations")
+            raise InvariantError(f"{len(lengths)} documents do not fit in {wanted} steps")
         wanted += 1
 
 
@@ -66,14 +67,15 @@ def _best_fit(lengths: Int64Array, cap: int) -> Int64Array:
     return placed
 
 
-def _iterations(placed: Int64Array, works: Int64Array, wanted: int, count: int) -> list[Groups]:
+def _to_steps(placed: Int64Array, costs: Int64Array, wanted: int, count: int) -> list[Groups]:
+    """Divides micro-batches by descending cost into at most `wanted` steps of at most `count`."""
     groups = Groups.by_label(placed)
-    load = np.add.reduceat(works[groups.members], groups.offsets[:-1])
-    falling = np.argsort(-load, kind="stable")
-    used = min(wanted, len(groups))
+    loads = np.add.reduceat(costs[groups.members], groups.offsets[:-1])  # [micro-batches]
+    descending = np.argsort(-loads, kind="stable")
+    steps = min(wanted, len(groups))
     if len(groups) >= wanted * count:
-        bounds = np.arange(used + 1) * count
+        bounds = np.arange(steps + 1) * count
     else:
-        # Too few to fill all iterations: each gets one at least.
-        bounds = np.arange(used + 1) * len(groups) // used
-    return [groups.take(falling[a:b]) for a, b in zip(bounds[:-1].tolist(), bounds[1:].tolist())]
+        # Too few to fill all steps: each gets at least one.
+        bounds = np.arange(steps + 1) * len(groups) // steps
+    return [groups.take(descending[a:b]) for a, b in zip(bounds[:-1].tolist(), bounds[1:].tolist())]

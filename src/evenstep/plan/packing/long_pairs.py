@@ -1,10 +1,9 @@
-"""A second long document for micro-batches that short ones could not level.
+"""A second long document for micro-batches that short ones could not balance.
 
-Where long documents go together, one for each micro-batch, the shortest of them is far less work
-than the longest, and the cap leaves no room for as many short documents as it would take to make up
-for that. Another long document has more work for its tokens. Invariant: no micro-batch comes to
-exceed the cap, or the work of the longest document, and together they take no more tokens than are
-left.
+Where long documents are planned together, one in each micro-batch, the shortest may cost far less
+than the longest, and the cap leaves no room for as many short documents as would make up for that.
+Another long document costs more for its tokens. Invariant: no micro-batch comes to exceed the cap,
+or the cost of the longest document, and the added documents have no more tokens than are left.
 """
 
 from __future__ import annotations
@@ -13,12 +12,12 @@ import numpy as np
 
 from evenstep.arrays import Int64Array
 
-__all__ = ["second_documents"]
+__all__ = ["pair_long_documents"]
 
 
-def second_documents(
+def pair_long_documents(
     lengths: Int64Array,
-    works: Int64Array,
+    costs: Int64Array,
     run: Int64Array,
     waiting: Int64Array,
     *,
@@ -27,44 +26,49 @@ def second_documents(
     short_tokens: float,
     density: float,
 ) -> dict[int, int]:
-    """
+    """Gives documents of a run a partner where short documents would not be enough.
+
+    With a cap of 60, no short documents, and lengths 60, 37, 36 in the run and 24, 22, 20 waiting:
+    36 costs least and chooses first; it has room for 24, and takes it. 37 has room for 23, and
+    takes 22. 60 has no room.
+
     Args:
         lengths: [documents] tokens of all that wait.
-        works: [documents] work of each; the longer, the more.
-        run: positions of the long documents that go, one for each micro-batch.
-        waiting: positions of long documents, the shortest first; those of `run` may be among them.
+        costs: [documents] cost of each; the longer, the more.
+        run: positions of the long documents of the step, one for each micro-batch.
+        waiting: positions of long documents, the shortest first; may include those of `run`.
         cap: tokens that a micro-batch holds.
-        left: tokens that the iteration holds besides the run.
-        short_tokens: of all short documents together.
-        density: their work per token.
+        left: tokens that the step holds besides the run.
+        short_tokens: tokens of all short documents together.
+        density: cost per token of short documents.
 
     Returns:
-        Place in `run` -> position of the document that goes with it. Of the documents that have
-        room and do not go beyond the longest of the run, each gets the longest, those with least
-        work first; only where short documents would not be enough.
+        Index in `run` -> position of its partner: the longest document that has room and does not
+        make the micro-batch cost more than the longest of the run. Those that cost least choose
+        first.
     """
-    own, held = works[run], lengths[run]
-    top = int(own.max())
+    own, held = costs[run], lengths[run]  # [micro-batches]
+    highest = int(own.max())
     room = np.minimum(cap - held, left)
-    scarce = float((top - own).sum()) > density * min(short_tokens, float(left))
-    wanting = np.flatnonzero(scarce | (own + density * room < top))
-    if not len(wanting):
+    short_of_tokens = float((highest - own).sum()) > density * min(short_tokens, float(left))
+    needing = np.flatnonzero(short_of_tokens | (own + density * room < highest))
+    if not len(needing):
         return {}
     by_length = lengths[waiting]
-    # Work rises with length, so all documents up to here have room and do not go beyond the top.
+    # Cost rises with length, so `waiting[:reach]` are all documents that a micro-batch can take.
     reach = np.minimum(
-        np.searchsorted(works[waiting], top - own[wanting], side="right"),
-        np.searchsorted(by_length, room[wanting], side="right"),
+        np.searchsorted(costs[waiting], highest - own[needing], side="right"),
+        np.searchsorted(by_length, room[needing], side="right"),
     ).tolist()
-    order, tokens = waiting.tolist(), by_length.tolist()
+    candidates, tokens = waiting.tolist(), by_length.tolist()
     used = set(run.tolist())
-    second: dict[int, int] = {}
-    for which in np.argsort(own[wanting], kind="stable").tolist():
+    partners: dict[int, int] = {}
+    for which in np.argsort(own[needing], kind="stable").tolist():
         at = reach[which] - 1
-        while at >= 0 and (order[at] in used or tokens[at] > left):
+        while at >= 0 and (candidates[at] in used or tokens[at] > left):
             at -= 1
         if at >= 0:
-            used.add(order[at])
-            second[int(wanting[which])] = order[at]
+            used.add(candidates[at])
+            partners[int(needing[which])] = candidates[at]
             left -= tokens[at]
-    return second
+    return partners

@@ -1,4 +1,4 @@
-"""What planners of workload-balanced micro-batches are held to, and what they may choose."""
+"""Limits and choices of the planners of packed micro-batches."""
 
 from __future__ import annotations
 
@@ -15,26 +15,29 @@ from evenstep.plan.packing.document_cost import DocumentCost
 
 __all__ = ["PackingOptions", "SteadyOptions"]
 
+_NEVER = 1 << 40
+"""An age in steps that no document reaches."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class PackingOptions:
-    """One iteration trains on at most `micro_batches` micro-batches of at most `max_tokens`."""
+    """A step has at most `micro_batches` micro-batches of at most `max_tokens` each."""
 
     context: int
     """Tokens that a micro-batch holds on average."""
     micro_batches: int
     max_tokens: int | None = None
-    """Tokens that no micro-batch exceeds, which memory decides. None is 1.25 x context. It must be
-    1.1 x context at least: with less room than that, micro-batches with a long document cannot be
-    levelled, and documents arrive about as fast as they can be placed, so some wait for ever."""
+    """Tokens that no micro-batch exceeds, a limit of memory. None is 1.25 x context. It must be at
+    least 1.1 x context: with less room, micro-batches with a long document cannot be balanced, and
+    documents arrive about as fast as they are placed, so some wait for ever."""
     thresholds: tuple[int, ...] = ()
-    """Lengths from which on documents wait in the first, second, ... queue for others of their
-    kind, ascending; see `auto_thresholds`. With none, no document waits for others."""
+    """Lengths from which on a document waits in the first, second, ... queue for others like it,
+    ascending; see `auto_thresholds`. Without any, no document waits for others."""
     max_delay: int | None = 64
-    """After this many iterations a document goes before all others, whatever that does to balance;
-    it waits longer only while others as old take all the room. None is no limit. One rank alone
-    hardly reaches the default; ranks that wait for each other's outliers do."""
-    workload: DocumentCost = field(default_factory=DocumentCost)
+    """Steps after which a document is planned before all others, whatever that does to balance; it
+    waits longer only while others as old take all the room. None is no limit. One rank alone hardly
+    reaches the default; ranks that wait for each other's outliers do."""
+    cost: DocumentCost = field(default_factory=DocumentCost)
 
     def __post_init__(self) -> None:
         check_given(context=self.context, micro_batches=self.micro_batches)
@@ -52,7 +55,7 @@ class PackingOptions:
             raise ConfigurationError(
                 f"thresholds={self.thresholds} must be positive and ascending, each length once"
             )
-        self.workload.check_range(self.cap * self.micro_batches)
+        self.cost.check_range(self.cap * self.micro_batches)
 
     @property
     def cap(self) -> int:
@@ -62,7 +65,7 @@ class PackingOptions:
         return self.max_tokens
 
     def check(self, lengths: Int64Array) -> None:
-        """Raises `SampleError` where a document fits in no micro-batch."""
+        """Raises `SampleError` if a document fits in no micro-batch."""
         if len(lengths) and int(lengths.max()) > self.cap:
             longest = int(lengths.argmax())
             raise SampleError(
@@ -80,12 +83,12 @@ class PackingOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class SteadyOptions(PackingOptions):
-    """`thresholds` may have one length, from which on documents are long. With none it follows from
-    the documents that wait."""
+    """Options of the planner without queues. `thresholds` may hold one length, from which on a
+    document is long; by default it is computed from the documents that wait."""
 
     step_tokens: int | None = None
-    """Tokens that an iteration holds at most. None is 1.03 x micro_batches x context. Less than
-    what arrives would let ever more documents wait."""
+    """Tokens that a step holds at most. None is 1.03 x micro_batches x context: with fewer than
+    arrive, ever more documents would wait."""
     max_delay: int | None = 16
 
     def __post_init__(self) -> None:
@@ -106,8 +109,8 @@ class SteadyOptions(PackingOptions):
 
     @property
     def patience(self) -> int:
-        """Iterations after which a long document decides which run goes: some less than
-        `max_delay`, as there may be several."""
+        """Steps after which a long document determines the run: fewer than `max_delay`, since
+        several may have to take turns."""
         if self.max_delay is None:
-            return 1 << 40
+            return _NEVER
         return self.max_delay - min(max(self.max_delay // 8, 1), self.max_delay)

@@ -1,7 +1,7 @@
-"""Documents cut into pieces, and what is done with documents that are too long.
+"""Documents cut into pieces, and documents that are too long.
 
-A piece is tokens ``[begin, end)`` of a document; to the model it is a document of its own, which
-attends to nothing outside it. Invariant: pieces of one document do not overlap and come in order.
+A piece is the tokens ``[begin, end)`` of a document. To the model it is another document, which
+attends to nothing outside it. Invariant: pieces of a document do not overlap and come in order.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ OVER_LONG = ("error", "split", "truncate")
 
 @dataclass(frozen=True)
 class Pieces:
-    """All three are [pieces] int64."""
+    """Pieces of documents; all three columns are [pieces] int64."""
 
     documents: Int64Array
-    """Position of the document that the piece is from."""
+    """Position of the document that each piece is part of."""
     begins: Int64Array
     ends: Int64Array
 
@@ -48,18 +48,18 @@ class Pieces:
 
 
 def cut_long(lengths: Int64Array, limit: int, over_long: str) -> Pieces:
-    """Pieces of at most `limit` tokens, in order of arrival.
+    """Cuts documents into pieces of at most `limit` tokens, in order of arrival.
 
     Args:
         lengths: [documents] int64, each positive.
-        limit: tokens of the longest piece that is wanted.
-        over_long: what becomes of a longer document. "error" refuses it. "split" makes as few
-            pieces of it as it takes, as equal as can be: no tail of a few tokens that attend to
-            next to nothing. "truncate" keeps its first `limit` tokens.
+        limit: tokens of the longest piece.
+        over_long: what is done with a longer document. "error" refuses it. "split" makes as few
+            pieces as possible, as equal as possible: no tail of a few tokens that attend to next
+            to nothing. "truncate" keeps its first `limit` tokens.
 
     Raises:
-        SampleError: a document is longer, under "error".
-        ConfigurationError: `over_long` is none of the three.
+        SampleError: a document is longer, with "error".
+        ConfigurationError: `over_long` is not one of the three.
     """
     check_at_least(1, limit=limit)
     if over_long not in OVER_LONG:
@@ -76,8 +76,8 @@ def cut_long(lengths: Int64Array, limit: int, over_long: str) -> Pieces:
     if over_long == "truncate":
         whole = Pieces.whole(lengths)
         return Pieces(whole.documents, whole.begins, np.minimum(lengths, limit))
-    parts = -(-lengths // limit)
-    documents = np.arange(len(lengths), dtype=np.int64).repeat(parts)
-    part = np.arange(len(documents)) - (parts.cumsum() - parts).repeat(parts)
+    parts = -(-lengths // limit)  # [documents]
+    documents = np.arange(len(lengths), dtype=np.int64).repeat(parts)  # [pieces]
+    part = np.arange(len(documents)) - (parts.cumsum() - parts).repeat(parts)  # [pieces] from 0
     length, count = lengths[documents], parts[documents]
     return Pieces(documents, part * length // count, (part + 1) * length // count)

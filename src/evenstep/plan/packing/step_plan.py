@@ -1,7 +1,7 @@
-"""One iteration, by the planner that the options are for.
+"""One step, by the planner that the options belong to.
 
-All is a function of the documents that wait. Invariants, of both planners: no micro-batch exceeds
-its cap, no document is in two, and if any document waits, one at least is planned.
+A step is a function of the documents that wait. Invariants of both planners: no micro-batch exceeds
+its cap, no document is planned twice, and if any document waits, at least one is planned.
 """
 
 from __future__ import annotations
@@ -13,25 +13,23 @@ from evenstep.plan.packing.options import PackingOptions, SteadyOptions
 from evenstep.plan.packing.steady import plan_steady
 from evenstep.plan.packing.wlb import plan_wlb
 
-__all__ = ["plan_iteration"]
+__all__ = ["plan_step"]
 
 
-def plan_iteration(
+def plan_step(
     options: PackingOptions, lengths: Int64Array, ages: Int64Array, final: bool = False
 ) -> Groups:
-    """Plans one iteration: `plan_steady` with `SteadyOptions`, else `plan_wlb`.
+    """Plans one step: `plan_steady` with `SteadyOptions`, else `plan_wlb`.
 
     Args:
-        options: first, so that ``partial(plan_iteration, options)`` is a planner.
-        lengths: [documents] int64 tokens of all that wait, in order of arrival, those of this
-            iteration's arrivals last.
-        ages: [documents] int64 iterations that each has waited, never rising; 0 for arrivals.
-        final: nothing more will arrive: this is the first iteration of `drain`.
+        options: first, so that ``partial(plan_step, options)`` is a planner.
+        lengths: [documents] int64 tokens of all that wait, in order of arrival.
+        ages: [documents] int64 steps that each has waited, descending; 0 for new arrivals.
+        final: no more documents will arrive: plans the first step of `drain`.
 
     Returns:
-        At most `options.micro_batches` micro-batches of positions in `lengths`, none empty; in each
-        the positions ascend. What they do not name goes on waiting, in the same order, an iteration
-        older.
+        At most `options.micro_batches` micro-batches of positions in `lengths`, none empty; the
+        positions in each ascend. Documents left out wait for the next step, in the same order.
 
     Raises:
         SampleError: a document is longer than a micro-batch.

@@ -1,12 +1,15 @@
-"""Whole documents into micro-batches that leave no room: what fixed-length packing asks for.
+"""Whole documents into micro-batches that have no room to spare, as fixed-length packing needs.
 
-Where the documents of a global batch are to fill its windows to the last token, placing them one by
-one ends with some that fit nowhere, and to find any packing at all is the hard part. But there are
-very many ways to choose a few short documents of either of two micro-batches, and so nearly always
-some whose difference is exactly what one has too much and the other has room for. So documents are
-placed with least work first, and no heed to the cap; then micro-batches that hold too much swap up
-to two documents for up to two of another until all is under the cap. It moves short documents,
-which are hardly any work, so the packing stays even.
+Where documents are to fill micro-batches to the last token, greedy placement ends with some that
+fit nowhere, and to find any packing at all is the hard part. But there are very many ways to choose
+a few short documents from each of two micro-batches, and so nearly always two choices that differ
+by exactly the tokens that one has too many of and the other has room for. So documents are placed
+by least cost first, whatever the cap; then micro-batches over the cap swap up to two documents for
+up to two of another until all are under it. Swaps move short documents, which cost next to nothing,
+so the packing stays even.
+
+Two micro-batches of at most 10 tokens hold ``[7, 4]``, one too many, and ``[6, 3]``, with room for
+one. To swap 7 for 6 or 4 for 3 moves exactly that; 4 for 3 changes the costs less.
 """
 
 from __future__ import annotations
@@ -14,102 +17,119 @@ from __future__ import annotations
 import numpy as np
 
 from evenstep.arrays import Int64Array
-from evenstep.plan.packing.lpt_fill import level_fill
+from evenstep.plan.packing.lpt_fill import lpt_fill
 
 __all__ = ["tight_fill"]
 
 
-_MOST = 48
-"""Documents of a micro-batch, the shortest ones, of which those that are swapped are taken."""
-_ROUNDS = 16
-"""Swaps for each micro-batch before it is given up."""
+_SHORTEST = 48
+"""The shortest documents of a micro-batch that may be swapped: some 1,200 choices of up to two."""
+_SWAPS = 16
+"""Swaps for each micro-batch before the search ends without a packing."""
 
 
 def tight_fill(
-    lengths: Int64Array, works: Int64Array, bins: int, max_tokens: int
+    lengths: Int64Array, costs: Int64Array, micro_batches: int, max_tokens: int
 ) -> Int64Array | None:
-    """
+    """Places every document, or none.
+
     Args:
         lengths: [documents] int64, none above `max_tokens`.
-        works: [documents] int64 work of each.
+        costs: [documents] int64 cost of each.
 
     Returns:
-        [documents] micro-batch of each, none over `max_tokens`; None where no such packing was
-        found, which does not prove that there is none.
+        [documents] micro-batch of each, none over `max_tokens`; None if no such packing was found,
+        which does not prove that there is none.
     """
-    if int(lengths.sum()) > bins * max_tokens:
+    if int(lengths.sum()) > micro_batches * max_tokens:
         return None
-    order = np.argsort(-works, kind="stable")
-    placed = level_fill(lengths, works, order, bins, max_tokens)
-    # Those without room go where there is most of it, too much as it is.
-    held = np.bincount(placed[placed >= 0], weights=lengths[placed >= 0], minlength=bins)
-    held = held.astype(np.int64)
-    for document in np.flatnonzero(placed < 0).tolist():
-        placed[document] = held.argmin()
-        held[placed[document]] += lengths[document]
-    for _ in range(_ROUNDS * bins):
-        excess = held - max_tokens
+    placed = _over_the_cap(lengths, costs, micro_batches, max_tokens)
+    tokens = np.zeros(micro_batches, np.int64)
+    np.add.at(tokens, placed, lengths)
+    for _ in range(_SWAPS * micro_batches):
+        excess = tokens - max_tokens  # [micro-batches] negative where there is room
         source = int(excess.argmax())
         if excess[source] <= 0:
             return placed
-        out = _Few(lengths, works, placed, source)
+        given = _Choices(lengths, costs, placed, source)
         moved = 0
         for target in np.argsort(excess, kind="stable").tolist():
             room = -int(excess[target])
             if room <= 0:
                 break
-            back = _Few(lengths, works, placed, target)
-            there, here, tokens = _swap(out, back, int(excess[source]), room)
-            if tokens > moved:
-                best, moved = (target, there, here), tokens
-            if tokens >= min(int(excess[source]), room):
+            back = _Choices(lengths, costs, placed, target)
+            there, here, change = _best_swap(given, back, int(excess[source]), room)
+            if change > moved:
+                best, moved = (target, there, here), change
+            if change >= min(int(excess[source]), room):
                 break
         if not moved:
             return None
         target, there, here = best
         placed[there], placed[here] = target, source
-        held[source] -= moved
-        held[target] += moved
+        tokens[source] -= moved
+        tokens[target] += moved
     return None
 
 
-def _swap(out: _Few, back: _Few, excess: int, room: int) -> tuple[list[int], list[int], int]:
-    """Documents to swap, and the tokens that move: all that are too many if there is room, else as
-    many as there is room for; or as near to that as can be, at the least 0."""
+def _over_the_cap(
+    lengths: Int64Array, costs: Int64Array, micro_batches: int, max_tokens: int
+) -> Int64Array:
+    """[documents] micro-batch of each: by `lpt_fill`, and what that leaves out where most room is,
+    although that is too little."""
+    order = np.argsort(-costs, kind="stable")
+    placed = lpt_fill(lengths, costs, order, micro_batches, max_tokens)
+    tokens = np.zeros(micro_batches, np.int64)
+    np.add.at(tokens, placed[placed >= 0], lengths[placed >= 0])
+    for document in np.flatnonzero(placed < 0).tolist():
+        placed[document] = tokens.argmin()
+        tokens[placed[document]] += lengths[document]
+    return placed
+
+
+def _best_swap(
+    given: _Choices, back: _Choices, excess: int, room: int
+) -> tuple[list[int], list[int], int]:
+    """Documents to swap in either direction, and the tokens that move.
+
+    They are `excess` or `room`, whichever is less, if any swap moves as many, and of those swaps
+    the one that changes cost least; else as many as possible.
+    """
     by_tokens = np.argsort(back.tokens, kind="stable")
-    sums = back.tokens[by_tokens]
-    # For each choice that may go, the least that must come back: then most tokens move.
-    least = np.searchsorted(sums, out.tokens - room, side="left")
-    usable = np.flatnonzero(least < len(sums))
-    ends = by_tokens[least[usable]]
-    tokens = out.tokens[usable] - back.tokens[ends]
+    ascending = back.tokens[by_tokens]
+    # For each choice given, the fewest tokens that must come back, so that most tokens move.
+    fewest = np.searchsorted(ascending, given.tokens - room, side="left")
+    usable = np.flatnonzero(fewest < len(ascending))
+    partners = by_tokens[fewest[usable]]  # [usable]
+    tokens = given.tokens[usable] - back.tokens[partners]
     enough = tokens >= min(excess, room)
     if enough.any():
-        change = np.abs(out.works[usable] - back.works[ends])
+        change = np.abs(given.costs[usable] - back.costs[partners])
         best = int(np.where(enough, change, change.max() + 1).argmin())
     else:
         best = int(tokens.argmax())
-    there, here = out.documents(int(usable[best])), back.documents(int(ends[best]))
+    there, here = given.documents(int(usable[best])), back.documents(int(partners[best]))
     return there, here, int(tokens[best])
 
 
-class _Few:
+class _Choices:
     """All choices of up to two of the short documents of a micro-batch."""
 
     def __init__(
-        self, lengths: Int64Array, works: Int64Array, placed: Int64Array, number: int
+        self, lengths: Int64Array, costs: Int64Array, placed: Int64Array, number: int
     ) -> None:
-        mine = np.flatnonzero(placed == number)
-        mine = mine[np.argsort(lengths[mine], kind="stable")][:_MOST]
-        # The last place stands for no document.
-        none = len(mine)
-        self._members = np.append(mine, -1)
-        self._first, self._second = np.triu_indices(none + 1)
-        twice = (self._first == self._second) & (self._first < none)
-        self._first, self._second = self._first[~twice], self._second[~twice]
-        tokens, work = np.append(lengths[mine], 0), np.append(works[mine], 0)
-        self.tokens: Int64Array = tokens[self._first] + tokens[self._second]
-        self.works: Int64Array = work[self._first] + work[self._second]
+        own = np.flatnonzero(placed == number)
+        own = own[np.argsort(lengths[own], kind="stable")][:_SHORTEST]
+        none = len(own)  # the index that stands for no document
+        self._members = np.append(own, -1)
+        first, second = np.triu_indices(none + 1)
+        twice = (first == second) & (first < none)
+        self._first, self._second = first[~twice], second[~twice]
+        own_tokens, own_costs = np.append(lengths[own], 0), np.append(costs[own], 0)
+        self.tokens: Int64Array = own_tokens[self._first] + own_tokens[self._second]
+        """[choices]"""
+        self.costs: Int64Array = own_costs[self._first] + own_costs[self._second]
+        """[choices]"""
 
     def documents(self, choice: int) -> list[int]:
         chosen = self._members[[self._first[choice], self._second[choice]]].tolist()

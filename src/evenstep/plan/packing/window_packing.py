@@ -1,7 +1,7 @@
 """Original packing: documents laid end to end in order of arrival, cut every `context` tokens.
 
-The part of a document beyond the cut begins the next window as a document of its own. Invariant:
-every window but the last holds exactly `context` tokens, and every token is in one window.
+What a cut leaves of a document begins the next window as another document. Invariant: every window
+except the last holds exactly `context` tokens, and every token is in one window.
 """
 
 from __future__ import annotations
@@ -28,7 +28,11 @@ class PackingWindows:
 
 
 def cut_at_windows(lengths: Int64Array, context: int) -> PackingWindows:
-    """
+    """Cuts the stream of documents at every window.
+
+    Documents of 3 and 5 tokens at ``context=4`` make the pieces of 3, 1 and 4 tokens and the
+    windows ``[3, 1], [4]``.
+
     Args:
         lengths: [documents] int64, each positive.
         context: tokens of a window.
@@ -36,11 +40,11 @@ def cut_at_windows(lengths: Int64Array, context: int) -> PackingWindows:
     check_at_least(1, context=context)
     if not len(lengths):
         return PackingWindows(Pieces.whole(lengths), Groups.empty())
-    starts = lengths.cumsum() - lengths
+    starts = lengths.cumsum() - lengths  # [documents] in the stream
     total = int(starts[-1] + lengths[-1])
-    cuts = np.arange(0, total, context, dtype=np.int64)
-    # The stream is cut where a document or a window begins.
-    begins = np.unique(np.concatenate([starts, cuts]))
+    cuts = np.arange(0, total, context, dtype=np.int64)  # [windows] in the stream
+    # A piece begins where a document or a window begins.
+    begins = np.unique(np.concatenate([starts, cuts]))  # [pieces]
     ends = np.append(begins[1:], total)
     documents = np.searchsorted(starts, begins, side="right") - 1
     pieces = Pieces(documents, begins - starts[documents], ends - starts[documents])

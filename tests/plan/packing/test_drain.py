@@ -1,4 +1,4 @@
-"""The last iterations hold everything, are few, and are even where documents allow it."""
+"""The last steps hold everything, are few, and are even where documents allow it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from evenstep.plan.packing.drain import drain
 from evenstep.plan.packing.options import PackingOptions
 from evenstep.plan.partition.best_fit import best_fit_decreasing
 
-OPTIONS = PackingOptions(context=40, micro_batches=3, workload=DocumentCost(linear=10))
+OPTIONS = PackingOptions(context=40, micro_batches=3, cost=DocumentCost(linear=10))
 LENGTHS = st.lists(st.integers(1, 50), max_size=40).map(lambda v: np.array(v, np.int64))
 
 
@@ -24,7 +24,7 @@ LENGTHS = st.lists(st.integers(1, 50), max_size=40).map(lambda v: np.array(v, np
 def test_every_document_is_in_one_micro_batch_under_the_cap(
     lengths: np.ndarray, wanted: int | None
 ) -> None:
-    made = drain(lengths, OPTIONS, iterations=wanted)
+    made = drain(lengths, OPTIONS, steps=wanted)
     members = [p for groups in made for p in groups.members.tolist()]
     assert sorted(members) == list(range(len(lengths)))
     for groups in made:
@@ -34,18 +34,16 @@ def test_every_document_is_in_one_micro_batch_under_the_cap(
 
 @settings(max_examples=50)
 @given(LENGTHS)
-def test_there_are_no_more_iterations_than_best_fit_packing_needs(lengths: np.ndarray) -> None:
+def test_there_are_no_more_steps_than_best_fit_packing_needs(lengths: np.ndarray) -> None:
     needed = math.ceil(len(best_fit_decreasing(lengths, OPTIONS.cap)) / OPTIONS.micro_batches)
     assert len(drain(lengths, OPTIONS)) <= needed
 
 
 @settings(max_examples=50)
 @given(LENGTHS, st.integers(1, 8))
-def test_ranks_that_agreed_on_a_number_make_as_many_iterations(
-    lengths: np.ndarray, wanted: int
-) -> None:
+def test_ranks_that_agreed_on_a_number_make_as_many_steps(lengths: np.ndarray, wanted: int) -> None:
     least = len(drain(lengths, OPTIONS))
-    made = len(drain(lengths, OPTIONS, iterations=wanted))
+    made = len(drain(lengths, OPTIONS, steps=wanted))
     assert made == min(max(wanted, least), len(lengths))
 
 
@@ -54,13 +52,13 @@ def test_documents_of_one_length_are_shared_out_evenly() -> None:
     assert [groups.sizes.tolist() for groups in made] == [[4, 4, 4], [4, 4, 4]]
 
 
-def test_what_levelling_cannot_fit_into_the_fewest_iterations_is_packed_by_best_fit() -> None:
+def test_what_balancing_cannot_fit_into_the_fewest_steps_is_packed_by_best_fit() -> None:
     lengths = np.array([25, 25, 20, 20, 20, 15, 15, 10])
     (only,) = drain(lengths, OPTIONS)
     assert [int(lengths[only.group(g)].sum()) for g in range(3)] == [50, 50, 50]
 
 
-def test_micro_batches_of_like_work_go_together() -> None:
+def test_micro_batches_of_similar_cost_form_a_step() -> None:
     made = drain(np.array([50, 50, 50, *[10] * 15]), OPTIONS)
     assert [sorted(groups.sizes.tolist()) for groups in made] == [[1, 1, 1], [5, 5, 5]]
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evenstep.plan.packing.water_fill import pour
+from evenstep.plan.packing.water_fill import water_fill
 
 VESSELS = st.lists(st.tuples(st.integers(0, 100), st.integers(0, 100)), min_size=1, max_size=6)
 
@@ -19,7 +19,7 @@ def test_what_lies_in_the_vessels_under_one_surface_is_what_was_poured(
 ) -> None:
     floors = np.array([[floor for floor, _ in vessels]], np.float64)
     depths = np.array([[depth for _, depth in vessels]])
-    level, poured = pour(floors, depths, np.array([supply]))
+    level, poured = water_fill(floors, depths, np.array([supply]))
     assert poured[0] == pytest.approx(min(supply, depths.sum()))
     below = np.clip(level[:, None] - floors, 0, depths).sum()
     assert below == pytest.approx(poured[0], abs=1e-6)
@@ -33,7 +33,7 @@ def test_cases_do_not_touch_each_other(cases: list[list[tuple[int, int]]]) -> No
     floors = np.array([[f for f, _ in case] for case in cases], np.float64)
     depths = np.array([[d for _, d in case] for case in cases])
     supply = np.arange(len(cases)) * 20.0
-    levels, poured = pour(floors, depths, supply)
+    levels, poured = water_fill(floors, depths, supply)
     for i in range(len(cases)):
-        level, alone = pour(floors[i : i + 1], depths[i : i + 1], supply[i : i + 1])
+        level, alone = water_fill(floors[i : i + 1], depths[i : i + 1], supply[i : i + 1])
         assert (level[0], alone[0]) == (levels[i], poured[i])

@@ -1,4 +1,4 @@
-"""What both planners keep to, in any iteration and the last; each alone has a file of its own."""
+"""What both planners keep to, in any step and the last; each alone has a file of its own."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from evenstep.errors import SampleError
 from evenstep.plan.groups.groups import Groups
 from evenstep.plan.packing.document_cost import DocumentCost
 from evenstep.plan.packing.options import PackingOptions, SteadyOptions
-from evenstep.plan.packing.step_plan import plan_iteration
+from evenstep.plan.packing.step_plan import plan_step
 
-WORK = DocumentCost(linear=10)
-OPTIONS = PackingOptions(context=40, micro_batches=3, thresholds=(20, 35), workload=WORK)
-STEADY = SteadyOptions(context=40, micro_batches=3, max_delay=None, workload=WORK)
+COST = DocumentCost(linear=10)
+OPTIONS = PackingOptions(context=40, micro_batches=3, thresholds=(20, 35), cost=COST)
+STEADY = SteadyOptions(context=40, micro_batches=3, max_delay=None, cost=COST)
 POOLS = st.lists(st.tuples(st.integers(1, 50), st.integers(0, 6)), min_size=1, max_size=40).map(
     lambda pool: (
         np.array([length for length, _ in pool], np.int64),
@@ -48,9 +48,9 @@ def test_something_is_planned_and_nothing_twice_or_over_the_cap(
     options: PackingOptions, pool: Pool, max_delay: int | None, final: bool
 ) -> None:
     options = dataclasses.replace(options, max_delay=max_delay)
-    groups = plan_iteration(options, *pool, final=final)
+    groups = plan_step(options, *pool, final=final)
     check(pool, groups, options)
-    again = plan_iteration(options, *pool, final=final)
+    again = plan_step(options, *pool, final=final)
     assert again.members.tolist() == groups.members.tolist()
     assert again.offsets.tolist() == groups.offsets.tolist()
 
@@ -63,7 +63,7 @@ def test_an_overdue_document_stays_only_where_older_overdue_ones_left_no_room(
 ) -> None:
     lengths, ages = pool
     options = dataclasses.replace(options, max_delay=max_delay)
-    groups = plan_iteration(options, *pool)
+    groups = plan_step(options, *pool)
     planned = set(groups.members.tolist())
     for position in np.flatnonzero(ages >= max_delay).tolist():
         if position in planned:
@@ -78,10 +78,10 @@ def test_an_overdue_document_stays_only_where_older_overdue_ones_left_no_room(
 def test_a_document_longer_than_a_micro_batch_is_refused() -> None:
     for options in (OPTIONS, STEADY):
         with pytest.raises(SampleError, match="document 1 has 51 tokens"):
-            plan_iteration(options, np.array([3, 51]), np.zeros(2, np.int64))
+            plan_step(options, np.array([3, 51]), np.zeros(2, np.int64))
 
 
 def test_where_nothing_waits_nothing_is_planned() -> None:
     nothing = np.empty(0, np.int64)
     for options in (OPTIONS, STEADY):
-        assert len(plan_iteration(options, nothing, nothing)) == 0
+        assert len(plan_step(options, nothing, nothing)) == 0
