@@ -52,7 +52,7 @@ class Contender:
 
 def contenders() -> list[Contender]:
     def ours(**options: Any) -> Divide:
-        return lambda weights, bins: partition(weights, bins, **options).loads.tolist()
+        return lambda costs, bins: partition(costs, bins, **options).loads.tolist()
 
     result = [
         Contender("lpt", ours()),
@@ -67,7 +67,7 @@ def contenders() -> list[Contender]:
         result.append(
             Contender(
                 "numberpartitioning",
-                lambda weights, bins: karmarkar_karp(weights.tolist(), bins).sizes,
+                lambda costs, bins: karmarkar_karp(costs.tolist(), bins).sizes,
                 most=700_000,
             )
         )
@@ -77,9 +77,7 @@ def contenders() -> list[Contender]:
         result.append(
             Contender(
                 "binpacking",
-                lambda weights, bins: [
-                    sum(b) for b in to_constant_bin_number(weights.tolist(), bins)
-                ],
+                lambda costs, bins: [sum(b) for b in to_constant_bin_number(costs.tolist(), bins)],
                 most=60_000_000,
             )
         )
@@ -98,11 +96,11 @@ def weigh(lengths: Int64Array) -> Int64Array:
 def timed(entry: Contender, count: int, bins: int, repeats: int, seed: int) -> dict[str, Any]:
     times, above = [], []
     for repeat in range(repeats + 1):
-        weights = weigh(documents(count, 1.4, LONGEST, seed + repeat))
+        costs = weigh(documents(count, 1.4, LONGEST, seed + repeat))
         begin = time.perf_counter()
-        loads = entry.divide(weights, bins)
+        loads = entry.divide(costs, bins)
         times.append(1e3 * (time.perf_counter() - begin))
-        above.append(max(loads) / lower_bound(weights, bins, equal_counts=entry.equal_counts))
+        above.append(max(loads) / lower_bound(costs, bins, equal_counts=entry.equal_counts))
     # The first run may compile.
     return {"ms": Spread.of(times[1:]), "over_bound": float(np.mean(above[1:]))}
 
@@ -112,17 +110,17 @@ def capped(sigma: float, cap: int, seed: int) -> list[dict[str, Any]]:
     theirs: list[tuple[float, float]] = []
     for batch in range(BATCHES):
         lengths = documents(256, sigma, cap, seed + batch)
-        weights, bins = weigh(lengths), bins_needed(lengths, cap)
-        bound = lower_bound(weights, bins, tokens=lengths, cap=cap)
-        made = partition(weights, bins, tokens=lengths, cap=cap)
+        costs, bins = weigh(lengths), bins_needed(lengths, cap)
+        bound = lower_bound(costs, bins, tokens=lengths, cap=cap)
+        made = partition(costs, bins, tokens=lengths, cap=cap)
         assert made.tokens is not None
         ours.append((made.tokens.max() / cap, made.loads.max() / bound))
         if find_spec("numberpartitioning"):
             from numberpartitioning import karmarkar_karp
 
-            parts = karmarkar_karp(weights.tolist(), bins, return_indices=True).partition
+            parts = karmarkar_karp(costs.tolist(), bins, return_indices=True).partition
             most = max(int(lengths[part].sum()) for part in parts)
-            heaviest = max(int(weights[part].sum()) for part in parts)
+            heaviest = max(int(costs[part].sum()) for part in parts)
             theirs.append((most / cap, heaviest / bound))
     rows = []
     for name, values in (("lpt", ours), ("numberpartitioning", theirs)):

@@ -1,7 +1,7 @@
-"""Where each sample of a step goes: to which bucket, in which micro-batch, at which place.
+"""`Assignment`: to which bucket each sample of a step goes, in which micro-batch, in which order.
 
-Invariants: every place in every micro-batch has one sample; and all buckets have the same number of
-micro-batches.
+Invariants: the samples of a micro-batch are numbered 0, 1, 2, ... without gaps; and all buckets
+have the same number of micro-batches.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ import numpy.typing as npt
 
 from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError
-from evenstep.plan.partition.items import sums
-from evenstep.strategy.sample_costs import Costs
+from evenstep.plan.partition.items import Costs, sums
 
 __all__ = ["Assignment"]
 
@@ -25,17 +24,17 @@ Int32Array = npt.NDArray[np.int32]
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Assignment:
-    """Columns with an entry for each sample of a plan."""
+    """Columns with one entry per sample of a plan."""
 
     bucket: Int32Array
-    """[samples] int32, -1 for a sample that is in none."""
+    """[samples] int32, -1 for a sample in no bucket."""
     micro_batch: Int32Array
     """[samples] int32 within the bucket, -1 as above."""
     order: Int32Array
-    """[samples] int32 place within the micro-batch, -1 as above."""
+    """[samples] int32 index within the micro-batch, -1 as above."""
     buckets: int
     micro_batches: int
-    """Of each bucket."""
+    """Micro-batches of each bucket."""
 
     @classmethod
     def of(
@@ -47,7 +46,7 @@ class Assignment:
         buckets: int,
         micro_batches: int,
     ) -> Assignment:
-        """From columns of any integer type."""
+        """An assignment from columns of any integer type."""
         return cls(
             bucket=np.asarray(bucket, np.int32),
             micro_batch=np.asarray(micro_batch, np.int32),
@@ -58,7 +57,7 @@ class Assignment:
 
     @classmethod
     def nowhere(cls, samples: int, *, buckets: int, micro_batches: int) -> Assignment:
-        """No sample is anywhere."""
+        """An assignment in which every sample is in no bucket."""
         none = np.full(samples, -1, np.int32)
         return cls.of(none, none, none, buckets=buckets, micro_batches=micro_batches)
 
@@ -71,22 +70,23 @@ class Assignment:
         return self.bucket >= 0
 
     @cached_property
-    def bins(self) -> Int64Array:
+    def micro_batch_number(self) -> Int64Array:
         """[samples] number of the micro-batch among those of all buckets, bucket after bucket; -1
-        for a sample that is in none."""
-        bins = self.bucket.astype(np.int64) * self.micro_batches + self.micro_batch
-        return np.where(self.placed, bins, -1)
+        for a sample in no bucket."""
+        numbers = self.bucket.astype(np.int64) * self.micro_batches + self.micro_batch
+        return np.where(self.placed, numbers, -1)
 
     @cached_property
     def rows(self) -> Int64Array:
-        """Samples that are placed: bucket after bucket, micro-batch after micro-batch, in order."""
-        keys = (self.bins << 32) + self.order  # different for samples that are placed
+        """[placed] samples that are in a bucket, micro-batch after micro-batch, in order."""
+        keys = (self.micro_batch_number << 32) + self.order  # unique among samples in a bucket
         return keys.argsort()[np.count_nonzero(~self.placed) :]
 
     @cached_property
     def offsets(self) -> Int64Array:
         """[buckets x micro_batches + 1] micro-batch k is ``rows[offsets[k]:offsets[k + 1]]``."""
-        counts = np.bincount(self.bins[self.placed], minlength=self.buckets * self.micro_batches)
+        numbers = self.micro_batch_number[self.placed]
+        counts = np.bincount(numbers, minlength=self.buckets * self.micro_batches)
         return np.append(0, counts.cumsum())
 
     def members(self, bucket: int, micro_batch: int) -> Int64Array:
@@ -106,16 +106,19 @@ class Assignment:
         """[buckets, micro_batches] sum of the values of the samples in each micro-batch."""
         shape = self.buckets, self.micro_batches
         placed = self.placed
-        total: Costs = sums(values[placed], self.bins[placed], shape[0] * shape[1]).reshape(shape)
+        numbers = self.micro_batch_number[placed]
+        total: Costs = sums(values[placed], numbers, shape[0] * shape[1]).reshape(shape)
         return total
 
     def __getstate__(self) -> dict[str, Any]:
-        # What was worked out from it does not travel.
+        # Cached properties are not pickled.
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def check(self) -> None:
-        """Raises `ConfigurationError` where a number is out of range, or a place is taken twice or
-        left empty."""
+        """
+        Raises:
+            ConfigurationError: a number is out of range, or an `order` occurs twice or has a gap.
+        """
         for name, limit in (("bucket", self.buckets), ("micro_batch", self.micro_batches)):
             column = getattr(self, name)
             wrong = np.flatnonzero(
@@ -124,14 +127,14 @@ class Assignment:
             if len(wrong):
                 raise ConfigurationError(
                     f"{name}={column[wrong[0]]} of sample {wrong[0]} must be from 0 to {limit - 1},"
-                    " or -1 in all columns for a sample that is in none"
+                    " or -1 in all columns for a sample in no bucket"
                 )
-        places = self.order[self.rows]
-        expected = np.arange(len(places)) - self.offsets[:-1].repeat(np.diff(self.offsets))
-        wrong = np.flatnonzero(places != expected)
+        order = self.order[self.rows]  # [placed]
+        expected = np.arange(len(order)) - self.offsets[:-1].repeat(np.diff(self.offsets))
+        wrong = np.flatnonzero(order != expected)
         if len(wrong):
             row = self.rows[wrong[0]]
             raise ConfigurationError(
                 f"order={self.order[row]} of sample {row} in bucket {self.bucket[row]}, "
-                f"micro-batch {self.micro_batch[row]}: places must count 0, 1, 2, ... without gaps"
+                f"micro-batch {self.micro_batch[row]}: it must count 0, 1, 2, ... without gaps"
             )

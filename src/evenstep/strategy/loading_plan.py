@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 
 from evenstep.arrays import Int64Array
+from evenstep.plan.partition.items import Costs
 from evenstep.strategy.assignment import Assignment
 from evenstep.strategy.balance.levels import arrival
 from evenstep.strategy.mesh import ClientPlaceTree, Delivery
-from evenstep.strategy.sample_costs import Costs
 from evenstep.strategy.sample_table import SampleTable
 
 __all__ = ["LoadingPlan", "imbalance"]

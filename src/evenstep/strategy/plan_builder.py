@@ -1,7 +1,9 @@
-"""A description and samples make an outcome, and an outcome makes a plan.
+"""Turns a `DGraph`'s spec and the step's samples into an `Assignment`, and that into a `LoadingPlan`.
 
-What turns out other than asked for is said in the plan's notes: samples that are carried to the
-next step, and fewer micro-batches where there are too few samples for those wanted.
+    GraphSpec, samples  -> place_samples ->  Placement  -> to_loading_plan ->  LoadingPlan
+
+The plan's notes record any deviation from the spec: samples that are carried to the next step, and
+fewer micro-batches if there are too few samples.
 """
 
 from __future__ import annotations
@@ -14,11 +16,12 @@ import numpy as np
 
 from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError, SampleError
+from evenstep.plan.partition.items import Costs
 from evenstep.strategy.assignment import Assignment
 from evenstep.strategy.balance.levels import Balancing, assign
 from evenstep.strategy.loading_plan import LoadingPlan
 from evenstep.strategy.mesh import Buckets
-from evenstep.strategy.sample_costs import CostFunction, Costs, name_of, sample_costs
+from evenstep.strategy.sample_costs import CostFunction, name_of, sample_costs
 from evenstep.strategy.sample_table import SampleTable
 
 __all__ = ["GraphSpec", "Placement", "bound_for", "place_samples", "to_loading_plan"]
@@ -26,10 +29,10 @@ __all__ = ["GraphSpec", "Placement", "bound_for", "place_samples", "to_loading_p
 
 @dataclass(frozen=True, kw_only=True)
 class GraphSpec:
-    """What the primitives were told."""
+    """The arguments of a graph's primitives."""
 
     modality: tuple[str, ...] = ()
-    """None given is all that the samples have, where that is one."""
+    """Empty is the samples' only modality."""
     subgroups: Buckets | None = None
     group_size: int | None = None
     cost: CostFunction | None = None
@@ -40,7 +43,7 @@ class GraphSpec:
 
 @dataclass(frozen=True, eq=False)
 class Placement:
-    """Where samples go."""
+    """Where samples go, and what they cost. Columns are those of the step's samples."""
 
     assignment: Assignment
     costs: Costs
@@ -50,7 +53,7 @@ class Placement:
 
 
 def bound_for(modality: tuple[str, ...], samples: SampleTable) -> tuple[str, ...]:
-    """The modality that counts.
+    """The modalities whose lengths count, out of those that a spec names.
 
     Raises:
         ConfigurationError: the samples do not have it, or have several and none was named.
@@ -68,7 +71,7 @@ def bound_for(modality: tuple[str, ...], samples: SampleTable) -> tuple[str, ...
 def place_samples(
     samples: SampleTable,
     rows: Int64Array,
-    wanted: GraphSpec,
+    spec: GraphSpec,
     *,
     micro_batches: int,
     max_tokens: int | None,
@@ -77,35 +80,35 @@ def place_samples(
     """
     Args:
         samples: of the step.
-        rows: [n] ascending, those to place.
-        wanted: the description.
+        rows: [n] ascending, the samples to place.
+        spec: of the graph.
         micro_batches: of each bucket.
-        max_tokens: that a micro-batch holds.
+        max_tokens: limit of a micro-batch.
         subplan: its name; None for the main plan.
 
     Raises:
         ConfigurationError, SampleError: see `DGraph.plan`.
     """
-    subgroups = wanted.subgroups
+    subgroups = spec.subgroups
     if subgroups is None:
         which = "" if subplan is None else f" of subplan {subplan!r}"
         raise ConfigurationError(f"the samples{which} are not distributed: call distribute(axis)")
-    modality = bound_for(wanted.modality, samples)
+    modality = bound_for(spec.modality, samples)
     tokens = samples.tokens(modality)
     notes: list[str] = []
     _check_lengths(samples, tokens, modality, max_tokens, subplan)
     if subplan is None:
-        micro_batches = _micro_batches(len(rows), subgroups, micro_batches, notes)
+        micro_batches = _micro_batch_count(len(rows), subgroups, micro_batches, notes)
     else:
         rows = rows[tokens[rows] > 0]
-    costs_of_rows = sample_costs(wanted.cost, tokens[rows])
+    costs_of_rows = sample_costs(spec.cost, tokens[rows])
     costs: Costs = np.zeros(len(samples), costs_of_rows.dtype)  # type: ignore[assignment]
     costs[rows] = costs_of_rows
     within = assign(
         costs_of_rows,
         tokens[rows],
         subgroups,
-        wanted.balancing,
+        spec.balancing,
         micro_batches=micro_batches,
         max_tokens=max_tokens,
     )
@@ -119,27 +122,33 @@ def place_samples(
                 "or micro_batches, or leave max_tokens out"
             )
         notes.append(f"{what} are carried to the next step: no room in {room}")
-    return Placement(_spread(within, rows, len(samples)), costs, modality, max_tokens, tuple(notes))
+    return Placement(_over_all(within, rows, len(samples)), costs, modality, max_tokens, tuple(notes))
 
 
-def to_loading_plan(outcome: Placement, wanted: GraphSpec, **more: Any) -> LoadingPlan:
-    """The plan of an outcome; `more` are fields of `LoadingPlan`."""
-    assert wanted.subgroups is not None
-    axis = wanted.subgroups.axis
-    balancing = wanted.balancing
+def to_loading_plan(placement: Placement, spec: GraphSpec, **more: Any) -> LoadingPlan:
+    """The plan of a placement.
+
+    Args:
+        placement: of the step's samples.
+        spec: of the graph.
+        more: the other fields of `LoadingPlan`.
+    """
+    assert spec.subgroups is not None
+    axis = spec.subgroups.axis
+    balancing = spec.balancing
     methods = {"intra": balancing.intra, "inter": balancing.inter}
     if balancing.together:
         methods = {"both": balancing.intra}
     return LoadingPlan(
         axis=axis,
-        group_size=wanted.group_size,
-        broadcast_at=wanted.broadcast_at,
-        stages=wanted.stages or ("all" if axis == "WORLD" else "ends"),
-        assignment=outcome.assignment,
-        costs=outcome.costs,
-        modality=outcome.modality,
-        max_tokens=outcome.max_tokens,
-        notes=outcome.notes,
+        group_size=spec.group_size,
+        broadcast_at=spec.broadcast_at,
+        stages=spec.stages or ("all" if axis == "WORLD" else "ends"),
+        assignment=placement.assignment,
+        costs=placement.costs,
+        modality=placement.modality,
+        max_tokens=placement.max_tokens,
+        notes=placement.notes,
         methods={
             level: method if isinstance(method, str) else name_of(method)
             for level, method in methods.items()
@@ -173,12 +182,12 @@ def _check_lengths(
         )
 
 
-def _micro_batches(count: int, subgroups: Buckets, wanted: int, notes: list[str]) -> int:
+def _micro_batch_count(count: int, subgroups: Buckets, wanted: int, notes: list[str]) -> int:
     buckets = subgroups.bucket_count
     if count < buckets:
         raise ConfigurationError(
             f"{count} samples cannot give each of {buckets} buckets at {subgroups.axis} one, and a "
-            "rank without work would leave the others waiting; draw more samples in a step"
+            "rank without samples would leave the others waiting; draw more samples in a step"
         )
     possible = min(wanted, count // buckets)
     if possible < wanted:
@@ -189,8 +198,8 @@ def _micro_batches(count: int, subgroups: Buckets, wanted: int, notes: list[str]
     return possible
 
 
-def _spread(within: Assignment, rows: Int64Array, samples: int) -> Assignment:
-    """An assignment of some rows as one of all samples."""
+def _over_all(within: Assignment, rows: Int64Array, samples: int) -> Assignment:
+    """The assignment of all samples, from that of some rows."""
     if len(rows) == samples:
         return within
     columns = np.full((3, samples), -1, np.int32)

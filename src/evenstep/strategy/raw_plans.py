@@ -16,11 +16,11 @@ import numpy.typing as npt
 
 from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError
+from evenstep.plan.partition.items import Costs
 from evenstep.strategy.assignment import Assignment
 from evenstep.strategy.loading_plan import LoadingPlan
 from evenstep.strategy.mesh import ClientPlaceTree
 from evenstep.strategy.plan_builder import bound_for
-from evenstep.strategy.sample_costs import Costs
 from evenstep.strategy.sample_table import SampleTable
 
 __all__ = [

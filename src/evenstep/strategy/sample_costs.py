@@ -16,10 +16,10 @@ import numpy.typing as npt
 from evenstep.arrays import Int64Array
 from evenstep.cost import Cost, GroupShapes
 from evenstep.errors import ConfigurationError
+from evenstep.plan.partition.items import Costs
 
-__all__ = ["CostFunction", "Costs", "check_cost", "name_of", "sample_costs"]
+__all__ = ["CostFunction", "check_cost", "name_of", "sample_costs"]
 
-Costs = npt.NDArray[np.int64] | npt.NDArray[np.float64]
 CostFunction = Callable[[Int64Array], npt.ArrayLike] | Cost
 """From [n] int64 lengths, positive, to [n] numbers, finite and not negative; or a `Cost`, which is
 asked for groups of one sample."""

@@ -21,8 +21,9 @@ from evenstep.plan.partition import (
     lower_bound,
     partition,
 )
-from evenstep.plan.partition.greedy import compiled, heaviest_first, place
-from evenstep.plan.partition.items import Items, whole_by_group
+from evenstep.plan.partition.greedy import place
+from evenstep.plan.partition.greedy_numba import compiled
+from evenstep.plan.partition.items import largest_first, whole_by_group, whole_costs
 from evenstep.plan.partition.karmarkar_karp import karmarkar_karp
 
 needs_numba = pytest.mark.skipif(compiled() is None, reason="numba is not installed")
@@ -32,14 +33,14 @@ ANY = 2**31 - 1
 
 @dataclass
 class World:
-    weights: np.ndarray
+    costs: np.ndarray
     tokens: np.ndarray
     bins: int
     cap: int
     options: dict[str, Any] = field(default_factory=dict)
 
     def run(self, **more: Any) -> Partition:
-        return partition(self.weights, self.bins, **(self.options | more))
+        return partition(self.costs, self.bins, **(self.options | more))
 
 
 @st.composite
@@ -49,7 +50,7 @@ def worlds(draw: st.DrawFn, largest: int = 60) -> World:
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     tokens = rng.integers(1, draw(st.sampled_from([1, 5, 300])), count, endpoint=True)
     kind = draw(st.sampled_from(["cost", "unrelated", "few values", "float"]))
-    weights = {
+    costs = {
         "cost": tokens * (tokens + 50),
         "unrelated": rng.integers(0, 10**6, count),
         "few values": rng.integers(0, 3, count),
@@ -58,7 +59,7 @@ def worlds(draw: st.DrawFn, largest: int = 60) -> World:
     cap = max(int(tokens.max(initial=1)), -(-int(tokens.sum()) // bins))
     while bins_needed(tokens, cap) > bins:
         cap += 1 + cap // 50
-    return World(weights, tokens, bins, cap + draw(st.sampled_from([0, 0, 1, 100])))
+    return World(costs, tokens, bins, cap + draw(st.sampled_from([0, 0, 1, 100])))
 
 
 def documents(count: int, seed: int, sigma: float = 1.4, longest: int = 131_072) -> np.ndarray:
@@ -67,7 +68,7 @@ def documents(count: int, seed: int, sigma: float = 1.4, longest: int = 131_072)
     return lengths.astype(np.int64).clip(16, longest)
 
 
-def cost(lengths: np.ndarray) -> np.ndarray:
+def quadratic(lengths: np.ndarray) -> np.ndarray:
     return lengths * (lengths + 8192)
 
 
@@ -83,21 +84,21 @@ def sums_of(ways: np.ndarray, values: np.ndarray, bins: int) -> np.ndarray:
 
 def least_loaded_of(world: World) -> list[int] | None:
     """LPT under a cap as one would say it, looking at every bin for every item."""
-    loads, used, result = [0] * world.bins, [0] * world.bins, [0] * len(world.weights)
-    for item in sorted(range(len(world.weights)), key=lambda i: -world.weights[i]):
+    loads, used, result = [0] * world.bins, [0] * world.bins, [0] * len(world.costs)
+    for item in sorted(range(len(world.costs)), key=lambda i: -world.costs[i]):
         room = [b for b in range(world.bins) if used[b] + world.tokens[item] <= world.cap]
         if not room:
             return None
         b = min(room, key=lambda b: loads[b])
         result[item] = b
-        loads[b] += world.weights[item]
+        loads[b] += world.costs[item]
         used[b] += world.tokens[item]
     return result
 
 
-def differences_of(weights: np.ndarray, bins: int) -> list[int]:
+def differences_of(costs: np.ndarray, bins: int) -> list[int]:
     """The loads that Karmarkar-Karp gives, with a full list of loads for every item."""
-    parts = [[0] * (bins - 1) + [w] for w in weights.tolist()]
+    parts = [[0] * (bins - 1) + [c] for c in costs.tolist()]
     while len(parts) > 1:
         parts.sort(key=lambda p: p[0] - p[-1])
         first, second, *parts = parts
@@ -116,14 +117,14 @@ def test_every_item_is_in_one_bin_and_loads_and_tokens_are_its_bins_sums(
     cap = world.cap if capped else None
     made = world.run(tokens=world.tokens, cap=cap, method=method, exchange=exchange)
     assert len(made) == world.bins
-    assert len(made.bin_of) == len(world.weights)
+    assert len(made.bin_of) == len(world.costs)
     assert made.bin_of.dtype == np.int64
-    assert made.loads.dtype == world.weights.dtype
+    assert made.loads.dtype == world.costs.dtype
     found = np.concatenate([made.items(b) for b in range(world.bins)])
-    assert sorted(found.tolist()) == list(range(len(world.weights)))
+    assert sorted(found.tolist()) == list(range(len(world.costs)))
     assert made.counts.tolist() == [len(made.items(b)) for b in range(world.bins)]
     for b in range(world.bins):
-        assert made.loads[b] == pytest.approx(world.weights[made.items(b)].sum())
+        assert made.loads[b] == pytest.approx(world.costs[made.items(b)].sum())
         assert made.tokens is not None
         assert made.tokens[b] == world.tokens[made.items(b)].sum()
 
@@ -138,14 +139,12 @@ def test_no_bin_exceeds_the_cap(world: World, method: str, exchange: bool) -> No
 
 @given(worlds(), st.sampled_from(METHODS), st.booleans())
 @few
-def test_exchanges_never_make_the_heaviest_bin_heavier(
-    world: World, method: str, capped: bool
-) -> None:
+def test_exchanges_never_raise_the_largest_load(world: World, method: str, capped: bool) -> None:
     limits = {"tokens": world.tokens, "cap": world.cap} if capped else {}
     before = world.run(method=method, exchange=False, **limits)
     after = world.run(method=method, **limits)
     assert after.loads.max() <= before.loads.max() * (1 + 1e-12)
-    assert after.loads.max() >= lower_bound(world.weights, world.bins, **limits) * (1 - 1e-12)
+    assert after.loads.max() >= lower_bound(world.costs, world.bins, **limits) * (1 - 1e-12)
 
 
 @given(worlds(), st.sampled_from(METHODS))
@@ -153,10 +152,10 @@ def test_exchanges_never_make_the_heaviest_bin_heavier(
 def test_equal_arguments_give_equal_partitions_and_stay_as_they_are(
     world: World, method: str
 ) -> None:
-    weights, tokens = world.weights.copy(), world.tokens.copy()
+    costs, tokens = world.costs.copy(), world.tokens.copy()
     first, second = (world.run(tokens=world.tokens, cap=world.cap, method=method) for _ in range(2))
     assert first.bin_of.tolist() == second.bin_of.tolist()
-    assert (weights == world.weights).all()
+    assert (costs == world.costs).all()
     assert (tokens == world.tokens).all()
 
 
@@ -191,15 +190,15 @@ def test_equal_counts_keep_the_cap_or_are_refused_with_one_that_suffices(world: 
 def test_items_that_stay_together_are_in_one_bin(
     world: World, ids: int, method: str, seed: int
 ) -> None:
-    together = np.random.default_rng(seed).integers(0, ids, len(world.weights)) - 3
+    together = np.random.default_rng(seed).integers(0, ids, len(world.costs)) - 3
     cap = int(world.tokens.sum()) + 1
     needed = bins_needed(world.tokens, cap, together=together)
     made = partition(
-        world.weights, needed, tokens=world.tokens, cap=cap, together=together, method=method
+        world.costs, needed, tokens=world.tokens, cap=cap, together=together, method=method
     )
     for each in np.unique(together):
         assert len(np.unique(made.bin_of[together == each])) == 1
-    assert made.loads.sum() == pytest.approx(world.weights.sum())
+    assert made.loads.sum() == pytest.approx(world.costs.sum())
     counted = world.run(together=together, equal_counts=True)
     groups = [len(np.unique(together[counted.items(b)])) for b in range(world.bins)]
     assert max(groups) - min(groups) <= 1
@@ -208,15 +207,15 @@ def test_items_that_stay_together_are_in_one_bin(
 @given(worlds())
 @few
 def test_items_that_are_each_alone_are_divided_as_without_ids(world: World) -> None:
-    alone = np.random.default_rng(0).permutation(len(world.weights))
+    alone = np.random.default_rng(0).permutation(len(world.costs))
     assert world.run(together=alone).bin_of.tolist() == world.run().bin_of.tolist()
 
 
 @given(worlds())
 @few
 def test_halved_weights_of_type_float_are_divided_as_the_whole_ones(world: World) -> None:
-    assume(world.weights.dtype == np.int64)
-    whole, halved = world.run(), partition(world.weights / 2, world.bins)
+    assume(world.costs.dtype == np.int64)
+    whole, halved = world.run(), partition(world.costs / 2, world.bins)
     assert halved.bin_of.tolist() == whole.bin_of.tolist()
     assert halved.loads.tolist() == (whole.loads / 2).tolist()
 
@@ -226,9 +225,9 @@ def test_halved_weights_of_type_float_are_divided_as_the_whole_ones(world: World
 
 @given(worlds())
 @few
-def test_lpt_takes_the_heaviest_item_to_the_lightest_bin_with_room(world: World) -> None:
-    # With weights that rise with tokens: else bins that lacked room are not all looked at again.
-    world.weights = world.tokens * 3
+def test_lpt_takes_the_costliest_item_to_the_least_loaded_bin_with_room(world: World) -> None:
+    # With costs that rise with tokens: else bins that lacked room are not all looked at again.
+    world.costs = world.tokens * 3
     expected = least_loaded_of(world)
     made = world.run(tokens=world.tokens, cap=world.cap, exchange=False)
     assert (made.method == "lpt") == (expected is not None)
@@ -245,11 +244,11 @@ def test_lpt_takes_the_heaviest_item_to_the_lightest_bin_with_room(world: World)
     st.booleans(),
 )
 @few
-def test_no_heaviest_bin_is_over_four_thirds_of_the_best(
-    weights: list[int], bins: int, method: str, exchange: bool
+def test_no_largest_load_is_over_four_thirds_of_the_best(
+    costs: list[int], bins: int, method: str, exchange: bool
 ) -> None:
-    best = sums_of(every_way(len(weights), bins), np.array(weights), bins).max(axis=1).min()
-    made = partition(weights, bins, method=method, exchange=exchange)
+    best = sums_of(every_way(len(costs), bins), np.array(costs), bins).max(axis=1).min()
+    made = partition(costs, bins, method=method, exchange=exchange)
     assert made.loads.max() <= (4 / 3 - 1 / (3 * bins)) * best + 1e-9
 
 
@@ -263,34 +262,34 @@ def test_no_heaviest_bin_is_over_four_thirds_of_the_best(
 def test_the_lower_bound_is_at_most_the_best(
     items: list[tuple[int, int]], bins: int, equal_counts: bool, cap: int
 ) -> None:
-    weights, tokens = np.array(items).T
-    ways = every_way(len(weights), bins)
-    counts = sums_of(ways, np.ones(len(weights), np.int64), bins)
+    costs, tokens = np.array(items).T
+    ways = every_way(len(costs), bins)
+    counts = sums_of(ways, np.ones(len(costs), np.int64), bins)
     allowed = sums_of(ways, tokens, bins).max(axis=1) <= cap
     if equal_counts:
         allowed &= counts.max(axis=1) - counts.min(axis=1) <= 1
     assume(allowed.any())
-    best = sums_of(ways[allowed], weights, bins).max(axis=1).min()
+    best = sums_of(ways[allowed], costs, bins).max(axis=1).min()
     limits = {"equal_counts": equal_counts, "tokens": tokens, "cap": cap}
-    assert lower_bound(weights, bins, **limits) <= best
-    assert lower_bound(weights / 4, bins, **limits) <= best / 4 + 1e-9
+    assert lower_bound(costs, bins, **limits) <= best
+    assert lower_bound(costs / 4, bins, **limits) <= best / 4 + 1e-9
 
 
 @given(st.integers(1, 40), st.integers(1, 8), st.integers(0, 2**32))
 @few
 def test_karmarkar_karp_is_as_with_a_load_for_every_bin(count: int, bins: int, seed: int) -> None:
-    # Of such weights no two differences are equal, so that there is one outcome.
-    weights = np.random.default_rng(seed).integers(1, 1 << 55, count)
-    made = partition(weights, bins, method="karmarkar-karp", exchange=False)
-    assert sorted(made.loads.tolist()) == sorted(differences_of(weights, bins))
+    # Of such costs no two differences are equal, so that there is one outcome.
+    costs = np.random.default_rng(seed).integers(1, 1 << 55, count)
+    made = partition(costs, bins, method="karmarkar-karp", exchange=False)
+    assert sorted(made.loads.tolist()) == sorted(differences_of(costs, bins))
 
 
 @needs_numba
 @given(worlds())
 @few
 def test_compiled_and_plain_karmarkar_karp_merge_alike(world: World) -> None:
-    whole = Items.read(world.weights, None, None).whole
-    order = heaviest_first(whole)
+    whole = whole_costs(world.costs)
+    order = largest_first(whole)
     plain, fast = (karmarkar_karp(whole, world.bins, order, fast=f) for f in (False, True))
     assert plain.tolist() == fast.tolist()
 
@@ -299,10 +298,10 @@ def test_compiled_and_plain_karmarkar_karp_merge_alike(world: World) -> None:
 @pytest.mark.parametrize("bins", [1, 7, 64, 700])
 @pytest.mark.parametrize("distinct", [1, 3, 10**9])
 def test_many_items_are_merged_alike_with_numba_and_without(bins: int, distinct: int) -> None:
-    """Of few different weights, many partial partitions are large."""
-    weights = np.random.default_rng(bins).integers(1, distinct, 3000, endpoint=True)
-    order = heaviest_first(weights)
-    plain, fast = (karmarkar_karp(weights, bins, order, fast=f) for f in (False, True))
+    """Of few different costs, many partial partitions are large."""
+    costs = np.random.default_rng(bins).integers(1, distinct, 3000, endpoint=True)
+    order = largest_first(costs)
+    plain, fast = (karmarkar_karp(costs, bins, order, fast=f) for f in (False, True))
     assert (plain == fast).all()
 
 
@@ -311,24 +310,24 @@ def test_many_items_are_merged_alike_with_numba_and_without(bins: int, distinct:
 def test_karmarkar_karp_of_groups_is_that_of_each(
     groups: list[World], bins: int, fast: bool
 ) -> None:
-    weights = np.concatenate([np.zeros(0), *(world.weights for world in groups)])
-    if all(world.weights.dtype == np.int64 for world in groups):
-        weights = weights.astype(np.int64)
-    ends = np.cumsum([len(world.weights) for world in groups], dtype=np.int64)
-    whole = whole_by_group(weights, ends)
+    costs = np.concatenate([np.zeros(0), *(world.costs for world in groups)])
+    if all(world.costs.dtype == np.int64 for world in groups):
+        costs = costs.astype(np.int64)
+    ends = np.cumsum([len(world.costs) for world in groups], dtype=np.int64)
+    whole = whole_by_group(costs, ends)
     order, expected = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-    for part in np.split(np.arange(len(weights)), ends[:-1]) if groups else []:
-        alone = Items.read(weights[part], None, None).whole
+    for part in np.split(np.arange(len(costs)), ends[:-1]) if groups else []:
+        alone = whole_costs(costs[part])
         assert (whole[part] == alone).all()
-        order.append(part[heaviest_first(alone)])
-        expected.append(karmarkar_karp(alone, bins, heaviest_first(alone)))
+        order.append(part[largest_first(alone)])
+        expected.append(karmarkar_karp(alone, bins, largest_first(alone)))
     found = karmarkar_karp(whole, bins, np.concatenate(order), ends=ends, fast=fast)
     assert found.tolist() == np.concatenate(expected).tolist()
 
 
-def test_karmarkar_karp_evens_out_where_the_heaviest_first_does_not() -> None:
-    weights = [8, 7, 6, 5, 4]
-    loads = {m: partition(weights, 2, method=m, exchange=False).loads.max() for m in METHODS}
+def test_karmarkar_karp_evens_out_where_the_largest_first_does_not() -> None:
+    costs = [8, 7, 6, 5, 4]
+    loads = {m: partition(costs, 2, method=m, exchange=False).loads.max() for m in METHODS}
     assert loads == {"lpt": 17, "karmarkar-karp": 16, "zigzag": 17}
 
 
@@ -342,9 +341,9 @@ def test_of_equal_items_the_first_goes_first(method: str) -> None:
     assert partition([5, 5, 5], 3, method=method).bin_of.tolist() == [0, 1, 2]
 
 
-def test_heaviest_first_keeps_equal_weights_in_place() -> None:
-    weights = np.random.default_rng(0).integers(0, 50, 3000) << 40
-    assert heaviest_first(weights).tolist() == sorted(range(3000), key=lambda i: -weights[i])
+def test_largest_first_keeps_equal_weights_in_place() -> None:
+    costs = np.random.default_rng(0).integers(0, 50, 3000) << 40
+    assert largest_first(costs).tolist() == sorted(range(3000), key=lambda i: -costs[i])
 
 
 # How good
@@ -352,14 +351,14 @@ def test_heaviest_first_keeps_equal_weights_in_place() -> None:
 
 @pytest.mark.parametrize("equal_counts", [False, True])
 @pytest.mark.parametrize(("count", "sigma"), [(64, 1.4), (256, 1.4), (256, 0.8), (4096, 1.4)])
-def test_the_heaviest_bin_is_within_a_thousandth_of_the_lower_bound(
+def test_the_largest_load_is_within_a_thousandth_of_the_lower_bound(
     count: int, sigma: float, equal_counts: bool
 ) -> None:
     for seed in range(5):
-        weights = cost(documents(count, seed, sigma))
-        bins = max(2, int(0.98 * weights.sum() / weights.max()))
-        made = partition(weights, bins, equal_counts=equal_counts)
-        bound = lower_bound(weights, bins, equal_counts=equal_counts)
+        costs = quadratic(documents(count, seed, sigma))
+        bins = max(2, int(0.98 * costs.sum() / costs.max()))
+        made = partition(costs, bins, equal_counts=equal_counts)
+        bound = lower_bound(costs, bins, equal_counts=equal_counts)
         assert made.loads.max() <= 1.001 * bound
 
 
@@ -369,30 +368,30 @@ def test_batches_that_fill_the_cap_are_divided_within_it_and_evenly(sigma: float
     for seed in range(60):
         lengths = documents(256, seed, sigma, cap)
         bins = bins_needed(lengths, cap)
-        made = partition(cost(lengths), bins, tokens=lengths, cap=cap)
+        made = partition(quadratic(lengths), bins, tokens=lengths, cap=cap)
         assert made.tokens is not None
         assert made.tokens.max() <= cap
-        bound = lower_bound(cost(lengths), bins, tokens=lengths, cap=cap)
+        bound = lower_bound(quadratic(lengths), bins, tokens=lengths, cap=cap)
         above.append(made.loads.max() / bound)
     assert np.mean(above) < 1.02
 
 
-def test_two_light_items_are_exchanged_for_one_heavier(monkeypatch: pytest.MonkeyPatch) -> None:
-    weights = [9, 2, 4, 3, 3, 5]
-    before = partition(weights, 2, exchange=False)
-    assert [sorted(np.array(weights)[before.items(b)]) for b in range(2)] == [[2, 3, 9], [3, 4, 5]]
-    assert partition(weights, 2).loads.tolist() == [13, 13]
+def test_two_cheap_items_are_exchanged_for_a_costlier_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    costs = [9, 2, 4, 3, 3, 5]
+    before = partition(costs, 2, exchange=False)
+    assert [sorted(np.array(costs)[before.items(b)]) for b in range(2)] == [[2, 3, 9], [3, 4, 5]]
+    assert partition(costs, 2).loads.tolist() == [13, 13]
     # No single item given for one or for nothing does that.
     monkeypatch.setattr(local_search, "_PAIRED", 0)
-    assert partition(weights, 2).loads.tolist() == [14, 12]
+    assert partition(costs, 2).loads.tolist() == [14, 12]
 
 
-def test_with_equal_counts_the_heaviest_item_gets_the_lightest_beside_it() -> None:
-    # The lightest items are not in the lightest bins, but where else they are.
-    weights = cost(documents(256, 1, 0.8))
-    made = partition(weights, 16, equal_counts=True)
-    heaviest = np.sort(weights)
-    assert made.loads.max() <= 1.001 * max(heaviest[-1] + heaviest[:15].sum(), weights.sum() / 16)
+def test_with_equal_counts_the_costliest_item_gets_the_cheapest_beside_it() -> None:
+    # The cheapest items are not in the least loaded bins.
+    costs = quadratic(documents(256, 1, 0.8))
+    made = partition(costs, 16, equal_counts=True)
+    cheapest = np.sort(costs)
+    assert made.loads.max() <= 1.001 * max(cheapest[-1] + cheapest[:15].sum(), costs.sum() / 16)
 
 
 def test_the_pairs_of_bins_compared_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -404,10 +403,10 @@ def test_the_pairs_of_bins_compared_are_bounded(monkeypatch: pytest.MonkeyPatch)
         return compare(self, *args)
 
     monkeypatch.setattr(local_search._Bins, "compare", counting)
-    weights = cost(documents(20_000, 0, 2.0))
+    costs = quadratic(documents(20_000, 0, 2.0))
     for bins in (2, 30, 500):
         compared.clear()
-        partition(weights, bins, method="zigzag")
+        partition(costs, bins, method="zigzag")
         assert 0 < len(compared) <= min(64 + 2 * bins, 256) + 2 * local_search._PARTNERS
 
 
@@ -422,14 +421,14 @@ def test_the_bins_needed_suffice_for_every_method(world: World, multiple_of: int
     assert needed > 0
     assert needed % multiple_of == 0
     for method in METHODS:
-        made = partition(world.weights, needed, tokens=world.tokens, cap=world.cap, method=method)
+        made = partition(world.costs, needed, tokens=world.tokens, cap=world.cap, method=method)
         assert made.tokens is not None
         assert made.tokens.max() <= world.cap
 
 
 # Each is the outcome of the first way below that keeps the cap.
 @pytest.mark.parametrize(
-    ("method", "weights", "tokens", "cap", "equal_counts", "made_by"),
+    ("method", "costs", "tokens", "cap", "equal_counts", "made_by"),
     [
         ("lpt", [3, 2, 3], [1, 2, 4], 4, False, "lpt"),
         ("karmarkar-karp", [7, 5, 6], [9, 2, 4], 9, False, "karmarkar-karp"),
@@ -442,15 +441,15 @@ def test_the_bins_needed_suffice_for_every_method(world: World, multiple_of: int
         ("lpt", [4, 4, 8, 6, 5], [5, 5, 6, 8, 5], 15, True, "even-tokens"),
     ],
 )
-def test_a_method_that_exceeds_the_cap_is_stood_in_for_and_that_is_told(
+def test_a_method_that_exceeds_the_cap_is_replaced_and_the_method_says_so(
     method: str,
-    weights: list[int],
+    costs: list[int],
     tokens: list[int],
     cap: int,
     equal_counts: bool,
     made_by: str,
 ) -> None:
-    made = partition(weights, 2, tokens=tokens, cap=cap, method=method, equal_counts=equal_counts)
+    made = partition(costs, 2, tokens=tokens, cap=cap, method=method, equal_counts=equal_counts)
     assert made.method == made_by
     assert made.tokens is not None
     assert made.tokens.max() <= cap
@@ -473,12 +472,12 @@ def test_a_method_that_exceeds_the_cap_is_stood_in_for_and_that_is_told(
         ({"tokens": [1, 0, 2]}, r"tokens\[1\]=0 must be at least 1"),
         ({"tokens": [1.5, 1, 2]}, r"type float64 must be \[items\] integers"),
         ({"together": [1]}, "together has 1 entries for 3 items"),
-        ({"weights": [1, -2, 3]}, r"weights\[1\]=-2 must be finite and not negative"),
-        ({"weights": [1, 2, np.nan]}, r"weights\[2\]=nan must be finite"),
-        ({"weights": [[1, 2], [3, 4]]}, r"shape \(2, 2\)"),
-        ({"weights": ["a"]}, "numbers"),
-        ({"weights": [2**61, 2**61, 1]}, r"stay below 2\*\*62"),
-        ({"weights": [1e308, 1e308, 1.0]}, "weights sum to inf"),
+        ({"costs": [1, -2, 3]}, r"costs\[1\]=-2 must be finite and not negative"),
+        ({"costs": [1, 2, np.nan]}, r"costs\[2\]=nan must be finite"),
+        ({"costs": [[1, 2], [3, 4]]}, r"shape \(2, 2\)"),
+        ({"costs": ["a"]}, "numbers"),
+        ({"costs": [2**61, 2**61, 1]}, r"stay below 2\*\*62"),
+        ({"costs": [1e308, 1e308, 1.0]}, "costs sum to inf"),
         ({"cap": 7, "tokens": [3, 8, 1]}, "item 1 has 8 tokens, over cap=7; truncate or split"),
         (
             {"cap": 7, "tokens": [3, 1, 5], "together": [4, 9, 4]},
@@ -497,9 +496,9 @@ def test_a_method_that_exceeds_the_cap_is_stood_in_for_and_that_is_told(
 def test_what_cannot_be_divided_is_refused_with_value_limit_and_remedy(
     arguments: dict[str, Any], message: str
 ) -> None:
-    given_ = {"weights": [1, 2, 3], "bins": 2} | arguments
+    given_ = {"costs": [1, 2, 3], "bins": 2} | arguments
     with pytest.raises(ConfigurationError, match=message):
-        partition(given_.pop("weights"), given_.pop("bins"), **given_)
+        partition(given_.pop("costs"), given_.pop("bins"), **given_)
 
 
 def test_bins_that_are_a_multiple_of_nothing_are_refused() -> None:
@@ -524,7 +523,7 @@ def test_bins_become_groups_unless_one_is_empty() -> None:
         partition([4, 3], 3).groups()
 
 
-def test_imbalance_is_the_heaviest_bin_over_the_mean() -> None:
+def test_imbalance_is_the_largest_load_over_the_mean() -> None:
     assert partition([3, 1], 2).imbalance == 1.5
 
 
@@ -537,15 +536,14 @@ def test_imbalance_is_the_heaviest_bin_over_the_mean() -> None:
 def test_compiled_and_plain_place_every_item_alike(
     world: World, capped: bool, equal_counts: bool
 ) -> None:
-    weights = (world.weights * 1000).astype(np.int64)
+    costs = (world.costs * 1000).astype(np.int64)
     limits: dict[str, Any] = {"equal_counts": equal_counts}
     if capped:
         limits |= {"tokens": world.tokens, "cap": world.cap}
-    order = heaviest_first(weights)
-    plain = place(weights, world.bins, order, **limits)
+    plain = place(costs, world.bins, **limits)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(greedy, "_COMPILE_FROM", 0)
-        fast = place(weights, world.bins, order, **limits)
+        fast = place(costs, world.bins, **limits)
     assert (plain is None) == (fast is None)
     if plain is not None and fast is not None:
         assert plain.tolist() == fast.tolist()
@@ -557,22 +555,22 @@ def test_many_items_are_divided_alike_with_numba_and_without(
 ) -> None:
     lengths = documents(greedy._COMPILE_FROM, 0)
     limits = {"tokens": lengths, "cap": int(1.05 * lengths.sum() / 64)}
-    fast = partition(cost(lengths), 64, **limits)
+    fast = partition(quadratic(lengths), 64, **limits)
     monkeypatch.setattr(greedy, "compiled", lambda: None)
-    assert (partition(cost(lengths), 64, **limits).bin_of == fast.bin_of).all()
+    assert (partition(quadratic(lengths), 64, **limits).bin_of == fast.bin_of).all()
 
 
 @needs_numba
 def test_the_largest_sums_are_placed_alike_with_numba_and_without(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    weights = np.full(8, (1 << 59) - 1000)
-    weights[::3] -= np.arange(3)
-    plain = partition(weights, 5, method="lpt", exchange=False)
+    costs = np.full(8, (1 << 59) - 1000)
+    costs[::3] -= np.arange(3)
+    plain = partition(costs, 5, method="lpt", exchange=False)
     monkeypatch.setattr(greedy, "_COMPILE_FROM", 0)
-    fast = partition(weights, 5, method="lpt", exchange=False)
+    fast = partition(costs, 5, method="lpt", exchange=False)
     assert fast.bin_of.tolist() == plain.bin_of.tolist()
-    assert fast.loads.sum() == weights.sum()
+    assert fast.loads.sum() == costs.sum()
 
 
 WINDOW = """

@@ -1,4 +1,13 @@
-"""Weighted items to a fixed number of bins: what balances ranks, micro-batches and queues."""
+"""Items to a fixed number of bins: what balances ranks, micro-batches and queues.
+
+multiway              `partition`: a method, what replaces it under a cap, and exchanges
+items                 arguments checked, costs as whole numbers
+greedy                each item to the least loaded bin with room (LPT); `greedy_numba` its twin
+karmarkar_karp        partitions merged, the least even first; `karmarkar_karp_numba` its twin
+local_search          moves and swaps that lower the largest load
+bounds                what the largest load is at least
+best_fit              the fewest bins under a token capacity
+"""
 
 from evenstep.plan.partition.bounds import lower_bound
 from evenstep.plan.partition.multiway import METHODS, Partition, bins_needed, partition

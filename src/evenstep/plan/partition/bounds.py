@@ -1,22 +1,24 @@
-"""What the heaviest bin of any partition weighs at least.
+"""Lower bounds: what the most loaded bin of any partition holds at least.
 
 Every bound holds for all ways of dividing the items, so their largest does.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
 from evenstep.arrays import Int64Array
 from evenstep.plan.argument_checks import check_at_least
-from evenstep.plan.partition.items import Items, Weights
+from evenstep.plan.partition.items import Costs, Items
 
 __all__ = ["least_load", "lower_bound"]
 
 
 def lower_bound(
-    weights: npt.ArrayLike,
+    costs: npt.ArrayLike,
     bins: int,
     *,
     tokens: npt.ArrayLike | None = None,
@@ -24,78 +26,102 @@ def lower_bound(
     equal_counts: bool = False,
     together: npt.ArrayLike | None = None,
 ) -> int | float:
-    """What the heaviest of all bins weighs at least, however items are divided.
+    """The load that the most loaded bin has at least, however items are divided.
 
     The largest of:
 
-    - the mean load, and the heaviest item;
-    - for every m the lightest m + 1 of the heaviest m x bins + 1 items, since some bin holds m + 1
-      of those: for m = 1, and k bins, the items at ranks k and k + 1;
-    - with `equal_counts`, for every r the lesser of two cases: two of the heaviest r items share a
-      bin; or they are in r bins, which hold the lightest items beside. Above, too, the lightest
+    - the mean load, and the largest cost;
+    - for every m the cheapest m + 1 of the costliest m x bins + 1 items, since some bin holds m + 1
+      of those;
+    - with `equal_counts`, for every r the lesser of two cases: two of the costliest r items share a
+      bin; or they are in r bins, which hold the cheapest items besides. Above, too, the cheapest
       items fill a bin up;
-    - with a cap, the heaviest item beside as many tokens of the lightest items as do not fit into
-      the other bins.
+    - with a cap, the costliest item and as many tokens of the cheapest items as do not fit into the
+      other bins.
+
+    For the costs 9, 8, 7, 6, 5 in two bins: the mean is 18 and the largest cost 9; 9, 8, 7 are in
+    two bins, so two of them share one, with at least 8 + 7 = 15; three of all five share one, with
+    at least 7 + 6 + 5 = 18. The bound is 18, and 9 + 8, 7 + 6 + 5 reaches it.
 
     Args:
-        weights, bins, tokens, cap, equal_counts, together: as for `partition`.
+        costs, bins, tokens, cap, equal_counts, together: as for `partition`.
 
     Returns:
-        int or float, as the weights are.
+        int or float, as the costs are.
 
     Raises:
-        ConfigurationError: an argument is wrong; as `partition`, but for what has no place.
+        ConfigurationError: an argument is wrong; as `partition`, except that items need not fit.
     """
     check_at_least(1, bins=bins)
-    items = Items.read(weights, tokens, together)
+    items = Items.read(costs, tokens, together)
     items.check(cap)
-    return least_load(items.weights, bins, equal_counts, items.tokens, cap)
+    return least_load(items.costs, bins, equal_counts, items.tokens, cap)
 
 
 def least_load(
-    weights: Weights,
+    costs: Costs,
     bins: int,
     equal_counts: bool,
     tokens: Int64Array | None = None,
     cap: int | None = None,
 ) -> int | float:
-    """`lower_bound` of what has been checked."""
-    count = len(weights)
-    kind: type[int] | type[float] = int if weights.dtype == np.int64 else float
-    if not count:
+    """`lower_bound` of arguments that have been checked."""
+    kind: type[int] | type[float] = int if costs.dtype == np.int64 else float
+    if not len(costs):
         return kind(0)
-    running = np.append(weights.dtype.type(0), np.sort(weights)[::-1].cumsum())
-    shared = np.arange((count - 1) // bins + 1)  # m: one bin holds m + 1 of the first m bins + 1
-    ends = shared * bins + 1
-    loads = running[ends] - running[ends - shared - 1]
-    fewest = count // bins if equal_counts else 0  # items in a bin
-    loads = loads + (running[-1] - running[count - (fewest - shared - 1).clip(0)])
+    # [items + 1] running[n] is the sum of the costliest n items.
+    running = np.append(costs.dtype.type(0), np.sort(costs)[::-1].cumsum())
     total = kind(running[-1])
-    bounds = [kind(loads.max()), -(-total // bins) if isinstance(total, int) else total / bins]
+    fewest = len(costs) // bins if equal_counts else 0  # items in a bin
+    bounds = [
+        -(-total // bins) if isinstance(total, int) else total / bins,
+        kind(_shared_bin(running, bins, fewest)),
+    ]
     if fewest > 1:
-        # The heaviest r items are in r bins, with the lightest of all others; or two are in one.
-        r = np.arange(1, bins + 1)
-        apart = running[r] + running[-1] - running[count - r * (fewest - 1)]
-        apart = -(-apart // r) if kind is int else apart / r
-        paired = running[r[1:]] - running[r[1:] - 2] + running[-1] - running[count - fewest + 2]
-        bounds.append(kind(np.minimum(apart[1:], paired).max(initial=apart[0])))
+        bounds.append(kind(_costliest_apart(running, bins, fewest)))
     if tokens is not None and cap is not None:
-        bounds.append(
-            kind(_beside_the_heaviest(weights, tokens, int(tokens.sum()) - (bins - 1) * cap))
-        )
+        overflow = int(tokens.sum()) - (bins - 1) * cap
+        bounds.append(kind(_bin_of_the_costliest(costs, tokens, overflow)))
     return max(bounds)
 
 
-def _beside_the_heaviest(weights: Weights, tokens: Int64Array, least: int) -> float:
-    """What the heaviest item's bin weighs at least if it has at least so many tokens."""
-    heaviest = int(weights.argmax())
-    missing = least - int(tokens[heaviest])
+def _shared_bin(running: Any, bins: int, fewest: int) -> Any:
+    """For every m, the bin that holds m + 1 of the costliest m x bins + 1 items: their cheapest
+    m + 1, filled up to `fewest` items with the cheapest of all. For m = 0, the costliest item."""
+    count = len(running) - 1
+    m = np.arange((count - 1) // bins + 1)
+    first = m * bins + 1
+    shared = running[first] - running[first - (m + 1)]
+    cheapest = running[-1] - running[count - (fewest - (m + 1)).clip(0)]
+    return (shared + cheapest).max()
+
+
+def _costliest_apart(running: Any, bins: int, fewest: int) -> Any:
+    """For every r, the costliest r items: in r bins, filled up to `fewest` items each with the
+    cheapest of all; or two of them in one bin, filled up likewise. The lesser of both."""
+    count = len(running) - 1
+    r = np.arange(1, bins + 1)
+    apart = running[r] + running[-1] - running[count - r * (fewest - 1)]
+    apart = -(-apart // r) if apart.dtype == np.int64 else apart / r  # the mean of r bins
+    paired = running[r[1:]] - running[r[1:] - 2] + running[-1] - running[count - (fewest - 2)]
+    return np.minimum(apart[1:], paired).max(initial=apart[0])
+
+
+def _bin_of_the_costliest(costs: Costs, tokens: Int64Array, overflow: int) -> float:
+    """The costliest item's bin must also hold every token that the other bins cannot; they are
+    taken from the items that cost least for their tokens.
+
+    Args:
+        overflow: tokens that full other bins leave to this one.
+    """
+    costliest = int(costs.argmax())
+    missing = overflow - int(tokens[costliest])
     if missing <= 0:
         return 0
-    others = np.delete(np.arange(len(weights)), heaviest)
-    light = others[(weights[others] / tokens[others]).argsort(kind="stable")]
-    # Items may be cut here, so the lightest for their tokens are the least.
-    running = np.append(0, tokens[light].cumsum())
-    load = np.interp(missing, running, np.append(0.0, weights[light].cumsum(dtype=np.float64)))
+    others = np.delete(np.arange(len(costs)), costliest)
+    cheap = others[(costs[others] / tokens[others]).argsort(kind="stable")]
+    # Items may be cut here, which only lowers the bound.
+    held = np.append(0, tokens[cheap].cumsum())
+    load = np.interp(missing, held, np.append(0.0, costs[cheap].cumsum(dtype=np.float64)))
     # Lower by more than rounding can have added.
-    return (float(weights[heaviest]) + float(load)) * (1 - 1e-12)
+    return (float(costs[costliest]) + float(load)) * (1 - 1e-12)

@@ -1,231 +1,153 @@
-"""Each item, in the order given, to the least loaded bin that has room: the core of LPT.
+"""Greedy placement: each item, costliest first, goes to the least loaded bin with room (LPT).
+
+Bins may come in groups, as the micro-batches of a bucket do. Then each item goes to the least
+loaded group that has a bin with room, and there to the least loaded of those bins.
 
 Invariant: no bin ever holds more than `cap` tokens or more items than it may. Of equally loaded
-bins the first is taken, so the outcome is one, however it is computed; items from the heaviest to
-the lightest make it LPT (longest processing time first).
-
-This is written twice, and both give the same bins: with heaps of plain lists, and for numba, five
-times as fast. To import numba and compile takes a second or two in each process, so small inputs
-never do.
+groups the first is taken; of equally loaded bins of a group the one with the fewest items, and of
+those the first. That determines everything, so all writings give the same bins: the one below with
+heaps of plain lists, and the one in `evenstep.plan.partition.greedy_numba`, five times as fast. To
+import numba and compile takes a second or two in each process, so small inputs never do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache
 from heapq import heappop, heappush, heapreplace
-from typing import Any
 
 import numpy as np
 
 from evenstep.arrays import Int64Array
+from evenstep.plan.partition.greedy_numba import FULL, compiled
+from evenstep.plan.partition.items import largest_first
 
-__all__ = ["compiled", "heaviest_first", "place", "tree_of", "update"]
+__all__ = ["place"]
 
 
 _COMPILE_FROM = 1 << 16
 """Items from which on numba is used, as for best-fit packing: it saves some 50 ms for 100,000."""
-_REOPENED = 4
-"""Bins that lacked room for an earlier item and are considered again for the next."""
-
-
-def heaviest_first(weights: Int64Array) -> Int64Array:
-    """[items] positions sorted by weight, heaviest first, ties by position."""
-    order = np.argsort(-weights)
-    descending = weights[order]
-    # Fast sorting leaves equal weights in any order: number them alike, and sort by position.
-    keys = np.append(0, (descending[1:] != descending[:-1]).cumsum()) if len(weights) else order
-    keys = (keys << 32) + order
-    keys.sort()
-    return keys & 0xFFFFFFFF
 
 
 def place(
-    weights: Int64Array,
+    costs: Int64Array,
     bins: int,
-    order: Int64Array,
     *,
     tokens: Int64Array | None = None,
     cap: int | None = None,
+    per_group: int = 1,
     equal_counts: bool = False,
+    order: Int64Array | None = None,
+    reopen: int | None = 4,
+    fast: bool = False,
 ) -> Int64Array | None:
-    """
+    """Places every item, or none.
+
+    Costs 5, 4, 3, 3, 3 go to two bins as ``{5, 3} {4, 3, 3}``: the bins 0, 1, 1, 0, 1. With a cap
+    of two tokens, and one token each, the last item finds no room, and the outcome is None.
+
     Args:
-        weights: [items] not negative, with a sum below 2**62.
+        costs: [items] not negative, with a sum below 2**62.
         bins: number of bins.
-        order: [items] positions in the order in which they are placed.
         tokens: [items] tokens of each item, none above `cap`; needed with it.
         cap: tokens that a bin holds.
+        per_group: bins of each group, of which `bins` is a multiple; 1 leaves bins by themselves.
         equal_counts: whether bins hold equally many items, up to one.
+        order: [items] positions in the order in which they are placed; None is costliest first.
+        reopen: groups that had no room for an earlier item and are considered again for each next
+            one, or long and short items in turn would each time move all groups there and back.
+            None considers all of them, which is the rule above to the letter.
+        fast: whether numba is used in any case, because compiling it pays for itself.
 
     Returns:
-        [items] the bin of each; None where an item was left that no bin had room for.
+        [items] the bin of each; None where no bin had room for some item.
     """
-    values = weights[order]
+    count = len(costs)
+    order = largest_first(costs) if order is None else order
+    ordered = costs[order]
+    fill = compiled() if fast or count >= _COMPILE_FROM else None
     found: list[int] | Int64Array
-    placed = np.empty(len(weights), np.int64)
-    make = compiled() if len(weights) >= _COMPILE_FROM else None
-    if make is None and cap is None and not equal_counts:
-        placed[order] = _place(values.tolist(), bins)
-        return placed
-    most, extra = divmod(len(weights), bins) if equal_counts else (len(weights), 0)
-    sizes = np.zeros(len(weights), np.int64) if tokens is None or cap is None else tokens[order]
-    rest = (bins, cap or 0, most, extra)
-    if make is None:
-        found = _place_limited(values.tolist(), sizes.tolist(), *rest)
+    if fill is None and cap is None and not equal_counts and per_group == 1:
+        found = _fill_unlimited(ordered.tolist(), bins)
     else:
-        found = make(values, sizes, *rest)
-    if len(found) < len(weights):
+        sizes = np.zeros(count, np.int64) if tokens is None or cap is None else tokens[order]
+        most, extra = divmod(count, bins) if equal_counts else (count, 0)
+        reopened = bins if reopen is None else reopen
+        limits = (bins, per_group, cap or 0, most, extra, reopened)
+        if fill is None:
+            found = _fill(ordered.tolist(), sizes.tolist(), *limits)
+        else:
+            found = fill(ordered, sizes, *limits)
+    if len(found) < count:
         return None
-    placed[order] = found
-    return placed
+    bin_of = np.empty(count, np.int64)
+    bin_of[order] = found
+    return bin_of
 
 
-@cache
-def compiled() -> Callable[..., Int64Array] | None:
-    """`_place_limited` for numba, compiled at its first call; None where that is not installed."""
-    try:
-        import numba
-    except ImportError:
-        return None
-    # Not cached on disk: where the package lies may be read-only, or shared with other machines.
-    fill = numba.njit(nogil=True)(_filler(numba.njit(nogil=True)(update)))
-
-    def make(
-        weights: Int64Array, tokens: Int64Array, bins: int, cap: int, most: int, extra: int
-    ) -> Int64Array:
-        open_bins = tree_of(bins)
-        short_bins = np.full_like(open_bins, -1)
-        placed = np.empty(len(weights), np.int64)
-        # Arrays are made here, as it takes numba long to compile that.
-        loads, used, counts = np.zeros((3, bins), np.int64)
-        count = fill(
-            *(weights, tokens, placed, open_bins, short_bins, loads, used, counts),
-            *(cap, most, extra, _REOPENED),
-        )
-        return placed[:count]
-
-    return make
-
-
-def _place(weights: list[int], bins: int) -> list[int]:
-    # What `_place_limited` does without limits, in half the time.
-    open_bins = list(range(bins))
+def _fill_unlimited(costs: list[int], bins: int) -> list[int]:
+    """What `_fill` does without limits or groups, in half the time."""
+    queue = list(range(bins))  # load * bins + bin
     placed = []
-    for weight in weights:
-        key = open_bins[0]
+    for cost in costs:
+        key = queue[0]
         placed.append(key % bins)
-        heapreplace(open_bins, key + weight * bins)
+        heapreplace(queue, key + cost * bins)
     return placed
 
 
-def _place_limited(
-    weights: list[int], tokens: list[int], bins: int, cap: int, most: int, extra: int
+def _fill(
+    costs: list[int],
+    tokens: list[int],
+    bins: int,
+    per_group: int,
+    cap: int,
+    most: int,
+    extra: int,
+    reopen: int,
 ) -> list[int]:
-    # `most` items in each bin, and one more in `extra` of them. Bins without room for an item wait
-    # in `short_bins`, the one with the most room first. Only a few of them are reopened for each
-    # item, or long and short ones in turn would each time move all bins there and back.
-    open_bins = list(range(bins))
-    short_bins: list[int] = []
-    used, counts, loads = [0] * bins, [0] * bins, [0] * bins
+    """The bin of each item, up to the first that no bin has room for.
+
+    Args:
+        most: items that a bin holds; and one more in `extra` of the bins.
+    """
+    groups = bins // per_group
+    loads, used, counts = [0] * groups, [0] * bins, [0] * bins
+    # [groups][bins of a group] (load, items, bin): the least of those with room takes the item.
+    held = [[(0, 0, b) for b in range(g * per_group, (g + 1) * per_group)] for g in range(groups)]
+    open_groups = list(range(groups))  # heap of load * groups + group
+    closed: list[int] = []  # groups without room: heap of tokens of the emptiest bin, likewise
+    items_limit = most + 1 if extra else most
     placed: list[int] = []
-    for weight, size in zip(weights, tokens):
-        for _ in range(_REOPENED):
-            if not short_bins or short_bins[0] // bins + size > cap:
+    for cost, size in zip(costs, tokens):
+        tokens_limit = cap - size  # with more than that, a bin has no room
+        for _ in range(reopen):
+            if not closed or closed[0] // groups > tokens_limit:
                 break
-            b = heappop(short_bins) % bins
-            heappush(open_bins, loads[b] * bins + b)
-        while open_bins:
-            b = open_bins[0] % bins
-            if counts[b] > most or (counts[b] == most and not extra):
-                heappop(open_bins)  # for good
-            elif used[b] + size > cap:
-                heappop(open_bins)
-                heappush(short_bins, used[b] * bins + b)
+            g = heappop(closed) % groups
+            heappush(open_groups, loads[g] * groups + g)
+        while open_groups:
+            b = g = open_groups[0] % groups
+            if per_group == 1:  # as below, in half the time
+                if used[b] <= tokens_limit and counts[b] < items_limit:
+                    break
+                emptiest = used[b] if counts[b] < items_limit else FULL
             else:
-                break
+                fitting = [x for x in held[g] if used[x[2]] <= tokens_limit and x[1] < items_limit]
+                if fitting:
+                    load, items, b = min(fitting)
+                    held[g][b % per_group] = (load + cost, items + 1, b)
+                    break
+                emptiest = min([used[b] if n < items_limit else FULL for _, n, b in held[g]])
+            heappop(open_groups)
+            if emptiest < FULL:  # else it is closed for good
+                heappush(closed, emptiest * groups + g)
         else:
             break
-        extra -= counts[b] == most
+        if counts[b] == most:
+            extra -= 1
+            items_limit = most + 1 if extra else most
         placed.append(b)
         counts[b] += 1
         used[b] += size
-        loads[b] += weight
-        heapreplace(open_bins, loads[b] * bins + b)
+        loads[g] += cost
+        heapreplace(open_groups, loads[g] * groups + g)
     return placed
-
-
-def tree_of(bins: int) -> Int64Array:
-    """A tree over bins that all have the load 0, for `update`.
-
-    Node 1 is the root, node n has the children 2n and 2n + 1, and the last half are the leaves, one
-    for each bin. A node holds the bin below it with the least value, of equals the first, or -1.
-    """
-    leaves = 1 << (bins - 1).bit_length()
-    tree = np.full(2 * leaves, -1, np.int64)
-    tree[leaves : leaves + bins] = np.arange(bins)
-    while leaves > 1:
-        tree[leaves // 2 : leaves] = tree[leaves : 2 * leaves : 2]
-        leaves //= 2
-    return tree
-
-
-def update(tree: Any, values: Any, b: Any, winner: Any) -> None:
-    """After the value of bin `b` has changed; `winner` is the bin itself, or -1 to take it out. To
-    be compiled."""
-    node = len(tree) // 2 + b
-    tree[node] = winner
-    while node > 1:
-        node >>= 1
-        left, right = tree[2 * node], tree[2 * node + 1]
-        tree[node] = left
-        if left < 0 or (right >= 0 and values[right] < values[left]):
-            tree[node] = right
-
-
-def _filler(update: Callable[..., None]) -> Callable[..., int]:
-    # Both heaps of `_place_limited` are trees over the bins here, from which any can be taken out.
-    def fill(
-        weights: Any,
-        tokens: Any,
-        placed: Any,
-        open_bins: Any,
-        short_bins: Any,
-        loads: Any,
-        used: Any,
-        counts: Any,
-        cap: Any,
-        most: Any,
-        extra: Any,
-        reopened: Any,
-    ) -> Any:
-        for item in range(len(weights)):
-            size = tokens[item]
-            for _ in range(reopened):
-                b = short_bins[1]
-                if b < 0 or used[b] + size > cap:
-                    break
-                update(short_bins, used, b, -1)
-                update(open_bins, loads, b, b)
-            b = open_bins[1]
-            while b >= 0:
-                if counts[b] > most or (counts[b] == most and extra == 0):
-                    update(open_bins, loads, b, -1)
-                elif used[b] + size > cap:
-                    update(open_bins, loads, b, -1)
-                    update(short_bins, used, b, b)
-                else:
-                    break
-                b = open_bins[1]
-            if b < 0:
-                return item
-            if counts[b] == most:
-                extra -= 1
-            placed[item] = b
-            counts[b] += 1
-            used[b] += size
-            loads[b] += weights[item]
-            update(open_bins, loads, b, b)
-        return len(weights)
-
-    return fill

@@ -1,7 +1,7 @@
-"""Weighted items as `partition` takes them: checked, whole numbers, and what stays together as one.
+"""Items as `partition` takes them: checked, in whole numbers, items kept together joined into one.
 
-Invariant: weights are finite and not negative, tokens positive, both of one length; and the sum of
-the whole weights stays below 2**62, so that sums of them are exact.
+Invariant: costs are finite and not negative, tokens positive, and there are as many of both; the
+sum of the whole costs stays below 2**62, so that sums of them are exact.
 """
 
 from __future__ import annotations
@@ -16,48 +16,53 @@ from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least
 
-__all__ = ["Items", "Weights", "sums", "whole_by_group"]
+__all__ = ["Costs", "Items", "largest_first", "sums", "whole_by_group", "whole_costs"]
 
-Weights = npt.NDArray[np.int64] | npt.NDArray[np.float64]
+Costs = npt.NDArray[np.int64] | npt.NDArray[np.float64]
 
 _LARGEST_CAP = (1 << 31) - 1
 _LARGEST_SUM = 1 << 62
-_STEPS = 50  # the sum of scaled weights is at most 2 to the power of this
+_SCALED_BITS = 50  # the sum of scaled costs is at most 2 to the power of this
 
 
 @dataclass(frozen=True)
 class Items:
-    """Checked items, those that stay together as one."""
+    """Checked items. Those that stay together are one item."""
 
-    weights: Weights
+    costs: Costs
     whole: Int64Array
-    """The weights, scaled where they are of type float."""
+    """The costs as whole numbers: as they are, or scaled where they are of type float."""
     tokens: Int64Array | None
     unit_of: Int64Array | None
-    """[items given] which of these each is in; None where each is one."""
+    """[items given] the item that each has become part of; None where each is one."""
 
     @classmethod
-    def read(cls, weights: Any, tokens: Any, together: Any) -> Items:
-        read = _numbers("weights", weights, None)
+    def read(cls, costs: Any, tokens: Any, together: Any) -> Items:
+        """Arguments as of `partition`.
+
+        Raises:
+            ConfigurationError: an argument is wrong.
+        """
+        read = _column("costs", costs, None)
         if len(read) and not (np.isfinite(read).all() and read.min() >= 0):
             bad = int(np.flatnonzero(~(np.isfinite(read) & (read >= 0)))[0])
-            raise ConfigurationError(f"weights[{bad}]={read[bad]} must be finite and not negative")
+            raise ConfigurationError(f"costs[{bad}]={read[bad]} must be finite and not negative")
         with np.errstate(over="ignore"):
             total = float(read.sum(dtype=np.float64))
         if total >= (_LARGEST_SUM if read.dtype == np.int64 else np.inf):
             limit = "2**62, or give them as float64" if read.dtype == np.int64 else "1.8e308"
             raise ConfigurationError(
-                f"weights sum to {total:.3g}; divide them by a common factor to stay below {limit}"
+                f"costs sum to {total:.3g}; divide them by a common factor to stay below {limit}"
             )
-        sizes = None if tokens is None else _numbers("tokens", tokens, len(read), whole=True)
+        sizes = None if tokens is None else _column("tokens", tokens, len(read), whole=True)
         if sizes is not None and len(sizes) and sizes.min() < 1:
             bad = int(sizes.argmin())
             raise ConfigurationError(f"tokens[{bad}]={sizes[bad]} must be at least 1")
         unit_of = None
         if together is not None:
-            ids = _numbers("together", together, len(read), whole=True)
+            ids = _column("together", together, len(read), whole=True)
             _, first, unit_of = np.unique(ids, return_index=True, return_inverse=True)
-            # Ties go by position, so an id counts from its first item on.
+            # Ties go by position, so an id is where its first item is.
             rank = np.empty(len(first), np.int64)
             rank[first.argsort()] = np.arange(len(first))
             unit_of = rank[unit_of]
@@ -86,14 +91,49 @@ class Items:
             )
 
 
-def sums(values: Weights, bin_of: Int64Array, bins: int) -> Any:
+def sums(values: Costs, bin_of: Int64Array, bins: int) -> Any:
     """[bins] sum of the values in each bin, of their type."""
     result = np.zeros(bins, values.dtype)
     np.add.at(result, bin_of, values)
     return result
 
 
-def _numbers(name: str, values: Any, count: int | None, *, whole: bool = False) -> Any:
+def largest_first(values: Costs) -> Int64Array:
+    """[items] positions sorted by value, largest first, ties by position."""
+    if values.dtype != np.int64:
+        return (-values).argsort(kind="stable")
+    order = np.argsort(-values)
+    descending = values[order]
+    # Fast sorting leaves equal values in any order: number them alike, and sort by position.
+    keys = np.append(0, (descending[1:] != descending[:-1]).cumsum()) if len(values) else order
+    keys = (keys << 32) + order
+    keys.sort()
+    return keys & 0xFFFFFFFF
+
+
+def whole_costs(costs: npt.ArrayLike) -> Int64Array:
+    """[items] the costs, checked, as whole numbers: see `Items.whole`."""
+    return Items.read(costs, None, None).whole
+
+
+def whole_by_group(costs: Costs, ends: Int64Array) -> Int64Array:
+    """[items] `whole_costs` of each group by itself.
+
+    Args:
+        costs: [items] group after group, checked.
+        ends: [groups] position at which each ends.
+    """
+    if costs.dtype == np.int64:
+        return costs  # type: ignore[return-value]
+    totals = [group.sum() for group in np.split(costs, ends[:-1])]
+    # By a power of two, which rounds nothing but what is below one.
+    powers = _SCALED_BITS - np.frexp(totals)[1]
+    scaled = np.ldexp(costs, powers.repeat(np.diff(ends, prepend=0)))
+    whole: Int64Array = np.rint(scaled).astype(np.int64)
+    return whole
+
+
+def _column(name: str, values: Any, count: int | None, *, whole: bool = False) -> Any:
     array = np.asarray(values)
     if whole and not array.size:
         array = array.astype(np.int64)  # an empty list has type float64
@@ -106,20 +146,3 @@ def _numbers(name: str, values: Any, count: int | None, *, whole: bool = False) 
     if count is not None and len(array) != count:
         raise ConfigurationError(f"{name} has {len(array)} entries for {count} items")
     return array.astype(np.float64 if array.dtype.kind == "f" else np.int64, copy=False)
-
-
-def whole_by_group(weights: Weights, ends: Int64Array) -> Int64Array:
-    """[items] what `Items.whole` is for each group by itself.
-
-    Args:
-        weights: [items] group after group, checked.
-        ends: [groups] where each ends.
-    """
-    if weights.dtype == np.int64:
-        return weights  # type: ignore[return-value]
-    totals = [group.sum() for group in np.split(weights, ends[:-1])]
-    # By a power of two, which rounds nothing but what is below one.
-    powers = _STEPS - np.frexp(totals)[1]
-    scaled = np.ldexp(weights, powers.repeat(np.diff(ends, prepend=0)))
-    whole: Int64Array = np.rint(scaled).astype(np.int64)
-    return whole

@@ -1,12 +1,19 @@
 """Karmarkar-Karp: partitions are merged, those that are least even first, until one is left.
 
-Each partial partition has a load for each bin. The two with the largest difference between their
-heaviest and their lightest bin are merged, the heaviest bin of one with the lightest of the other,
-and so on. Two things keep that fast: bins without items are not stored, so a single item takes one
-entry, and the items of a bin are a chain, so that joining two takes no time.
+Each item begins as a partial partition with one loaded bin. The two with the largest difference
+between their most and their least loaded bin are merged, the most loaded bin of one with the least
+loaded of the other, and so on. Costs 8, 7, 6, 5, 4 in two bins, where greedy placement gives 17:
+
+    {8}    {} and {7} {}     {8}    {7}      difference 1
+    {6}    {} and {5} {}     {6}    {5}      difference 1
+    {8}   {7} and {4} {}     {7, 4} {8}      difference 3
+    {7, 4} {8} and {6} {5}   {7, 4, 5} {8, 6}: loads 16 and 14
+
+Two things keep that fast: bins without items are not stored, so a single item takes one entry, and
+the items of a bin are a chain, so that joining two takes no time.
 
 Of equal differences the partition that was made first comes first, and of equal loads the bin whose
-first item does. That decides everything, so the two writings, here with plain lists and in
+first item does. That determines everything, so the two writings, here with plain lists and in
 `evenstep.plan.partition.karmarkar_karp_numba` for numba, have the same outcome.
 """
 
@@ -23,7 +30,7 @@ from evenstep.plan.partition.karmarkar_karp_numba import compiled
 __all__ = ["karmarkar_karp"]
 
 Bins = list[tuple[int, int, int]]
-"""Those that hold items, heaviest first: minus the load, and the first and the last item."""
+"""Bins that hold items, most loaded first: minus the load, and the first and the last item."""
 
 _COMPILE_FROM = 1 << 16
 """Items from which on numba is used where it is installed: it saves a second for 100,000."""
@@ -32,7 +39,7 @@ _FEW = 16
 
 
 def karmarkar_karp(
-    weights: Int64Array,
+    costs: Int64Array,
     bins: int,
     order: Int64Array,
     *,
@@ -41,31 +48,31 @@ def karmarkar_karp(
 ) -> Int64Array:
     """
     Args:
-        weights: [items] not negative.
+        costs: [items] not negative.
         bins: number of bins.
-        order: [items] positions, heaviest first; of several groups one after the other.
-        ends: [groups] of `order`, where each group ends that is divided among bins of its own; None
-            is one group.
-        fast: whether numba may do it: compiling pays for itself.
+        order: [items] positions, costliest first, group after group.
+        ends: [groups] position in `order` at which each group ends; each is divided among as many
+            bins by itself. None is one group.
+        fast: whether numba is used in any case, because compiling it pays for itself.
 
     Returns:
-        [items] the bin of each, bins of a group from the heaviest to the lightest.
+        [items] the bin of each, from 0 in each group; its bins are in order of load, largest first.
     """
     cuts = np.array([len(order)]) if ends is None else ends
-    make = compiled() if fast or len(weights) >= _COMPILE_FROM else None
-    if make is not None:
-        return make(weights, bins, order, cuts)
-    bin_of = np.empty(len(weights), np.int64)
+    divide = compiled() if fast or len(costs) >= _COMPILE_FROM else None
+    if divide is not None:
+        return divide(costs, bins, order, cuts)
+    bin_of = np.empty(len(costs), np.int64)
     for group in np.split(order, cuts[:-1]):
         if len(group):
-            _divide(weights[group].tolist(), group.tolist(), bins, bin_of)
+            _divide(costs[group].tolist(), group.tolist(), bins, bin_of)
     return bin_of
 
 
-def _divide(weights: list[int], items: list[int], bins: int, bin_of: Int64Array) -> None:
-    """Writes down the bin of each item."""
+def _divide(costs: list[int], items: list[int], bins: int, bin_of: Int64Array) -> None:
+    """Writes the bin of each item to `bin_of`."""
     parts: dict[int, Bins] = {
-        number: [(-weight, item, item)] for number, (weight, item) in enumerate(zip(weights, items))
+        number: [(-cost, item, item)] for number, (cost, item) in enumerate(zip(costs, items))
     }
     # Least even first; of equals the one that was made first.
     queue = [(-_difference(part, bins), number) for number, part in parts.items()]
@@ -87,16 +94,16 @@ def _divide(weights: list[int], items: list[int], bins: int, bin_of: Int64Array)
 
 
 def _difference(part: Bins, bins: int) -> int:
-    lightest = part[-1][0] if len(part) == bins else 0
-    return lightest - part[0][0]
+    least = part[-1][0] if len(part) == bins else 0  # minus the load
+    return least - part[0][0]
 
 
 def _merge(first: Bins, second: Bins, bins: int, after: dict[int, int]) -> Bins:
-    """Uses up both."""
+    """Both as one; uses up the lists."""
     if len(first) < len(second):
         first, second = second, first
     fresh = second
-    # The lightest bins of each are joined, the heaviest of them with the lightest of the other.
+    # Bins beyond `bins` are joined: of the least loaded of each, the most loaded with the least.
     joined = len(first) + len(second) - bins
     if joined > 0:
         fresh = second[:-joined]

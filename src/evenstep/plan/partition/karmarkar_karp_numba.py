@@ -1,8 +1,19 @@
 """Karmarkar-Karp for numba: what `karmarkar_karp` does, many times as fast.
 
-Bins that hold items are known by their first item, and those of a partial partition form a chain
-from the heaviest to the lightest. Partial partitions lie in a heap, the least even on top. To
-import numba and compile takes some seconds in each process, so small inputs never do.
+All lists are chains in arrays. A bin is named by its first item. Three columns by bin and two by
+item, and three by partial partition, hold the bins {8} {7, 4} of the items 0, 1 and 2 like this:
+
+    chains   after   next item of the same bin    after[1] = 2, else -1
+             tail    last item of the bin         tail[0] = 0, tail[1] = 2
+             above   next more loaded bin         above[0] = 1, above[1] = -1
+             below   next less loaded bin         below[1] = 0, below[0] = -1
+             bin     number of the bin, at last
+    parts    top     most loaded bin              1: 7 + 4 = 11
+             bottom  least loaded bin             0: 8
+             held    bins that hold items         2
+
+Partial partitions lie in a heap, the least even on top. To import numba and compile takes some
+seconds in each process, so small inputs never do.
 """
 
 from __future__ import annotations
@@ -20,34 +31,36 @@ __all__ = ["compiled"]
 
 @cache
 def compiled() -> Callable[[Int64Array, int, Int64Array, Int64Array], Int64Array] | None:
-    """Weights, bins, order and ends as of `karmarkar_karp`; None where numba is not installed."""
+    """Costs, bins, order and ends as of `karmarkar_karp`; None where numba is not installed."""
     try:
         import numba
     except ImportError:
         return None
     jit = numba.njit(nogil=True)
-    heavier, sink = jit(_heavier), jit(_sink)
-    divide = jit(_divider(jit(_merger(heavier)), sink))
+    precedes = jit(_precedes)
+    join, insert = jit(_joiner(precedes)), jit(_inserter(precedes, jit(_link)))
+    fill = jit(_divider(jit(_merger(join, insert)), jit(_sink)))
 
-    def make(weights: Int64Array, bins: int, order: Int64Array, ends: Int64Array) -> Int64Array:
-        count = len(weights)
-        # Arrays are made here, as it takes numba long to compile that. By item:
+    def divide(costs: Int64Array, bins: int, order: Int64Array, ends: Int64Array) -> Int64Array:
+        count = len(costs)
+        # Arrays are made here, as it takes numba long to compile that.
         chains = np.full((5, count), -1, np.int64)  # after, tail, above, below, bin
-        parts = np.empty((3, count), np.int64)  # by partition: its heaviest bin, lightest, bins
+        parts = np.empty((3, count), np.int64)  # top, bottom, held
         heap = np.empty((3, count), np.int64)  # difference, number and partition
         fresh = np.empty(bins, np.int64)
-        loads, begin = weights.copy(), 0
+        loads, begin = costs.copy(), 0
         for end in ends.tolist():
             if end > begin:
-                divide(order[begin:end], bins, loads, chains, parts, heap, fresh)
+                fill(order[begin:end], bins, loads, chains, parts, heap, fresh)
             begin = end
         bin_of: Int64Array = chains[4]
         return bin_of
 
-    return make
+    return divide
 
 
-def _heavier(one: Any, other: Any, loads: Any) -> Any:
+def _precedes(one: Any, other: Any, loads: Any) -> Any:
+    """Whether one bin comes before another: more loaded, or as loaded with an earlier item."""
     return loads[one] > loads[other] or (loads[one] == loads[other] and one < other)
 
 
@@ -71,66 +84,99 @@ def _sink(heap: Any, size: Any) -> None:
     heap[0, node], heap[1, node], heap[2, node] = difference, number, part
 
 
-def _merger(heavier: Callable[..., Any]) -> Callable[..., Any]:
+def _merger(join: Callable[..., Any], insert: Callable[..., Any]) -> Callable[..., Any]:
     def merge(
         first: Any, second: Any, bins: Any, loads: Any, chains: Any, parts: Any, fresh: Any
     ) -> Any:
-        after, tail, above, below = chains[0], chains[1], chains[2], chains[3]
-        heaviest, lightest, held = parts[0], parts[1], parts[2]
+        """Merges two partial partitions into the one with more bins, and returns which that is."""
+        held = parts[2]
         if held[first] < held[second]:
             first, second = second, first
         joined = max(held[first] + held[second] - bins, 0)
-        # Of the second the heaviest bins stay as they are, and the others, from the heaviest on,
-        # are joined with the lightest of the first.
-        entry, count = heaviest[second], 0
-        while count < held[second] - joined:
-            fresh[count] = entry
-            entry = below[entry]
-            count += 1
-        mine = lightest[first]
-        for _ in range(joined):
-            after[tail[mine]] = entry
-            tail[mine] = tail[entry]
-            loads[mine] += loads[entry]
-            at = count
-            while at > 0 and heavier(mine, fresh[at - 1], loads):
-                fresh[at] = fresh[at - 1]
-                at -= 1
-            fresh[at] = mine
-            count += 1
-            mine, entry = above[mine], below[entry]
-        lightest[first] = mine
-        if mine >= 0:
-            below[mine] = -1
-        else:
-            heaviest[first] = -1
-        # Bins that were joined are mostly heavy now, and others light: sought from that end on.
-        over = -1 if joined > 0 else mine
-        for k in range(count):
-            entry = fresh[k] if joined > 0 else fresh[count - 1 - k]
-            if joined > 0:
-                under = below[over] if over >= 0 else heaviest[first]
-                while under >= 0 and heavier(under, entry, loads):
-                    over, under = under, below[under]
-            else:
-                while over >= 0 and heavier(entry, over, loads):
-                    over = above[over]
-                under = below[over] if over >= 0 else heaviest[first]
-            above[entry], below[entry] = over, under
-            if under >= 0:
-                above[under] = entry
-            else:
-                lightest[first] = entry
-            if over >= 0:
-                below[over] = entry
-            else:
-                heaviest[first] = entry
-            if joined > 0:
-                over = entry
+        count = join(first, second, joined, loads, chains, parts, fresh)
+        insert(first, count, joined, loads, chains, parts, fresh)
         held[first] += count - joined
         return first
 
     return merge
+
+
+def _joiner(precedes: Callable[..., Any]) -> Callable[..., Any]:
+    def join(
+        first: Any, second: Any, joined: Any, loads: Any, chains: Any, parts: Any, fresh: Any
+    ) -> Any:
+        """Collects the bins of `second` in `fresh`, most loaded first, and returns how many.
+
+        The top ones stay as they are. The others, from the more loaded to the less, are joined with
+        the `joined` bins at the bottom of `first`, from the less loaded to the more, which leave
+        its chain.
+        """
+        after, tail, above, below = chains[0], chains[1], chains[2], chains[3]
+        top, bottom, held = parts[0], parts[1], parts[2]
+        theirs, count = top[second], 0
+        while count < held[second] - joined:
+            fresh[count] = theirs
+            theirs = below[theirs]
+            count += 1
+        mine = bottom[first]
+        for _ in range(joined):
+            after[tail[mine]] = theirs
+            tail[mine] = tail[theirs]
+            loads[mine] += loads[theirs]
+            at = count
+            while at > 0 and precedes(mine, fresh[at - 1], loads):
+                fresh[at] = fresh[at - 1]
+                at -= 1
+            fresh[at] = mine
+            count += 1
+            mine, theirs = above[mine], below[theirs]
+        bottom[first] = mine
+        if mine >= 0:
+            below[mine] = -1
+        else:
+            top[first] = -1
+        return count
+
+    return join
+
+
+def _inserter(precedes: Callable[..., Any], link: Callable[..., None]) -> Callable[..., None]:
+    def insert(
+        part: Any, count: Any, joined: Any, loads: Any, chains: Any, parts: Any, fresh: Any
+    ) -> None:
+        """Puts the bins of `fresh` where they belong in the chain of `part`: sought from the top
+        where bins were joined, as these are mostly heavy, else from the bottom."""
+        above, below = chains[2], chains[3]
+        if joined > 0:
+            over, under = -1, parts[0, part]
+            for k in range(count):
+                while under >= 0 and precedes(under, fresh[k], loads):
+                    over, under = under, below[under]
+                link(part, fresh[k], over, under, chains, parts)
+                over = fresh[k]
+            return
+        over, under = parts[1, part], -1
+        for k in range(count - 1, -1, -1):
+            while over >= 0 and precedes(fresh[k], over, loads):
+                over, under = above[over], over
+            link(part, fresh[k], over, under, chains, parts)
+            under = fresh[k]
+
+    return insert
+
+
+def _link(part: Any, entry: Any, over: Any, under: Any, chains: Any, parts: Any) -> None:
+    """Puts a bin between two neighbours in the chain of `part`; -1 is none."""
+    above, below = chains[2], chains[3]
+    above[entry], below[entry] = over, under
+    if under >= 0:
+        above[under] = entry
+    else:
+        parts[1, part] = entry
+    if over >= 0:
+        below[over] = entry
+    else:
+        parts[0, part] = entry
 
 
 def _divider(merge: Callable[..., Any], sink: Callable[..., None]) -> Callable[..., None]:

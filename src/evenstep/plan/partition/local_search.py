@@ -1,9 +1,9 @@
-"""Moves and swaps that lower the heaviest bin of a partition.
+"""Moves and swaps that lower the largest load of a partition.
 
-Each round, the heaviest bin gives an item to one of the lightest: for a lighter item, for two, or
-for nothing. Of all such exchanges the one is made after which the heavier of both bins is lightest.
-Invariant: that is strictly less than the heaviest was, so no partition gets worse; and token caps
-and equal counts stay kept.
+Each round, the most loaded bin gives an item to one of the least loaded: for a cheaper item, for
+two, or for nothing. Of all such exchanges the one is made after which the larger load of the two
+bins is smallest. Invariant: that is strictly less than the largest load was, so no partition gets
+worse; and token caps and equal counts stay kept.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from dataclasses import dataclass
 import numpy as np
 
 from evenstep.arrays import Int64Array
-from evenstep.plan.partition.greedy import heaviest_first
-from evenstep.plan.partition.items import sums
+from evenstep.plan.partition.items import largest_first, sums
 
 __all__ = ["Limits", "improve"]
 
 
 _PARTNERS = 8
-"""Bins that the heaviest one is compared with in a round."""
+"""Bins that the most loaded one is compared with in a round."""
 _PAIRED = 48
 """Items in a bin up to which two are offered for one. In larger bins single ones do."""
 _NEIGHBOURS = 8
-"""On either side of what would suit best: others that may, where a cap forbids that one."""
+"""Offers on either side of the best one that are tried too, as a cap may forbid that one."""
 _BARRED = np.iinfo(np.int64).max
+_NOTHING = -1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,38 +42,39 @@ class Limits:
 
 @dataclass(frozen=True)
 class _Exchange:
-    """One item of the heavier bin for none, one or two of the lighter."""
+    """One item of the more loaded bin for none, one or two of the other."""
 
     peak: int
-    """Load of the heavier of both bins afterwards."""
+    """The larger load of both bins afterwards."""
     given: int
     taken: tuple[int, ...]
 
 
 def improve(
-    bin_of: Int64Array, weights: Int64Array, bins: int, *, goal: int, limits: Limits
+    bin_of: Int64Array, costs: Int64Array, bins: int, *, goal: int, limits: Limits
 ) -> Int64Array:
-    """
+    """Makes exchanges until the largest load is low enough, or none lowers it.
+
     Args:
         bin_of: [items] the bin of each, within the limits.
-        weights: [items] not negative.
+        costs: [items] not negative.
         bins: number of bins.
-        goal: load of the heaviest bin that is low enough.
+        goal: largest load that is low enough.
         limits: what stays kept.
 
     Returns:
         [items] the bin of each afterwards. At most 64 + 2 x bins, and no more than 256, pairs of
-        bins are compared, but for the last round, which is finished.
+        bins are compared, except that a round that has begun is finished.
     """
-    loads = sums(weights, bin_of, bins)
-    if not len(weights) or loads.max() <= goal:
+    loads = sums(costs, bin_of, bins)
+    if not len(costs) or loads.max() <= goal:
         return bin_of
-    state = _Bins(bin_of, weights, loads, limits)
+    state = _Bins(bin_of, costs, loads, limits)
     left = min(64 + 2 * bins, 256)
     while left > 0:
         high = int(loads.argmax())
-        heavy = int(loads[high])
-        if heavy <= goal:
+        largest = int(loads[high])
+        if largest <= goal:
             break
         best: tuple[int, _Exchange] | None = None
         partners = state.partners(high)
@@ -83,8 +84,8 @@ def improve(
                 found = state.compare(high, low, pairs)
                 if found is not None and (best is None or found.peak < best[1].peak):
                     best = low, found
-                    if found.peak <= max(goal, heavy - (heavy - int(loads[low])) // 4):
-                        break  # at least half of what the lightest bin could take
+                    if found.peak <= max(goal, largest - (largest - int(loads[low])) // 4):
+                        break  # at least half of what an exchange of these two bins can gain
         if best is None:
             break
         state.make(high, *best)
@@ -95,85 +96,91 @@ class _Bins:
     """What is in each bin while exchanges are made."""
 
     def __init__(
-        self, bin_of: Int64Array, weights: Int64Array, loads: Int64Array, limits: Limits
+        self, bin_of: Int64Array, costs: Int64Array, loads: Int64Array, limits: Limits
     ) -> None:
         self.bin_of: Int64Array = bin_of.copy()
-        self._loads, self._weights = loads, weights
+        self._loads = loads
         self._counts = np.bincount(bin_of, minlength=len(loads))
         self._equal_counts, self._cap = limits.equal_counts, limits.cap
-        self._tokens = np.zeros(len(weights), np.int64)
-        if limits.cap is not None and limits.tokens is not None:
-            self._tokens = limits.tokens
-        self._used = sums(self._tokens, bin_of, len(loads))
-        order = heaviest_first(weights)[::-1]
+        tokens = limits.tokens if limits.cap is not None else None
+        tokens = np.zeros(len(costs), np.int64) if tokens is None else tokens
+        self._used = sums(tokens, bin_of, len(loads))
+        # [items + 1], so that `_NOTHING` costs and holds nothing.
+        self._costs, self._tokens = np.append(costs, 0), np.append(tokens, 0)
+        order = largest_first(costs)[::-1]
         keys = (bin_of[order] << 32) + np.arange(len(order))
         keys.sort()
         self._members = np.split(order[keys & 0xFFFFFFFF], self._counts.cumsum()[:-1])
-        """[bins] positions of the items in each, lightest first."""
-        self._lightest_first = order
+        """[bins] positions of the items in each, cheapest first."""
+        self._cheapest_first = order
 
     def partners(self, high: int) -> list[int]:
-        """Lighter bins: those with the lightest loads, and those that hold the lightest items."""
-        lightest = self._loads.argsort(kind="stable")[:_PARTNERS]
-        holders = self.bin_of[self._lightest_first[: len(self._members[high]) + _PARTNERS]]
-        bins = lightest.tolist() + holders[holders != high][:_PARTNERS].tolist()
+        """Less loaded bins: those with the smallest loads, and those with the cheapest items."""
+        least_loaded = self._loads.argsort(kind="stable")[:_PARTNERS]
+        holders = self.bin_of[self._cheapest_first[: len(self._members[high]) + _PARTNERS]]
+        bins = least_loaded.tolist() + holders[holders != high][:_PARTNERS].tolist()
         return [b for b in dict.fromkeys(bins) if self._loads[b] < self._loads[high]]
 
     def compare(self, high: int, low: int, pairs: bool) -> _Exchange | None:
-        """The best exchange between two bins; None where none lowers the heavier one.
+        """The best exchange between two bins; None where none lowers the larger load.
+
+        The best shift of load is half the difference of both. With loads of 20 and 10 it is 5, so
+        for an item that costs 9 an offer of 4 suits. Of offers that cost 2, 3 and 6, those around
+        4 are tried: 3 leaves 14 and 16, and 6 leaves 17 and 13, so the 3 is taken.
 
         Args:
-            pairs: whether two items are offered for one, rather than one or none.
+            pairs: whether `low` offers two items for one, rather than one or none.
         """
-        givers, takers = self._members[high], self._members[low]
-        offers = self._pairs(takers) if pairs else takers[:, None]
-        weights = self._weights[offers].sum(axis=1)
-        sizes = self._tokens[offers].sum(axis=1)
-        if pairs:
-            order = weights.argsort(kind="stable")
-            offers, weights, sizes = offers[order], weights[order], sizes[order]
-        elif not self._equal_counts or self._counts[high] > self._counts[low]:
-            # For nothing: the lightest offer. It changes how many items the bins hold.
-            weights, sizes = np.append(0, weights), np.append(0, sizes)
-        if not len(weights):
+        given = self._members[high]
+        offers = self._offers(high, low, pairs)  # [offers, items of each], cheapest first
+        if not len(offers):
             return None
-        heavy, light = int(self._loads[high]), int(self._loads[low])
-        asked = self._weights[givers]
+        costs, asked = self._costs[offers].sum(axis=1), self._costs[given]
+        larger, smaller = int(self._loads[high]), int(self._loads[low])
+        suited = costs.searchsorted(asked - (larger - smaller) // 2)
         reach = 1 if self._cap is None else _NEIGHBOURS
-        suited = weights.searchsorted(asked - (heavy - light) // 2)
-        choice = (suited[:, None] + np.arange(-reach, reach)).clip(0, len(weights) - 1)
-        shift = asked[:, None] - weights[choice]
-        peak = np.maximum(heavy - shift, light + shift)
+        # choice, shift, peak: [items given, offers around the one that suits]
+        choice = (suited[:, None] + np.arange(-reach, reach)).clip(0, len(offers) - 1)
+        shift = asked[:, None] - costs[choice]
+        peak = np.maximum(larger - shift, smaller + shift)
         if self._cap is not None:
-            more = self._tokens[givers][:, None] - sizes[choice]
+            sizes = self._tokens[offers].sum(axis=1)
+            more = self._tokens[given][:, None] - sizes[choice]
             room, spare = self._cap - self._used[low], self._cap - self._used[high]
             peak[(more > room) | (-more > spare)] = _BARRED
         row, column = divmod(int(peak.argmin()), peak.shape[1])
-        if peak[row, column] >= heavy:
+        if peak[row, column] >= larger:
             return None
-        chosen = int(choice[row, column]) - (len(weights) - len(offers))
-        taken = tuple(offers[chosen].tolist()) if chosen >= 0 else ()
-        return _Exchange(int(peak[row, column]), int(givers[row]), taken)
+        taken = [item for item in offers[choice[row, column]].tolist() if item != _NOTHING]
+        return _Exchange(int(peak[row, column]), int(given[row]), tuple(taken))
 
-    def _pairs(self, items: Int64Array) -> Int64Array:
-        """[pairs, 2]; none where counts must stay, or where there are too many."""
+    def _offers(self, high: int, low: int, pairs: bool) -> Int64Array:
+        """[offers, 1 or 2] the items that `low` gives in each offer, cheapest offer first."""
+        items = self._members[low]
+        if not pairs:
+            # Nothing, the cheapest offer, changes how many items the bins hold.
+            if not self._equal_counts or self._counts[high] > self._counts[low]:
+                items = np.append(_NOTHING, items)
+            return items[:, None]
         if self._equal_counts or len(items) > _PAIRED:
             return np.empty((0, 2), np.int64)
         first, second = np.triu_indices(len(items), 1)
-        return np.stack([items[first], items[second]], axis=1)
+        offers = np.stack([items[first], items[second]], axis=1)
+        order = self._costs[offers].sum(axis=1).argsort(kind="stable")
+        return offers[order]
 
     def make(self, high: int, low: int, exchange: _Exchange) -> None:
-        self._hand_over(exchange.given, high, low)
+        self._move(exchange.given, high, low)
         for item in exchange.taken:
-            self._hand_over(item, low, high)
+            self._move(item, low, high)
 
-    def _hand_over(self, item: int, source: int, target: int) -> None:
+    def _move(self, item: int, source: int, target: int) -> None:
         self.bin_of[item] = target
         for b, sign in ((source, -1), (target, 1)):
-            self._loads[b] += sign * self._weights[item]
+            self._loads[b] += sign * self._costs[item]
             self._used[b] += sign * self._tokens[item]
             self._counts[b] += sign
         left, grown = self._members[source], self._members[target]
         self._members[source] = left[left != item]
-        at = self._weights[grown].searchsorted(self._weights[item])
+        at = self._costs[grown].searchsorted(self._costs[item])
         self._members[target] = np.concatenate([grown[:at], [item], grown[at:]])

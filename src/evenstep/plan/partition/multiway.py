@@ -1,11 +1,13 @@
-"""Weighted items to a fixed number of bins, so that the heaviest bin is as light as possible.
+"""Items to a fixed number of bins, so that the most loaded bin has as little load as possible.
 
-Items are samples or documents with their costs as weights; bins are ranks or micro-batches.
+Items are samples or documents with their costs; bins are ranks or micro-batches, and the load of a
+bin is the sum of its items' costs.
 
 Invariant: every item is in exactly one bin; no bin holds more than `cap` tokens, whatever that does
-to the loads; and equal arguments give equal partitions on every machine. What `bins_needed` says
-always suffices. All decisions are taken in whole numbers: weights of type float are first scaled,
-to a part in 10^15 of their sum, so that no result hangs on the order of additions.
+to the loads; and equal arguments give equal partitions on every machine. As many bins as
+`bins_needed` returns always suffice. All decisions are taken in whole numbers: costs of type float
+are first scaled, to a part in 10^15 of their sum, so that no result depends on the order of
+additions.
 """
 
 from __future__ import annotations
@@ -23,8 +25,8 @@ from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.groups.groups import Groups
 from evenstep.plan.partition.best_fit import best_fit_decreasing
 from evenstep.plan.partition.bounds import least_load, lower_bound
-from evenstep.plan.partition.greedy import heaviest_first, place
-from evenstep.plan.partition.items import Items, Weights, sums
+from evenstep.plan.partition.greedy import place
+from evenstep.plan.partition.items import Costs, Items, largest_first, sums
 from evenstep.plan.partition.karmarkar_karp import karmarkar_karp
 from evenstep.plan.partition.local_search import Limits, improve
 
@@ -42,12 +44,13 @@ class Partition:
 
     bin_of: Int64Array
     """[items] the bin of each item."""
-    loads: Weights
-    """[bins] sum of the weights in each bin, int64 or float64 as the weights are."""
+    loads: Costs
+    """[bins] sum of the costs in each bin, int64 or float64 as the costs are."""
     tokens: Int64Array | None
-    """[bins] tokens in each bin, where they were given."""
+    """[bins] tokens in each bin; None where they were not given."""
     method: str
-    """How it was made: as asked for, or what stood in for that under the cap; see `partition`."""
+    """The method that made it: the one asked for, or its substitute under the cap; see
+    `partition`."""
 
     def __len__(self) -> int:
         return len(self.loads)
@@ -59,7 +62,7 @@ class Partition:
 
     @property
     def imbalance(self) -> float:
-        """Load of the heaviest bin over the mean: 1.0 is perfect, also where all loads are 0."""
+        """The largest load over the mean load: 1.0 is perfect, also where all loads are 0."""
         total = float(self.loads.sum())
         return float(self.loads.max()) * len(self) / total if total else 1.0
 
@@ -77,13 +80,13 @@ class Partition:
         if not counts.all():
             raise ConfigurationError(
                 f"{(counts == 0).sum()} of bins={len(self)} are empty, for {len(self.bin_of)} "
-                "items: groups cannot be; take fewer bins, or read the bins with items()"
+                "items, and groups cannot be; take fewer bins, or read the bins with items()"
             )
         return Groups.by_label(self.bin_of)
 
 
 def partition(
-    weights: npt.ArrayLike,
+    costs: npt.ArrayLike,
     bins: int,
     *,
     tokens: npt.ArrayLike | None = None,
@@ -93,32 +96,32 @@ def partition(
     together: npt.ArrayLike | None = None,
     exchange: bool = True,
 ) -> Partition:
-    """Divides items among bins, the heaviest of which becomes as light as possible.
+    """Divides items among bins so that the largest load is as small as possible.
 
     A cap comes before the method. Where the method's partition exceeds it, the first of these that
-    does not stands in: "lpt", each item to the lightest bin that has room; "lpt-by-tokens", the
-    same with the longest item first; and "best-fit", the fewest bins by tokens, or instead with
+    does not replaces it: "lpt", each item to the least loaded bin that has room; "lpt-by-tokens",
+    the same with the longest item first; and "best-fit", the fewest bins by tokens, or with
     `equal_counts` "even-tokens", the tokens themselves divided as evenly as found.
 
     Args:
-        weights: [items] int64 or float64, finite and not negative: the cost of each item.
+        costs: [items] int64 or float64, finite and not negative.
         bins: number of bins, at least 1.
         tokens: [items] int64 tokens of each item, at least 1.
         cap: most tokens in a bin, below 2**31; needs `tokens`.
-        method: "lpt", the heaviest item first, each to the lightest bin: without limits at most
-            4/3 - 1/(3 bins) times the optimum, and close to it with many items; "karmarkar-karp",
-            which merges partitions, closer still, ten to fifty times slower; "zigzag", items from
-            the heaviest on to bins 0, 1, ..., k-1, k-1, ..., 1, 0, 0, .... Of equal items, and of
-            equally loaded bins, the first goes first.
+        method: "lpt", the costliest item first, each to the least loaded bin: without limits at
+            most 4/3 - 1/(3 bins) times the optimum, and close to it with many items;
+            "karmarkar-karp", which merges partitions, closer still, ten to fifty times slower;
+            "zigzag", items from the costliest on to bins 0, 1, ..., k-1, k-1, ..., 1, 0, 0, .... Of
+            equal items, and of equally loaded bins, the first goes first.
         equal_counts: every bin gets as many items as any other, or one less.
         together: [items] int64 ids: items of one id go to the same bin, and are one item to
             everything else here, `equal_counts` too.
         exchange: whether items are then moved and swapped between bins, in a bounded number of
-            rounds, until the heaviest bin is within 1e-4 of `lower_bound` or no exchange lowers it.
+            rounds, until the largest load is within 1e-4 of `lower_bound` or no exchange lowers it.
 
     Raises:
         ConfigurationError: an argument is wrong; an item, or one id's items, exceed the cap; or
-            there is no place for all items within it, and then how many bins would suffice.
+            not all items fit within it; the message then says how many bins suffice.
     """
     check_at_least(1, bins=bins)
     if method not in METHODS:
@@ -127,7 +130,7 @@ def partition(
         raise ConfigurationError(
             f"method={method!r} leaves counts as they come; use 'lpt' or 'zigzag' with equal_counts"
         )
-    items = Items.read(weights, tokens, together)
+    items = Items.read(costs, tokens, together)
     items.check(cap)
     made, found = _within(items, bins, cap, method, equal_counts)
     if exchange:
@@ -137,7 +140,7 @@ def partition(
         found = improve(found, items.whole, bins, goal=goal, limits=limits)
     return Partition(
         found if items.unit_of is None else found[items.unit_of],
-        sums(items.weights, found, bins),
+        sums(items.costs, found, bins),
         None if items.tokens is None else sums(items.tokens, found, bins),
         made,
     )
@@ -150,13 +153,13 @@ def bins_needed(
     multiple_of: int = 1,
     together: npt.ArrayLike | None = None,
 ) -> int:
-    """Bins that suffice to hold all items within the cap: with so many, `partition` never fails,
-    unless `equal_counts` is asked for. Hardly ever more than the fewest possible.
+    """Bins that suffice to hold all items within the cap: with that many, `partition` never fails,
+    except with `equal_counts`. Hardly ever more than the fewest possible.
 
     Args:
         tokens: [items] int64 tokens of each item, at least 1.
         cap: most tokens in a bin, below 2**31.
-        multiple_of: what the number of bins must be a multiple of, as the number of data-parallel
+        multiple_of: the number of bins is a multiple of it, such as of the number of data-parallel
             ranks or of pipeline stages.
         together: as for `partition`.
 
@@ -177,7 +180,7 @@ def bins_needed(
 def _within(
     items: Items, bins: int, cap: int | None, method: str, equal_counts: bool
 ) -> tuple[str, Int64Array]:
-    """The first partition within the cap, and how it was made."""
+    """The method and the bins of the first partition within the cap."""
     candidates = _candidates(items, bins, cap, method, equal_counts)
     most_even: int | None = None
     for made, found in candidates:
@@ -206,20 +209,21 @@ def _within(
 def _candidates(
     items: Items, bins: int, cap: int | None, method: str, equal_counts: bool
 ) -> Iterator[tuple[str, Int64Array | None]]:
-    weights, tokens = items.whole, items.tokens
-    order = heaviest_first(weights)
+    """The method's partition and its substitutes, in turn; None for one that was not found."""
+    costs, tokens = items.whole, items.tokens
+    order = largest_first(costs)
     limits: dict[str, Any] = {"tokens": tokens, "cap": cap, "equal_counts": equal_counts}
     if method == "karmarkar-karp":
-        yield method, karmarkar_karp(weights, bins, order)
+        yield method, karmarkar_karp(costs, bins, order)
     elif method == "zigzag":
         yield method, _zigzag(bins, order)
-    yield "lpt", place(weights, bins, order, **limits)
+    yield "lpt", place(costs, bins, order=order, **limits)
     if tokens is None or cap is None:
         return
-    by_tokens = heaviest_first(tokens)
-    yield "lpt-by-tokens", place(weights, bins, by_tokens, **limits)
+    by_tokens = largest_first(tokens)
+    yield "lpt-by-tokens", place(costs, bins, order=by_tokens, **limits)
     if equal_counts:
-        even = place(tokens, bins, by_tokens, equal_counts=True)
+        even = place(tokens, bins, order=by_tokens, equal_counts=True)
         assert even is not None  # nothing but counts is limited
         counted = Limits(equal_counts=True)
         yield "even-tokens", improve(even, tokens, bins, goal=cap, limits=counted)

@@ -1,1 +1,9 @@
-"""How the samples of a step are balanced: within a micro-batch, between buckets, or both at once."""
+"""How the samples of a step are balanced: within a micro-batch, between buckets, or both at once.
+
+levels                from samples to an `Assignment`, by the levels that `DGraph.balance` names
+intra                 samples to micro-batches
+inter                 micro-batches to buckets
+joint                 samples to buckets and micro-batches at once
+methods               the methods by name, and those that a user brings
+fitting               how many samples fit, and no micro-batch left empty
+"""

@@ -2,12 +2,12 @@
 
 Invariant: every bucket gets the same number of micro-batches.
 
-Algorithm 1 deals micro-batches, heaviest first, to the buckets in turn, so that the first bucket
-gets the heavier one each time; that is the method `round_robin`. The others are more even: `greedy`
-gives each to the lightest bucket that still lacks one, `zigzag` turns round at both ends, and
-`karmarkar_karp` is its balanced form, in which what is merged has the same number in each bucket.
-There no bucket can have two of the lightest part beside a very heavy one, so where `greedy` leaves
-less to the heaviest bucket, its dealing is taken.
+Algorithm 1 deals micro-batches, costliest first, to the buckets in turn, so that the first bucket
+gets the costlier one each time; that is the method `round_robin`. The others are more even:
+`greedy` gives each to the least loaded bucket that still lacks one, `zigzag` turns round at both
+ends, and `karmarkar_karp` is its balanced form, in which each bucket gets one micro-batch of every
+part that is merged. There no bucket can have two of the cheapest part besides a very costly one, so
+where `greedy` leaves less to the most loaded bucket, its result is taken.
 """
 
 from __future__ import annotations
@@ -16,21 +16,22 @@ import numpy as np
 
 from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError
-from evenstep.plan.partition.greedy import heaviest_first
-from evenstep.plan.partition.items import Items, sums
-from evenstep.strategy.balance.methods import Method, bins_by, least_loaded
-from evenstep.strategy.sample_costs import Costs, name_of
+from evenstep.plan.partition.greedy import place
+from evenstep.plan.partition.items import Costs, largest_first, sums, whole_costs
+from evenstep.strategy.balance.methods import Method, bins_by
+from evenstep.strategy.sample_costs import name_of
 
 __all__ = ["deal"]
 
 
 def deal(method: Method, costs: Costs, buckets: int, *, fast: bool = False) -> Int64Array:
-    """
+    """Deals micro-batches to buckets.
+
     Args:
         method: see `evenstep.strategy.balance.methods`.
         costs: [micro_batches] of each; a multiple of `buckets` of them.
-        buckets: to deal them to.
-        fast: see `least_loaded`.
+        buckets: number of buckets.
+        fast: whether numba is used in any case, because compiling it pays for itself.
 
     Returns:
         [micro_batches] the bucket of each.
@@ -39,13 +40,13 @@ def deal(method: Method, costs: Costs, buckets: int, *, fast: bool = False) -> I
         ConfigurationError: a user's method gave no buckets, or not equally many to each.
     """
     if method in ("greedy", "karmarkar_karp"):
-        dealt = least_loaded(costs, buckets, equal_counts=True, fast=fast)
-        assert dealt is not None  # tokens are not limited
-        if method == "greedy":
-            return dealt
-        weights = Items.read(costs, None, None).whole
-        differenced = _differencing(weights, buckets)
-        return min((differenced, dealt), key=lambda each: sums(weights, each, buckets).max())
+        whole = whole_costs(costs)
+        bucket_of = place(whole, buckets, equal_counts=True, fast=fast)
+        assert bucket_of is not None  # tokens are not limited
+        if method == "karmarkar_karp":
+            both = _karmarkar_karp(whole, buckets), bucket_of
+            bucket_of = min(both, key=lambda each: sums(whole, each, buckets).max())
+        return bucket_of
     bucket_of = bins_by(method, costs, buckets, fast=fast)
     counts = np.bincount(bucket_of, minlength=buckets)
     if counts.min() != counts.max():
@@ -56,13 +57,14 @@ def deal(method: Method, costs: Costs, buckets: int, *, fast: bool = False) -> I
     return bucket_of
 
 
-def _differencing(weights: Int64Array, buckets: int) -> Int64Array:
+def _karmarkar_karp(costs: Int64Array, buckets: int) -> Int64Array:
     """Karmarkar-Karp with equal counts: one micro-batch for each bucket makes a part, and the two
-    parts with the largest spread are merged, the heaviest bucket of one with the lightest of the
-    other, until one part is left."""
-    order = heaviest_first(weights)
-    # [parts, buckets] loads, heaviest first, and [parts, buckets, merged] micro-batches.
-    loads = list(weights[order].reshape(-1, buckets))
+    parts with the largest spread are merged, the most loaded bucket of one with the least loaded of
+    the other, until one part is left. Of 9, 6, 5, 4 and two buckets, [9, 6] and [5, 4] become
+    [9 + 4, 6 + 5]."""
+    order = largest_first(costs)
+    # [parts, buckets] loads, largest first, and [parts, buckets, merged] micro-batches.
+    loads = list(costs[order].reshape(-1, buckets))
     members = list(order.reshape(-1, buckets, 1))
     while len(loads) > 1:
         spreads = np.array([load[0] - load[-1] for load in loads])
@@ -72,6 +74,6 @@ def _differencing(weights: Int64Array, buckets: int) -> Int64Array:
         by_load = (-merged).argsort(kind="stable")
         loads[first], members[first] = merged[by_load], joined[by_load]
         del loads[second], members[second]
-    bucket_of = np.empty(len(weights), np.int64)
+    bucket_of = np.empty(len(costs), np.int64)
     bucket_of[members[0]] = np.arange(buckets)[:, None]
     return bucket_of

@@ -5,13 +5,13 @@ Decisions where the paper (section 4.2, Algorithm 1) leaves room:
 - There are ``buckets x micro_batches`` micro-batches; the paper's m is that product.
 - `intra` forms micro-batches by a method; without it they are consecutive samples, as drawn.
 - `inter` deals micro-batches to buckets by a method, and orders those of a bucket from the
-  heaviest to the lightest, so that the k-th of all buckets are alike; without it they go to the
+  costliest to the cheapest, so that the k-th of all buckets are alike; without it they go to the
   buckets in turn, as formed.
 - `both` balances buckets first, by a method over all samples, and then the micro-batches of each;
-  see `evenstep.strategy.balance.joint` for why. Where all may have room under the cap, but not that way,
-  the levels come one after the other, `intra` and then `inter`.
+  see `evenstep.strategy.balance.joint` for why. Where all may have room under the cap, but not that
+  way, the levels come one after the other, `intra` and then `inter`.
 - A group of buckets is balanced by itself. Sample number i belongs to the group of bucket
-  ``i % buckets``, which is known without looking at any other sample.
+  ``i % buckets``, which does not depend on any other sample.
 - The order within a micro-batch that a method formed is from the costliest sample to the cheapest,
   or with ``reorder_within=False`` as drawn.
 """
@@ -24,14 +24,13 @@ import numpy as np
 
 from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError
-from evenstep.plan.partition.items import sums
+from evenstep.plan.partition.items import Costs, largest_first, sums
 from evenstep.strategy.assignment import Assignment
 from evenstep.strategy.balance.inter import deal
 from evenstep.strategy.balance.intra import by_method, in_order
 from evenstep.strategy.balance.joint import by_bucket_first
-from evenstep.strategy.balance.methods import COMPILE_FROM, Method, costliest_first
+from evenstep.strategy.balance.methods import COMPILE_FROM, Method
 from evenstep.strategy.mesh import Buckets
-from evenstep.strategy.sample_costs import Costs
 
 __all__ = ["LEVELS", "Balancing", "arrival", "assign", "check_level"]
 
@@ -41,17 +40,17 @@ LEVELS = ("inter", "intra", "both")
 
 @dataclass(frozen=True, kw_only=True)
 class Balancing:
-    """What `DGraph.balance` was told."""
+    """The arguments of `DGraph.balance`."""
 
     intra: Method | None = None
     inter: Method | None = None
     together: bool = False
-    """Whether both levels, which have the same method then, are balanced as one."""
+    """Whether both levels, which then have the same method, are balanced as one."""
     reorder_within: bool = True
     micro_batches: int | None = None
-    """Of each bucket, where it is not the job's."""
+    """Micro-batches of each bucket; None takes the job's."""
     max_tokens: int | None = None
-    """Of each micro-batch, where it is not the job's."""
+    """Tokens of each micro-batch; None takes the job's."""
 
 
 def assign(
@@ -63,17 +62,18 @@ def assign(
     micro_batches: int,
     max_tokens: int | None,
 ) -> Assignment:
-    """
+    """Forms micro-batches and deals them to buckets.
+
     Args:
         costs: [samples] in the order drawn.
         tokens: [samples] from 1 to `max_tokens`.
         subgroups: the buckets.
         balancing: the methods.
-        micro_batches: of each bucket.
-        max_tokens: that a micro-batch holds.
+        micro_batches: number of micro-batches of each bucket.
+        max_tokens: tokens that a micro-batch holds.
 
     Returns:
-        An assignment in which samples that found no room are nowhere.
+        An assignment in which samples that found no room have no bucket.
     """
     count, buckets = len(costs), subgroups.bucket_count
     if len(subgroups) == 1:
@@ -100,13 +100,13 @@ def assign(
 
 
 def arrival(rows: Int64Array, samples: int, buckets: int, micro_batches: int) -> Assignment:
-    """The same samples as they would go without balancing: consecutive ones, equally many in each
-    micro-batch, and micro-batches to the buckets in turn. The yardstick of what balancing gains; it
-    knows of no limit.
+    """The assignment without balancing: consecutive samples, equally many in each micro-batch, and
+    micro-batches to the buckets in turn. What balancing gains is measured against it; it knows of
+    no limit.
 
     Args:
-        rows: of the samples that are placed, ascending.
-        samples: of the plan.
+        rows: positions of the samples that are placed, ascending.
+        samples: number of samples of the plan.
     """
     bins = np.full(samples, -1, np.int64)
     turn = np.arange(len(rows)) * (buckets * micro_batches) // max(len(rows), 1)
@@ -124,7 +124,7 @@ def _bins(
     max_tokens: int | None,
     fast: bool,
 ) -> Int64Array:
-    """[samples] the micro-batch of each, bucket after bucket; -1 for none."""
+    """[samples] the micro-batch of each, numbered bucket after bucket; -1 for none."""
     total = buckets * micro_batches
     formed: Int64Array | None = None
     if balancing.together and balancing.intra is not None:
@@ -148,7 +148,7 @@ def _bins(
 
 
 def _costliest_first(formed: Int64Array, costs: Costs, bucket_of: Int64Array) -> Int64Array:
-    """Micro-batches in buckets, numbered anew from the costliest of each on.
+    """Numbers micro-batches bucket after bucket, from the costliest of each on.
 
     Args:
         formed: [samples] the micro-batch of each, -1 for none.
@@ -157,7 +157,7 @@ def _costliest_first(formed: Int64Array, costs: Costs, bucket_of: Int64Array) ->
     """
     placed = formed >= 0
     loads: Costs = sums(costs[placed], formed[placed], len(bucket_of))
-    order = costliest_first(loads)
+    order = largest_first(loads)
     order = order[bucket_of[order].argsort(kind="stable")]
     number = np.empty(len(bucket_of), np.int64)
     number[order] = np.arange(len(bucket_of))
@@ -171,8 +171,10 @@ def _ordered(bins: Int64Array, costs: Costs | None, buckets: int, micro_batches:
     rank = np.arange(count)
     if costs is not None:
         rank = np.empty(count, np.int64)
-        rank[costliest_first(costs)] = np.arange(count)
-    rows = ((bins << 32) + rank).argsort()[count - placed :]  # all different
+        rank[largest_first(costs)] = np.arange(count)
+    rows = ((bins << 32) + rank).argsort()[
+        count - placed :
+    ]  # [placed] micro-batch after micro-batch
     starts = np.append(0, np.bincount(bins[rows], minlength=buckets * micro_batches).cumsum())
     order = np.full(count, -1, np.int64)
     order[rows] = np.arange(placed) - starts[bins[rows]]

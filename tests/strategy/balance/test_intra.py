@@ -7,8 +7,10 @@ from hypothesis import strategies as st
 
 from evenstep.errors import ConfigurationError
 from evenstep.plan.partition import bins_needed
+from evenstep.plan.partition.greedy import place
+from evenstep.plan.partition.items import largest_first, whole_costs
 from evenstep.strategy.balance.intra import by_method, in_order
-from evenstep.strategy.balance.methods import METHODS, bins_by, costliest_first, least_loaded
+from evenstep.strategy.balance.methods import METHODS, bins_by
 
 lengths = st.lists(st.integers(1, 40), min_size=1, max_size=60).map(np.array)
 kinds = st.sampled_from([np.int64, np.float64])
@@ -16,7 +18,7 @@ kinds = st.sampled_from([np.int64, np.float64])
 
 def check_bins(bin_of: np.ndarray, tokens: np.ndarray, bins: int, cap: int | None) -> None:
     placed = bin_of >= 0
-    # Who is left over was drawn last.
+    # Those left over were drawn last.
     assert placed.tolist() == sorted(placed.tolist(), reverse=True)
     counts = np.bincount(bin_of[placed], minlength=bins)
     held = np.bincount(bin_of[placed], weights=tokens[placed], minlength=bins)
@@ -86,7 +88,7 @@ def test_bins_that_are_filled_up_leave_a_sample_to_each_that_follows() -> None:
 
 def test_all_are_placed_where_they_fit_although_the_method_finds_no_room() -> None:
     tokens = np.array([5, 5, 4, 3, 3])
-    assert least_loaded(tokens * tokens, 2, tokens, 10) is None
+    assert place(tokens * tokens, 2, tokens=tokens, cap=10) is None
     bin_of = by_method("greedy", tokens * tokens, tokens, 2, 10)
     assert np.bincount(bin_of, weights=tokens).tolist() == [10, 10]
 
@@ -101,10 +103,10 @@ def test_samples_that_cost_nothing_fill_bins_too(costs: np.ndarray, method: str)
 def test_numba_places_as_plain_python_does(
     tokens: np.ndarray, bins: int, cap: int | None, equal_counts: bool, kind: type
 ) -> None:
-    costs = (tokens * tokens).astype(kind)
+    costs = whole_costs((tokens * tokens).astype(kind))
     options = {"tokens": tokens, "cap": cap, "equal_counts": equal_counts}
-    plain = least_loaded(costs, bins, **options)
-    fast = least_loaded(costs, bins, **options, fast=True)
+    plain = place(costs, bins, **options)
+    fast = place(costs, bins, **options, fast=True)
     assert (plain is None) == (fast is None)
     if plain is not None:
         assert plain.tolist() == fast.tolist()
@@ -122,14 +124,16 @@ def test_greedy_puts_each_next_item_into_the_lightest_bin(tokens: np.ndarray, bi
 
 
 @given(lengths, st.integers(1, 12), kinds)
-def test_round_robin_starts_anew_each_time(tokens: np.ndarray, bins: int, kind: type) -> None:
+def test_round_robin_begins_at_the_first_bin_each_time(
+    tokens: np.ndarray, bins: int, kind: type
+) -> None:
     order = sorted(range(len(tokens)), key=lambda i: (-tokens[i], i))
-    assert costliest_first(tokens.astype(kind)).tolist() == order
+    assert largest_first(tokens.astype(kind)).tolist() == order
     bin_of = bins_by("round_robin", tokens.astype(kind), bins)
     assert [bin_of[item] for item in order] == [k % bins for k in range(len(tokens))]
 
 
-def test_a_users_method_is_taken_at_its_word_and_held_to_the_cap() -> None:
+def test_a_users_method_is_used_as_it_is_and_held_to_the_cap() -> None:
     tokens = np.array([5, 1, 1, 5])
 
     def halves(costs: np.ndarray, bins: int) -> np.ndarray:

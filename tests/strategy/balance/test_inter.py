@@ -31,12 +31,12 @@ def test_every_bucket_gets_equally_many(
 
 
 @given(dealt, st.sampled_from([m for m in METHODS if m != "round_robin"]))
-def test_no_bucket_is_above_another_by_more_than_the_heaviest(
+def test_no_bucket_is_above_another_by_more_than_the_costliest(
     given_costs: tuple[int, np.ndarray], method: str
 ) -> None:
     buckets, costs = given_costs
     loads = np.bincount(deal(method, costs, buckets), weights=costs, minlength=buckets)
-    if method in ("greedy", "karmarkar_karp"):  # which falls back on the other
+    if method in ("greedy", "karmarkar_karp"):  # which may fall back on the other
         # A bucket that is full early can stay light, so only the bound of all dealings holds.
         ordered = np.sort(costs).reshape(-1, buckets)
         assert loads.max() - loads.min() <= (ordered[:, -1] - ordered[:, 0]).sum() + costs.max()
@@ -84,7 +84,7 @@ def test_karmarkar_karp_always_merges_the_two_parts_that_are_least_even(
     assert loads == min(expected, greedy, key=max)
 
 
-def test_karmarkar_karp_is_never_behind_greedy_however_heavy_some_are() -> None:
+def test_karmarkar_karp_is_never_behind_greedy_however_costly_some_are() -> None:
     costs = np.array([100, 1, 1, 1, 40, 40, 40, 40, 39, 39, 39, 39])
     largest = {
         method: np.bincount(deal(method, costs, 4), weights=costs).max()

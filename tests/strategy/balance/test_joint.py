@@ -6,7 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenstep.plan.partition import bins_needed
-from evenstep.strategy.balance.joint import by_bucket_first, filled, greedy_by_bucket
+from evenstep.plan.partition.greedy import place
+from evenstep.strategy.balance.fitting import fill_empty
+from evenstep.strategy.balance.joint import by_bucket_first
 from evenstep.strategy.balance.methods import METHODS, bins_by
 
 lengths = st.lists(st.integers(1, 40), max_size=50).map(lambda found: np.array(found, np.int64))
@@ -14,61 +16,11 @@ sizes = st.integers(1, 5)
 caps = st.integers(40, 90) | st.none()
 
 
-def as_said(
-    costs: list[int], tokens: list[int], buckets: int, micro_batches: int, cap: int | None
-) -> list[int] | None:
-    """The rule of the module, looked up anew for every sample."""
-    bins: list[list[int]] = [[] for _ in range(buckets * micro_batches)]
-    bin_of = [-1] * len(costs)
-
-    def cost(rows: list[int]) -> int:
-        return sum(costs[row] for row in rows)
-
-    for row in sorted(range(len(costs)), key=lambda r: (-costs[r], r)):
-        choices = []
-        for bucket in range(buckets):
-            mine = range(bucket * micro_batches, (bucket + 1) * micro_batches)
-            load = sum(cost(bins[k]) for k in mine)
-            for k in mine:
-                held = sum(tokens[other] for other in bins[k])
-                if cap is None or held + tokens[row] <= cap:
-                    choices.append((load, bucket, cost(bins[k]), len(bins[k]), k))
-        if not choices:
-            return None
-        bin_of[row] = min(choices)[-1]
-        bins[bin_of[row]].append(row)
-    return bin_of
-
-
-@given(lengths, sizes, sizes, caps, st.booleans())
-def test_both_writings_do_what_the_rule_says(
-    tokens: np.ndarray, buckets: int, micro_batches: int, cap: int | None, flat: bool
-) -> None:
-    costs = tokens % 3 if flat else tokens * tokens
-    expected = as_said(costs.tolist(), tokens.tolist(), buckets, micro_batches, cap)
-    for fast in (False, True):
-        found = greedy_by_bucket(costs, tokens, buckets, micro_batches, cap, fast=fast)
-        assert (None if found is None else found.tolist()) == expected
-
-
-@pytest.mark.parametrize("fast", [False, True])
-def test_a_bucket_without_room_for_one_sample_is_there_for_the_next(fast: bool) -> None:
-    costs, tokens = np.array([10, 9, 8, 1]), np.array([1, 9, 5, 1])
-    assert greedy_by_bucket(costs, tokens, 2, 1, 10, fast=fast).tolist() == [0, 1, 0, 1]
-
-
 def test_nothing_is_carried_where_the_levels_apart_find_room_for_all() -> None:
     tokens = np.array([5, 5, 4, 3, 3])
     assert by_bucket_first("greedy", tokens * tokens, tokens, 2, 1, 10) is None
     more = np.append(tokens, 1)
     assert by_bucket_first("greedy", more * more, more, 2, 1, 10).tolist() == [0, 1, 0, 1, -1, -1]
-
-
-@pytest.mark.parametrize("fast", [False, True])
-def test_of_equal_micro_batches_the_one_with_fewest_samples_is_taken(fast: bool) -> None:
-    nothing = np.zeros(6, np.int64)
-    found = greedy_by_bucket(nothing, nothing + 1, 2, 3, None, fast=fast)
-    assert found.tolist() == [0, 1, 2, 0, 1, 2]
 
 
 @given(lengths, sizes, sizes, caps, st.sampled_from(METHODS))
@@ -91,10 +43,9 @@ def test_no_micro_batch_is_empty_or_over_the_cap(
     assert np.bincount(found[placed], weights=tokens[placed], minlength=bins).max() <= cap
     if not placed.all():
         assert bins_needed(tokens, cap) > bins
-        # One more finds no room.
-        more = placed.sum() + 1
-        costs = tokens[:more] * tokens[:more]
-        assert greedy_by_bucket(costs, tokens[:more], buckets, micro_batches, cap) is None
+        more = tokens[: placed.sum() + 1]  # one more finds no room
+        limits = {"tokens": more, "cap": cap, "per_group": micro_batches, "reopen": None}
+        assert place(more * more, bins, **limits) is None
 
 
 @pytest.mark.parametrize("method", ["greedy", "karmarkar_karp"])
@@ -111,7 +62,7 @@ def test_buckets_are_even_although_one_sample_costs_more_than_a_mean_micro_batch
 
 
 @given(lengths, sizes, sizes, caps, st.booleans())
-def test_differencing_makes_micro_batches_of_each_bucket_by_itself(
+def test_karmarkar_karp_makes_micro_batches_of_each_bucket_by_itself(
     tokens: np.ndarray, buckets: int, micro_batches: int, cap: int | None, whole: bool
 ) -> None:
     costs = tokens * tokens if whole else tokens**1.5
@@ -128,10 +79,10 @@ def test_differencing_makes_micro_batches_of_each_bucket_by_itself(
         rows = np.flatnonzero(bucket_of == bucket)
         within = bins_by("karmarkar_karp", costs[rows], micro_batches)
         expected[rows] = bucket * micro_batches + within
-    assert found[0].tolist() == filled(expected, costs, buckets * micro_batches).tolist()
+    assert found[0].tolist() == fill_empty(expected, costs, buckets * micro_batches).tolist()
 
 
 def test_the_cheapest_samples_that_are_not_alone_fill_empty_bins() -> None:
     costs = np.array([5, 1, 7, 2, 0])
-    assert filled(np.array([0, 0, 0, 0, 3]), costs, 4).tolist() == [0, 1, 0, 2, 3]
-    assert filled(np.array([0, 0]), costs[:2], 4).tolist() == [0, 1]
+    assert fill_empty(np.array([0, 0, 0, 0, 3]), costs, 4).tolist() == [0, 1, 0, 2, 3]
+    assert fill_empty(np.array([0, 0]), costs[:2], 4).tolist() == [0, 1]

@@ -1,0 +1,79 @@
+"""Greedy placement in groups of bins: the rule, and both writings of it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evenstep.plan.partition.greedy import place
+
+sizes = st.integers(1, 5)
+
+
+def by_the_rule(
+    costs: list[int], tokens: list[int], groups: int, per_group: int, cap: int | None
+) -> list[int] | None:
+    """The rule of the module, looked up for every item."""
+    bins: list[list[int]] = [[] for _ in range(groups * per_group)]
+    bin_of = [-1] * len(costs)
+
+    def load(items: list[int]) -> int:
+        return sum(costs[item] for item in items)
+
+    for item in sorted(range(len(costs)), key=lambda i: (-costs[i], i)):
+        choices = []
+        for g in range(groups):
+            mine = range(g * per_group, (g + 1) * per_group)
+            group_load = sum(load(bins[b]) for b in mine)
+            for b in mine:
+                used = sum(tokens[other] for other in bins[b])
+                if cap is None or used + tokens[item] <= cap:
+                    choices.append((group_load, g, load(bins[b]), len(bins[b]), b))
+        if not choices:
+            return None
+        bin_of[item] = min(choices)[-1]
+        bins[bin_of[item]].append(item)
+    return bin_of
+
+
+@given(
+    st.lists(st.integers(1, 40), max_size=50).map(lambda found: np.array(found, np.int64)),
+    sizes,
+    sizes,
+    st.integers(40, 90) | st.none(),
+    st.booleans(),
+)
+def test_both_writings_do_what_the_rule_says(
+    tokens: np.ndarray, groups: int, per_group: int, cap: int | None, flat: bool
+) -> None:
+    costs = tokens % 3 if flat else tokens * tokens
+    expected = by_the_rule(costs.tolist(), tokens.tolist(), groups, per_group, cap)
+    options = {"tokens": tokens, "cap": cap, "per_group": per_group, "reopen": None}
+    for fast in (False, True):
+        found = place(costs, groups * per_group, **options, fast=fast)
+        assert (None if found is None else found.tolist()) == expected
+
+
+@pytest.mark.parametrize("fast", [False, True])
+@pytest.mark.parametrize("reopen", [1, None])
+def test_a_bin_without_room_for_one_item_is_there_for_the_next(
+    fast: bool, reopen: int | None
+) -> None:
+    costs, tokens = np.array([10, 9, 8, 1]), np.array([1, 9, 5, 1])
+    found = place(costs, 2, tokens=tokens, cap=10, reopen=reopen, fast=fast)
+    assert found.tolist() == [0, 1, 0, 1]
+
+
+@pytest.mark.parametrize("fast", [False, True])
+def test_of_equally_loaded_bins_the_one_with_fewest_items_is_taken(fast: bool) -> None:
+    found = place(np.zeros(6, np.int64), 6, per_group=3, reopen=None, fast=fast)
+    assert found.tolist() == [0, 1, 2, 0, 1, 2]
+
+
+@pytest.mark.parametrize("fast", [False, True])
+def test_the_example_is_placed_as_it_says(fast: bool) -> None:
+    costs = np.array([5, 4, 3, 3, 3])
+    assert place(costs, 2, fast=fast).tolist() == [0, 1, 1, 0, 1]
+    assert place(costs, 2, tokens=np.ones(5, np.int64), cap=2, fast=fast) is None
