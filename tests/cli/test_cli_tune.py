@@ -86,7 +86,7 @@ def test_the_table_marks_the_choice_and_says_what_is_not_told(capsys: Capture) -
     assert "  10" in out
     assert "max_tokens = 20\nranking: 20, 10" in out
     assert "if it runs out of memory in a whole epoch: 10" in out
-    assert "20 is the largest of the grid" in out
+    assert "20 is the largest value of the grid" in out
     assert "whether 20 survives a whole epoch, and how well the model learns" in err
 
 

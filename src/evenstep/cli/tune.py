@@ -82,11 +82,11 @@ def command(
     from evenstep.tools.tune.candidate import Candidate, NothingSurvivedError
     from evenstep.tools.tune.command import MAX_TOKENS, PLACEHOLDER, tune_command
     from evenstep.tools.tune.grid import check_grid
+    from evenstep.tools.tune.measured_steps import MeasuredSteps
     from evenstep.tools.tune.result import candidates_table
-    from evenstep.tools.tune.window import MeasuredSteps
 
     values = check_grid(_grid(grid, from_mean, up_to))
-    window = MeasuredSteps(seconds=seconds, steps=steps, warmup=warmup)
+    measured_steps = MeasuredSteps(seconds=seconds, steps=steps, warmup=warmup)
     if not any(PLACEHOLDER in word for word in training):
         note(f"no {PLACEHOLDER} in the command: it must read {MAX_TOKENS} from its environment")
 
@@ -107,7 +107,7 @@ def command(
             result = tune_command(
                 training,
                 values,
-                window=window,
+                measured_steps=measured_steps,
                 band=band,
                 exhaustive=exhaustive,
                 startup=startup,

@@ -267,7 +267,9 @@ def test_text_without_a_tokenizer_is_refused_with_the_remedy(tmp_path: Path) -> 
     ],
 )
 def test_an_option_that_does_not_apply_to_the_data_is_refused(data: str, option: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"{data} .*--{option} given does not apply to it; leave"):
+    with pytest.raises(
+        ConfigurationError, match=f"{data} .*--{option} given does not apply to it; leave"
+    ):
         draw_length_sample(data, **{option: "given"})
 
 

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from evenstep.errors import SampleError
-from evenstep.tools.tune.diagnosis import diagnose, ran_out_of_memory, tail, too_small
+from evenstep.tools.out_of_memory import ran_out_of_memory
+from evenstep.tools.tune.diagnosis import diagnose, tail, too_small
 
 TORCHRUN = """\
 [rank1]: Traceback (most recent call last):

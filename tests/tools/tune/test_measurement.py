@@ -61,27 +61,27 @@ def test_steps_that_took_no_time_are_refused() -> None:
 
 
 @given(steps, st.integers(0, 10), st.integers(1, 20))
-def test_a_window_of_steps_has_as_many_as_asked_for_after_warm_up(
+def test_as_many_steps_are_measured_as_asked_for_after_warm_up(
     given: list[StepTime], warmup: int, wanted: int
 ) -> None:
-    cut, closed = MeasuredSteps(warmup=warmup, steps=wanted).cut(given)
-    assert list(cut) == given[warmup : warmup + wanted]
-    assert closed == (len(given) >= warmup + wanted)
+    measured, complete = MeasuredSteps(warmup=warmup, steps=wanted).select(given)
+    assert list(measured) == given[warmup : warmup + wanted]
+    assert complete == (len(given) >= warmup + wanted)
 
 
 @given(steps, st.integers(0, 10), st.floats(0.01, 200))
-def test_a_window_of_seconds_ends_with_the_first_step_that_fills_it(
+def test_seconds_end_with_the_first_step_that_fills_them(
     given: list[StepTime], warmup: int, seconds: float
 ) -> None:
-    window = MeasuredSteps(warmup=warmup, seconds=seconds)
-    cut, closed = window.cut(given)
-    assert list(cut) == given[warmup : warmup + len(cut)]
-    passed = [0.0, *np.cumsum([step.seconds for step in cut])]
-    assert closed == (passed[-1] >= seconds)
+    measured_steps = MeasuredSteps(warmup=warmup, seconds=seconds)
+    measured, complete = measured_steps.select(given)
+    assert list(measured) == given[warmup : warmup + len(measured)]
+    passed = [0.0, *np.cumsum([step.seconds for step in measured])]
+    assert complete == (passed[-1] >= seconds)
     assert all(p < seconds for p in passed[:-1])
-    assert closed or len(cut) == max(len(given) - warmup, 0)
-    done, total = window.progress(given)
-    assert not closed or done >= total - 1
+    assert complete or len(measured) == max(len(given) - warmup, 0)
+    done, total = measured_steps.progress(given)
+    assert not complete or done >= total - 1
 
 
 @pytest.mark.parametrize(
@@ -93,6 +93,6 @@ def test_a_window_of_seconds_ends_with_the_first_step_that_fills_it(
         ({"seconds": float("nan")}, "seconds=nan"),
     ],
 )
-def test_a_window_of_nothing_is_refused(options: dict[str, float], message: str) -> None:
+def test_measuring_nothing_is_refused(options: dict[str, float], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         MeasuredSteps(**options)  # type: ignore[arg-type]

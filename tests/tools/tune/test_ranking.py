@@ -145,11 +145,13 @@ def test_the_published_sweeps_are_decided_for_the_begin_of_their_plateaus() -> N
 
 def test_the_fall_back_after_running_out_of_memory_is_smaller_than_the_choice() -> None:
     swept = (candidate(4, 50), candidate(8, 80), candidate(16, 81), candidate(32, 100), died(64))
-    result = TuneResult(candidates=swept, band=0.02, window=MeasuredSteps())
+    result = TuneResult(candidates=swept, band=0.02, measured_steps=MeasuredSteps())
     assert result.max_tokens == 32
     assert result.fall_back == 8  # near-fastest among 4, 8 and 16
     assert result.ranking == [32, 8, 16, 4]
-    smallest = TuneResult(candidates=(candidate(4, 10), died(8)), band=0.02, window=MeasuredSteps())
+    smallest = TuneResult(
+        candidates=(candidate(4, 10), died(8)), band=0.02, measured_steps=MeasuredSteps()
+    )
     assert smallest.fall_back is None
 
 
@@ -168,7 +170,7 @@ def test_noise_that_may_have_decided_is_told_with_how_long_to_measure() -> None:
     swept = [candidate(4, 97, error=0.01), candidate(8, 100, error=0.0)]
     open_, longer = undecided(swept, swept[1])
     assert (open_, longer) == ([swept[0]], pytest.approx((2 * 0.97 * 0.01 / 0.01) ** 2))
-    result = TuneResult(candidates=tuple(swept), band=0.02, window=MeasuredSteps())
+    result = TuneResult(candidates=tuple(swept), band=0.02, measured_steps=MeasuredSteps())
     assert any("noise may have decided against 4" in note for note in result.notes)
 
 

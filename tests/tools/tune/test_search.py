@@ -13,7 +13,7 @@ from evenstep import StepInfo
 from evenstep.errors import ConfigurationError
 from evenstep.tools.tune import Candidate, MeasuredSteps, NothingSurvivedError, search
 
-WINDOW = MeasuredSteps(warmup=1, steps=3)
+MEASURED = MeasuredSteps(warmup=1, steps=3)
 
 
 class Trainer:
@@ -40,14 +40,16 @@ class Trainer:
             self.closed.append(max_tokens)
 
 
-def test_each_value_is_timed_over_its_window_and_running_out_of_memory_is_survived() -> None:
+def test_each_value_is_timed_over_its_measured_steps_and_running_out_of_memory_is_survived() -> (
+    None
+):
     trainer = Trainer(dies_from=800)
     told: list[Candidate] = []
     progress: list[tuple[int, int, int]] = []
     result = search(
         trainer,
         [1600, 50, 200, 400, 800],
-        window=WINDOW,
+        measured_steps=MEASURED,
         on_candidate=told.append,
         progress=lambda *values: progress.append(values),
     )
@@ -74,8 +76,12 @@ def test_each_value_is_timed_over_its_window_and_running_out_of_memory_is_surviv
 
 def test_where_nothing_survives_the_error_tells_of_each() -> None:
     with pytest.raises(NothingSurvivedError) as caught:
-        search(Trainer(dies_from=200), [64, 200, 400], window=WINDOW)
-    for part in ("64: too small, sample", "200: out of memory, CUDA", "400: skipped, 200 ran out"):
+        search(Trainer(dies_from=200), [64, 200, 400], measured_steps=MEASURED)
+    for part in (
+        "64: too small, sample",
+        "200: out of memory, CUDA",
+        "400: skipped, 200 already ran out",
+    ):
         assert part in str(caught.value)
 
 
@@ -84,7 +90,7 @@ def test_a_bug_of_the_function_is_raised() -> None:
         raise ValueError("a bug")
 
     with pytest.raises(ValueError, match="a bug"):
-        search(broken, [64], window=WINDOW)
+        search(broken, [64], measured_steps=MEASURED)
 
 
 def test_a_sample_that_is_bad_for_another_reason_is_raised() -> None:
@@ -95,12 +101,12 @@ def test_a_sample_that_is_bad_for_another_reason_is_raised() -> None:
         yield from (step for _, step in loader.steps())
 
     with pytest.raises(evenstep.SampleError):
-        search(empty, [64], window=WINDOW)
+        search(empty, [64], measured_steps=MEASURED)
 
 
 def test_what_is_yielded_must_be_steps() -> None:
     with pytest.raises(ConfigurationError, match="yielded a int"):
-        search(lambda max_tokens: [1, 2], [64], window=WINDOW)  # type: ignore[list-item,return-value]
+        search(lambda max_tokens: [1, 2], [64], measured_steps=MEASURED)  # type: ignore[list-item,return-value]
 
 
 def test_a_training_that_ends_in_warm_up_is_no_measurement() -> None:
@@ -108,7 +114,7 @@ def test_a_training_that_ends_in_warm_up_is_no_measurement() -> None:
         search(
             lambda value: list(Trainer()(value))[:10],
             [1000],
-            window=MeasuredSteps(warmup=10, steps=1),
+            measured_steps=MeasuredSteps(warmup=10, steps=1),
         )
 
 
@@ -116,4 +122,4 @@ def test_one_rank_of_several_is_refused(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
     monkeypatch.setattr("torch.distributed.get_world_size", lambda: 8)
     with pytest.raises(ConfigurationError, match="job of 8 ranks"):
-        search(Trainer(), [64], window=WINDOW)
+        search(Trainer(), [64], measured_steps=MEASURED)

@@ -35,8 +35,8 @@ def hand_over(steps, policy=f"P({value})"):
 
 def train(folder: Path, grid: list[int], *faults: str, **options: float) -> TuneResult:
     command = [sys.executable, str(TRAINING), str(folder), "{max_tokens}", *faults]
-    window = MeasuredSteps(warmup=2, steps=5)
-    return tune_command(command, grid, window=window, grace=0.2, **options)  # type: ignore[arg-type]
+    measured_steps = MeasuredSteps(warmup=2, steps=5)
+    return tune_command(command, grid, measured_steps=measured_steps, grace=0.2, **options)  # type: ignore[arg-type]
 
 
 def fast(script: str, grid: list[int], **options: float) -> tuple[Candidate, ...]:
@@ -46,7 +46,7 @@ def fast(script: str, grid: list[int], **options: float) -> tuple[Candidate, ...
         return tune_command(
             command,
             grid,
-            window=MeasuredSteps(warmup=2, steps=5),
+            measured_steps=MeasuredSteps(warmup=2, steps=5),
             **options,  # type: ignore[arg-type]
         ).candidates
     except NothingSurvivedError as error:
@@ -78,7 +78,7 @@ def test_samples_are_those_the_training_counted_and_running_out_of_memory_is_sur
     assert outcomes == ["ok", "out of memory", "skipped"]
     assert "misbehave" in candidates[1024].output
     assert "torch.OutOfMemoryError: CUDA out of memory" in candidates[1024].detail
-    assert candidates[2048].detail == "1,024 ran out of memory already"
+    assert candidates[2048].detail == "1,024 already ran out of memory"
     counted = list(map(int, (tmp_path / "64.counts").read_text().split()))
     measured = candidates[64].measurement
     assert measured is not None
@@ -141,7 +141,7 @@ def test_values_below_a_sample_that_was_refused_are_not_run() -> None:
         (
             "print('skipping: CUDA out of memory.', flush=True); hand_over(9); time.sleep(600)",
             "out of memory",
-            "went on after it, but printed: skipping: CUDA out of memory.",
+            "continued, but printed: skipping: CUDA out of memory.",
         ),
     ],
 )
@@ -168,7 +168,9 @@ def test_what_was_printed_is_kept_where_asked_for_and_nothing_else(
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
     os.mkdir(tmp_path / "tmp")
     command = [sys.executable, "-c", FAST + "print('value', value, *sys.argv[1:]); hand_over(9)"]
-    window = MeasuredSteps(warmup=2, steps=5)
-    tune_command([*command, "--n={max_tokens}"], [10], window=window, logs=tmp_path / "logs")
+    measured_steps = MeasuredSteps(warmup=2, steps=5)
+    tune_command(
+        [*command, "--n={max_tokens}"], [10], measured_steps=measured_steps, logs=tmp_path / "logs"
+    )
     assert (tmp_path / "logs" / "10.log").read_text() == "value 10 --n=10\n"
     assert os.listdir(tmp_path / "tmp") == []

@@ -9,7 +9,6 @@ no fragment.
 
 from __future__ import annotations
 
-import gc
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -18,16 +17,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from evenstep.context_parallel.latency import BACKWARD, FORWARD, AttentionLatency, Table
 from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.sharding.attention_tiles import causal_tiles
+from evenstep.tools.out_of_memory import free_memory, ran_out_of_memory
 from evenstep.tools.profile.attention_kernels import AttentionKernel, Heads
 from evenstep.tools.profile.device import Device, choose_device
 from evenstep.tools.profile.timer import Timing, time_in_turn
-from evenstep.tools.tune.diagnosis import ran_out_of_memory
 
 __all__ = [
     "AttentionProfile",
@@ -257,10 +255,7 @@ def measure_shapes(
                     raise
                 found.append(replace(shape, outcome="out of memory"))
         if found[-1].outcome == "out of memory":
-            # Not in the handler: there the exception still holds the frames, and they the tensors.
-            gc.collect()
-            if torch.cuda.is_available():
-                torch.cuda.empty_cache()
+            free_memory()
         if progress is not None:
             progress(index + 1, len(shapes))
     return found

@@ -7,20 +7,17 @@ is not begun, and one that does not fit in memory ends the way upward; the short
 
 from __future__ import annotations
 
-import gc
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import torch
-
 from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least
+from evenstep.tools.out_of_memory import free_memory, ran_out_of_memory
 from evenstep.tools.profile.device import DTYPES, Device
 from evenstep.tools.profile.layer_parts import Layer, LayerParts
 from evenstep.tools.profile.model_shape import ModelShape
 from evenstep.tools.profile.timer import Timing, time_in_turn
-from evenstep.tools.tune.diagnosis import ran_out_of_memory
 
 __all__ = ["LengthMeasurement", "lengths_up_to", "measure_layer", "measure_upward"]
 
@@ -145,10 +142,7 @@ def _one(time_length: TimeLength, length: int, share: float, limit: float) -> Le
         detail = " ".join(str(error).partition("\n")[0].split())
     if detail is None:
         return LengthMeasurement(length=length, attention=attention, rest=rest)
-    # Not in the handler: there the exception still holds the frames, and they the tensors.
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
+    free_memory()
     return LengthMeasurement(length=length, outcome="out of memory", detail=detail)
 
 

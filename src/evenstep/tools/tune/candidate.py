@@ -1,4 +1,4 @@
-"""One value of `max_tokens`, and what came of it."""
+"""One value of `max_tokens`, and its outcome."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ __all__ = ["Candidate", "NothingSurvivedError"]
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """Eligible where its outcome is "ok", and only then has it a measurement."""
+    """A value that was tried. It is eligible, and has a measurement, if its outcome is "ok"."""
 
     max_tokens: int
     outcome: str
     """"ok", "out of memory", "too small", "failed", "hung" or "skipped"."""
     detail: str = ""
-    """Why, in a line."""
+    """The reason, in a line."""
     output: str = ""
-    """The end of what it printed, where it was a process and is not ok."""
+    """The end of its output, if it was a process and is not ok."""
     measurement: Measurement | None = None
 
     @property
@@ -30,7 +30,7 @@ class Candidate:
         return self.measurement is not None
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON-able; the fields of the measurement are among the others, None without one."""
+        """JSON-able; the measurement's fields are among the others, None without a measurement."""
         measured = Measurement.fields()
         if self.measurement is not None:
             measured = asdict(self.measurement)
@@ -43,7 +43,7 @@ class Candidate:
 
 
 class NothingSurvivedError(EvenstepError):
-    """No value of the grid could be measured. `candidates` are what became of each."""
+    """No value of the grid could be measured. `candidates` has the outcome of each."""
 
     def __init__(self, candidates: Sequence[Candidate]) -> None:
         each = "; ".join(f"{c.max_tokens:,}: {c.outcome}, {c.detail}" for c in candidates)

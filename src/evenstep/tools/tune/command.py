@@ -1,4 +1,4 @@
-"""The search over a command: the user's own training script, run for a short while per value."""
+"""The search over a command: the user's training script, run for a short time per value."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from evenstep.errors import ConfigurationError
 from evenstep.loader.step_log import FOLDER
 from evenstep.tools.tune.candidate import Candidate
 from evenstep.tools.tune.diagnosis import diagnose, survived_running_out, tail
-from evenstep.tools.tune.job import TrialRun
+from evenstep.tools.tune.measured_steps import MeasuredSteps
 from evenstep.tools.tune.measurement import measure
 from evenstep.tools.tune.ranking import BAND
 from evenstep.tools.tune.result import TuneResult
 from evenstep.tools.tune.search import Progress, search_upward
 from evenstep.tools.tune.step_files import StepFiles
-from evenstep.tools.tune.window import MeasuredSteps
+from evenstep.tools.tune.trial_run import TrialRun
 
 __all__ = ["MAX_TOKENS", "PLACEHOLDER", "tune_command"]
 
 PLACEHOLDER = "{max_tokens}"
 MAX_TOKENS = "EVENSTEP_MAX_TOKENS"
 
-_LOOK = 0.1  # seconds between looks at how far it is
-_FEWEST = 2  # steps that a command which ends before its window must have trained after warm-up
+_LOOK = 0.1  # seconds between looks at its progress
+_FEWEST = 2  # measured steps of a command that ends by itself, at least
 
 
 def tune_command(
     command: Sequence[str],
     grid: Iterable[int],
     *,
-    window: MeasuredSteps | None = None,
+    measured_steps: MeasuredSteps | None = None,
     band: float = BAND,
     exhaustive: bool = False,
     startup: float = 1800.0,
@@ -45,29 +45,29 @@ def tune_command(
     progress: Progress | None = None,
     on_candidate: Callable[[Candidate], None] | None = None,
 ) -> TuneResult:
-    """Runs `command` for each value, until its window is closed, and ends it.
+    """Runs `command` for each value until its steps are measured, and ends it.
 
     Args:
-        command: program and arguments; ``{max_tokens}`` in them is replaced by the value, which is
-            in the environment variable ``EVENSTEP_MAX_TOKENS`` as well.
+        command: program and arguments; ``{max_tokens}`` in them is replaced by the value, which the
+            environment variable ``EVENSTEP_MAX_TOKENS`` has too.
         grid: values of max_tokens.
-        window: which steps are measured; ``MeasuredSteps()`` when None.
+        measured_steps: the steps to measure; None is ``MeasuredSteps()``.
         band: see `evenstep.tools.tune.ranking`.
-        exhaustive: go on with larger values after one that ran out of memory.
-        startup: seconds within which a run must come to its first step, or it counts as hung.
-        patience: the same for each further step.
+        exhaustive: continue with larger values after one that ran out of memory.
+        startup: seconds until a run's first step, after which it counts as hung.
+        patience: seconds until each further step, after which it counts as hung.
         grace: seconds between asking a run to end and killing it.
-        logs: folder that keeps what each run printed, as MAX_TOKENS.log.
-        progress: called with (value, done, total) while it runs.
-        on_candidate: called with each outcome.
+        logs: folder for the output of each run, as MAX_TOKENS.log.
+        progress: called with (value, done, total) during a run.
+        on_candidate: called with each candidate.
 
     Raises:
-        ConfigurationError: the command cannot be started, or trains the same whatever the value.
+        ConfigurationError: the command cannot be started, or ignores the value.
         NothingSurvivedError: no value could be measured.
     """
-    window = window or MeasuredSteps()
+    measured_steps = measured_steps or MeasuredSteps()
     if not command:
-        raise ConfigurationError("no command; give that of the training script after --")
+        raise ConfigurationError("no command; give the command of the training after --")
     for name, seconds in (("startup", startup), ("patience", patience), ("grace", grace)):
         if not seconds > 0:
             raise ConfigurationError(f"{name}={seconds} must be a positive number of seconds")
@@ -84,25 +84,32 @@ def tune_command(
             arguments = [word.replace(PLACEHOLDER, str(value)) for word in command]
             with TrialRun(
                 arguments, environment=environment, output=output, scratch=scratch, grace=grace
-            ) as job:
-                closed, printed = _follow(
-                    job,
+            ) as trial:
+                complete, printed = _follow(
+                    trial,
                     files,
-                    window,
+                    measured_steps,
                     output,
                     startup=startup,
                     patience=patience,
                     progress=None if progress is None else partial(progress, value),
                 )
-                returncode = job.stop()
+                returncode = trial.stop()
             files.read()
             text = output.read_bytes()[:printed].decode(errors="replace")
         if files.policy:
-            _check_heeded(policies, files.policy, value)
-        return _candidate(value, files, window, text, closed=closed, returncode=returncode)
+            _check_value_used(policies, files.policy, value)
+        return _candidate(
+            value, files, measured_steps, text, complete=complete, returncode=returncode
+        )
 
     return search_upward(
-        grid, run, window=window, band=band, exhaustive=exhaustive, on_candidate=on_candidate
+        grid,
+        run,
+        measured_steps=measured_steps,
+        band=band,
+        exhaustive=exhaustive,
+        on_candidate=on_candidate,
     )
 
 
@@ -113,29 +120,29 @@ def _scratch() -> Iterator[Path]:
 
 
 def _follow(
-    job: TrialRun,
+    trial: TrialRun,
     files: StepFiles,
-    window: MeasuredSteps,
+    measured_steps: MeasuredSteps,
     output: Path,
     *,
     startup: float,
     patience: float,
     progress: Callable[[int, int], None] | None,
 ) -> tuple[bool, int | None]:
-    """Waits until the window is closed, the command has ended or no step has come for too long.
+    """Waits until all steps are measured, the command has ended or no step has come for too long.
 
     Returns:
-        Whether the window is closed; and, where the command has not ended, how much it had printed
-        by then: what comes after it is about being ended.
+        Whether all steps are measured; and the bytes printed so far if the command still runs, as
+        later output is about being ended.
     """
     seen, moment = 0, time.monotonic()
     while True:
-        ended = job.ended  # asked first: what was written before it is then read below
+        ended = trial.ended  # before reading, so that its last lines are read
         files.read()
-        if window.cut(files.steps)[1]:
+        if measured_steps.select(files.steps)[1]:
             return True, output.stat().st_size
         if progress is not None:
-            progress(*window.progress(files.steps))
+            progress(*measured_steps.progress(files.steps))
         if files.handed_over > seen:
             seen, moment = files.handed_over, time.monotonic()
         if ended:
@@ -148,14 +155,14 @@ def _follow(
 def _candidate(
     value: int,
     files: StepFiles,
-    window: MeasuredSteps,
+    measured_steps: MeasuredSteps,
     text: str,
     *,
-    closed: bool,
+    complete: bool,
     returncode: int | None,
 ) -> Candidate:
-    measured, _ = window.cut(files.steps)
-    if closed:
+    measured, _ = measured_steps.select(files.steps)
+    if complete:
         detail = survived_running_out(text)
         if not detail:
             return Candidate(max_tokens=value, outcome="ok", measurement=measure(measured))
@@ -173,8 +180,8 @@ def _candidate(
                 measurement=measure(measured),
             )
         detail = (
-            f"ended by itself after {trained} timed steps, of which the first {window.warmup} are "
-            "warm-up; let it train on more samples, or lower the warm-up"
+            f"ended by itself after {trained} timed steps, of which the first "
+            f"{measured_steps.warmup} are warm-up; train on more samples, or lower the warm-up"
         )
         if not files.handed_over:
             detail = (
@@ -187,11 +194,11 @@ def _candidate(
     return Candidate(max_tokens=value, outcome=outcome, detail=detail, output=tail(text))
 
 
-def _check_heeded(policies: dict[str, int], policy: str, value: int) -> None:
+def _check_value_used(policies: dict[str, int], policy: str, value: int) -> None:
     if policy in policies:
         raise ConfigurationError(
             f"the command trained with {policy} for max_tokens={policies[policy]:,} and for "
-            f"{value:,}: it does not heed the value; put {PLACEHOLDER} into its arguments, or read "
+            f"{value:,}: it ignores the value; put {PLACEHOLDER} into its arguments, or read "
             f"the environment variable {MAX_TOKENS}"
         )
     policies[policy] = value

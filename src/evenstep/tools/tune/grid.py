@@ -1,4 +1,4 @@
-"""Values of `max_tokens` to try."""
+"""The values of `max_tokens` to try."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ def grid_upward(mean_length: float, up_to: int) -> list[int]:
     """Powers of two and the values halfway between them, from twice the mean length up to `up_to`,
     which is the last one.
 
-    Steps of a third to a half: throughput near its top changes by a few per cent from one to the
-    next (ODB, Table 2), so a finer grid would tell apart what a short run cannot.
+    Each value is a third to a half larger than the one before. Near its top, throughput changes by
+    a few per cent between them (ODB, Table 2), and a short run cannot distinguish finer ones.
 
     Raises:
-        ConfigurationError: there is nothing between the two.
+        ConfigurationError: `up_to` is less than twice the mean length.
     """
     if not mean_length > 0:
         raise ConfigurationError(f"mean length {mean_length} must be positive")
@@ -27,7 +27,7 @@ def grid_upward(mean_length: float, up_to: int) -> list[int]:
     if up_to < lowest:
         raise ConfigurationError(
             f"up_to={up_to:,} is less than twice the mean length of {mean_length:,.0f}, where a "
-            "search begins; give a larger one, or the grid itself"
+            "search begins; give a larger value, or the grid itself"
         )
     anchors = [1 << power for power in range(up_to.bit_length())]
     values = {*anchors, *(3 * anchor // 2 for anchor in anchors)}
@@ -35,10 +35,10 @@ def grid_upward(mean_length: float, up_to: int) -> list[int]:
 
 
 def check_grid(values: Iterable[int]) -> list[int]:
-    """The values upward, each once.
+    """The values sorted upward, each once.
 
     Raises:
-        ConfigurationError: there is none, or one is no positive integer.
+        ConfigurationError: there are no values, or one is not a positive integer.
     """
     grid = list(values)
     if not grid:

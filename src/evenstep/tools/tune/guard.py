@@ -1,15 +1,14 @@
-"""Runs one command and leaves nothing of it behind. A process of its own, standard library only.
+"""Runs one command and leaves no process of it behind. Runs as a process, standard library only.
 
-A training script starts processes that start processes: a launcher puts its ranks into sessions of
-their own, and a signal to the launcher's group does not reach them. So this process becomes the one
-that orphans are handed to (Linux: child subreaper): whatever the command started, and whoever of
-them died, is found below it. It ends them all when the command has ended, when it is told to, and
-when the process that started it is gone, which closes its standard input.
+A training script starts processes that start processes: a launcher puts its ranks into separate
+sessions, which a signal to the launcher's group does not reach. So this process adopts orphans
+(Linux: child subreaper): all that the command started, directly or not, stays below it. It ends
+them all when the command has ended, when asked to, and when its parent process is gone, which
+closes its standard input.
 
 Standard input: one byte, or its end, means stop. Standard output: one line of JSON at the end.
-Argument: JSON with `command`, `output` (file that takes what it prints), `scratch` (folder to
-remove where the process that started this one is gone) and `grace` (seconds between asking and
-killing).
+Argument: JSON with `command`, `output` (file for its output), `scratch` (folder to remove if the
+parent is gone) and `grace` (seconds between asking and killing).
 """
 
 from __future__ import annotations
@@ -32,35 +31,35 @@ _POLL = 0.05
 
 
 def main() -> None:
-    job = json.loads(sys.argv[1])
+    arguments = json.loads(sys.argv[1])
     if ctypes.CDLL(None, use_errno=True).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         _report(error=f"prctl: {os.strerror(ctypes.get_errno())}")
         return
-    told: list[int] = []
-    signal.signal(signal.SIGTERM, lambda number, frame: told.append(number))
-    with open(job["output"], "ab") as output:
+    stop: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, frame: stop.append(number))
+    with open(arguments["output"], "ab") as output:
         try:
             leader = subprocess.Popen(
-                job["command"],
+                arguments["command"],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             ).pid
         except OSError as error:
-            _report(error=f"{job['command'][0]}: {error.strerror}")
+            _report(error=f"{arguments['command'][0]}: {error.strerror}")
             return
     ended: dict[int, int] = {}
-    alone = False
-    while leader not in ended and not told:
+    orphaned = False
+    while leader not in ended and not stop:
         if select.select([0], [], [], _POLL)[0]:
-            alone = not os.read(0, 1)
-            told.append(0)
+            orphaned = not os.read(0, 1)
+            stop.append(0)
         _reap(ended)
     code = ended.get(leader)
-    left = _end_all(leader, ended, job["grace"])
-    if alone:
-        shutil.rmtree(job["scratch"], ignore_errors=True)
+    left = _end_all(leader, ended, arguments["grace"])
+    if orphaned:
+        shutil.rmtree(arguments["scratch"], ignore_errors=True)
     _report(returncode=code, left=left)
 
 
@@ -70,11 +69,11 @@ def _report(**values: Any) -> None:
 
 
 def _reap(ended: dict[int, int]) -> bool:
-    """Notes the exit codes of all children that have ended, negative where a signal killed them.
+    """Records the exit codes of all children that have ended, negative if a signal killed them.
 
     Returns:
-        Whether there are others. Without a child there is no process below this one: those whose
-        parent has ended are its children.
+        Whether other children are left. Without children there is no process below this one, since
+        orphans become its children.
     """
     try:
         while True:
@@ -87,7 +86,7 @@ def _reap(ended: dict[int, int]) -> bool:
 
 
 def _end_all(leader: int, ended: dict[int, int], grace: float) -> list[int]:
-    """Ends the command's group, then all that is left below this process; gives what will not."""
+    """Ends the command's group, then all processes left below this one; returns survivors."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(leader, signal.SIGTERM)
     deadline = time.monotonic() + grace
@@ -101,7 +100,7 @@ def _end_all(leader: int, ended: dict[int, int], grace: float) -> list[int]:
         if time.monotonic() > deadline:
             _send(left, signal.SIGKILL)
         elif leader in ended:
-            # Nobody is left who would tell these to end.
+            # The leader, which could have asked these to end, is gone.
             _send([pid for pid in left if pid not in asked], signal.SIGTERM)
             asked |= set(left)
         time.sleep(_POLL / 2)

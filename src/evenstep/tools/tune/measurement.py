@@ -1,8 +1,8 @@
-"""What the steps of one window say: throughput, and how far it can be trusted.
+"""The throughput of a candidate's measured steps, and its standard error.
 
 Throughput is a ratio of two sums, samples over seconds. Its standard error is taken from contiguous
-slices of the window and not from single steps, whose times are correlated: an allocator that
-struggles, a neighbour on the machine or a run of long samples lasts for many of them.
+slices of the steps and not from single ones, whose times are correlated: an allocator that
+struggles, a neighbour on the machine or a run of long samples lasts for many steps.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from evenstep.errors import ConfigurationError
 __all__ = ["Measurement", "StepTime", "measure"]
 
 _SLICES = 10
-_FEWEST_SLICES = 4  # with fewer, the spread between them says next to nothing
+_FEWEST_SLICES = 4  # with fewer, their spread says almost nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +33,13 @@ class StepTime:
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """Of all ranks together."""
+    """Figures of the measured steps, all ranks together."""
 
     throughput: float
     """Emitted samples per second."""
     standard_error: float | None
-    """Of the throughput, in its unit, from the spread over time slices of the window; None where
-    there are too few steps to tell."""
+    """Standard error of the throughput, from the spread over slices of the steps; None if there are
+    too few steps."""
     tokens_per_second: float
     """Real tokens."""
     padding: float
@@ -48,7 +48,7 @@ class Measurement:
     tokens: int
     seconds: float
     step_seconds: float
-    """Mean."""
+    """Mean time of a step."""
     step_variation: float
     """Standard deviation of the step times over their mean."""
 
@@ -64,12 +64,13 @@ class Measurement:
 
 
 def measure(steps: Sequence[StepTime]) -> Measurement:
-    """
+    """The figures of `steps`.
+
     Args:
         steps: at least one, in the order in which they were trained.
 
     Raises:
-        ConfigurationError: there is no step, or they took no time.
+        ConfigurationError: there are no steps, or they took no time.
     """
     seconds = np.array([step.seconds for step in steps], np.float64)
     samples = np.array([step.samples for step in steps], np.float64)
@@ -94,12 +95,13 @@ def measure(steps: Sequence[StepTime]) -> Measurement:
 
 
 def _standard_error(samples: np.ndarray, seconds: np.ndarray) -> float | None:
-    """Of sum(samples) / sum(seconds), to first order, from slices of equally many steps."""
+    """Standard error of sum(samples) / sum(seconds), to first order, from slices of equally many
+    steps."""
     slices = min(_SLICES, len(samples) // 2)
     if slices < _FEWEST_SLICES:
         return None
     rate = samples.sum() / seconds.sum()
-    left = samples - rate * seconds  # sums to zero
-    residuals = np.array([part.sum() for part in np.array_split(left, slices)])
+    left = samples - rate * seconds  # [steps], sums to zero
+    residuals = np.array([part.sum() for part in np.array_split(left, slices)])  # [slices]
     variance = slices / (slices - 1) * float((residuals**2).sum())
     return float(np.sqrt(variance) / seconds.sum())

@@ -1,12 +1,12 @@
-"""The selection rule: a pure function of what was measured.
+"""The selection rule: a pure function of the measurements.
 
-1. Eligible are candidates that were measured to the end of their window.
+1. Eligible are candidates whose steps were all measured.
 2. Near-fastest are those within `band` of the highest emitted-sample throughput.
-3. Of these the smallest `max_tokens` is chosen; of equal ones the one whose step times vary less,
-   then the faster one.
+3. The smallest `max_tokens` among them is chosen; among equal ones the one whose step times vary
+   less, then the faster one.
 
-Why 2 %: in ODB's Table 2, 20-minute windows on three data sets, values on the plateau
-are within 1.8 % of the fastest and those on the slope below it lose 2.8 % and more.
+The band is 2 % because in ODB's Table 2, 20-minute runs on three data sets, values on the plateau
+are within 1.8 % of the fastest, and those on the slope below it lose 2.8 % and more.
 """
 
 from __future__ import annotations
@@ -24,16 +24,17 @@ BAND = 0.02
 
 
 def check_band(band: float) -> None:
-    """
+    """Checks a band.
+
     Raises:
-        ConfigurationError: it is no fraction.
+        ConfigurationError: `band` is not a fraction.
     """
     if not 0 <= band < 1:
         raise ConfigurationError(f"band={band} must be a fraction from 0 to below 1")
 
 
 def near_fastest(candidates: Iterable[Candidate], band: float = BAND) -> list[Candidate]:
-    """The eligible ones within `band` of the fastest, best first."""
+    """The eligible candidates within `band` of the fastest, best first."""
     check_band(band)
     eligible = [c for c in candidates if c.measurement is not None]
     fastest = max((_measured(c).throughput for c in eligible), default=0.0)
@@ -42,12 +43,12 @@ def near_fastest(candidates: Iterable[Candidate], band: float = BAND) -> list[Ca
 
 
 def choose(candidates: Iterable[Candidate], band: float = BAND) -> Candidate | None:
-    """The one to train with; None where none is eligible."""
+    """The candidate to train with; None if none is eligible."""
     return next(iter(near_fastest(candidates, band)), None)
 
 
 def ranking(candidates: Iterable[Candidate], band: float = BAND) -> list[Candidate]:
-    """All eligible ones, best first: each is what the rule chooses among those not ranked yet."""
+    """All eligible candidates, best first: each is the rule's choice among those not ranked yet."""
     left = [c for c in candidates if c.ok]
     ranked: list[Candidate] = []
     while (best := choose(left, band)) is not None:
@@ -59,16 +60,16 @@ def ranking(candidates: Iterable[Candidate], band: float = BAND) -> list[Candida
 def undecided(
     candidates: Sequence[Candidate], chosen: Candidate, band: float = BAND
 ) -> tuple[list[Candidate], float | None]:
-    """Whether noise could have decided, at two standard errors: smaller candidates that may be
-    near-fastest after all, and larger ones that may be so fast that the chosen one is not.
+    """Finds the candidates against which noise may have decided, at two standard errors: smaller
+    ones that may be near-fastest, and larger ones that may be so fast that the chosen one is not.
 
     Returns:
-        Those, and by how much longer windows would have to be to tell; None where there is no
-        saying, since a candidate has too few steps.
+        These candidates, and how many times as long to measure to decide; None if a candidate has
+        too few steps to estimate it.
     """
     eligible = [c for c in candidates if c.ok]
     fastest = max(eligible, key=lambda c: _measured(c).throughput)
-    open_, longer = [], 1.0
+    doubtful, longer = [], 1.0
     for candidate in eligible:
         if candidate is chosen:
             continue
@@ -82,10 +83,10 @@ def undecided(
         gap = abs(ratio - (1 - band))
         noise = 2 * ratio * math.hypot(slower.relative_error, faster.relative_error)
         if gap < noise:
-            open_.append(candidate)
-            # What lies at the very edge can never be told, and need not be.
+            doubtful.append(candidate)
+            # A candidate at the very edge can never be decided, and need not be.
             longer = max(longer, (noise / max(gap, band / 4, 1e-3)) ** 2)
-    return open_, longer
+    return doubtful, longer
 
 
 def _order(candidate: Candidate) -> tuple[int, float, float]:

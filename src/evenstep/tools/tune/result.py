@@ -1,4 +1,4 @@
-"""What a search found out, for people and for programs."""
+"""The result of a search, for people and for programs."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Any
 
 from evenstep.tools.report.table import text_table
 from evenstep.tools.tune.candidate import Candidate
+from evenstep.tools.tune.measured_steps import MeasuredSteps
 from evenstep.tools.tune.ranking import choose, ranking, undecided
-from evenstep.tools.tune.window import MeasuredSteps
 
 __all__ = ["TuneResult", "candidates_table"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class TuneResult:
-    """At least one of the candidates is eligible."""
+    """The candidates of a search, of which at least one is eligible."""
 
     candidates: tuple[Candidate, ...]
-    """Upward, one for each value of the grid."""
+    """One for each value of the grid, upward."""
     band: float
-    window: MeasuredSteps
+    measured_steps: MeasuredSteps
 
     @property
     def chosen(self) -> Candidate:
@@ -41,28 +41,30 @@ class TuneResult:
 
     @property
     def fall_back(self) -> int | None:
-        """The value to take if the chosen one runs out of memory later, as it may with the longest
-        samples: the rule's choice among the smaller ones."""
+        """The value to use if the chosen one runs out of memory later, as it may with the longest
+        samples: the rule's choice among the smaller values."""
         smaller = [c for c in self.candidates if c.max_tokens < self.max_tokens]
         best = choose(smaller, self.band)
         return None if best is None else best.max_tokens
 
     @property
     def notes(self) -> list[str]:
-        """What the reader must know to trust the choice."""
+        """Remarks on how far to trust the choice."""
         notes = []
-        open_, longer = undecided(self.candidates, self.chosen, self.band)
+        doubtful, longer = undecided(self.candidates, self.chosen, self.band)
         eligible = [c for c in self.candidates if c.ok]
         if len(eligible) > 1 and longer is None:
-            notes.append("too few steps to tell how far to trust the throughputs: measure longer")
-        elif open_:
-            names = " and ".join(f"{c.max_tokens:,}" for c in open_)
+            notes.append("too few steps to estimate the error of the throughputs: measure longer")
+        elif doubtful:
+            names = " and ".join(f"{c.max_tokens:,}" for c in doubtful)
             notes.append(
-                f"noise may have decided against {names}; windows about "
-                f"{math.ceil(longer or 1):,} times as long would tell"
+                f"noise may have decided against {names}; measure about "
+                f"{math.ceil(longer or 1):,} times as long to be sure"
             )
         if eligible[-1] is self.chosen and self.candidates[-1] is self.chosen and len(eligible) > 1:
-            notes.append(f"{self.max_tokens:,} is the largest of the grid: try larger values too")
+            notes.append(
+                f"{self.max_tokens:,} is the largest value of the grid: try larger ones too"
+            )
         return notes
 
     def as_dict(self) -> dict[str, Any]:
@@ -72,13 +74,13 @@ class TuneResult:
             "ranking": self.ranking,
             "fall_back": self.fall_back,
             "band": self.band,
-            "window": asdict(self.window),
+            "window": asdict(self.measured_steps),
             "notes": self.notes,
             "candidates": [candidate.as_dict() for candidate in self.candidates],
         }
 
     def table(self) -> str:
-        """For a terminal."""
+        """The candidates, the choice and the notes, for a terminal."""
         lines = [candidates_table(self.candidates, self.max_tokens), ""]
         lines.append(f"max_tokens = {self.max_tokens}")
         lines.append("ranking: " + ", ".join(f"{value:,}" for value in self.ranking))
@@ -88,7 +90,7 @@ class TuneResult:
 
 
 def candidates_table(candidates: tuple[Candidate, ...], chosen: int | None = None) -> str:
-    """One row each, the chosen one with an arrow."""
+    """One row for each candidate, the chosen one with an arrow."""
     header = ("max_tokens", "samples/s", "± s.e.", "tokens/s", "padding", "s/step", "steps", "")
     return text_table(header, [_row(c, c.max_tokens == chosen) for c in candidates])
 

@@ -1,8 +1,7 @@
-"""The search itself, upward through the grid; and over a function of this process."""
+"""The loop over the grid, and the search over a function of this process."""
 
 from __future__ import annotations
 
-import gc
 import time
 from collections.abc import Callable, Iterable
 
@@ -11,25 +10,26 @@ import torch.distributed as dist
 
 from evenstep.batch.step_info import StepInfo
 from evenstep.errors import ConfigurationError, SampleError
+from evenstep.tools.out_of_memory import free_memory, ran_out_of_memory
 from evenstep.tools.tune.candidate import Candidate, NothingSurvivedError
-from evenstep.tools.tune.diagnosis import ran_out_of_memory, too_small
+from evenstep.tools.tune.diagnosis import too_small
 from evenstep.tools.tune.grid import check_grid
+from evenstep.tools.tune.measured_steps import MeasuredSteps
 from evenstep.tools.tune.measurement import StepTime, measure
 from evenstep.tools.tune.ranking import BAND, check_band
 from evenstep.tools.tune.result import TuneResult
-from evenstep.tools.tune.window import MeasuredSteps
 
 __all__ = ["Progress", "search", "search_upward"]
 
 Progress = Callable[[int, int, int], None]
-"""Of (max_tokens, done, total)."""
+"""Called with (max_tokens, done, total)."""
 
 
 def search(
     make_steps: Callable[[int], Iterable[StepInfo]],
     grid: Iterable[int],
     *,
-    window: MeasuredSteps | None = None,
+    measured_steps: MeasuredSteps | None = None,
     band: float = BAND,
     exhaustive: bool = False,
     progress: Progress | None = None,
@@ -38,35 +38,35 @@ def search(
     """Times a training step in this process for each value of max_tokens, and chooses one.
 
     Args:
-        make_steps: called with a value; gives an iterable that trains one step per item and yields
-            the step's `StepInfo` when it has. A generator function whose locals are the model, the
-            optimizer and the loader is what is meant: they are freed before the next value.
+        make_steps: called with a value; returns an iterable that trains one step per item and then
+            yields its `StepInfo`. Best a generator function whose locals are the model, the
+            optimizer and the loader: they are freed before the next value.
         grid: values of max_tokens.
-        window: which steps are measured; ``MeasuredSteps()`` when None.
+        measured_steps: the steps to measure; None is ``MeasuredSteps()``.
         band: see `evenstep.tools.tune.ranking`.
-        exhaustive: go on with larger values after one that ran out of memory.
+        exhaustive: continue with larger values after one that ran out of memory.
         progress: called with (value, done, total) after each step.
-        on_candidate: called with each outcome.
+        on_candidate: called with each candidate.
 
     Raises:
-        ConfigurationError: an argument is wrong; or this process is a rank of several, of which one
+        ConfigurationError: an argument is wrong; or this process is one of several ranks, where one
             that runs out of memory would leave the others waiting: use `evenstep tune` there.
         NothingSurvivedError: no value could be measured.
 
-    What `make_steps` raises, other than for want of memory or of max_tokens, is raised.
+    Other exceptions of `make_steps` than out of memory or a too small max_tokens are raised.
     """
     if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
         raise ConfigurationError(
-            f"a search in a job of {dist.get_world_size()} ranks would hang where one of them runs "
+            f"a search in a job of {dist.get_world_size()} ranks would hang if one of them ran "
             "out of memory; run `evenstep tune -- torchrun ...` instead"
         )
-    window = window or MeasuredSteps()
+    measured_steps = measured_steps or MeasuredSteps()
 
     def run(value: int) -> Candidate:
         outcome, detail = "", ""
         steps: list[StepTime] = []
         try:
-            _train(make_steps, value, window, steps, progress)
+            _train(make_steps, value, measured_steps, steps, progress)
         except SampleError as error:
             refused = too_small(str(error))
             if refused is None:
@@ -76,23 +76,25 @@ def search(
             if not ran_out_of_memory(error):
                 raise
             outcome, detail = "out of memory", str(error).partition("\n")[0]
-        # Not in the handlers: there the exception still holds the frames, and they the tensors.
-        gc.collect()
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
+        free_memory()
         if outcome:
             return Candidate(max_tokens=value, outcome=outcome, detail=detail)
-        measured, closed = window.cut(steps)
+        measured, complete = measured_steps.select(steps)
         if not measured:
-            detail = f"ended after {len(steps)} steps, of which {window.warmup} are warm-up"
+            detail = f"ended after {len(steps)} steps, of which {measured_steps.warmup} are warm-up"
             return Candidate(max_tokens=value, outcome="failed", detail=detail)
-        detail = "" if closed else f"ended by itself, {len(measured)} steps after warm-up"
+        detail = "" if complete else f"ended by itself, {len(measured)} steps after warm-up"
         return Candidate(
             max_tokens=value, outcome="ok", detail=detail, measurement=measure(measured)
         )
 
     return search_upward(
-        grid, run, window=window, band=band, exhaustive=exhaustive, on_candidate=on_candidate
+        grid,
+        run,
+        measured_steps=measured_steps,
+        band=band,
+        exhaustive=exhaustive,
+        on_candidate=on_candidate,
     )
 
 
@@ -100,12 +102,12 @@ def search_upward(
     grid: Iterable[int],
     run: Callable[[int], Candidate],
     *,
-    window: MeasuredSteps,
+    measured_steps: MeasuredSteps,
     band: float,
     exhaustive: bool,
     on_candidate: Callable[[Candidate], None] | None,
 ) -> TuneResult:
-    """Runs the values of `grid`, smallest first, but for those whose outcome is known already.
+    """Runs the values of `grid`, smallest first, except those whose outcome is already known.
 
     Raises:
         NothingSurvivedError: no value could be measured.
@@ -115,7 +117,7 @@ def search_upward(
     longest, exceeded = 0, None
     for value in check_grid(grid):
         if exceeded is not None and not exhaustive:
-            detail = f"{exceeded:,} ran out of memory already"
+            detail = f"{exceeded:,} already ran out of memory"
             candidate = Candidate(max_tokens=value, outcome="skipped", detail=detail)
         elif value < longest:
             detail = f"not run: a sample has {longest:,} tokens"
@@ -126,24 +128,24 @@ def search_upward(
             exceeded = value
         if candidate.outcome == "too small" and (refused := too_small(candidate.detail)):
             length, limit, _ = refused
-            # Only where the loader's limit is this value, and not something computed from it.
+            # Only if the loader's limit is this value, and not something computed from it.
             longest = max(longest, length) if limit == value else longest
         candidates.append(candidate)
         if on_candidate is not None:
             on_candidate(candidate)
     if not any(candidate.ok for candidate in candidates):
         raise NothingSurvivedError(candidates)
-    return TuneResult(candidates=tuple(candidates), band=band, window=window)
+    return TuneResult(candidates=tuple(candidates), band=band, measured_steps=measured_steps)
 
 
 def _train(
     make_steps: Callable[[int], Iterable[StepInfo]],
     value: int,
-    window: MeasuredSteps,
+    measured_steps: MeasuredSteps,
     steps: list[StepTime],
     progress: Progress | None,
 ) -> None:
-    """Appends to `steps` until the window is closed."""
+    """Appends to `steps` until all steps are measured."""
     iterable = make_steps(value)
     before = time.perf_counter()
     try:
@@ -151,20 +153,20 @@ def _train(
             if not isinstance(step, StepInfo):
                 raise ConfigurationError(
                     f"make_steps({value}) yielded a {type(step).__name__}; it must yield the "
-                    "StepInfo of each step that it has trained"
+                    "StepInfo of each step after training it"
                 )
-            if len(steps) + 1 == window.warmup:
+            if len(steps) + 1 == measured_steps.warmup:
                 _finish_launched()
             now = time.perf_counter()
             steps.append(_step_time(now - before, step))
-            closed = window.cut(steps)[1]
-            if closed:
+            complete = measured_steps.select(steps)[1]
+            if complete:
                 _finish_launched()
                 steps[-1] = _step_time(time.perf_counter() - before, step)
             before = now
             if progress is not None:
-                progress(value, *window.progress(steps))
-            if closed:
+                progress(value, *measured_steps.progress(steps))
+            if complete:
                 return
     finally:
         close = getattr(iterable, "close", None)
@@ -177,6 +179,6 @@ def _step_time(seconds: float, step: StepInfo) -> StepTime:
 
 
 def _finish_launched() -> None:
-    """Waits for the GPU. At both ends of the window only: in between a training does not either."""
+    """Waits for the GPU. Called at both ends of the measured steps only: a training does not wait."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()

@@ -1,8 +1,8 @@
-"""Reads what `evenstep.loader.step_log` writes, while it is being written.
+"""Reads the files of `evenstep.loader.step_log` while they are being written.
 
 The log has the moment at which each step was handed over. A step is trained from then until the
-next one is asked for, so a step's time is known once the next step of the same epoch has come; the
-last step handed over, and the last of an epoch, after which a script may evaluate, are left out.
+next one is requested, so its time is known once the next step of the same epoch has come. The last
+step handed over is left out, and so is the last of an epoch, after which a script may evaluate.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["StepFiles"]
 
 @dataclass
 class _File:
-    """One loader's."""
+    """The log of one loader."""
 
     offset: int = 0
     policy: str = ""
@@ -30,14 +30,14 @@ class _File:
 
 
 class StepFiles:
-    """All loaders' logs in one folder. The one with most samples is that of the training."""
+    """The logs of all loaders in a folder. The one with most samples is that of the training."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._files: dict[str, _File] = {}
 
     def read(self) -> None:
-        """Takes in what has been written since the last call."""
+        """Reads what was written since the last call."""
         for path in sorted(self._folder.glob("*.steps")):
             file = self._files.setdefault(path.name, _File())
             with open(path, "rb") as opened:
@@ -45,31 +45,31 @@ class StepFiles:
                 whole, newline, _ = opened.read().rpartition(b"\n")
             file.offset += len(whole) + len(newline)
             for line in whole.splitlines():
-                _take(file, json.loads(line))
+                _add_line(file, json.loads(line))
 
     @property
     def steps(self) -> list[StepTime]:
-        """Those trained so far."""
+        """Steps trained so far."""
         return self._main.steps
 
     @property
     def policy(self) -> str:
-        """Its fingerprint."""
+        """Fingerprint of the training's policy."""
         return self._main.policy
 
     @property
     def handed_over(self) -> int:
-        """Steps of all loaders."""
+        """Steps handed over by all loaders."""
         return sum(file.handed_over for file in self._files.values())
 
     @property
     def _main(self) -> _File:
-        # Where ranks hold replicas of one another (tensor or pipeline parallel), several files say
-        # the same; one is enough.
+        # Ranks that replicate each other (tensor or pipeline parallel) write the same; one is
+        # enough.
         return max(self._files.values(), key=lambda file: file.samples, default=_File())
 
 
-def _take(file: _File, line: dict[str, Any]) -> None:
+def _add_line(file: _File, line: dict[str, Any]) -> None:
     if "policy" in line:
         file.policy = line["policy"]
         return

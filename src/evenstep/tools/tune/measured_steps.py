@@ -1,7 +1,7 @@
-"""Which of a candidate's steps are measured.
+"""Selects the steps of a candidate that are measured.
 
-Those after `warmup`, until `steps` of them or `seconds` have passed. A window ends with a step: a
-candidate that hangs in it never closes it, instead of counting as one that was fast before.
+They are those after `warmup`, until `steps` of them or `seconds` have passed. They end with a step:
+a candidate that hangs among them never completes them, and does not count as fast.
 """
 
 from __future__ import annotations
@@ -19,12 +19,14 @@ __all__ = ["MeasuredSteps"]
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredSteps:
+    """Numbers that decide which steps are measured."""
+
     seconds: float = 60.0
-    """Measured at least this long; not looked at where `steps` is given."""
+    """Time to measure, at least; ignored if `steps` is given."""
     steps: int | None = None
-    """Measured steps, instead of `seconds`."""
+    """Steps to measure, instead of `seconds`."""
     warmup: int = 20
-    """Steps that are trained first and not measured."""
+    """Steps that are trained first, and not measured."""
 
     def __post_init__(self) -> None:
         check_at_least(0, warmup=self.warmup)
@@ -32,8 +34,8 @@ class MeasuredSteps:
         if not (self.seconds > 0 and math.isfinite(self.seconds)):
             raise ConfigurationError(f"seconds={self.seconds} must be positive and finite")
 
-    def cut(self, steps: Sequence[StepTime]) -> tuple[Sequence[StepTime], bool]:
-        """The steps to measure, of all since the beginning, and whether the window is closed."""
+    def select(self, steps: Sequence[StepTime]) -> tuple[Sequence[StepTime], bool]:
+        """The measured ones of all steps so far, and whether they are complete."""
         measured = steps[self.warmup :]
         if self.steps is not None:
             return measured[: self.steps], len(measured) >= self.steps
@@ -46,7 +48,7 @@ class MeasuredSteps:
 
     def progress(self, steps: Sequence[StepTime]) -> tuple[int, int]:
         """(done, total): steps, or tenths of seconds."""
-        measured, _ = self.cut(steps)
+        measured, _ = self.select(steps)
         if self.steps is not None:
             return len(measured), self.steps
         return int(10 * sum(step.seconds for step in measured)), math.ceil(10 * self.seconds)

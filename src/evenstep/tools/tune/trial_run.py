@@ -1,4 +1,4 @@
-"""One run of the user's command, as seen from the process that searches."""
+"""One run of the user's command, seen from the process that searches."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from evenstep.errors import ConfigurationError, EvenstepError
 __all__ = ["TrialRun"]
 
 _GUARD = Path(__file__).with_name("guard.py")
-_PATIENCE = 60.0  # with the grace, more than a guard ever takes once it has been told
+_PATIENCE = 60.0  # plus the grace: more than a guard ever takes to stop
 
 
 class TrialRun:
-    """A context manager: what the command started is gone when it is left, however that happens.
+    """A context manager: all processes of the command have ended when it exits, for any reason.
 
-    `evenstep.tools.tune.guard` sees to it, also where this process is killed.
+    `evenstep.tools.tune.guard` ensures this, even if this process is killed.
     """
 
     def __init__(
@@ -32,29 +32,30 @@ class TrialRun:
         scratch: Path,
         grace: float,
     ) -> None:
-        """
+        """Starts the command.
+
         Args:
             command: program and arguments.
-            environment: the whole of it.
-            output: file that takes what it prints.
+            environment: all environment variables.
+            output: file for its output.
             scratch: folder that is removed if this process is killed.
             grace: seconds between asking the command to end and killing it.
         """
         if sys.platform != "linux":
             raise ConfigurationError(
-                f"running a command needs Linux, and this is {sys.platform}: elsewhere what it "
-                "started could not be ended for certain; use evenstep.tools.tune.search"
+                f"running a command needs Linux, and this is {sys.platform}: elsewhere its "
+                "processes could not be ended reliably; use evenstep.tools.tune.search"
             )
-        job = {
+        arguments = {
             "command": list(command),
             "output": str(output),
             "scratch": str(scratch),
             "grace": grace,
         }
-        # Isolated, so that no file in the user's folder takes the place of a standard module; in a
-        # session of its own, so that Ctrl-C reaches this process alone, which then decides.
+        # Isolated, so that no file in the user's folder replaces a standard module; in a session of
+        # its own, so that Ctrl-C reaches only this process, which then decides.
         self._guard = subprocess.Popen(
-            [sys.executable, "-I", str(_GUARD), json.dumps(job)],
+            [sys.executable, "-I", str(_GUARD), json.dumps(arguments)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=dict(environment),
@@ -76,18 +77,18 @@ class TrialRun:
 
     @property
     def ended(self) -> bool:
-        """Whether the command has ended by itself and all that it started is gone."""
+        """Whether the command has ended by itself, and all its processes with it."""
         return self._guard.poll() is not None
 
     def stop(self) -> int | None:
-        """Ends the command and all that it started.
+        """Ends the command and all its processes.
 
         Returns:
-            Its exit code if it had ended by itself, negative where a signal killed it; else None.
+            Its exit code if it had ended by itself, negative if a signal killed it; else None.
 
         Raises:
-            ConfigurationError: it could not be started.
-            EvenstepError: something that it started cannot be ended.
+            ConfigurationError: the command could not be started.
+            EvenstepError: one of its processes cannot be ended.
         """
         report = self._finish()
         if "error" in report:
@@ -105,13 +106,13 @@ class TrialRun:
         if self._report is not None:
             return self._report
         try:
-            told, _ = self._guard.communicate(b"s", timeout=self._patience)
+            report, _ = self._guard.communicate(b"s", timeout=self._patience)
         except subprocess.TimeoutExpired:
-            told = b""
-        if not told:
+            report = b""
+        if not report:
             raise EvenstepError(
-                f"the process {self._guard.pid} that watches over the command has died; what the "
-                "command started may still be running"
+                f"process {self._guard.pid}, which watches the command, has died; processes of the "
+                "command may still be running"
             )
-        self._report = dict(json.loads(told))
+        self._report = dict(json.loads(report))
         return self._report
