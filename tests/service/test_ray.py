@@ -189,7 +189,7 @@ def test_those_who_look_see_what_the_owner_sees(service: RayService, trainers: T
 
 
 def test_names(service: RayService, job: es.Job) -> None:
-    with pytest.raises(ConfigurationError, match="runs on this cluster already"):
+    with pytest.raises(ConfigurationError, match=r"is already running \(started \d\d:\d\d:\d\d\)"):
         RayService(job, name="shared")
     with pytest.raises(ConfigurationError, match=r"no job named 'other'.*running are: shared"):
         attach(service.address, "other")

@@ -28,7 +28,7 @@ NAMES = {
     "loaders": r"Source Loader 1 \(process",
     "planner": r"the Planner \(process",
     "constructors": r"Data Constructor 1 \(process",
-    "desk": "the desk",
+    "registry": "the registry",
 }
 
 
@@ -44,13 +44,13 @@ def slowly(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def kill(service: RayService, role: str) -> None:
-    if role == "desk":
-        (desk,) = [
+    if role == "registry":
+        (registry,) = [
             process.pid
             for process in psutil.Process().children(recursive=True)
-            if process.name().startswith("ray::Desk")
+            if process.name().startswith("ray::JobRegistry")
         ]
-        return os.kill(desk, signal.SIGKILL)
+        return os.kill(registry, signal.SIGKILL)
     told = service.status()[role]
     last = told if isinstance(told, dict) else told[-1]
     return os.kill(last["process"]["process"], signal.SIGKILL)

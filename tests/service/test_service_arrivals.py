@@ -29,12 +29,12 @@ class Watched:
         self.gate = threading.Event()
         self.gate.set()
 
-    def start(self, message: str, *arguments: Any) -> Reply:
-        return self.start_all([(message, arguments)], alone=True)
+    def send(self, message: str, *arguments: Any) -> Reply:
+        return self.send_all([(message, arguments)], alone=True)
 
-    def start_all(self, messages: Sequence[Message], *, alone: bool = False) -> Reply:
+    def send_all(self, messages: Sequence[Message], *, alone: bool = False) -> Reply:
         self.sent.append(list(messages))
-        watched, reply = self, self.handle.start_all(messages)
+        watched, reply = self, self.handle.send_all(messages)
 
         class Gated:
             def result(self) -> Any:
@@ -68,12 +68,12 @@ def test_clients_that_ask_at_the_same_time_share_one_plan_and_one_fetch(world: W
         time.sleep(0.05)  # all have begun
         for each in (world.planner, *world.loaders):
             each.gate.set()
-        parcels = [each.result(PATIENCE) for each in asked]
+        deliveries = [each.result(PATIENCE) for each in asked]
     assert world.planner.sent == [[("plan", (0,))]]
     assert all(len(loader.sent) == 1 for loader in world.loaders)
-    assert [parcel.about.rank for parcel in parcels] == [0, 1] * 3
+    assert [delivery.about.rank for delivery in deliveries] == [0, 1] * 3
     for rank in (0, 1):
-        one, *others = [plain(parcel.micro_batches) for parcel in parcels[rank::2]]
+        one, *others = [plain(delivery.micro_batches) for delivery in deliveries[rank::2]]
         assert all(other == one for other in others)
 
 
@@ -102,7 +102,7 @@ def test_what_was_taken_is_let_go_of_with_what_is_fetched_next(world: World) -> 
     world.constructor.deliver(3, 0, 3)
     world.constructor.release(0, 4)
     world.constructor.release(1, 4)
-    assert [loader.handle.start("status").result()["staged_steps"] for loader in world.loaders] == [
+    assert [loader.handle.send("status").result()["staged_steps"] for loader in world.loaders] == [
         [],
         [],
     ]
@@ -118,17 +118,17 @@ def test_a_message_that_was_overtaken_takes_nothing_back(world: World) -> None:
 
 
 def test_what_can_wait_has_no_turn_while_anyone_else_waits() -> None:
-    turns, order = PriorityLock(), []
+    lock, order = PriorityLock(), []
 
     def wait(kind: Any, name: str) -> None:
         with kind():
             order.append(name)
 
     with ThreadPoolExecutor(11) as threads:
-        with turns.first():
-            last = threads.submit(wait, turns.last, "last")
+        with lock.urgent():
+            last = threads.submit(wait, lock.background, "last")
             time.sleep(0.05)
-            first = [threads.submit(wait, turns.first, "first") for _ in range(10)]
+            first = [threads.submit(wait, lock.urgent, "first") for _ in range(10)]
             time.sleep(0.05)
             assert not order
         for each in (last, *first):
@@ -136,12 +136,12 @@ def test_what_can_wait_has_no_turn_while_anyone_else_waits() -> None:
     assert order == ["first"] * 10 + ["last"]
 
 
-def test_each_thread_has_a_meter_of_its_own() -> None:
-    meter = WaitTimer()
-    meter.add("plan", 2.0)
+def test_each_thread_has_its_own_timer() -> None:
+    timer = WaitTimer()
+    timer.add("plan", 2.0)
     with ThreadPoolExecutor(1) as threads:
-        threads.submit(meter.add, "plan", 5.0).result(PATIENCE)
-        assert threads.submit(lambda: dict(meter.waited)).result(PATIENCE) == {"plan": 5.0}
-    assert meter.waited == {"plan": 2.0}
-    meter.begin()
-    assert meter.waited == {}
+        threads.submit(timer.add, "plan", 5.0).result(PATIENCE)
+        assert threads.submit(lambda: dict(timer.waited)).result(PATIENCE) == {"plan": 5.0}
+    assert timer.waited == {"plan": 2.0}
+    timer.reset()
+    assert timer.waited == {}

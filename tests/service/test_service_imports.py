@@ -32,25 +32,26 @@ def loaded_by(code: str) -> list[str]:
     [
         "batch",
         "batch.measure",
-        "graph",
-        "plan.mixing",
+        "data",
+        "data.source",
         "service",
         "service.client",
-        "service.collating",
+        "service.collators",
         "service.job",
-        "service.loaders",
+        "service.loader_pool",
         "service.local",
         "service.metrics",
         "service.planner",
         "service.ray",
         "service.ray.actors",
         "service.ray.client",
-        "service.ray.desk",
+        "service.ray.launcher",
+        "service.ray.registry",
         "service.source_loader",
-        "service.starting",
-        "sources",
-        "sources.source",
-        "topology",
+        "service.startup",
+        "strategy",
+        "strategy.mesh",
+        "strategy.mixture",
     ],
 )
 def test_a_module_of_roles_that_make_no_batches_loads_no_torch(module: str) -> None:
@@ -106,9 +107,10 @@ from evenstep.service.handles import LocalHandle
 job = job_of()
 layout = es.SourceLayout.deal(job.names, 1)
 loader = es.SourceLoader(job.for_loader(layout.shares[0]))
-planner = es.Planner(job, es.LoaderPool(layout, [LocalHandle(loader)], columns=job.columns))
+pool = es.LoaderPool(layout, [LocalHandle(loader)], columns=job.columns)
+planner = es.Planner(job, pool, loaders=pool)
 planner.plan(0)
-loader.fill()
+loader.fill("a")
 assert loader.fetch(0, 0).samples and loader.fetch(0, 1).samples
 """
     )

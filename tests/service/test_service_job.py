@@ -60,7 +60,7 @@ def test_weights_that_sum_to_zero_are_refused(tmp_path: Path) -> None:
     given = [replace(source, weight=0.0) for source in sources(tmp_path)]
     refused(tmp_path, "sum to 0", sources=given)
     refused(tmp_path, "sum to 0", schedule={"code": 0.0})
-    refused(tmp_path, "'wab'", "which is no source", schedule={"wab": 1.0})
+    refused(tmp_path, "'wab'", "which is not a source", schedule={"wab": 1.0})
 
 
 def test_a_missing_file_is_refused_by_name(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from service_world import job_of
 
 import evenstep.service as es
-from evenstep.service.source_layout import works_of
+from evenstep.service.source_layout import loader_works
 from evenstep.strategy import loader_do_plan
 
 
@@ -22,7 +22,7 @@ def test_the_work_of_all_loaders_is_that_of_each(tmp_path: Path, loaders: int) -
     # Carried samples are not the first of their source in every plan.
     turned = replace(plan, subplans={"again": plan}, samples=plan.samples[::-1])
     for each in (plan, turned):
-        together = works_of(each, layout)
+        together = loader_works(each, layout)
         assert sorted(np.concatenate([work.rows for work in together])) == list(range(len(each)))
         for shares, work in zip(layout.shares, together):
             whole = loader_do_plan(each, [share.source for share in shares])
@@ -46,7 +46,7 @@ def test_the_work_of_some_buckets_is_theirs_alone(tmp_path: Path) -> None:
     plan = replace(plan, subplans={"again": plan})
     layout = es.SourceLayout.deal(("code", "web", "books"), 2)
     for part, whole in zip(
-        works_of(plan, layout, [(None, 1), ("again", 0)]), works_of(plan, layout)
+        loader_works(plan, layout, [(None, 1), ("again", 0)]), loader_works(plan, layout)
     ):
         assert part.rows.tolist() == whole.rows.tolist()
         assert part.bucket.tolist() == [b if b == 1 else -1 for b in whole.bucket.tolist()]

@@ -31,7 +31,7 @@ import evenstep.service as es
 from evenstep.data import open_reader
 from evenstep.errors import ConfigurationError, LoaderDiedError, MismatchError, SampleError
 from evenstep.service.handles import LocalHandle
-from evenstep.service.source_layout import works_of
+from evenstep.service.source_layout import loader_works
 from evenstep.strategy.mixture import LengthCurriculum
 
 
@@ -60,7 +60,7 @@ def test_what_is_ahead_does_not_depend_on_what_was_asked_before(
     for _ in range(data.draw(st.integers(1, 8))):
         position, count = data.draw(st.integers(0, 70)), data.draw(st.integers(1, 30))
         if data.draw(st.booleans()):
-            loaders[0].fill()
+            loaders[0].fill(name)
         answers = [loader.ahead(name, position, count) for loader in loaders]
         end = min(answer.end for answer in answers)
         found = sorted(row for answer in answers for row in table_of(answer) if row[0] < end)
@@ -110,7 +110,7 @@ def test_staging_fetching_and_releasing_may_come_twice(job: es.Job) -> None:
     with es.start(job, backend="local") as service:
         plan = service.plan(0)
         (loader,) = service._loaders
-        (work,) = works_of(plan, es.SourceLayout.deal(job.names, 1))
+        (work,) = loader_works(plan, es.SourceLayout.deal(job.names, 1))
         loader.stage(work)
         first, again = loader.fetch(0, 1), loader.fetch(0, 1)
         assert first.samples == again.samples
@@ -204,8 +204,8 @@ class Counting:
     def __init__(self, handle: Any) -> None:
         self.handle, self.asked, self.done = handle, [], 0
 
-    def start(self, message: str, *arguments: Any) -> Any:
-        counting, reply = self, self.handle.start(message, *arguments)
+    def send(self, message: str, *arguments: Any) -> Any:
+        counting, reply = self, self.handle.send(message, *arguments)
         if message == "deliver":
             self.asked.append(arguments[0])
 
@@ -222,7 +222,9 @@ def test_a_client_has_only_so_many_steps_under_way(tmp_path: Path, prefetch: int
     job = job_of(tmp_path, prefetch=prefetch)
     with es.start(job, backend="local") as service:
         counting = Counting(LocalHandle(service._constructors[0]))
-        client = es.RankClient(job, 0, counting, LocalHandle(service._planner))
+        client = es.RankClient(
+            job.tree, 0, counting, LocalHandle(service._planner), prefetch=prefetch
+        )
         assert not counting.asked
         for number in range(6):
             _, step = next(client)
@@ -355,7 +357,7 @@ def test_a_loader_opens_its_own_sources_only(tmp_path: Path) -> None:
     (tmp_path / "gone.parquet").unlink()
     loader = es.SourceLoader(job.for_loader(["code"]))
     assert list(loader.describe()) == ["code"]
-    with pytest.raises(ConfigurationError, match="loader 0 does not have source 'web', but code"):
+    with pytest.raises(ConfigurationError, match="does not have source 'web'; it has code"):
         loader.ahead("web", 0, 1)
     with pytest.raises(ConfigurationError, match="which the job does not have"):
         job.for_loader(["cod"])
@@ -365,6 +367,6 @@ def test_a_loader_opens_its_own_sources_only(tmp_path: Path) -> None:
 
 def test_filling_prepares_up_to_the_limit_and_no_further(job: es.Job) -> None:
     loader = es.SourceLoader(job.for_loader(job.names))
-    assert loader.fill() == 3 * 10
-    assert loader.fill() == 0
+    assert [loader.fill(name) for name in loader.sources] == [10] * 3
+    assert [loader.fill(name) for name in loader.sources] == [0] * 3
     assert loader.status()["sources"] == dict.fromkeys(job.names, 10)

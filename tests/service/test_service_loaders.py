@@ -24,13 +24,13 @@ class Counting(LocalHandle):
         super().__init__(role)
         self.sent = 0
 
-    def start(self, message: str, *arguments: Any) -> Any:
+    def send(self, message: str, *arguments: Any) -> Any:
         self.sent += 1
-        return super().start(message, *arguments)
+        return super().send(message, *arguments)
 
-    def start_all(self, messages: Any) -> Any:
+    def send_all(self, messages: Any) -> Any:
         self.sent += 1
-        return super().start_all(messages)
+        return super().send_all(messages)
 
 
 def loaders_of(job: es.Job, count: int) -> tuple[es.LoaderPool, list[Counting]]:

@@ -36,7 +36,8 @@ def errors_of(job: es.Job, loaders: int = 1, *, fill: bool = False) -> list[tupl
         for loader in service._loaders if fill else ():
             for number, _ in enumerate(job.sources):
                 service._planner._metadata.ahead(number, 0, 1)
-            loader.fill()
+            for name in loader.sources:
+                loader.fill(name)
         for rank in range(len(job.tree)):
             client = service.client(rank)
             with pytest.raises(EvenstepError) as caught:
@@ -150,8 +151,8 @@ def bad_weights(graph: Any, mesh: Any, step: int) -> Any:
         (unknown_axis, 0, "'EP'"),
         (raising, 0, "raised KeyError in step 0: 'cost'"),
         (losing, 0, "lacks 1 samples"),
-        (other_step, 0, "gives a plan of step 1"),
-        (unfetched, 0, "nobody fetches bucket"),
+        (other_step, 0, "returned a plan of step 1"),
+        (unfetched, 0, "no rank fetches bucket"),
         (bad_weights, 2, "code=-1.0"),
     ],
 )

@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 from service_world import job_of, steps_of, told
 
 import evenstep.service as es
+from evenstep.service.backend_common import groups_of
 from evenstep.service.data_constructor import DataConstructor
 from evenstep.service.handles import Message, Reply
-from evenstep.service.local import groups_of
 
 PATIENCE = 60.0  # seconds; whoever waits longer hangs
 TWICE = ("plan", "restage", "stage", "fetch", "deliver", "release", "fill", "refresh")
@@ -58,14 +58,14 @@ class Actor:
         self.left, self.twice = anew, twice
         self.threads = ThreadPoolExecutor(4 if getattr(self.role, "in_threads", False) else 1)
 
-    def start(self, message: str, *arguments: Any) -> Reply:
+    def send(self, message: str, *arguments: Any) -> Reply:
         sent = pickle.dumps(arguments)
         if message in TWICE and self.chance.random() < self.twice:
             self.threads.submit(self.play, message, sent)
         return Answer(self.threads.submit(self.play, message, sent))
 
-    def start_all(self, messages: Sequence[Message]) -> Reply:
-        return Answers([self.start(message, *arguments) for message, arguments in messages])
+    def send_all(self, messages: Sequence[Message]) -> Reply:
+        return Answers([self.send(message, *arguments) for message, arguments in messages])
 
     def play(self, message: str, sent: bytes) -> bytes:
         self.left -= 1
@@ -93,8 +93,8 @@ def side_by_side(
             return es.SourceLoader(job.for_loader(layout.shares[number], number))
 
         having = [actor(lambda n=n: loader(n), anew) for n in range(len(layout.shares))]
-        metadata = es.LoaderPool(layout, having, columns=job.columns)
-        planner = actor(lambda: es.Planner(job, metadata))
+        pool = es.LoaderPool(layout, having, columns=job.columns)
+        planner = actor(lambda: es.Planner(job, pool, loaders=pool))
         clients: dict[int, es.RankClient] = {}
         for groups in groups_of(job, constructors):
 
@@ -103,7 +103,9 @@ def side_by_side(
 
             builder = actor(constructor)
             for rank in builder.role.clients:
-                clients[rank] = es.RankClient(job, rank, builder, planner)
+                clients[rank] = es.RankClient(
+                    job.tree, rank, builder, planner, prefetch=job.prefetch
+                )
         yield [clients[rank] for rank in range(len(job.tree))], having
 
 

@@ -1,11 +1,61 @@
-"""The service: many sources to the ranks of a trainer's mesh (OVERLORD, section 3).
+"""The service: many sources feed the ranks of a trainer's mesh (OVERLORD, section 3).
 
-A `Job` says what there is, and `start` runs it. The roles are plain classes, each with a method for
-each message: `SourceLoader`, `Planner`, `DataConstructor` and `RankClient`. `Client` is the last of
-these in a trainer's process, of a service on Ray.
+A `Job` describes a run, and `start` runs it. Metadata and samples take different roads:
 
-Each name is imported on first use: a process that plays one role loads what that role needs, which
-is torch for constructors alone and Ray for none.
+    Source Loaders --lengths--> Planner --plans--> Data Constructors       metadata: small, central
+    Source Loaders --samples--> Data Constructors --batches--> clients     bulk data: never central
+
+Each role is a plain class with a method for each message, and runs in one process with the others
+(`LocalService`) or in an actor (`ray/`). Calls go one way: clients call constructors, these call
+the planner and loaders, and the planner calls loaders. The files, in reading order:
+
+The job, in the process that starts it
+
+    job.py               `Job`: sources, mesh, strategy and options, checked when it is built
+    mesh.py              `Mesh`: sizes of the trainer's mesh
+    collators.py         the collate functions that a job can name
+    sample_measure.py    lengths and supervised tokens of a sample
+    job_fingerprint.py   equal for jobs that plan the same
+    startup.py           `start`, on Ray or in one process
+    local.py             `LocalService`: all roles in one process
+    backend_common.py    what both backends check alike
+    status_http.py       `StatusEndpoint`: status over HTTP
+
+Source Loader, one process for some sources or for a part of one
+
+    source_loader.py     `SourceLoader`: describes, stages and hands out samples
+    source_buffer.py     one source's samples, read and prepared ahead
+    preparer.py          transforms and measures samples, in worker processes if asked to
+    source_layout.py     which loader owns which samples
+
+Planner, one process
+
+    planner.py           `Planner`: the plan of each step
+    loader_pool.py       all loaders as one provider of metadata
+    signals.py           what trainers report, used whatever the timing
+    plan_validation.py   a strategy's plan must be one of the step's samples
+    planner_state.py     what a checkpoint has
+    plan_log.py          plans that were made
+
+Data Constructor, one process for some data-parallel groups
+
+    data_constructor.py  `DataConstructor`: the micro-batches of its clients
+    step_fetcher.py      plans and samples, fetched once for all clients
+    batch_builder.py     one bucket: collated, and cut for context-parallel ranks
+
+Client, in each trainer process
+
+    client.py            `RankClient`: steps, requested ahead
+    service_step.py      `ServiceStep`: what comes with the micro-batches
+
+Between roles
+
+    handles.py           messages and replies
+    metrics.py           how long trainers waited, and for what
+    ray/                 each role an actor on a cluster; `Client` for trainers' processes
+
+Each name is imported on first use, so a process loads only what its role needs: torch in
+constructors alone, and Ray only for `ray/`.
 """
 
 from __future__ import annotations
@@ -23,7 +73,6 @@ if TYPE_CHECKING:
     from evenstep.service.handles import Reply as Reply
     from evenstep.service.job import Job as Job
     from evenstep.service.job import Strategy as Strategy
-    from evenstep.service.loader_job import LoaderJob as LoaderJob
     from evenstep.service.loader_pool import LoaderPool as LoaderPool
     from evenstep.service.local import LocalService as LocalService
     from evenstep.service.mesh import Mesh as Mesh
@@ -37,6 +86,7 @@ if TYPE_CHECKING:
     from evenstep.service.source_layout import SourceLayout as SourceLayout
     from evenstep.service.source_layout import SourceStripe as SourceStripe
     from evenstep.service.source_loader import Fetched as Fetched
+    from evenstep.service.source_loader import LoaderJob as LoaderJob
     from evenstep.service.source_loader import SourceLoader as SourceLoader
     from evenstep.service.startup import start as start
     from evenstep.service.status_http import StatusEndpoint as StatusEndpoint
@@ -49,7 +99,7 @@ _HOME_OF = {
     "Handle": "evenstep.service.handles",
     "Job": "evenstep.service.job",
     "SourceLayout": "evenstep.service.source_layout",
-    "LoaderJob": "evenstep.service.loader_job",
+    "LoaderJob": "evenstep.service.source_loader",
     "LoaderPool": "evenstep.service.loader_pool",
     "LocalHandle": "evenstep.service.handles",
     "LocalService": "evenstep.service.local",

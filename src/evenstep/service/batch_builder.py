@@ -1,7 +1,7 @@
-"""Micro-batches of one bucket: the samples collated, and what each context-parallel rank gets.
+"""Builds the micro-batches of one bucket: collated samples, and each context-parallel rank's shard.
 
-Ranks that share a bucket share its rows. A row is collated once; where context-parallel ranks each
-take a shard of it, it is cut once, and each shard is made when its rank asks.
+Ranks that share a bucket share its rows. A row is collated once. If context-parallel ranks each
+take a shard of it, it is planned once how to cut it, and each shard is made when its rank asks.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ __all__ = ["BuiltBucket", "build", "context_shards"]
 
 
 def context_shards(job: Job, plan: LoadingPlan) -> int:
-    """Context-parallel ranks that share each row of a plan; 1 where each has rows of its own, or
-    gets whole rows, to broadcast them or because the job says so."""
+    """Number of context-parallel ranks that share each row of a plan; 1 if each has its own rows,
+    or gets whole rows, to broadcast them or because the job says so."""
     if plan.axis != "DP" or "CP" in plan.broadcast_at or job.sharding is None:
         return 1
     return plan.tree.sizes["CP"]
@@ -33,21 +33,21 @@ def context_shards(job: Job, plan: LoadingPlan) -> int:
 
 @dataclass
 class BuiltBucket:
-    """Of one bucket in one step."""
+    """The micro-batches of one bucket in one step."""
 
     step: int
     bucket: int
     samples: tuple[SampleTable, ...]
     """[micro_batches]"""
     batches: list[Any]
-    """[micro_batches] whole."""
+    """[micro_batches] with whole rows."""
     shardings: list[Sharding] | None
-    """[micro_batches] where context-parallel ranks share the rows."""
+    """[micro_batches] how each is cut; None if context-parallel ranks do not share rows."""
     labels_shifted: bool
     _shards: dict[int, tuple[list[Any], tuple[int, ...]]] = field(default_factory=dict)
 
-    def of(self, context_rank: int) -> tuple[list[Any], tuple[int, ...]]:
-        """Micro-batches of a rank, and the tokens in each that bear loss."""
+    def for_rank(self, context_rank: int) -> tuple[list[Any], tuple[int, ...]]:
+        """The micro-batches of a context-parallel rank, and the supervised tokens in each."""
         if self.shardings is None:
             supervised = tuple(int(t.lengths[SUPERVISED].sum()) for t in self.samples)
             return self.batches, supervised
@@ -64,14 +64,15 @@ class BuiltBucket:
 def build(
     job: Job, plan: LoadingPlan, bucket: int, samples: Mapping[int, Any], shards: int
 ) -> BuiltBucket:
-    """
+    """Collates the micro-batches of a bucket.
+
     Args:
         samples: by row of the plan, at least those of the bucket.
         shards: see `context_shards`.
 
     Raises:
-        CollateError: the collate function raised, or made what cannot be sharded or bears loss on
-            other tokens than were measured.
+        CollateError: the collate function raised, or made a batch that cannot be sharded or has
+            other supervised tokens than were measured.
     """
     members = [plan.assignment.members(bucket, k) for k in range(plan.micro_batches)]
     tables = tuple(plan.samples[rows] for rows in members)
@@ -94,10 +95,13 @@ def build(
 
 
 def collated(collate: Any, samples: Sequence[Any], table: SampleTable, where: str) -> Any:
-    """What the collate function makes of samples.
+    """The collate function's batch.
+
+    Args:
+        where: the micro-batch, for errors.
 
     Raises:
-        CollateError: it raised.
+        CollateError: the function raised.
     """
     try:
         return collate(samples)
@@ -125,7 +129,8 @@ def _sharding(job: Job, batch: Any, shards: int, where: str) -> Sharding:
 
 
 def _check_supervised(job: Job, batch: Any, table: SampleTable, where: str) -> None:
-    """Of rows that are packed by `PackCollator`, whose labels are known to the last."""
+    """Compares the labels of a batch with what was measured, if `PackCollator` made it: then each
+    label is known."""
     if not isinstance(job.collator, PackCollator) or not job.collator.mask_first_label:
         return
     labels, expected = batch["labels"], int(table.lengths[SUPERVISED].sum())
@@ -134,7 +139,7 @@ def _check_supervised(job: Job, batch: Any, table: SampleTable, where: str) -> N
     counted = int((labels != IGNORE_INDEX).sum())
     if counted != expected:
         raise CollateError(
-            f"{where} bears loss on {counted:,} tokens, and {expected:,} were measured of its "
-            "samples, so loss scales would be wrong; let supervised= of Job count the labels that "
-            "are not -100 behind the first of each sample, or leave it out"
+            f"{where} has {counted:,} supervised tokens, but {expected:,} were measured in its "
+            "samples, so loss scales would be wrong; let supervised= of Job count the labels of "
+            "each sample, except its first, that are not -100, or leave it out"
         )

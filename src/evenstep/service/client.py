@@ -1,8 +1,8 @@
 """`RankClient`: the micro-batches of one trainer rank, step by step.
 
-It asks its constructor for a few steps beyond the one at hand, `Job.prefetch`, and for no more
-until that one is taken: so memory is bounded, and a trainer that is slow slows down what is
-prepared for it. The steps of all clients end together, where the mixture ends.
+It requests a few steps ahead of the one being trained on, `prefetch`, and no more until that one is
+taken: so memory is bounded, and a slow trainer slows down what is prepared for it. The steps of all
+clients end together, where the mixture ends.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ from typing import Any
 
 from evenstep.errors import ConfigurationError
 from evenstep.service.handles import Handle, Reply, call
-from evenstep.service.job import Job
 from evenstep.service.service_step import ServiceStep, StepDelivery
-from evenstep.strategy.mesh import Place
+from evenstep.strategy.mesh import ClientPlaceTree, Place
 
 __all__ = ["RankClient"]
 
@@ -26,27 +25,37 @@ class RankClient:
     """Iterates over ``(micro_batches, step)``. Use it in one thread."""
 
     def __init__(
-        self, job: Job, rank: int, constructor: Handle, planner: Handle, *, step: int = 0
+        self,
+        tree: ClientPlaceTree,
+        rank: int,
+        constructor: Handle,
+        planner: Handle,
+        *,
+        prefetch: int,
+        step: int = 0,
     ) -> None:
         """
         Args:
+            tree: the trainer's mesh.
             rank: global rank.
-            constructor: of its data-parallel group.
-            step: that comes first.
+            constructor: the one that serves the rank's data-parallel group.
+            prefetch: steps requested beyond the one being trained on; see `Job.prefetch`.
+            step: the first step.
 
         Raises:
             ConfigurationError: the mesh has no such rank.
         """
-        self.place: Place = job.tree.place(rank)
+        self.place: Place = tree.place(rank)
         self.rank = rank
-        self._job, self._constructor, self._planner = job, constructor, planner
+        self._tree, self._prefetch = tree, prefetch
+        self._constructor, self._planner = constructor, planner
         self._next = step
-        self._asked: deque[Reply] = deque()
+        self._requested: deque[Reply] = deque()
         self._last: int | None = None
         self._ended = False
         self._closed = False
         self.wait_seconds = 0.0
-        """Waited for, over all steps."""
+        """Seconds waited, over all steps."""
 
     @property
     def step(self) -> int:
@@ -55,9 +64,9 @@ class RankClient:
 
     @property
     def fetches(self) -> bool:
-        """Whether this rank asks for anything in the step that comes next: False where a peer
-        broadcasts to it, or where its stage of the pipeline needs no data, and there is no subplan
-        with work for it. False after the end, too.
+        """Whether this rank fetches anything in the step that comes next. False if a peer
+        broadcasts to it or its pipeline stage needs no data, and no subplan has work for it; also
+        False after the end.
 
         Raises:
             EvenstepError: the step could not be planned.
@@ -79,49 +88,49 @@ class RankClient:
         if self._ended:
             raise StopIteration
         begin = time.perf_counter()
-        self._ask()
+        self._request_steps()
         try:
-            parcel: StepDelivery = self._asked.popleft().result()
+            delivery: StepDelivery = self._requested.popleft().result()
         except Exception:
-            self._asked.clear()  # what was asked for beyond it cannot come either
+            self._requested.clear()  # the steps after a failed one cannot come either
             raise
         waited = time.perf_counter() - begin
-        if parcel.ended:
+        if delivery.ended:
             self._ended = True
-            self._asked.clear()
+            self._requested.clear()
             call(self._constructor, "release", self.rank, self._next)
             raise StopIteration
-        if parcel.about is None:
-            self._asked.clear()
-            raise ConfigurationError(self._nothing_to_fetch(parcel))
+        if delivery.about is None:
+            self._requested.clear()
+            raise ConfigurationError(self._nothing_to_fetch(delivery))
         self._last, self._next = self._next, self._next + 1
-        self._ask()
+        self._request_steps()
         self.wait_seconds += waited
-        return parcel.micro_batches, replace(parcel.about, wait_seconds=waited)
+        return delivery.micro_batches, replace(delivery.about, wait_seconds=waited)
 
     def report(self, **signals: Any) -> None:
-        """What was found in the step taken last, such as ``loss_by_source={"web": 2.1}``, for
-        schedules that follow it. Where every rank reports before it takes its next step, what is
-        drawn is the same in every run; see `evenstep.service.signals`.
+        """Reports what was measured in the step taken last, such as
+        ``loss_by_source={"web": 2.1}``, for schedules that follow it. If every rank reports before
+        it takes its next step, every run draws the same samples; see `evenstep.service.signals`.
 
         Raises:
             ConfigurationError: no step was taken yet, or a signal is not made of plain numbers.
         """
         if self._last is None:
             raise ConfigurationError(
-                f"rank {self.rank} reports before its first step; report what a step has found"
+                f"rank {self.rank} reports before its first step; report after taking a step"
             )
         call(self._planner, "report", self._last, self.rank, signals)
 
     def state_dict(self) -> Mapping[str, Any]:
-        """From which a service begins with the step that comes next here: JSON-able. All ranks
-        that have taken the same steps have the same."""
+        """The state from which a service resumes at the step that comes next here: JSON-able. It
+        is the same on all ranks that have taken the same steps."""
         state: Mapping[str, Any] = call(self._planner, "state_dict", self._next)
         return state
 
     def close(self) -> None:
-        """Asks for no more, and lets go of what is under way. Harmless the second time."""
-        self._asked.clear()
+        """Stops requesting steps, and drops those requested. Idempotent."""
+        self._requested.clear()
         self._closed = True
 
     def __enter__(self) -> RankClient:
@@ -130,21 +139,20 @@ class RankClient:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _ask(self) -> None:
-        while len(self._asked) <= self._job.prefetch:
-            wanted = self._next + len(self._asked)
-            reply = self._constructor.start("deliver", wanted, self.rank, self._next)
-            self._asked.append(reply)
+    def _request_steps(self) -> None:
+        while len(self._requested) <= self._prefetch:
+            step = self._next + len(self._requested)
+            self._requested.append(self._constructor.send("deliver", step, self.rank, self._next))
 
-    def _nothing_to_fetch(self, parcel: StepDelivery) -> str:
-        who = f"rank {self.rank} ({self.place}) fetches nothing in step {parcel.step}"
-        if parcel.fetched_by is None or parcel.fetched_by < 0:
+    def _nothing_to_fetch(self, delivery: StepDelivery) -> str:
+        text = f"rank {self.rank} ({self.place}) fetches nothing in step {delivery.step}"
+        if delivery.fetched_by is None or delivery.fetched_by < 0:
             return (
-                f"{who}: its stage of the pipeline needs no data; do not iterate where "
+                f"{text}: its stage of the pipeline needs no data; do not iterate where "
                 "client.fetches is False"
             )
-        peer = self._job.tree.place(parcel.fetched_by)
+        peer = self._tree.place(delivery.fetched_by)
         return (
-            f"{who}: rank {parcel.fetched_by} ({peer}) fetches for it and broadcasts; iterate "
-            "there alone, and do not iterate where client.fetches is False"
+            f"{text}: rank {delivery.fetched_by} ({peer}) fetches for it and broadcasts; iterate "
+            "only there, and not where client.fetches is False"
         )

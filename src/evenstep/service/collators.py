@@ -1,6 +1,6 @@
-"""What a constructor makes of the samples of a micro-batch, by name or as the user's function.
+"""How a constructor collates the samples of a micro-batch: by name, or by the user's function.
 
-Torch is imported where something is made of samples, and not where a job is only read.
+Torch is imported when samples are collated, not when a job is only read.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ COLLATORS = ("pack", "pad")
 
 
 def collator_of(given: str | Collate) -> Collate:
-    """
+    """The collate function that a job names or gives.
+
     Raises:
         ConfigurationError: neither a name nor a function.
     """
@@ -43,7 +44,7 @@ def collator_of(given: str | Collate) -> Collate:
 def check_collate(given: Any) -> None:
     """
     Raises:
-        ConfigurationError: neither a name nor a function.
+        ConfigurationError: neither the name of a collate function nor a function.
     """
     if given not in COLLATORS if isinstance(given, str) else not callable(given):
         raise ConfigurationError(
@@ -56,7 +57,7 @@ def masks_first_label(given: str | Collate) -> bool:
     """Whether rows are packed by `PackCollator` with the first label of each document masked."""
     if isinstance(given, str):
         return given == "pack"
-    # There is no object of a class whose module, which needs torch, was not imported.
+    # If its module, which needs torch, was not imported, nothing can be an instance of the class.
     if "evenstep.batch.pack" not in sys.modules:
         return False
     from evenstep.batch.pack import PackCollator
@@ -76,8 +77,8 @@ def pads(given: str | Collate) -> bool:
 
 
 def vision_fields(samples: Sequence[Any]) -> dict[str, Any] | list[Any]:
-    """What a vision encoder works on: grids and pixels of all samples, joined in their order. The
-    samples themselves where they have no such fields. The default of subplans."""
+    """The default collate function of subplans: grids and pixels of all samples, concatenated in
+    order, for a vision encoder. If no sample has such fields, the samples themselves."""
     import torch
 
     from evenstep.batch.memory import cat

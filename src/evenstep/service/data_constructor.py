@@ -1,11 +1,10 @@
-"""`DataConstructor`: makes the micro-batches of its data-parallel groups, step by step.
+"""`DataConstructor`: builds the micro-batches of its data-parallel groups, step by step.
 
-It builds what its clients fetch, once for each bucket however many of them share it, and only when
-the first of them asks. What it built stays until every client that fetches has gone on, so who asks
-twice is given the same twice; then it is let go of, here and at the loaders. A step that is asked
-for after that is built again, from the same plan.
+It builds each bucket once, however many clients share it, when the first of them asks. A step is
+kept until every client that fetches it has moved on, so asking twice gives the same twice; then it
+is dropped, here and at the loaders. A step asked for after that is built again, from the same plan.
 
-Clients ask ahead, and may ask from several threads: one step is then built while the plan and the
+Clients ask ahead, and may ask from several threads: one step is built while the plan and the
 samples of others are on their way.
 """
 
@@ -19,18 +18,18 @@ from typing import Any
 
 import numpy as np
 
+from evenstep.arrays import Int64Array
 from evenstep.batch.loss_scale import shard_loss_scale
 from evenstep.errors import ConfigurationError, EvenstepError
 from evenstep.service.batch_builder import BuiltBucket, build, collated, context_shards
 from evenstep.service.collators import vision_fields
 from evenstep.service.handles import Handle, call
 from evenstep.service.job import Job
-from evenstep.service.routes import routes
 from evenstep.service.sample_measure import SUPERVISED
 from evenstep.service.service_step import ServiceStep, StepDelivery, SubplanStep
 from evenstep.service.source_layout import SourceLayout, StageKey
 from evenstep.service.step_fetcher import Samples, StepFetcher
-from evenstep.strategy import LoadingPlan
+from evenstep.strategy import Assignment, LoadingPlan
 
 __all__ = ["DataConstructor"]
 
@@ -41,10 +40,10 @@ class _Step:
 
     plan: LoadingPlan
     samples: Samples
-    """Those that nothing was built of yet."""
+    """Samples of the buckets that are not built yet."""
     shards: int
     buckets: dict[int, BuiltBucket] = field(default_factory=dict)
-    encoded: dict[StageKey, list[Any]] = field(default_factory=dict)
+    subplan_batches: dict[StageKey, list[Any]] = field(default_factory=dict)
     """By subplan and bucket, collated micro-batches."""
 
 
@@ -52,7 +51,7 @@ class DataConstructor:
     """See the module docstring."""
 
     in_threads = True
-    """Messages may come at the same time, in several threads."""
+    """Messages may be handled at the same time, in several threads."""
 
     def __init__(
         self,
@@ -62,16 +61,17 @@ class DataConstructor:
         loaders: Sequence[Handle],
         layout: SourceLayout,
         *,
-        queued: Callable[[float], None] | None = None,
+        on_queued: Callable[[float], None] | None = None,
     ) -> None:
         """
         Args:
-            buckets: data-parallel coordinates whose clients it serves, of all stages and along all
-                other axes.
-            planner: who says what is in a step.
+            buckets: data-parallel groups whose clients it serves, in all pipeline stages and along
+                all other axes.
+            planner: decides what is in a step.
             loaders: [loaders] where samples are staged.
-            layout: which of them has what.
-            queued: called with the seconds that a client waited while others' batches were built.
+            layout: which loader owns which samples.
+            on_queued: called with the seconds that a client waited while batches of others were
+                built.
 
         Raises:
             ConfigurationError: the mesh has no such data-parallel group.
@@ -87,90 +87,91 @@ class DataConstructor:
         self.buckets = tuple(sorted(buckets))
         clients = tree.ranks[:, list(self.buckets)]
         self.clients: tuple[int, ...] = tuple(sorted(clients.ravel().tolist()))
-        self._arrivals = StepFetcher(self.clients, planner, loaders, layout)
-        self._queued = queued
-        self._lock = threading.Lock()  # of what clients have taken
+        self._fetcher = StepFetcher(self.clients, planner, loaders, layout)
+        self._on_queued = on_queued
+        self._taken_lock = threading.Lock()
         self._taken = dict.fromkeys(self.clients, 0)
-        self._building = threading.Lock()  # of what was built
+        """By client: it has received all steps below this one."""
+        self._steps_lock = threading.Lock()
         self._steps: dict[int, _Step] = {}
 
     # Messages of clients
 
     def fetches(self, step: int, rank: int) -> bool:
-        """Whether there is anything in a step that a client asks for itself."""
+        """Whether a client fetches anything itself in a step."""
         self._check(rank)
-        plan = self._arrivals.plan(step)
+        plan = self._fetcher.plan(step)
         return plan is not None and _fetches(plan, rank)
 
     def deliver(self, step: int, rank: int, taken: int = 0) -> StepDelivery:
-        """The micro-batches of a client in a step. The same each time it is asked.
+        """The micro-batches of a client in a step, the same each time it asks.
 
         Args:
-            taken: steps below this one are never asked for again by this client, unless it is begun
-                anew.
+            taken: the client never asks again for steps below this one, unless it is restarted.
 
         Raises:
-            ConfigurationError: no client of this constructor.
-            EvenstepError: the step could not be planned, read or built. Every client is told so.
+            ConfigurationError: not a client of this constructor.
+            EvenstepError: the step could not be planned, read or built. Every client gets the
+                error.
         """
         self._check(rank)
-        self._go_on(rank, taken, begins=step == taken)
-        plan = self._arrivals.plan(step)
+        self._update_taken(rank, taken, may_restart=step == taken)
+        plan = self._fetcher.plan(step)
         if plan is None:
             return StepDelivery(step=step, ended=True)
         if not _fetches(plan, rank):
             return StepDelivery(step=step, fetched_by=_fetched_by(plan, rank))
         try:
-            samples = self._arrivals.samples(plan)
+            samples = self._fetcher.samples(plan)
             begin = time.perf_counter()
-            with self._building:
-                if self._queued is not None:
-                    self._queued(time.perf_counter() - begin)
-                return self._parcel(self._step(plan, samples), rank)
+            with self._steps_lock:
+                if self._on_queued is not None:
+                    self._on_queued(time.perf_counter() - begin)
+                return self._delivery(self._step(plan, samples), rank)
         except EvenstepError as error:
             call(self._planner, "fail", step + 1, error)
             raise
 
     def release(self, rank: int, taken: int) -> None:
-        """A client has received the steps below `taken`, and asks for no more now."""
+        """Notes that a client has received the steps below `taken`, and asks for no more now."""
         self._check(rank)
-        self._go_on(rank, taken, begins=False)
-        self._arrivals.flush()
+        self._update_taken(rank, taken, may_restart=False)
+        self._fetcher.flush()
 
     def status(self) -> Mapping[str, Any]:
         """JSON-able."""
         return {
             "buckets": list(self.buckets),
             "clients": list(self.clients),
-            "steps": sorted(plan.step for plan in self._arrivals.plans()),
+            "steps": sorted(plan.step for plan in self._fetcher.plans()),
             "taken": {str(rank): taken for rank, taken in self._taken.items()},
         }
 
     def close(self) -> None:
-        """Lets go of all steps. Harmless the second time."""
-        self._arrivals.clear()
-        with self._building:
+        """Drops all steps. Idempotent."""
+        self._fetcher.clear()
+        with self._steps_lock:
             self._steps.clear()
 
-    def _go_on(self, rank: int, taken: int, *, begins: bool) -> None:
-        """Lets go of steps that no client fetches any more.
+    def _update_taken(self, rank: int, taken: int, *, may_restart: bool) -> None:
+        """Drops the steps that no client fetches any more.
 
         Args:
-            begins: whether it may be the first message of a client that was begun anew. Any other
-                that says less than was known has been overtaken on its way.
+            may_restart: whether it may be the first message of a restarted client. A lower `taken`
+                from any other message is stale (reordered) and ignored.
         """
-        with self._lock:
-            if begins or taken > self._taken[rank]:
+        with self._taken_lock:
+            if may_restart or taken > self._taken[rank]:
                 self._taken[rank] = taken
-            here = {plan.step: plan for plan in self._arrivals.plans()}
-            here.update({number: step.plan for number, step in list(self._steps.items())})
-            for plan in [plan for number, plan in here.items() if number < taken]:
+            plans = {plan.step: plan for plan in self._fetcher.plans()}
+            plans.update({number: step.plan for number, step in list(self._steps.items())})
+            for plan in [plan for number, plan in plans.items() if number < taken]:
                 waiting = [each for each in self.clients if self._taken[each] <= plan.step]
                 if not any(_fetches(plan, each) for each in waiting):
-                    self._arrivals.forget(plan.step)
+                    self._fetcher.forget(plan.step)
                     self._steps.pop(plan.step, None)
 
-    # Parcels
+    # Deliveries
 
     def _step(self, plan: LoadingPlan, samples: Samples) -> _Step:
         step = self._steps.get(plan.step)
@@ -179,7 +180,7 @@ class DataConstructor:
             self._steps[plan.step] = step
         return step
 
-    def _parcel(self, step: _Step, rank: int) -> StepDelivery:
+    def _delivery(self, step: _Step, rank: int) -> StepDelivery:
         plan, place = step.plan, self._job.tree.place(rank)
         buckets = plan.delivery.buckets_of(rank).tolist()
         own = int(plan.tree.bucket(place, plan.axis))
@@ -187,7 +188,7 @@ class DataConstructor:
         micro_batches: list[Any] = []
         supervised: tuple[int, ...] = ()
         if own in built:
-            micro_batches, supervised = built[own].of(place.CP)
+            micro_batches, supervised = built[own].for_rank(place.CP)
         ranks = plan.buckets * step.shards
         placed = plan.assignment.placed
         total = int(plan.samples.lengths[SUPERVISED][placed].sum())
@@ -230,40 +231,40 @@ class DataConstructor:
     def _subplan_step(self, step: _Step, name: str, rank: int, own: int) -> SubplanStep:
         plan, subplan = step.plan, step.plan.subplans[name]
         fetched = subplan.delivery.buckets_of(rank).tolist()
-        bins = [(bucket, k) for bucket in fetched for k in range(subplan.micro_batches)]
-        made = [batch for bucket in fetched for batch in self._encoded(step, name, bucket)]
-        rows = [subplan.assignment.members(bucket, k) for bucket, k in bins]
-        main = [plan.assignment.members(own, k) for k in range(plan.micro_batches)]
+        cells = [(bucket, k) for bucket in fetched for k in range(subplan.micro_batches)]
+        batches = [batch for bucket in fetched for batch in self._subplan(step, name, bucket)]
+        rows = [subplan.assignment.members(bucket, k) for bucket, k in cells]
+        main_rows = [plan.assignment.members(own, k) for k in range(plan.micro_batches)]
         return SubplanStep(
-            micro_batches=_own_copy(made),
+            micro_batches=_own_copy(batches),
             samples=tuple(plan.samples[each] for each in rows),
-            goes_to=tuple(routes(plan.assignment, each) for each in rows),
-            comes_from=tuple(routes(subplan.assignment, each) for each in main),
+            goes_to=tuple(_routes(plan.assignment, each) for each in rows),
+            comes_from=tuple(_routes(subplan.assignment, each) for each in main_rows),
             imbalance=subplan.imbalance,
             imbalance_before=subplan.imbalance_before,
         )
 
-    def _encoded(self, step: _Step, name: str, bucket: int) -> list[Any]:
+    def _subplan(self, step: _Step, name: str, bucket: int) -> list[Any]:
         key = (name, bucket)
-        if key not in step.encoded:
+        if key not in step.subplan_batches:
             subplan, samples = step.plan.subplans[name], step.samples[key]
             collate = self._job.subplan_collate.get(name, vision_fields)
-            made = []
+            batches = []
             for k in range(subplan.micro_batches):
                 rows = subplan.assignment.members(bucket, k)
                 where = f"micro-batch {k} of bucket {bucket} of subplan {name!r}"
                 where += f" in step {step.plan.step}"
                 chosen = [samples[row] for row in rows.tolist()]
                 table = step.plan.samples[rows]
-                made.append(collated(collate, chosen, table, where) if chosen else None)
-            step.encoded[key], step.samples[key] = made, {}
-        return step.encoded[key]
+                batches.append(collated(collate, chosen, table, where) if chosen else None)
+            step.subplan_batches[key], step.samples[key] = batches, {}
+        return step.subplan_batches[key]
 
     def _check(self, rank: int) -> None:
         if rank not in self._taken:
             place = self._job.tree.place(rank)  # refuses ranks that do not exist
             raise ConfigurationError(
-                f"rank {rank} ({place}) is no client of the constructor of data-parallel groups "
+                f"rank {rank} ({place}) is not a client of the constructor of data-parallel groups "
                 f"{list(self.buckets)}; ask that of DP={place.DP}"
             )
 
@@ -274,10 +275,17 @@ def _fetched_by(plan: LoadingPlan, rank: int) -> int:
 
 
 def _fetches(plan: LoadingPlan, rank: int) -> bool:
-    """In the plan itself or in one of its subplans."""
+    """Whether a rank fetches anything of the plan itself or of its subplans."""
     return any(_fetched_by(each, rank) == rank for each in (plan, *plan.subplans.values()))
 
 
+def _routes(assignment: Assignment, rows: Int64Array) -> Int64Array:
+    """[rows, 3] bucket, micro-batch and index of samples in another plan of the same samples; -1
+    for a sample that is not placed in it."""
+    columns = (assignment.bucket, assignment.micro_batch, assignment.order)
+    return np.stack([column[rows].astype(np.int64) for column in columns], axis=1)
+
+
 def _own_copy(batches: Sequence[Any]) -> list[Any]:
-    """Fields may be put in and taken out without another client's batch changing."""
+    """Shallow copies, so that a client can add and remove fields without changing another's."""
     return [dict(batch) if type(batch) is dict else batch for batch in batches]

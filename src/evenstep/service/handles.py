@@ -1,54 +1,86 @@
 """How one role calls another: through a handle, never through the object.
 
-A handle has `start`, which names a message of the role and gives a `Reply`; what the reply is
-waited for, it is had by `result`. In one process a handle is the object and little else; between
-processes it is an actor, and `start` sends the message at once. What goes to the same role at the
-same time goes in one, by `start_all`: between processes each message has its price.
+`Handle.send(message, *arguments)` sends a message and returns a `Reply`; `Reply.result()` waits for
+the answer. In one process a handle is little more than the object; between processes it is an
+actor, and `send` sends at once. `send_all` sends several messages as one, since between processes
+each message has its price.
 
-Roles call in one direction only (clients call constructors, those call the planner and loaders, and
-the planner calls loaders), so that whoever waits is never waited for by the one that it waits for.
+Roles call in one direction only (clients call constructors, constructors call the planner and
+loaders, the planner calls loaders), so no two roles ever wait for each other.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
-__all__ = ["Handle", "LocalHandle", "LocalReply", "Message", "Reply", "call", "results"]
+__all__ = [
+    "Handle",
+    "LocalHandle",
+    "LocalReply",
+    "Message",
+    "MessageName",
+    "Reply",
+    "call",
+    "results",
+]
 
-Message = tuple[str, tuple[Any, ...]]
+MessageName = Literal[
+    # of every role
+    "status",
+    "close",
+    # of a Data Constructor, from clients; both the constructor and a Source Loader have "release"
+    "fetches",
+    "deliver",
+    "release",
+    # of the Planner, from constructors and clients
+    "plan",
+    "restage",
+    "fail",
+    "report",
+    "state_dict",
+    # of a Source Loader, from the planner and constructors
+    "describe",
+    "ahead",
+    "buffered",
+    "stage",
+    "fetch",
+]
+"""All messages; each is the name of a method of the role's class."""
+
+Message = tuple[MessageName, tuple[Any, ...]]
 """The name of a method and its arguments."""
 
 
 class Reply(Protocol):
-    """An answer that may still be under way."""
+    """An answer that may still be on its way."""
 
     def result(self) -> Any:
-        """Waits for it. What the role raised is raised here; asked again, the same comes again."""
+        """Waits for the answer, or raises what the role raised. Every call gives the same."""
         ...
 
 
 class Handle(Protocol):
-    """Somebody who plays a role."""
+    """The address of a role."""
 
-    def start(self, message: str, *arguments: Any) -> Reply:
-        """Sends a message, the name of a method, and does not wait."""
+    def send(self, message: MessageName, *arguments: Any) -> Reply:
+        """Sends a message without waiting."""
         ...
 
-    def start_all(self, messages: Sequence[Message]) -> Reply:
-        """The same with several, done in this order. The reply is a list of answers; what one of
-        them raises is raised, and those behind it are not done."""
+    def send_all(self, messages: Sequence[Message]) -> Reply:
+        """Sends several messages, handled in order. The reply is the list of answers; the first
+        error is raised, and the messages after it are not handled."""
         ...
 
 
-def call(handle: Handle, message: str, *arguments: Any) -> Any:
+def call(handle: Handle, message: MessageName, *arguments: Any) -> Any:
     """Sends a message and waits for the answer."""
-    return handle.start(message, *arguments).result()
+    return handle.send(message, *arguments).result()
 
 
 def results(replies: Sequence[Reply]) -> list[Any]:
-    """All answers, in order. Waits for every one of them before the first error is raised, so that
-    nothing is still at work behind it."""
+    """All answers, in order. Waits for all replies before it raises the first error, so that
+    nothing is still running when it raises."""
     answers, failures = [], []
     for reply in replies:
         try:
@@ -61,19 +93,19 @@ def results(replies: Sequence[Reply]) -> list[Any]:
 
 
 class LocalReply:
-    """Does the work when it is waited for: with nobody to do it meanwhile, earlier would only hold
-    more in memory."""
+    """Runs the call when its result is first asked for: no other thread could run it meanwhile,
+    and an earlier result would only hold memory."""
 
-    def __init__(self, work: Callable[[], Any]) -> None:
-        self._work: Callable[[], Any] | None = work
+    def __init__(self, run: Callable[[], Any]) -> None:
+        self._run: Callable[[], Any] | None = run
         self._answer: Any = None
         self._error: Exception | None = None
 
     def result(self) -> Any:
-        if self._work is not None:
-            work, self._work = self._work, None
+        if self._run is not None:
+            run, self._run = self._run, None
             try:
-                self._answer = work()
+                self._answer = run()
             except Exception as error:
                 self._error = error
         if self._error is not None:
@@ -82,13 +114,13 @@ class LocalReply:
 
 
 class LocalHandle:
-    """A role that is played in this process."""
+    """A role in this process."""
 
     def __init__(self, role: Any) -> None:
         self._role = role
 
-    def start(self, message: str, *arguments: Any) -> Reply:
+    def send(self, message: MessageName, *arguments: Any) -> Reply:
         return LocalReply(lambda: getattr(self._role, message)(*arguments))
 
-    def start_all(self, messages: Sequence[Message]) -> Reply:
-        return LocalReply(lambda: [getattr(self._role, name)(*given) for name, given in messages])
+    def send_all(self, messages: Sequence[Message]) -> Reply:
+        return LocalReply(lambda: [getattr(self._role, name)(*args) for name, args in messages])

@@ -1,9 +1,7 @@
-"""`Job`: all that the roles of the service are told. Checked where it is built."""
+"""`Job`: the description of a run, from which all roles are made. Checked when it is built."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
@@ -13,14 +11,14 @@ from evenstep.data.pickling import check_picklable, pickled
 from evenstep.data.source import Source
 from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least, check_given
-from evenstep.plan.plain_values import stable_repr
 from evenstep.plan.sharding import METHODS, Sharding
 from evenstep.plan.sharding.adaptive import check_methods
 from evenstep.service.collators import Collate, check_collate, collator_of, masks_first_label, pads
-from evenstep.service.loader_job import LoaderJob
+from evenstep.service.job_fingerprint import fingerprint_of
 from evenstep.service.mesh import mesh_of
 from evenstep.service.sample_measure import MODALITIES, SUPERVISED, SampleMeasure
 from evenstep.service.source_layout import SourceStripe
+from evenstep.service.source_loader import LoaderJob
 from evenstep.strategy import DGraph, LoadingPlan
 from evenstep.strategy.mesh import ClientPlaceTree
 from evenstep.strategy.mixture import LengthCurriculum, Mixture, Schedule
@@ -29,9 +27,9 @@ from evenstep.strategy.mixture.stop import ALL_REPEATED, REPEAT, stop_rule
 __all__ = ["Job", "Strategy"]
 
 Strategy = Callable[[DGraph, ClientPlaceTree, int], LoadingPlan]
-"""From the graph of a step, the trainer's mesh and the step's number to the plan."""
+"""Makes the plan from a step's graph, the trainer's mesh and the step's number."""
 
-_FILL = 0.9  # of what micro-batches hold, where a job does not say how much a step draws
+_FILL = 0.9  # of what micro-batches hold, drawn by default
 _REDUCTIONS = ("mean", "sum")
 
 
@@ -41,73 +39,74 @@ class Job:
 
     sources: Sequence[Source]
     mesh: Any
-    """`Mesh(...)`, a mapping of sizes, or a DeviceMesh of torch; a `ClientPlaceTree` once built."""
+    """`Mesh(...)`, a mapping of sizes, or torch's DeviceMesh; a `ClientPlaceTree` once built."""
     strategy: Strategy
     micro_batches: int = 1
-    """Of each bucket, in each step."""
+    """Micro-batches of each bucket in each step."""
     max_tokens: int | None = None
-    """That a micro-batch holds."""
+    """Tokens that a micro-batch holds."""
     seed: int = 0
-    """Of what is drawn and of each source's order."""
+    """Seed of the draws and of each source's order."""
 
     samples_per_step: int | None = None
-    """That all ranks together draw in a step."""
+    """Samples that all ranks together draw in a step."""
     tokens_per_step: int | None = None
-    """Instead: as many samples as hold no more tokens. Where neither is given, nine tenths of what
-    the micro-batches of all data-parallel ranks hold."""
+    """Instead: as many samples as fit into that many tokens. If neither is given, nine tenths of
+    what the micro-batches of all data-parallel ranks hold."""
     unit: str = "samples"
     """What weights count: "samples" or "tokens"."""
     stop: str = "repeat"
     """When the mixture ends; see `evenstep.strategy.mixture.stop`."""
     schedule: Schedule | Mapping[str, float] | Callable[[int], Mapping[str, float]] | None = None
-    """Weights of sources by step; None is each source's own weight."""
+    """Weights of sources by step; None uses each source's own weight."""
     curriculum: LengthCurriculum | None = None
 
     collate: str | Collate = "pack"
-    """"pack" for `PackCollator()`, "pad" for `PadCollator()`, or a function from the samples of a
-    micro-batch to a batch."""
+    """"pack" for `PackCollator()`, "pad" for `PadCollator()`, or a function from a micro-batch's
+    samples to a batch."""
     subplan_collate: Mapping[str, Collate] = field(default_factory=dict)
-    """The same for subplans by name; by default `vision_fields`."""
+    """Collate functions of subplans, by name; `vision_fields` by default."""
     sharding: str | Sequence[str] | Callable[[Any, int], Sharding] | None = METHODS
-    """How a packed row is cut over context-parallel ranks that share it: methods of
-    `evenstep.plan.sharding`, of which the fastest is taken for each row, or a function of the
-    lengths of documents and of ranks; None gives every one of them the whole row."""
+    """How a packed row is cut over the context-parallel ranks that share it: methods of
+    `evenstep.plan.sharding`, the fastest of which is taken for each row, or a function of the
+    documents' lengths and the number of ranks; None gives each of these ranks the whole row."""
     loss_reduction: str = "mean"
-    """What the trainer's loss is over the supervised tokens of a micro-batch: "mean" or "sum"."""
+    """How the trainer's loss reduces the supervised tokens of a micro-batch: "mean" or "sum"."""
 
     modalities: Mapping[str, Callable[[Any], int]] = field(default_factory=lambda: dict(MODALITIES))
-    """By name, from a sample to its length; 0 for a sample that has none of it."""
+    """By name, from a sample to its length in the modality, 0 if it has none of it."""
     counted: Sequence[str] = ()
-    """Modalities whose lengths, added up, are a sample's tokens for what is drawn; by default
-    "text" where it is there, and otherwise the first."""
+    """Modalities whose lengths add up to a sample's tokens, by which samples are drawn; by default
+    "text" if the job has it, and otherwise the first."""
     supervised: Callable[[Any], int] | None = None
-    """From a sample to its tokens that bear loss; None counts labels, as the collate function will
+    """From a sample to its supervised tokens; None counts labels, as the collate function will
     leave them."""
 
     prefetch: int = 2
-    """Steps that each client has under way beyond the one that it trains on."""
+    """Steps that each client requests beyond the one that it trains on."""
     buffer_size: int = 256
     """Samples of each source that a loader prepares ahead."""
     workers: int = 0
     """Processes of each loader that transform samples; 0 transforms in the loader."""
     plans_kept: int = 64
-    """Steps whose plans stay in the planner's memory, for who asks again."""
+    """Steps whose plans stay in the planner's memory, for clients that ask again and for
+    checkpoints."""
     world_size: int | None = None
-    """Ranks of the trainer, where they are known: the mesh must fill them."""
+    """Number of ranks of the trainer, if known: the mesh must fill it."""
 
     def __post_init__(self) -> None:
-        self._read_sources()
+        self._check_sources()
         tree = mesh_of(self.mesh)
         if self.world_size is not None and len(tree) != self.world_size:
             raise ConfigurationError(
                 f"the mesh {tree.sizes} has {len(tree)} clients and the job {self.world_size} "
-                "ranks; make the product of its sizes equal to world_size"
+                "ranks; make the product of the mesh's sizes equal to world_size"
             )
         object.__setattr__(self, "mesh", tree)
         if not callable(self.strategy):
             raise ConfigurationError(
-                f"strategy={self.strategy!r} must be a function of (graph, mesh, step) that gives "
-                "a plan, such as evenstep.strategy.DGraph.plan makes"
+                f"strategy={self.strategy!r} must be a function of (graph, mesh, step) that "
+                "returns a plan, such as graph.plan()"
             )
         check_given(seed=self.seed, prefetch=self.prefetch, buffer_size=self.buffer_size)
         check_at_least(
@@ -118,16 +117,16 @@ class Job:
             plans_kept=self.plans_kept,
         )
         check_at_least(0, seed=self.seed, prefetch=self.prefetch, workers=self.workers)
-        self._read_modalities()
-        self._read_amount()
-        self._read_forms()
-        self.mixture(dict.fromkeys(self.names, 1))  # refuses weights, units and rules
+        self._check_modalities()
+        self._check_amount()
+        self._check_collation()
+        self.mixture(dict.fromkeys(self.names, 1))  # refuses bad weights, units and stop rules
         for name in ("strategy", "collate", "modalities", "supervised", "schedule", "sharding"):
             check_picklable(f"{name}={getattr(self, name)!r} of the job", getattr(self, name))
         for source in self.sources:
             check_picklable(f"source {source.name!r}", source)
 
-    # What follows from it
+    # Derived values
 
     @property
     def tree(self) -> ClientPlaceTree:
@@ -137,12 +136,12 @@ class Job:
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """Of the sources, in the order in which sample tables number them."""
+        """Names of the sources, in the order in which sample tables number them."""
         return tuple(source.name for source in self.sources)
 
     @cached_property
     def columns(self) -> tuple[str, ...]:
-        """Of lengths in sample tables: the modalities and `SUPERVISED`."""
+        """Names of lengths in sample tables: the modalities and `SUPERVISED`."""
         return (*self.modalities, SUPERVISED)
 
     @property
@@ -156,19 +155,19 @@ class Job:
 
     @cached_property
     def collator(self) -> Collate:
-        """From samples to a batch."""
+        """The collate function."""
         return collator_of(self.collate)
 
     @property
     def passes(self) -> int | None:
-        """How often each source is read; None without end."""
+        """How often each source is read; None is without end."""
         return None if stop_rule(self.stop) in (REPEAT, ALL_REPEATED) else 1
 
     def mixture(self, sizes: Mapping[str, int | None]) -> Mixture:
-        """A new one, before its first draw.
+        """A new mixture, before its first draw.
 
         Args:
-            sizes: samples of a pass of each source, where they are known.
+            sizes: samples in a pass of each source, if known.
 
         Raises:
             ConfigurationError: see `Mixture`.
@@ -189,51 +188,18 @@ class Job:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Equal for jobs that plan the same, as far as it can be told without reading data:
-        functions are known by their names."""
-        about = {
-            "sources": [
-                [s.name, s.paths, s.transform_name, s.weight, s.shuffle, s.seed, s.block]
-                for s in self.sources
-            ],
-            "mesh": self.tree.to_dict(),
-            "functions": [
-                _named(self.strategy),
-                _named(self.schedule),
-                _named(self.collate),
-                _named(self.sharding),
-                _named(self.supervised),
-                {name: _named(function) for name, function in self.modalities.items()},
-            ],
-            "curriculum": _named(self.curriculum),
-            "numbers": {
-                name: getattr(self, name)
-                for name in (
-                    "micro_batches",
-                    "max_tokens",
-                    "seed",
-                    "samples_per_step",
-                    "tokens_per_step",
-                    "unit",
-                    "stop",
-                    "prefetch",
-                    "loss_reduction",
-                )
-            },
-            "counted": list(self.counted),
-        }
-        text = json.dumps(about, sort_keys=True, default=_named)
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        """See `fingerprint_of`."""
+        return fingerprint_of(self)
 
     def for_loader(self, shares: Sequence[SourceStripe | str], number: int = 0) -> LoaderJob:
-        """What a Source Loader is told.
+        """The part of the job that a Source Loader is sent.
 
         Args:
-            shares: of sources, or names for whole ones.
+            shares: the parts of sources that the loader owns; a name is a whole source.
             number: which loader of the job it is.
 
         Raises:
-            ConfigurationError: a source that the job does not have.
+            ConfigurationError: the job does not have a source.
         """
         given = [s if isinstance(s, SourceStripe) else SourceStripe(source=s) for s in shares]
         by_name = {source.name: source for source in self.sources}
@@ -255,13 +221,13 @@ class Job:
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        """Fields alone: who is sent a job may have no use for what was worked out from it, such as
-        a collate function, which needs torch."""
+        """The fields alone: cached values may not be needed where the job is sent, such as a
+        collate function, which needs torch."""
         return {each.name: getattr(self, each.name) for each in fields(self)}
 
-    # Construction
+    # Checks
 
-    def _read_sources(self) -> None:
+    def _check_sources(self) -> None:
         sources = tuple(self.sources) if not isinstance(self.sources, Source) else ()
         wrong = [s for s in sources if not isinstance(s, Source)]
         if not sources or wrong:
@@ -272,19 +238,19 @@ class Job:
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ConfigurationError(
-                f"several sources are named {', '.join(map(repr, twice[:5]))}; samples are known "
-                "by the name of their source, so give each another one"
+                f"several sources are named {', '.join(map(repr, twice[:5]))}; samples are "
+                "identified by the name of their source, so give each source another name"
             )
         for source in sources:
             if source.kind != "dataset":
-                _files(source)
+                _check_files(source)
         object.__setattr__(self, "sources", sources)
 
-    def _read_modalities(self) -> None:
+    def _check_modalities(self) -> None:
         if not self.modalities or SUPERVISED in self.modalities:
             raise ConfigurationError(
                 f"modalities {list(self.modalities)} must be at least one, and none of them "
-                f"{SUPERVISED!r}, the column that counts tokens which bear loss"
+                f"{SUPERVISED!r}, the column of supervised tokens"
             )
         for name, function in self.modalities.items():
             if not callable(function):
@@ -303,18 +269,18 @@ class Job:
             )
         object.__setattr__(self, "counted", counted)
 
-    def _read_amount(self) -> None:
+    def _check_amount(self) -> None:
         if self.samples_per_step is not None or self.tokens_per_step is not None:
-            return  # Mixture refuses both at once
+            return  # `Mixture` refuses both at once
         if self.max_tokens is None:
             raise ConfigurationError(
-                "it is not said how much a step draws; give samples_per_step or tokens_per_step, "
-                "or max_tokens for what a micro-batch holds"
+                "the job does not say how much a step draws; give samples_per_step, "
+                "tokens_per_step, or max_tokens of a micro-batch"
             )
         room = self.tree.sizes["DP"] * self.micro_batches * self.max_tokens
         object.__setattr__(self, "tokens_per_step", max(int(room * _FILL), self.max_tokens))
 
-    def _read_forms(self) -> None:
+    def _check_collation(self) -> None:
         if self.loss_reduction not in _REDUCTIONS:
             raise ConfigurationError(
                 f"loss_reduction={self.loss_reduction!r} must be one of {', '.join(_REDUCTIONS)}"
@@ -327,8 +293,8 @@ class Job:
         if self.tree.sizes["CP"] > 1 and self.sharding is not None and pads(self.collate):
             raise ConfigurationError(
                 f"the mesh has CP={self.tree.sizes['CP']}, and padded rows are not cut over "
-                "context-parallel ranks; choose collate='pack', or sharding=None if each of them "
-                "is to get the whole batch"
+                "context-parallel ranks; choose collate='pack', or sharding=None to give each of "
+                "these ranks the whole batch"
             )
         for name, function in self.subplan_collate.items():
             if not callable(function):
@@ -342,15 +308,7 @@ class Job:
                 pickled(f"source {source.name!r}", source)
 
 
-def _files(source: Source) -> None:
+def _check_files(source: Source) -> None:
     from evenstep.data.source_files import list_files
 
-    list_files(source)  # raises for those that are missing
-
-
-def _named(value: Any) -> Any:
-    """A function or object by its name."""
-    if value is None or isinstance(value, (str, int, float, bool)):
-        return value
-    name = getattr(value, "__qualname__", None)
-    return name if name else stable_repr(value)
+    list_files(source)  # raises if there is none

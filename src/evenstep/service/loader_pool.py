@@ -1,8 +1,8 @@
-"""`LoaderPool`: all Source Loaders of a job, as the planner sees them: one provider of metadata.
+"""`LoaderPool`: all Source Loaders of a job as one provider of metadata for the planner.
 
-It remembers what loaders have told and has not been drawn, and merges the stripes of a source that
-several loaders have. What it answers depends on the sources alone; a sample that cannot be had
-raises only where it is asked for.
+It remembers what loaders have described and no plan has drawn, and merges the parts of a source
+that several loaders share. Its answers depend on the sources alone; a sample that fails raises only
+when it is asked for.
 """
 
 from __future__ import annotations
@@ -17,28 +17,29 @@ from evenstep.arrays import Int64Array
 from evenstep.service.handles import Handle, Message, Reply, call, results
 from evenstep.service.preparer import PrepareFailure
 from evenstep.service.source_buffer import Ahead
-from evenstep.service.source_layout import SourceLayout, StageKey, works_of
+from evenstep.service.source_layout import SourceLayout, StageKey, loader_works
 from evenstep.strategy import LoadingPlan
 from evenstep.strategy.sample_table import SampleTable
 
 __all__ = ["LoaderPool"]
 
 
-_STEPS = 3  # like the last, of which it is known what they would draw
+_STEPS_AHEAD = 3  # a loader is asked ahead when fewer steps like the last one are known
 
 
 @dataclass
 class _Known:
-    """Of one source."""
+    """What is known about one source."""
 
     rows: Int64Array
-    """See `Ahead.rows`."""
+    """[samples, 3 + columns] see `Ahead.rows`."""
     begin: int
     end: int
+    """Positions from `begin` to here are known."""
     over: bool
     failure: PrepareFailure | None
-    asked: int | None = None
-    """Where the first question of this step began."""
+    first_asked: int | None = None
+    """The first position asked for in this step."""
 
 
 class LoaderPool:
@@ -53,9 +54,9 @@ class LoaderPool:
     ) -> None:
         """
         Args:
-            layout: which loader has what.
+            layout: which loader owns which samples.
             handles: [loaders]
-            columns: of lengths.
+            columns: names of lengths.
         """
         self.layout = layout
         self.handles = list(handles)
@@ -63,10 +64,10 @@ class LoaderPool:
         self._known: dict[int, _Known] = {}
 
     def describe(self) -> dict[str, dict[str, Any]]:
-        """Of each source its size and fingerprint; see `SourceLoader.describe`."""
+        """The size and fingerprint of each source; see `SourceLoader.describe`."""
         described: dict[str, dict[str, Any]] = {}
-        for told in results([handle.start("describe") for handle in self.handles]):
-            described.update(told)
+        for answer in results([handle.send("describe") for handle in self.handles]):
+            described.update(answer)
         return described
 
     # Metadata
@@ -75,29 +76,29 @@ class LoaderPool:
         """See `evenstep.strategy.sample_table.Metadata`.
 
         Raises:
-            SampleError: one of these samples cannot be had.
+            SampleError: one of the samples cannot be read or prepared.
         """
         return self.ahead_of_many(*(np.array([n], np.int64) for n in (source, position, count)))
 
     def ahead_of_many(
         self, sources: Int64Array, positions: Int64Array, counts: Int64Array
     ) -> SampleTable:
-        """See `evenstep.strategy.sample_table.BulkMetadata`. Loaders are asked all at once, each of all the
-        sources that it has.
+        """See `evenstep.strategy.sample_table.BulkMetadata`. All loaders are asked at the same
+        time, each in one message about all the sources that it has.
 
         Raises:
-            SampleError: one of these samples cannot be had; where it is several, that of the source
-                that comes first.
+            SampleError: one of the samples cannot be read or prepared; of several, the one whose
+                source comes first.
         """
         numbers, begins = sources.tolist(), positions.tolist()
         ends = (positions + counts).tolist()
-        short = []
+        unknown = []
         for source, position, end in zip(numbers, begins, ends):
-            known = self._from(source, position)
+            known = self._known_from(source, position)
             if known.end < end and not known.over and known.failure is None:
-                short.append((source, known.end, end - known.end))
-        if short:
-            self._ask(short)
+                unknown.append((source, known.end, end - known.end))
+        if unknown:
+            self._ask(unknown)
         parts = []
         for source, position, end in zip(numbers, begins, ends):
             known = self._known[source]
@@ -107,89 +108,98 @@ class LoaderPool:
             parts.append(known.rows[first:last])
         return self._table(np.repeat(sources, [len(part) for part in parts]), parts)
 
-    def _from(self, source: int, position: int) -> _Known:
-        """What is known of a source, about a position from which something is asked."""
+    def _known_from(self, source: int, position: int) -> _Known:
+        """What is known about a source that is asked for samples from a position on."""
         known = self._known.get(source)
         if known is None or not known.begin <= position <= known.end:
             none = np.empty((0, 3 + len(self._columns)), np.int64)
             known = self._known[source] = _Known(none, position, position, False, None)
-        if known.asked is None:
-            known.asked = position
+        if known.first_asked is None:
+            known.first_asked = position
         return known
 
-    def _ask(self, short: Sequence[tuple[int, int, int]]) -> None:
-        """Learns more of sources: of each from a position on, so many positions."""
-        asked: list[list[Message]] = [[] for _ in self.handles]
-        about: list[list[int]] = [[] for _ in self.handles]
-        for source, position, count in short:
+    def _ask(self, unknown: Sequence[tuple[int, int, int]]) -> None:
+        """Asks loaders about sources.
+
+        Args:
+            unknown: sources, with a position and a number of positions each.
+        """
+        messages: list[list[Message]] = [[] for _ in self.handles]
+        asked: list[list[int]] = [[] for _ in self.handles]
+        for source, position, count in unknown:
             name = self.layout.sources[source]
             for loader, _ in self.layout.of_source[name]:
-                asked[loader].append(("ahead", (name, position, count)))
-                about[loader].append(source)
-        self._learn(about, [h.start_all(m) if m else None for h, m in zip(self.handles, asked)])
+                messages[loader].append(("ahead", (name, position, count)))
+                asked[loader].append(source)
+        replies = [h.send_all(m) if m else None for h, m in zip(self.handles, messages)]
+        self._add_answers(asked, replies)
 
     def refresh(self) -> None:
-        """Learns what loaders have buffered meanwhile, by one question to each of which too little
-        is known for another step like the last, and forgets what has been drawn. Before each step;
-        without it all is the same, by more questions."""
-        asked: list[list[tuple[str, int]]] = [[] for _ in self.handles]
-        about: list[list[int]] = [[] for _ in self.handles]
-        lacking = [False] * len(self.handles)
+        """Forgets what has been drawn, and asks loaders what they have buffered since: those of
+        which less is known than a few steps like the last. Called before each step; without it
+        the answers are the same, for more messages."""
+        questions: list[list[tuple[str, int]]] = [[] for _ in self.handles]
+        asked: list[list[int]] = [[] for _ in self.handles]
+        runs_short = [False] * len(self.handles)
         for source, known in self._known.items():
             drawn = 0
-            if known.asked is not None:
-                drawn = int(known.rows[:, 0].searchsorted(known.asked))
-                known.rows, known.begin, known.asked = known.rows[drawn:], known.asked, None
+            if known.first_asked is not None:
+                drawn = int(known.rows[:, 0].searchsorted(known.first_asked))
+                known.rows, known.begin = known.rows[drawn:], known.first_asked
+                known.first_asked = None
             if not known.over and known.failure is None:
                 name = self.layout.sources[source]
                 for loader, _ in self.layout.of_source[name]:
-                    asked[loader].append((name, known.end))
-                    about[loader].append(source)
-                    lacking[loader] |= len(known.rows) < _STEPS * max(drawn, 1)
+                    questions[loader].append((name, known.end))
+                    asked[loader].append(source)
+                    runs_short[loader] |= len(known.rows) < _STEPS_AHEAD * max(drawn, 1)
         replies = [
-            handle.start("buffered", each) if lacks else None
-            for handle, each, lacks in zip(self.handles, asked, lacking)
+            handle.send("buffered", each) if short else None
+            for handle, each, short in zip(self.handles, questions, runs_short)
         ]
-        self._learn(about, replies)
+        self._add_answers(asked, replies)
 
-    def _learn(self, about: Sequence[Sequence[int]], replies: Sequence[Reply | None]) -> None:
+    def _add_answers(self, asked: Sequence[Sequence[int]], replies: Sequence[Reply | None]) -> None:
         """
         Args:
-            about: [loaders] sources that each was asked about.
-            replies: [loaders] None where it was not asked.
+            asked: [loaders] sources that each was asked about.
+            replies: [loaders] None if it was not asked.
         """
-        busy = [sources for sources, reply in zip(about, replies) if reply is not None]
-        told: dict[int, list[Ahead]] = {}
-        for sources, answers in zip(busy, results([r for r in replies if r is not None])):
+        sent = [(sources, reply) for sources, reply in zip(asked, replies) if reply is not None]
+        parts: dict[int, list[Ahead]] = {}
+        for (sources, _), answers in zip(sent, results([reply for _, reply in sent])):
             for source, answer in zip(sources, answers):
-                told.setdefault(source, []).append(answer)
-        for source, parts in told.items():
-            _add(self._known[source], _merged(parts))
+                parts.setdefault(source, []).append(answer)
+        for source, answers in parts.items():
+            _add(self._known[source], _merge(answers))
 
     # Plans
 
     def stage(self, plan: LoadingPlan, keys: Sequence[StageKey] | None = None) -> None:
-        """Has every loader stage its share, or of it only some buckets, and waits until it is
-        done."""
-        replies = [
-            handle.start("stage", work)
-            for handle, work, shares in zip(
-                self.handles, works_of(plan, self.layout, keys), self.layout.shares
-            )
-            if shares
-        ]
-        results(replies)
+        """Has every loader stage its part of a plan, and waits until all are done.
+
+        Args:
+            keys: the buckets to stage; None is all.
+        """
+        works = loader_works(plan, self.layout, keys)
+        results(
+            [
+                handle.send("stage", work)
+                for handle, work, shares in zip(self.handles, works, self.layout.shares)
+                if shares
+            ]
+        )
 
     def status(self) -> list[Mapping[str, Any]]:
         """[loaders]"""
-        return results([handle.start("status") for handle in self.handles])
+        return results([handle.send("status") for handle in self.handles])
 
     def close(self) -> None:
         for handle in self.handles:
             call(handle, "close")
 
     def _table(self, source: Int64Array, parts: Sequence[Int64Array]) -> SampleTable:
-        columns = np.concatenate(parts).T.copy()
+        columns = np.concatenate(parts).T.copy()  # [3 + columns, samples]
         return SampleTable.unchecked(
             self.layout.sources,
             {
@@ -202,8 +212,8 @@ class LoaderPool:
         )
 
 
-def _merged(parts: Sequence[Ahead]) -> Ahead:
-    """Of the loaders that have stripes of a source: what all of them know."""
+def _merge(parts: Sequence[Ahead]) -> Ahead:
+    """What the loaders that share a source know together: it ends where the first of them ends."""
     if len(parts) == 1:
         return parts[0]
     end = min(part.end for part in parts)

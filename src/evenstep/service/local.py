@@ -1,16 +1,15 @@
-"""All roles in one process: for tests, for laptops, and to look at a job before it runs on a
-cluster. Nothing runs ahead, as there is nobody to do it, so every step is made when it is asked
-for; it is the same as with any other backend."""
+"""`LocalService`: all roles in one process, for tests, for laptops, and to try out a job before it
+runs on a cluster. Nothing is prepared in the background, so every step is made when it is asked
+for; its plans and batches are those of any other backend."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from itertools import pairwise
 from typing import Any
 
 from evenstep.errors import ConfigurationError
-from evenstep.plan.argument_checks import check_at_least
+from evenstep.service.backend_common import common_step, groups_of, rank_of
 from evenstep.service.client import RankClient
 from evenstep.service.handles import LocalHandle
 from evenstep.service.job import Job
@@ -19,9 +18,8 @@ from evenstep.service.planner import Planner
 from evenstep.service.source_layout import STRIPE, SourceLayout
 from evenstep.service.source_loader import SourceLoader
 from evenstep.strategy import LoadingPlan
-from evenstep.strategy.mesh import AXES
 
-__all__ = ["LocalService", "groups_of", "rank_of"]
+__all__ = ["LocalService"]
 
 
 class LocalService:
@@ -39,13 +37,13 @@ class LocalService:
     ) -> None:
         """
         Args:
-            loaders: Source Loaders that sources are dealt to, or that share one where there are
-                more of them.
+            loaders: Source Loaders that sources are dealt to; if there are more loaders than
+                sources, several share a source.
             constructors: Data Constructors that data-parallel groups are dealt to; None is one for
-                each.
-            state: of `state_dict`, to go on from.
+                each group.
+            state: of `state_dict`, to resume from.
             plan_log: a file that plans are written to, a line of JSON each.
-            stripe: positions in a row that one loader has, of a source that several share.
+            stripe: consecutive positions that one loader owns, of a source that several share.
 
         Raises:
             ConfigurationError: a source cannot be opened, or more constructors than groups.
@@ -61,8 +59,8 @@ class LocalService:
             for number, shares in enumerate(layout.shares):
                 self._loaders.append(SourceLoader(job.for_loader(shares, number)))
             handles = [LocalHandle(loader) for loader in self._loaders]
-            metadata = LoaderPool(layout, handles, columns=job.columns)
-            self._planner = Planner(job, metadata, plan_log=plan_log)
+            pool = LoaderPool(layout, handles, columns=job.columns)
+            self._planner = Planner(job, pool, loaders=pool, plan_log=plan_log)
             if state is not None:
                 self._planner.load_state_dict(state)
             self._first = self._planner.step
@@ -77,31 +75,37 @@ class LocalService:
         self._clients: list[RankClient] = []
 
     def client(self, rank: int | None = None, **place: int) -> RankClient:
-        """The client of a rank, or of its coordinates: ``client(PP=0, DP=1, CP=0, TP=0)``, those
-        left out 0. Another call gives another client of it, that begins with the first step.
+        """The client of a rank, given by its number or its coordinates, such as
+        ``client(PP=0, DP=1, CP=0, TP=0)``; coordinates left out are 0. Each call makes a new
+        client, which begins with the service's first step.
 
         Raises:
             ConfigurationError: there is no such rank, or the service is closed.
         """
         self._check_open()
         rank = rank_of(self.job, rank, place)
-        having = next(c for c in self._constructors if rank in c.clients)
+        constructor = next(c for c in self._constructors if rank in c.clients)
         client = RankClient(
-            self.job, rank, LocalHandle(having), LocalHandle(self._planner), step=self._first
+            self.job.tree,
+            rank,
+            LocalHandle(constructor),
+            LocalHandle(self._planner),
+            prefetch=self.job.prefetch,
+            step=self._first,
         )
         self._clients.append(client)
         return client
 
     def plan(self, step: int) -> LoadingPlan | None:
-        """The plan of a step; None where the mixture has ended before it."""
+        """The plan of a step; None if the mixture has ended before it."""
         self._check_open()
         return self._planner.plan(step)
 
     def state_dict(self, step: int | None = None) -> dict[str, Any]:
-        """From which a service goes on, on the same mesh or on another: JSON-able.
+        """The state to resume from, on the same mesh or another one: JSON-able.
 
         Args:
-            step: that comes next; None is the one that comes next in all clients.
+            step: the step to resume at; None is the one that comes next in all clients.
 
         Raises:
             ConfigurationError: clients have taken different numbers of steps, or the state before
@@ -109,17 +113,11 @@ class LocalService:
         """
         self._check_open()
         if step is None:
-            reached = {c.step for c in self._clients if c.step > self._first} or {self._first}
-            if len(reached) > 1:
-                raise ConfigurationError(
-                    f"clients have come to different steps, from {min(reached)} to {max(reached)}; "
-                    "save where all have taken the same, or name the step"
-                )
-            (step,) = reached
+            step = common_step(self._first, (client.step for client in self._clients))
         return self._planner.state_dict(step)
 
     def status(self) -> dict[str, Any]:
-        """JSON-able: what each role is at."""
+        """JSON-able: the state of each role."""
         self._check_open()
         return {
             "backend": "local",
@@ -134,7 +132,7 @@ class LocalService:
         }
 
     def close(self) -> None:
-        """Ends all roles. Harmless the second time."""
+        """Ends all roles. Idempotent."""
         self._closed = True
         for client in getattr(self, "_clients", []):
             client.close()
@@ -150,38 +148,3 @@ class LocalService:
     def _check_open(self) -> None:
         if self._closed:
             raise ConfigurationError("the service is closed; start the job again")
-
-
-def groups_of(job: Job, constructors: int | None) -> list[list[int]]:
-    """[constructors] the data-parallel groups of each, neighbours together.
-
-    Raises:
-        ConfigurationError: no constructor, or more than groups.
-    """
-    groups = job.tree.sizes["DP"]
-    count = groups if constructors is None else constructors
-    check_at_least(1, constructors=count)
-    if count > groups:
-        raise ConfigurationError(
-            f"constructors={count}, and there are {groups} data-parallel groups to serve; choose "
-            f"at most {groups}"
-        )
-    bounds = [groups * number // count for number in range(count + 1)]
-    return [list(range(begin, end)) for begin, end in pairwise(bounds)]
-
-
-def rank_of(job: Job, rank: int | None, place: Mapping[str, int]) -> int:
-    """A rank as it is, or the one at coordinates.
-
-    Raises:
-        ConfigurationError: there is none, or both are given.
-    """
-    if rank is None:
-        return job.tree.rank(place)
-    if place:
-        raise ConfigurationError(
-            f"rank={rank} and {', '.join(f'{a}={place[a]}' for a in AXES if a in place)} are "
-            "given; give one of them"
-        )
-    job.tree.place(rank)
-    return rank

@@ -1,4 +1,4 @@
-"""`Mesh`: the trainer's mesh, in whichever form a job is given it."""
+"""`Mesh`: the trainer's mesh, from sizes or from torch's DeviceMesh."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ __all__ = ["Mesh", "mesh_of"]
 
 
 def Mesh(*, world_size: int | None = None, **sizes: int) -> ClientPlaceTree:
-    """``Mesh(PP=2, DP=4, CP=2, TP=1)``: ranks along each axis; those left out have 1.
+    """``Mesh(PP=2, DP=4, CP=2, TP=1)``: the number of ranks along each axis, 1 if left out.
 
     Args:
-        world_size: ranks of the job, where it is known: the mesh must fill it.
+        world_size: number of ranks of the job, if known: the mesh must fill it.
 
     Raises:
         ConfigurationError: an unknown axis, a size below 1, or a mesh that does not fit.
@@ -27,10 +27,10 @@ def Mesh(*, world_size: int | None = None, **sizes: int) -> ClientPlaceTree:
 
 
 def mesh_of(given: Any) -> ClientPlaceTree:
-    """A tree as it is; a mapping of sizes, or a DeviceMesh of torch, as a tree.
+    """A tree, a mapping of sizes or torch's DeviceMesh, as a tree.
 
     Raises:
-        ConfigurationError: it is none of these.
+        ConfigurationError: the value is of another type.
     """
     if isinstance(given, ClientPlaceTree):
         return given

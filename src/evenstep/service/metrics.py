@@ -1,8 +1,8 @@
-"""What a running service measures: how long trainers waited, for what, and how even the work was.
+"""Measurements of a running service: how long trainers waited, for what, and how even the cost was.
 
-A step's *exposed* time is what the trainer waited for its data, of the rank that waited longest, as
-all others wait for that rank. What lies behind it, the *stages*, is told of the same rank: seconds
-that were spent on its data, of which only what prefetch did not hide was waited for.
+A step's *exposed* time is how long the rank that waited longest waited for its data, since all
+others wait for that rank. The *stages* of that wait are of the same rank: seconds spent on
+planning, fetching and building its data; the rank waited only for what prefetch did not hide.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ import numpy as np
 
 from evenstep.batch.labels import is_tensor
 
-__all__ = ["STAGES", "Published", "Waits", "payload_bytes"]
+__all__ = ["STAGES", "MetricsExporter", "WaitStatistics", "payload_bytes"]
 
 STAGES = {"plan": "plan", "fetch": "fetch", "restage": "plan", "work": "build"}
-"""By the message that a constructor waited for, what it is told as."""
+"""The stage that a constructor's wait for each message counts as; "work" is its own work."""
 
-_NUMBER = 8
+_NUMBER_BYTES = 8
 
 
 def payload_bytes(value: Any) -> int:
-    """Bytes of the tensors, arrays, text and numbers in a value; what holds them is not counted."""
+    """Bytes of the tensors, arrays, text and numbers in a value, without their containers."""
     if isinstance(value, np.ndarray) or is_tensor(value):
         return int(value.nbytes)
     if isinstance(value, (str, bytes)):
@@ -34,11 +34,11 @@ def payload_bytes(value: Any) -> int:
         return sum(map(payload_bytes, value.values()))
     if isinstance(value, (list, tuple)):
         if value and isinstance(value[0], (int, float)):
-            return _NUMBER * len(value)
+            return _NUMBER_BYTES * len(value)
         return sum(map(payload_bytes, value))
     if is_dataclass(value):
         return sum(payload_bytes(getattr(value, each.name)) for each in fields(value))
-    return _NUMBER if isinstance(value, (int, float)) else 0
+    return _NUMBER_BYTES if isinstance(value, (int, float)) else 0
 
 
 @dataclass
@@ -52,13 +52,13 @@ class _Step:
     tokens: int = 0
 
 
-class Waits:
-    """What clients tell of the steps that they took."""
+class WaitStatistics:
+    """How long clients waited for the steps that they took, as they report it."""
 
     def __init__(self, kept: int = 512) -> None:
         """
         Args:
-            kept: steps to answer for; totals are of all steps.
+            kept: steps that `summary` covers; totals of clients cover all steps.
         """
         self._kept = kept
         self._steps: OrderedDict[int, _Step] = OrderedDict()
@@ -66,7 +66,7 @@ class Waits:
         self._waited: dict[int, float] = {}
         self._ended: set[int] = set()
 
-    def took(
+    def record_step(
         self,
         rank: int,
         step: int,
@@ -77,11 +77,11 @@ class Waits:
         imbalance_before: float,
         tokens: int,
     ) -> None:
-        """A client has taken a step.
+        """Records that a client has taken a step.
 
         Args:
             seconds: that it waited.
-            stages: see `STAGES`.
+            stages: seconds by message; see `STAGES`.
         """
         found = self._steps.setdefault(step, _Step())
         if seconds >= max(found.seconds.values(), default=0.0):
@@ -95,14 +95,14 @@ class Waits:
         while len(self._steps) > self._kept:
             self._steps.popitem(last=False)
 
-    def ended(self, rank: int) -> None:
-        """A client has come to the end of the mixture."""
+    def record_end(self, rank: int) -> None:
+        """Records that a client has come to the end of the mixture."""
         self._ended.add(rank)
         self._reached.setdefault(rank, 0)
 
     @property
     def all_ended(self) -> bool:
-        """Whether every client that ever asked has come to the end."""
+        """Whether every client that took a step has come to the end."""
         return bool(self._reached) and self._ended >= self._reached.keys()
 
     def clients(self) -> list[dict[str, Any]]:
@@ -118,7 +118,8 @@ class Waits:
         ]
 
     def summary(self) -> dict[str, Any]:
-        """JSON-able, of the steps that are kept. The first is told apart: nothing was ready."""
+        """JSON-able, over the steps that are kept. The mean excludes the first, for which nothing
+        was ready."""
         if not self._steps:
             return {"steps": 0}
         numbers = sorted(self._steps)
@@ -149,15 +150,15 @@ class Waits:
 
 
 def _by_stage(stages: Mapping[str, float]) -> dict[str, float]:
-    told: dict[str, float] = {}
+    by_stage: dict[str, float] = {}
     for name, seconds in stages.items():
         stage = STAGES.get(name, name)
-        told[stage] = told.get(stage, 0.0) + seconds
-    return told
+        by_stage[stage] = by_stage.get(stage, 0.0) + seconds
+    return by_stage
 
 
-class Published:
-    """The same through ``ray.util.metrics``, where Ray's own exporter takes it to Prometheus."""
+class MetricsExporter:
+    """The same figures as ``ray.util.metrics``, which Ray exports to Prometheus."""
 
     def __init__(self, job: str) -> None:
         from ray.util.metrics import Counter, Gauge, Histogram
@@ -176,25 +177,26 @@ class Published:
 
         self._wait = Histogram(
             "evenstep_wait_seconds",
-            "What a client waited for a step's data.",
+            "Seconds that a client waited for a step's data.",
             boundaries=[0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0],
             tag_keys=("job",),
         )
         self._wait.set_default_tags(tags)
-        self._exposed = gauge("exposed_seconds", "The same, of the rank that waited longest.")
-        self._stage = gauge("stage_seconds", "What was spent on its data.", "stage")
+        self._exposed = gauge("exposed_seconds", "Wait of the rank that waited longest.")
+        self._stage = gauge("stage_seconds", "Seconds spent on that rank's data.", "stage")
         self._imbalance = gauge("imbalance", "Costliest bucket over the mean.", "when")
         self._depth = gauge("queue_samples", "Samples that a loader holds.", "loader", "queue")
         self._drawn = counter("drawn_samples_total", "Samples drawn.", "source")
         self._bytes = counter("sent_bytes_total", "Bytes of samples and micro-batches.", "road")
-        self._before: dict[tuple[str, str], float] = {}
+        self._exported: dict[tuple[str, str], float] = {}
+        """By tag and value, the totals that counters have reached."""
 
-    def waited(self, seconds: float) -> None:
-        """By a client, for a step."""
+    def observe_wait(self, seconds: float) -> None:
+        """Counts a client's wait for one step."""
         self._wait.observe(seconds)
 
-    def publish(self, status: Mapping[str, Any]) -> None:
-        """What a service's status says."""
+    def export(self, status: Mapping[str, Any]) -> None:
+        """Sets all gauges and counters from a service's status."""
         steps = status["steps"]
         if steps["steps"]:
             self._exposed.set(steps["exposed_seconds"]["last"])
@@ -209,12 +211,12 @@ class Published:
                 self._depth.set(held, tags={**tags, "queue": "buffered"})
                 self._depth.set(loader["staged_samples"], tags={**tags, "queue": "staged"})
         for source, count in status["planner"].get("drawn", {}).items():
-            self._more(self._drawn, "source", source, count)
+            self._count_to(self._drawn, "source", source, count)
         for road, count in status["bytes"].items():
-            self._more(self._bytes, "road", road, count)
+            self._count_to(self._bytes, "road", road, count)
 
-    def _more(self, counter: Any, tag: str, value: str, total: float) -> None:
-        more = total - self._before.get((tag, value), 0)
+    def _count_to(self, counter: Any, tag: str, value: str, total: float) -> None:
+        more = total - self._exported.get((tag, value), 0)
         if more > 0:
             counter.inc(more, tags={tag: value})
-            self._before[(tag, value)] = total
+            self._exported[(tag, value)] = total

@@ -1,7 +1,7 @@
-"""Plans that were made: the last ones in memory, all of them in a file if one is named.
+"""`PlanLog`: the last plans in memory, and all of them in a file if one is named.
 
-The file has a line of JSON for each step, the plan in it exact. Where a job was resumed, a step may
-have several lines, of which the last holds.
+The file has a line of JSON for each step, with the exact plan. After a job was resumed, a step may
+have several lines; the last one counts.
 """
 
 from __future__ import annotations
@@ -9,41 +9,25 @@ from __future__ import annotations
 import json
 import os
 from collections import OrderedDict
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from evenstep.errors import ConfigurationError
+from evenstep.service.planner_state import PlannerState
 from evenstep.strategy import LoadingPlan, from_json, to_json
 from evenstep.strategy.mixture import DrawRecord
-from evenstep.strategy.mixture.state import MixtureState
-from evenstep.strategy.sample_table import SampleTable
 
-__all__ = ["LoggedPlan", "PlanLog", "PlannerState", "read_log"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class PlannerState:
-    """What the planner knows before a step. It never changes, and is small: it is written out only
-    where it is asked for."""
-
-    step: int
-    mixture: MixtureState
-    carried: SampleTable
-    signals: Sequence[Sequence[Any]]
-    """Reports that do not count yet; see `Signals.to_list`."""
+__all__ = ["LoggedPlan", "PlanLog", "read_log"]
 
 
 @dataclass(frozen=True)
 class LoggedPlan:
-    """Of one step."""
+    """The plan of one step, and all that it was made from."""
 
     plan: LoadingPlan
     record: DrawRecord
-    """Of the draws."""
     before: PlannerState
-    """From which the step was planned."""
+    """The state from which the step was planned."""
 
 
 class PlanLog:
@@ -65,13 +49,14 @@ class PlanLog:
             self._plans.popitem(last=False)
 
     def get(self, step: int) -> LoggedPlan | None:
-        """One that is in memory."""
+        """The logged plan of a step, if it is in memory."""
         return self._plans.get(step)
 
     def plan(self, step: int) -> LoadingPlan:
-        """
+        """The plan of a step, from memory or from the file.
+
         Raises:
-            ConfigurationError: it is not kept.
+            ConfigurationError: neither has it.
         """
         logged = self._plans.get(step)
         if logged is not None:
@@ -81,20 +66,20 @@ class PlanLog:
             if plan is not None:
                 return plan
         first = next(iter(self._plans), None)
-        since = "none is" if first is None else f"those from step {first} on are"
+        kept = "none is" if first is None else f"those from step {first} on are"
         raise ConfigurationError(
-            f"the plan of step {step} is not kept, {since}; raise plans_kept= of Job, or name a "
-            "file by plan_log="
+            f"the plan of step {step} is not kept, {kept}; raise plans_kept= of Job, or give a "
+            "file as plan_log="
         )
 
     def clear(self) -> None:
-        """Forgets what is in memory."""
+        """Forgets the plans in memory."""
         self._plans.clear()
 
 
 def read_log(path: str | os.PathLike[str], step: int) -> LoadingPlan | None:
-    """The plan of a step out of a file; None where it has none. A last line that was cut off while
-    it was written does not count."""
+    """The plan of a step, read from a file; None if it has none. Ignores a last line that was cut
+    off while it was written."""
     found = None
     start = f'{{"step":{step},'
     with open(path) as file:

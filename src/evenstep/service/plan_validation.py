@@ -1,4 +1,4 @@
-"""A strategy may do what it likes, but its plan must be one of this step's samples."""
+"""Checks that the plan a strategy returns is a plan of this step's samples."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ __all__ = ["check_plan"]
 def check_plan(plan: Any, *, step: int, tree: ClientPlaceTree, samples: SampleTable) -> LoadingPlan:
     """
     Args:
-        samples: those carried here, then those drawn.
+        samples: carried samples, then drawn ones.
 
     Raises:
-        ConfigurationError: no plan, one of another step or mesh, or one that loses, doubles or
-            invents samples, or has a bucket that nobody fetches.
+        ConfigurationError: not a plan, a plan of another step or mesh, or one that loses, doubles
+            or invents samples, or has a bucket that no rank fetches.
     """
     if isinstance(plan, DGraph):
-        raise ConfigurationError("the strategy gives a graph; let it return graph.plan()")
+        raise ConfigurationError("the strategy returned a graph; let it return graph.plan()")
     if not isinstance(plan, LoadingPlan):
         raise ConfigurationError(
-            f"the strategy gives a {type(plan).__name__}; let it return what graph.plan() gives"
+            f"the strategy returned a {type(plan).__name__}; let it return graph.plan()"
         )
     if plan.step != step or plan.tree != tree:
         raise ConfigurationError(
-            f"the strategy gives a plan of step {plan.step} for the mesh {plan.tree.sizes}, and "
-            f"step {step} for {tree.sizes} is wanted; plan the graph that it is given"
+            f"the strategy returned a plan of step {plan.step} for the mesh {plan.tree.sizes}, not "
+            f"of step {step} for {tree.sizes}; let it plan the graph that it is given"
         )
     _check_samples(plan.samples, samples)
     for name, each in [
@@ -45,8 +45,8 @@ def check_plan(plan: Any, *, step: int, tree: ClientPlaceTree, samples: SampleTa
         lost = np.setdiff1d(used, fetched)
         if len(lost):
             raise ConfigurationError(
-                f"nobody fetches bucket {lost[0]} of {name}, distributed at {each.axis} for stages="
-                f"{each.stages!r}; distribute at DP, CP or TP, or let all stages fetch"
+                f"no rank fetches bucket {lost[0]} of {name}, distributed at {each.axis} for "
+                f"stages={each.stages!r}; distribute at DP, CP or TP, or let all stages fetch"
             )
     return plan
 
@@ -64,12 +64,12 @@ def _check_samples(given: SampleTable, samples: SampleTable) -> None:
         row = int(np.flatnonzero(ours == missing[0])[0])
         raise ConfigurationError(
             f"the strategy's plan lacks {len(missing):,} samples that were drawn, such as "
-            f"{samples.identity(row)}; leave what finds no room in the plan, with bucket -1, and "
-            "it goes first in the next step"
+            f"{samples.identity(row)}; leave samples that find no room in the plan, with bucket "
+            "-1, and they come first in the next step"
         )
     if len(invented):
         row = int(np.flatnonzero(theirs == invented[0])[0])
         raise ConfigurationError(
             f"the strategy's plan has {len(invented):,} samples that were not drawn, such as "
-            f"{given.identity(row)}; plan those of the graph"
+            f"{given.identity(row)}; plan only the graph's samples"
         )

@@ -93,12 +93,14 @@ class Preparer:
             if self._pool is None:
                 self._pool = self._new_pool()
             replies = [
-                self._pool.submit(_prepare_in_worker, source, pickled(what, plain[at : at + _CHUNK]))
+                self._pool.submit(
+                    _prepare_in_worker, source, pickled(what, plain[at : at + _CHUNK])
+                )
                 for at in range(0, len(plain), _CHUNK)
             ]
             for reply in replies:
-                chunk, error = pickle.loads(reply.result())
-                made += chunk
+                some, error = pickle.loads(reply.result())
+                made += some
                 if error is not None:
                     return made, error
         except BrokenExecutor as error:

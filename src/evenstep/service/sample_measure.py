@@ -1,7 +1,7 @@
-"""What a planner learns of a sample: its lengths by modality, and how many of its tokens bear loss.
+"""`SampleMeasure`: what a planner knows of a sample, its lengths by modality and supervised tokens.
 
-The latter is a column of its own, `SUPERVISED`, by which loss scales are exact before any batch is
-made; it is no modality, and no strategy counts it.
+Supervised tokens, those that contribute to the loss, have their own column, `SUPERVISED`: with it
+loss scales are exact before any batch is made. It is not a modality, and no strategy counts it.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from evenstep.errors import SampleError
 __all__ = ["MODALITIES", "SUPERVISED", "SampleMeasure", "supervised_when_packed"]
 
 SUPERVISED = "supervised"
-"""The reserved column."""
+"""The name of the column."""
 
 MODALITIES: Mapping[str, Callable[[Any], int]] = {"text": length_of, "image": patches_of}
-"""Modalities of a job that names none."""
+"""The default modalities of a job."""
 
 
 def supervised_when_packed(sample: Any, length: int) -> int:
-    """Tokens of a sample that bear loss in a packed row, where the first label of each document is
-    masked: its other labels that are not -100. Without labels, all tokens but the first."""
+    """Supervised tokens of a sample in a packed row, where the first label of each document is
+    masked: its other labels that are not -100. Without labels, all tokens except the first."""
     labels = labels_of(sample)
     if labels is None or isinstance(labels, str):
         return supervised_of(sample, length)
@@ -39,50 +39,50 @@ def supervised_when_packed(sample: Any, length: int) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class SampleMeasure:
-    """Measures the prepared samples of any source. Picklable as long as its functions are."""
+    """Measures the prepared samples of any source. Picklable if its functions are."""
 
     modalities: Mapping[str, Callable[[Any], int]]
     supervised: Callable[[Any], int] | None
-    """Sample -> tokens that bear loss; None is by `packed`."""
+    """From a sample to its supervised tokens; None counts labels, according to `packed`."""
     packed: bool
     """Whether rows are packed with the first label of each document masked."""
     counted: str
-    """The modality whose length is that of the labels, where a sample has none."""
+    """The modality whose length is the number of labels if a sample has no labels."""
 
     def __call__(self, source: Source, sample: Any, shard: int, index: int) -> tuple[int, ...]:
         """Lengths in the order of `modalities`, then supervised tokens.
 
         Raises:
-            SampleError: one cannot be told.
+            SampleError: a length cannot be determined.
         """
         name = f"sample {source.name}[{shard}][{index}]"
-        said = {} if source.lengths is None else source.measure(sample, shard, index)
-        unknown = [modality for modality in said if modality not in self.modalities]
+        given = {} if source.lengths is None else source.measure(sample, shard, index)
+        unknown = [modality for modality in given if modality not in self.modalities]
         if unknown:
             raise SampleError(
                 f"lengths= of source {source.name!r} gives {unknown[0]!r} for {name}, and the job "
                 f"has the modalities {', '.join(self.modalities)}; name it in modalities= of Job"
             )
         lengths = [
-            said[modality] if modality in said else _whole(function, sample, modality, name)
+            given[modality] if modality in given else _count(function, sample, modality, name)
             for modality, function in self.modalities.items()
         ]
         length = lengths[list(self.modalities).index(self.counted)]
         if self.supervised is not None:
-            counted = _whole(self.supervised, sample, "supervised tokens", name)
+            counted = _count(self.supervised, sample, "supervised tokens", name)
         else:
             by_default = supervised_when_packed if self.packed else supervised_of
-            counted = _whole(lambda s: by_default(s, length), sample, "supervised tokens", name)
+            counted = _count(lambda s: by_default(s, length), sample, "supervised tokens", name)
         return (*lengths, counted)
 
 
-def _whole(function: Callable[[Any], int], sample: Any, what: str, name: str) -> int:
+def _count(function: Callable[[Any], int], sample: Any, what: str, name: str) -> int:
     try:
         value = function(sample)
         count = operator.index(value)
     except Exception as error:
         raise SampleError(
-            f"{what} of {name} cannot be told: {type(error).__name__}: {error}"
+            f"{what} of {name} cannot be determined: {type(error).__name__}: {error}"
         ) from error
     if isinstance(value, bool) or not 0 <= count < 1 << 31:
         raise SampleError(

@@ -1,4 +1,4 @@
-"""What a client is given beside micro-batches, and what it is given of subplans."""
+"""What a client gets with its micro-batches, and its part of subplans."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ class SubplanStep:
     """A client's part of a subplan, such as the images that its vision encoder works on."""
 
     micro_batches: list[Any]
-    """What `Job.subplan_collate` made; None for one without samples, which other clients may have
-    work in."""
+    """What `Job.subplan_collate` made; None for one without samples: other clients may have work
+    in it."""
     samples: tuple[SampleTable, ...]
     """[micro_batches]"""
     goes_to: tuple[Int64Array, ...]
-    """[micro_batches] int64 [n, 3]: for each of its samples the bucket, micro-batch and place in
-    the plan, where what the module makes of it is needed. The clients of a bucket are
-    ``mesh.delivery(...)``'s."""
+    """[micro_batches] int64 [samples, 3]: the bucket, micro-batch and index in the plan where the
+    module's output for each sample is needed. The clients of a bucket are ``mesh.delivery(...)``'s.
+    """
     comes_from: tuple[Int64Array, ...]
-    """[micro-batches of the plan] int64 [n, 3]: for each sample of this client's main micro-batches
-    the bucket, micro-batch and place in the subplan; -1 for one that is no work for the module."""
+    """[micro-batches of the plan] int64 [samples, 3]: the bucket, micro-batch and index in the
+    subplan of each sample in this client's main micro-batches; -1 for one that the module does not
+    work on."""
     imbalance: float = 1.0
     imbalance_before: float = 1.0
 
@@ -40,41 +41,41 @@ class ServiceStep:
     rank: int
     """Global rank of the client."""
     bucket: int
-    """That its samples are in."""
+    """The bucket with its samples."""
     axis: str
-    """At which samples are distributed."""
+    """The mesh axis at which samples are distributed."""
     fetched_by: int
-    """Rank whose client fetches this rank's micro-batches: itself; or a peer that broadcasts them,
-    or -1 for none, where this one fetches but its part of a subplan, and its own are an empty
-    list."""
+    """Rank that fetches this rank's micro-batches: itself, a peer that broadcasts them, or -1 if
+    this rank needs none (it then fetches only its subplan, and its micro-batches are an empty
+    list)."""
     loss_scales: tuple[float, ...]
-    """[micro_batches] Multiply the loss of each with it before the backward pass: gradients,
-    averaged over the ranks that have different data, are then those of one big batch. See
+    """[micro_batches] Factor of each one's loss before the backward pass: gradients, averaged over
+    the ranks that have different data, are then those of one big batch. See
     `evenstep.batch.loss_scale`."""
     ranks: int
-    """That have different data: data-parallel ones, times context-parallel ones where they share
-    rows."""
+    """Number of ranks that have different data: data-parallel ones, times context-parallel ones if
+    these share rows."""
     samples: tuple[SampleTable, ...]
     """[micro_batches] metadata, in the order of the micro-batch."""
     supervised: tuple[int, ...]
-    """[micro_batches] tokens that bear loss, of this rank's share."""
+    """[micro_batches] supervised tokens in this rank's share."""
     total_supervised: int
-    """Of all ranks and micro-batches."""
+    """Supervised tokens on all ranks and in all micro-batches."""
     imbalance: float
     """Costliest bucket of the step over the mean: 1.0 is perfect."""
     imbalance_before: float
-    """The same had samples been dealt as they arrived."""
+    """The imbalance if samples had been dealt in the order of arrival."""
     weights: Mapping[str, float] = field(default_factory=dict)
-    """Of the sources in this step."""
+    """Weights of the sources in this step."""
     carried: int = 0
     """Samples that wait for the next step."""
     notes: tuple[str, ...] = ()
-    """What the plan says turned out other than asked for."""
+    """Where the plan differs from what the strategy asked for."""
     subplans: Mapping[str, SubplanStep] = field(default_factory=dict)
     peers: Mapping[int, list[Any]] = field(default_factory=dict)
     """Micro-batches of other buckets that this client fetches and broadcasts, by bucket."""
     wait_seconds: float = 0.0
-    """How long the trainer waited for it."""
+    """How long the trainer waited for the step."""
 
     @property
     def sample_ids(self) -> tuple[tuple[SampleId, ...], ...]:
@@ -85,21 +86,21 @@ class ServiceStep:
 
     @property
     def tokens(self) -> dict[str, int]:
-        """By modality, of this rank's samples."""
+        """Tokens of this rank's samples, by modality."""
         names = self.samples[0].lengths if self.samples else ()
         return {n: sum(int(table.lengths[n].sum()) for table in self.samples) for n in names}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class StepDelivery:
-    """What a constructor answers a client that asks for a step."""
+    """A constructor's answer to a client that asks for a step."""
 
     step: int
     ended: bool = False
-    """There is no such step: the mixture has ended before it."""
+    """Whether the mixture has ended before this step."""
     fetched_by: int | None = None
-    """Rank that fetches the micro-batches that this client needs: itself, or a peer that broadcasts
-    them; -1 if it needs none. None where the job has ended."""
+    """Rank that fetches the client's micro-batches: itself, or a peer that broadcasts them; -1 if
+    the client needs none. None if the mixture has ended."""
     micro_batches: list[Any] = field(default_factory=list)
     about: ServiceStep | None = None
-    """None where there is nothing for the client to fetch."""
+    """None if the client has nothing to fetch."""

@@ -1,10 +1,10 @@
-"""What trainers report, in an order that timing does not decide.
+"""`Signals`: what trainers report, used in an order that does not depend on timing.
 
-A client asks for steps before it trains on them, at most `prefetch` beyond the one at hand, so the
-plan of step t may be made while another rank still trains on step t - prefetch - 1. By then every
-rank has reported what it found in the steps before that one, if it reports before it goes on; so
-signals of step s count from the plan of step s + prefetch + 2 on. What comes later than that counts
-from the next plan on. Plans record what they were made of.
+A client requests at most `prefetch` steps beyond the one it trains on. So the plan of step t may be
+made while another rank still trains on step t - prefetch - 1. By then every rank has reported on
+all steps before that one, if it reports on a step before it takes the next. So signals of step s
+count from the plan of step s + prefetch + 2 on; a signal that comes too late for that plan counts
+from the next one on. Plans record the signals that they used.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Signals:
         self._waiting: dict[tuple[int, int], dict[str, Any]] = {}
 
     def add(self, step: int, rank: int, signals: Mapping[str, Any]) -> None:
-        """A second report of the same step and rank adds to the first.
+        """Adds a report. A second one of the same step and rank updates the first.
 
         Raises:
             ConfigurationError: a number that is not finite.
@@ -41,8 +41,8 @@ class Signals:
         self._waiting.setdefault((step, rank), {}).update(signals)
 
     def take(self, step: int) -> dict[str, Any]:
-        """What counts from the plan of this step on. Of several ranks that report the same of one
-        step, the mean; of several steps, the last."""
+        """Removes and returns the signals that count from the plan of this step on: the mean over
+        the ranks that reported a signal in a step, and the last of several steps."""
         ready = sorted(key for key in self._waiting if key[0] + self._lag <= step)
         by_step: dict[int, dict[str, list[Any]]] = {}
         for key in ready:

@@ -1,9 +1,9 @@
-"""`SourceBuffer`: a source's samples in order, read and prepared ahead of those who draw them.
+"""`SourceBuffer`: a source's samples in order, read and prepared ahead of the planner.
 
-A window of positions is known: what lies in it is measured, and prepared samples are held until
-they are taken. It moves forward with what is taken, and any other position can be asked for: the
-window then begins there, and samples that are no longer held are read again. So what is given
-depends on the source alone, never on what was asked before.
+The buffer knows a window of positions: samples in it are measured, and prepared samples are held
+until they are taken. The window moves forward with what is taken. Any other position can be asked
+for, too: the window then begins there, and samples that are no longer held are read again. So an
+answer depends on the source alone, never on what was asked before.
 """
 
 from __future__ import annotations
@@ -23,26 +23,27 @@ from evenstep.strategy.sample_table import SampleTable
 __all__ = ["Ahead", "SourceBuffer"]
 
 
-_GAP = 64  # samples that are read and thrown away rather than sought again
+_MAX_SKIP = 64  # samples that are read and dropped rather than seeking past them
 
 
 @dataclass(frozen=True)
 class Ahead:
-    """What is known of some positions of a source."""
+    """What is known about a source from some position on."""
 
     rows: Int64Array
-    """[samples, 3 + columns] position, shard, index and lengths of those of this share, ascending.
-    Of a share of several, others lie between. Numbers alone, as there are many sources to ask."""
+    """[samples, 3 + columns] position, shard, index and lengths of each owned sample, ascending. If
+    loaders share the source, positions of others lie between. One array of numbers, because there
+    may be hundreds of sources to ask about."""
     end: int
-    """Positions below are answered for, as far as they are this share's and not before the first
-    one asked for."""
+    """All owned positions from the first one asked for up to here are in `rows`."""
     over: bool
-    """The source ends at `end`."""
+    """Whether the source ends at `end`."""
     failure: PrepareFailure | None = None
-    """Why the sample at `end` cannot be had."""
+    """Why the sample at `end` cannot be drawn."""
 
 
 _Row = tuple[int, int, int, tuple[int, ...]]
+"""Position, shard, index and lengths of a sample."""
 
 
 @dataclass
@@ -51,8 +52,20 @@ class _Window:
     end: int
     """Positions from `begin` to here are known."""
     rows: list[_Row] = field(default_factory=list)
-    """Position, shard, index and lengths of those of this share."""
+    """The owned samples among them."""
     over: bool = False
+    failure: PrepareFailure | None = None
+
+
+@dataclass(frozen=True)
+class _Read:
+    """What was read from a position on."""
+
+    items: list[StoredSample]
+    """The owned samples."""
+    end: int
+    """Where reading stopped."""
+    over: bool
     failure: PrepareFailure | None = None
 
 
@@ -71,8 +84,8 @@ class SourceBuffer:
     ) -> None:
         """
         Args:
-            reader: of the source, used by nobody else.
-            columns: of lengths, in the order in which they are measured.
+            reader: of the source; no one else may use it.
+            columns: names of lengths, in the order in which they are measured.
             passes: as for `SourceReader.read`.
             limit: samples to prepare ahead, and to hold of those that were passed over.
         """
@@ -83,30 +96,31 @@ class SourceBuffer:
         self._window = _Window(0, 0)
         self._held: dict[int, Prepared] = {}
         self._stream: Iterator[StoredSample] | None = None
-        self._at = 0  # position that the stream gives next
+        self._stream_at = 0  # position of the stream's next sample
 
-    # What planners ask
+    # Questions of the planner
 
     def ahead(self, position: int, count: int) -> Ahead:
-        """What lies from a position on, `count` positions of all shares."""
+        """The owned samples among `count` positions from `position` on, reading as far as need
+        be."""
         window = self._window_at(position)
         while window.end < position + count and not window.over and window.failure is None:
             self._extend(position + count - window.end)
-        return self._told(position, position + count)
+        return self._answer(position, position + count)
 
     def buffered(self, position: int) -> Ahead:
-        """What is known already from a position on, without reading."""
+        """The owned samples from a position on that are known already."""
         known = self._window.begin <= position <= self._window.end
         if not known:
             return Ahead(self._numbers([]), position, False)
-        return self._told(position, max(self._window.end, position))
+        return self._answer(position, max(self._window.end, position))
 
     def fill(self, at_most: int | None = None) -> int:
-        """Prepares samples until the limit is held, or so many have been prepared; gives how many
-        were. Workers are kept busy all the same."""
+        """Prepares samples until the limit is held, or `at_most` are prepared (or somewhat more, to
+        keep all workers busy); returns their number."""
         before, window = len(self._held), self._window
-        passed = sum(position < window.begin for position in self._held)
-        limit = passed + self._limit
+        passed_over = sum(position < window.begin for position in self._held)
+        limit = passed_over + self._limit
         if at_most is not None:
             limit = min(limit, before + at_most)
         while len(self._held) < limit and not window.over and window.failure is None:
@@ -117,32 +131,32 @@ class SourceBuffer:
         """Prepared samples that are held."""
         return len(self._held)
 
-    # What is staged
+    # Staging
 
     def take(self, wanted: SampleTable) -> list[Prepared]:
-        """Prepared samples, out of the buffer where they are there.
+        """Removes prepared samples from the buffer, and returns them.
 
         Args:
-            wanted: of this share, by ascending position, at least one.
+            wanted: at least one owned sample, by ascending position.
 
         Raises:
             SampleError: one that had to be read again cannot be read or prepared.
-            MismatchError: one that had to be read again is another than the planner was told.
+            MismatchError: one that had to be read again has other lengths than the planner knows.
         """
         positions = wanted.position.tolist()
         missing = [position for position in positions if position not in self._held]
         again = self._read_again(missing) if missing else {}
         taken = [self._held.pop(p) if p in self._held else again[p] for p in positions]
         for row, prepared in enumerate(taken):
-            told = tuple(int(wanted.lengths[name][row]) for name in self._columns)
-            if prepared.lengths != told:
+            planned = tuple(int(wanted.lengths[name][row]) for name in self._columns)
+            if prepared.lengths != planned:
                 raise MismatchError(
-                    f"sample {wanted.identity(row)} had lengths {told} by "
+                    f"sample {wanted.identity(row)} had lengths {planned} by "
                     f"{', '.join(self._columns)} when the step was planned, and has "
-                    f"{prepared.lengths} now; its transform must give the same each time, so draw "
-                    "no random numbers in it but by the sample"
+                    f"{prepared.lengths} now; its transform must give the same each time, so seed "
+                    "any random numbers in it by the sample"
                 )
-        self._forget(positions[-1] + 1)
+        self._forget_before(positions[-1] + 1)
         return taken
 
     # Window
@@ -153,36 +167,38 @@ class SourceBuffer:
         return self._window
 
     def _extend(self, count: int) -> None:
-        """Reads on by about as many positions, at least one."""
+        """Extends the window by about `count` positions, at least one."""
         window = self._window
         begin = window.end
-        # Of positions of others nothing is known but that they are theirs.
         if self.share.next_owned(begin) >= begin + count:
-            items: list[StoredSample] = []
-            failure, over, end = None, False, begin + count
-            if self._passes is not None:
-                over, end = self._ends_before(begin, end)
+            read = self._skip(begin, begin + count)
         else:
-            items, failure, over, end = self._read(begin, max(count, self._preparer.batch_size))
-        made, unprepared = self._preparer.prepare(self.share.source, items) if items else ([], None)
-        for item, prepared in zip(items, made):
-            row = (item.position, item.shard, item.index, prepared.lengths)
-            window.rows.append(row)
-            self._held[item.position] = prepared
-        if unprepared is not None:
-            failure, over, end = unprepared, False, unprepared.position
+            read = self._read(begin, max(count, self._preparer.batch_size))
+        end, over, failure = read.end, read.over, read.failure
+        if read.items:
+            made, unprepared = self._preparer.prepare(self.share.source, read.items)
+            for item, prepared in zip(read.items, made):
+                row = (item.position, item.shard, item.index, prepared.lengths)
+                window.rows.append(row)
+                self._held[item.position] = prepared
+            if unprepared is not None:
+                end, over, failure = unprepared.position, False, unprepared
         window.end, window.over, window.failure = end, over, failure
 
-    def _read(
-        self, begin: int, count: int
-    ) -> tuple[list[StoredSample], PrepareFailure | None, bool, int]:
-        """Items of this share among positions from `begin`, what failed, whether the source is
-        over, and up to which position."""
+    def _skip(self, begin: int, end: int) -> _Read:
+        """Passes positions that other loaders own; nothing is read."""
+        if self._passes is None:
+            return _Read([], end, over=False)
+        over, end = self._ends_before(begin, end)
+        return _Read([], end, over)
+
+    def _read(self, begin: int, count: int) -> _Read:
+        """Reads the owned samples among `count` positions."""
         items: list[StoredSample] = []
         position = begin
         while position < begin + count:
             owned = self.share.next_owned(position)
-            if owned > position and (owned - position > _GAP or self._seeks):
+            if owned > position and (owned - position > _MAX_SKIP or self.reader.random_access):
                 position = min(owned, begin + count)
                 if position != owned:
                     break
@@ -190,28 +206,23 @@ class SourceBuffer:
                 item = self._next(position)
             except SampleError as error:
                 self._stream = None
-                if owned > position:  # not this share's to tell
+                if owned > position:  # the loader that owns it reports the failure
                     position += 1
                     continue
-                return items, PrepareFailure(position, error), False, position
+                return _Read(items, position, False, PrepareFailure(position, error))
             if item is None:
-                return items, None, True, position
+                return _Read(items, position, over=True)
             if owned == position:
                 items.append(item)
             position += 1
         if self._passes is not None:
             over, position = self._ends_before(begin, position)
-            return items, None, over, position
-        return items, None, False, position
-
-    @property
-    def _seeks(self) -> bool:
-        """Whether seeking costs less than passing over samples."""
-        return self.reader.random_access
+            return _Read(items, position, over)
+        return _Read(items, position, over=False)
 
     def _ends_before(self, begin: int, end: int) -> tuple[bool, int]:
-        """Whether the source ends at or before a position, and that position or its end; a share
-        that skips over positions of others would not see it."""
+        """Whether the source ends at or before the position `end`, and that position or the
+        source's end. A loader that skips positions of others would not notice."""
         assert self._passes is not None
         size = self.reader.size
         if size is None or end < size * self._passes:
@@ -219,10 +230,10 @@ class SourceBuffer:
         return True, max(size * self._passes, begin)
 
     def _next(self, position: int) -> StoredSample | None:
-        """The item at a position; None where the source has ended."""
-        if self._stream is None or self._at != position:
+        """The stored sample at a position; None if the source has ended."""
+        if self._stream is None or self._stream_at != position:
             self._stream = self.reader.read(position, passes=self._passes, transform=False)
-            self._at = position
+            self._stream_at = position
         item = next(self._stream, None)
         if item is None:
             self._stream = None
@@ -231,14 +242,14 @@ class SourceBuffer:
             raise InvariantError(
                 f"source {self.share.source!r} gave position {item.position} for {position}"
             )
-        self._at += 1
+        self._stream_at += 1
         return item
 
     def _read_again(self, positions: Sequence[int]) -> dict[int, Prepared]:
         again: dict[int, Prepared] = {}
         for position in positions:
-            while self._stream is not None and 0 < position - self._at <= _GAP:
-                self._next(self._at)
+            while self._stream is not None and 0 < position - self._stream_at <= _MAX_SKIP:
+                self._next(self._stream_at)
             item = self._next(position)
             if item is None:
                 raise MismatchError(
@@ -251,20 +262,20 @@ class SourceBuffer:
             again[position] = made[0]
         return again
 
-    def _forget(self, position: int) -> None:
-        """What was drawn up to a position is not asked for again, but for what was passed over: of
-        that only so much is held."""
+    def _forget_before(self, position: int) -> None:
+        """Moves the window's begin up to a position. Only samples that were passed over can still
+        be asked for; the last `limit` of them are held."""
         window = self._window
         if window.begin < position <= window.end:
             window.begin = position
             window.rows = [row for row in window.rows if row[0] >= position]
-        passed = sorted(p for p in self._held if p < self._window.begin)
-        for held in passed[: max(len(passed) - self._limit, 0)]:
+        passed_over = sorted(p for p in self._held if p < self._window.begin)
+        for held in passed_over[: max(len(passed_over) - self._limit, 0)]:
             del self._held[held]
 
     # Answers
 
-    def _told(self, begin: int, end: int) -> Ahead:
+    def _answer(self, begin: int, end: int) -> Ahead:
         window = self._window
         known = min(end, window.end)
         rows = [row for row in window.rows if begin <= row[0] < known]

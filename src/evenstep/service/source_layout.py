@@ -1,14 +1,14 @@
-"""Which loader has which samples.
+"""Which loader owns which samples.
 
-Sources are dealt to loaders. Where there are more loaders than sources, a source is shared by
-several: its positions are cut into stripes, which they own in turn. Who has a sample changes
-nothing in which samples there are, so plans are the same for any layout.
+Sources are dealt to loaders. If there are more loaders than sources, several share a source: its
+positions are cut into stripes, which they own in turn. The owner of a sample does not matter to a
+planner, so plans are the same for any layout.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -19,20 +19,20 @@ from evenstep.arrays import Int64Array
 from evenstep.plan.argument_checks import check_at_least
 from evenstep.strategy import LoaderWork, LoadingPlan
 
-__all__ = ["SourceLayout", "SourceStripe", "StageKey", "works_of"]
+__all__ = ["STRIPE", "SourceLayout", "SourceStripe", "StageKey", "loader_works"]
 
 
 STRIPE = 64
-"""Positions of a stripe."""
+"""Consecutive positions in a stripe."""
 
 StageKey = tuple[str | None, int]
-"""Where samples are staged within a step: the name of the subplan, None for the plan itself, and
+"""Where samples are staged within a step: the name of the subplan (None for the plan itself) and
 the bucket."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SourceStripe:
-    """The positions of a source that a loader has."""
+    """The positions of a source that a loader owns: stripe `part`, `part + parts`, and so on."""
 
     source: str
     part: int = 0
@@ -40,12 +40,12 @@ class SourceStripe:
     stripe: int = STRIPE
 
     def owns(self, positions: Int64Array) -> npt.NDArray[np.bool_]:
-        """[positions] whether each is of this share."""
-        mine: npt.NDArray[np.bool_] = (positions // self.stripe) % self.parts == self.part
-        return mine
+        """[positions] whether each is owned."""
+        owned: npt.NDArray[np.bool_] = (positions // self.stripe) % self.parts == self.part
+        return owned
 
     def next_owned(self, position: int) -> int:
-        """The first position from this one on that is of this share."""
+        """The first owned position from this one on."""
         stripe, part = position // self.stripe, (position // self.stripe) % self.parts
         ahead = (self.part - part) % self.parts
         return position if not ahead else (stripe + ahead) * self.stripe
@@ -53,41 +53,41 @@ class SourceStripe:
 
 @dataclass(frozen=True)
 class SourceLayout:
-    """Shares of sources by loader."""
+    """The shares of sources that each loader owns."""
 
     sources: tuple[str, ...]
     shares: tuple[tuple[SourceStripe, ...], ...]
-    """[loaders]"""
+    """[loaders] one for each source that the loader has a part of."""
 
     @classmethod
     def deal(cls, sources: Sequence[str], loaders: int, *, stripe: int = STRIPE) -> SourceLayout:
-        """Sources to loaders in turn, or loaders to sources where there are more of them.
+        """Deals sources to loaders in turn, or loaders to sources if there are more loaders.
 
         Raises:
-            ConfigurationError: less than one loader or position.
+            ConfigurationError: less than one loader, or stripes of less than one position.
         """
         check_at_least(1, loaders=loaders, stripe=stripe)
         shares: list[list[SourceStripe]] = [[] for _ in range(loaders)]
         for number, name in enumerate(sources):
-            having = range(number % loaders, loaders, max(len(sources), 1))
+            owners = range(number % loaders, loaders, max(len(sources), 1))
             if loaders < len(sources):
-                having = range(number % loaders, number % loaders + 1)
-            for part, loader in enumerate(having):
-                share = SourceStripe(source=name, part=part, parts=len(having), stripe=stripe)
+                owners = range(number % loaders, number % loaders + 1)
+            for part, loader in enumerate(owners):
+                share = SourceStripe(source=name, part=part, parts=len(owners), stripe=stripe)
                 shares[loader].append(share)
         return cls(tuple(sources), tuple(map(tuple, shares)))
 
     @cached_property
     def of_source(self) -> dict[str, list[tuple[int, SourceStripe]]]:
-        """By name, the loaders that have some of it."""
-        having: dict[str, list[tuple[int, SourceStripe]]] = {name: [] for name in self.sources}
+        """By name of the source, the loaders that own parts of it, and the parts."""
+        owners: dict[str, list[tuple[int, SourceStripe]]] = {name: [] for name in self.sources}
         for loader, shares in enumerate(self.shares):
             for share in shares:
-                having[share.source].append((loader, share))
-        return having
+                owners[share.source].append((loader, share))
+        return owners
 
     def owners(self, source: npt.NDArray[np.integer[Any]], position: Int64Array) -> Int64Array:
-        """[samples] the loader that has each, by numbers of sources and positions."""
+        """[samples] the loader that owns each, given its source's number and its position."""
         owner: Int64Array = self._first_owner[source]
         for number in self._shared:
             rows = np.flatnonzero(source == number)
@@ -97,47 +97,38 @@ class SourceLayout:
 
     @cached_property
     def _first_owner(self) -> Int64Array:
-        """[sources] the first loader that has some of each."""
+        """[sources] the first loader that owns a part of each."""
         return np.array([self.of_source[name][0][0] for name in self.sources], np.int64)
 
     @cached_property
     def _shared(self) -> list[int]:
-        """Sources that several loaders have."""
+        """Numbers of the sources that several loaders share."""
         return [n for n, name in enumerate(self.sources) if len(self.of_source[name]) > 1]
 
 
-def works_of(
+def loader_works(
     plan: LoadingPlan, layout: SourceLayout, keys: Sequence[StageKey] | None = None
 ) -> list[LoaderWork]:
-    """[loaders] the share of each in a plan.
+    """[loaders] the part of a plan that each loader carries out.
 
     Args:
         keys: buckets whose samples are to be staged; None is all of them.
     """
     samples = plan.samples
-    owner = layout.owners(samples.source, samples.position)
+    owner = layout.owners(samples.source, samples.position)  # [samples]
+    # [samples] by owner, then by source and position, in one sort: positions are below 2 ** 40
     order = ((owner * len(layout.sources) + samples.source) << 40) + samples.position
     ends = np.bincount(owner, minlength=len(layout.shares)).cumsum()
-    return [
-        LoaderWork(
-            step=plan.step,
-            rows=rows,
-            samples=samples[rows],
-            bucket=_only(plan.assignment.bucket[rows], None, keys),
-            subplans={
-                name: _only(subplan.assignment.bucket[rows], name, keys)
-                for name, subplan in plan.subplans.items()
-            },
-        )
-        for rows in np.split(order.argsort(), ends[:-1])
-    ]
+    works = [LoaderWork.of(plan, rows) for rows in np.split(order.argsort(), ends[:-1])]
+    return works if keys is None else [_with_keys(work, keys) for work in works]
 
 
-def _only(
-    bucket: npt.NDArray[np.integer[Any]], subplan: str | None, keys: Sequence[StageKey] | None
-) -> Int64Array:
-    """Buckets of samples, -1 for those that are not among the keys."""
-    if keys is not None:
+def _with_keys(work: LoaderWork, keys: Sequence[StageKey]) -> LoaderWork:
+    """The same work with bucket -1 for samples that are not among the keys."""
+
+    def keep(bucket: Int64Array, subplan: str | None) -> Int64Array:
         wanted = [number for name, number in keys if name == subplan]
-        bucket = np.where(np.isin(bucket, wanted), bucket, -1)
-    return bucket.astype(np.int64)
+        return np.where(np.isin(bucket, wanted), bucket, -1)
+
+    subplans = {name: keep(bucket, name) for name, bucket in work.subplans.items()}
+    return replace(work, bucket=keep(work.bucket, None), subplans=subplans)

@@ -1,8 +1,8 @@
-"""`SourceLoader`: reads, prepares and buffers the samples of the sources that it has.
+"""`SourceLoader`: reads, prepares and buffers the samples of the sources that it owns.
 
-What it tells planners is metadata; samples themselves leave it for the constructors of the buckets
-that a plan names, which fetch them from where they were staged. Nothing but its own sources is ever
-open in it. Every message may come twice: the second time changes nothing.
+It describes samples to the planner by metadata only. The samples themselves go to the constructors
+of the buckets that a plan names: the loader stages them, and the constructors fetch them. It opens
+no source but its own. Every message is idempotent: sent twice, it changes nothing the second time.
 """
 
 from __future__ import annotations
@@ -15,22 +15,45 @@ import numpy as np
 
 from evenstep.arrays import Int64Array
 from evenstep.data.reader_kinds import open_reader
+from evenstep.data.source import Source
 from evenstep.errors import ConfigurationError
-from evenstep.service.loader_job import LoaderJob
 from evenstep.service.preparer import Preparer
+from evenstep.service.sample_measure import SampleMeasure
 from evenstep.service.source_buffer import Ahead, SourceBuffer
-from evenstep.service.source_layout import StageKey
+from evenstep.service.source_layout import SourceStripe, StageKey
 from evenstep.strategy import LoaderWork
 
-__all__ = ["Fetched", "SourceLoader"]
+__all__ = ["Fetched", "LoaderJob", "SourceLoader"]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LoaderJob:
+    """The part of a job that one Source Loader is sent: its own sources, and how to measure
+    samples. It has nothing for which a loader's process would load torch. Made by
+    `Job.for_loader`."""
+
+    number: int
+    """Which loader of the job it is."""
+    sources: tuple[Source, ...]
+    shares: tuple[SourceStripe, ...]
+    """[sources] the part of each that the loader owns."""
+    measure: SampleMeasure
+    columns: tuple[str, ...]
+    """Names of lengths, in the order in which they are measured."""
+    seed: int
+    passes: int | None
+    """How often each source is read; None is without end."""
+    workers: int
+    buffer_size: int
+    """Samples of each source that are prepared ahead."""
 
 
 @dataclass(frozen=True)
 class Fetched:
-    """Samples of a bucket that one loader has."""
+    """Samples of a bucket that one loader has staged."""
 
     rows: Int64Array
-    """[n] of the plan."""
+    """[samples] rows of the plan."""
     samples: list[Any]
 
 
@@ -40,7 +63,7 @@ class SourceLoader:
     def __init__(self, job: LoaderJob) -> None:
         """
         Raises:
-            ConfigurationError: a source that cannot be opened.
+            ConfigurationError: a source cannot be opened.
         """
         self.number = job.number
         self._preparer = Preparer(
@@ -61,35 +84,34 @@ class SourceLoader:
 
     # Metadata
 
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Names of the sources that it owns or shares."""
+        return tuple(self._buffers)
+
     def describe(self) -> dict[str, dict[str, Any]]:
-        """Of each of its sources the size, None where it is not known, and the fingerprint."""
+        """The size of each of its sources, None if not known, and its fingerprint."""
         return {
             name: {"size": buffer.reader.size, "fingerprint": buffer.reader.fingerprint}
             for name, buffer in self._buffers.items()
         }
 
     def ahead(self, source: str, position: int, count: int) -> Ahead:
-        """What it has of the positions of a source from `position` on, reading as far as need be.
-        What is wrong with a sample is told, not raised, since it may never be drawn."""
+        """The samples that it owns among `count` positions of a source from `position` on, read as
+        far as need be. A sample that fails is described, not raised: it may never be drawn."""
         return self._buffer(source).ahead(position, count)
 
     def buffered(self, asked: Sequence[tuple[str, int]]) -> list[Ahead]:
-        """The same of several sources from a position each, as far as it is known already."""
+        """As `ahead`, for several sources and a position of each, as far as is known already."""
         return [self._buffer(source).buffered(position) for source, position in asked]
 
-    @property
-    def sources(self) -> tuple[str, ...]:
-        """Names of those that it has."""
-        return tuple(self._buffers)
+    def fill(self, source: str, at_most: int | None = None) -> int:
+        """Prepares samples of a source ahead until `Job.buffer_size` are held; returns their
+        number.
 
-    def fill(self) -> int:
-        """Prepares samples ahead until each source has `Job.buffer_size`; gives how many it
-        prepared."""
-        return sum(map(self.fill_one, self._buffers))
-
-    def fill_one(self, source: str, at_most: int | None = None) -> int:
-        """The same of one source, or so many samples of it, for who has other messages to answer in
-        between."""
+        Args:
+            at_most: prepares no more than that, so that messages can be served in between.
+        """
         made = self._buffer(source).fill(at_most)
         self._counts["prepared"] += made
         return made
@@ -97,14 +119,14 @@ class SourceLoader:
     # Samples
 
     def stage(self, work: LoaderWork) -> None:
-        """Moves samples of a plan out of the buffers to where the constructors of their buckets
-        fetch them. Those that are carried stay, and so does what is staged already.
+        """Moves samples of a plan out of the buffers, for the constructors of their buckets to
+        fetch. Carried samples stay buffered, and samples staged already stay staged.
 
         Raises:
             SampleError, MismatchError: see `SourceBuffer.take`.
         """
         here = self._staged.get(work.step, {})
-        wanted: dict[StageKey, Int64Array] = {}
+        wanted: dict[StageKey, Int64Array] = {}  # [samples of a bucket] rows of the work
         for subplan, buckets in [(None, work.bucket), *work.subplans.items()]:
             for bucket in np.unique(buckets[buckets >= 0]).tolist():
                 if (subplan, bucket) not in here:
@@ -126,8 +148,8 @@ class SourceLoader:
         self._counts["staged"] += len(payload)
 
     def fetch(self, step: int, bucket: int, subplan: str | None = None) -> Fetched | None:
-        """The staged samples of a bucket. They stay staged until they are released. None where the
-        step is not staged here: it was released, or this loader was begun anew since; the planner
+        """The staged samples of a bucket, which stay staged until they are released. None if the
+        step is not staged here (it was released, or this loader was restarted since): the planner
         stages it again."""
         staged = self._staged.get(step)
         if staged is None:
@@ -138,7 +160,7 @@ class SourceLoader:
         return fetched
 
     def release(self, step: int, keys: Sequence[StageKey]) -> None:
-        """Lets go of samples that every client has received."""
+        """Drops samples that every client has received."""
         staged = self._staged.get(step)
         if staged is None:
             return
@@ -162,7 +184,7 @@ class SourceLoader:
         }
 
     def close(self) -> None:
-        """Ends its workers and lets go of files. Harmless the second time."""
+        """Ends its workers and closes its files. Idempotent."""
         self._preparer.close()
         for buffer in self._buffers.values():
             buffer.reader.close()
@@ -170,7 +192,7 @@ class SourceLoader:
     def _buffer(self, source: str) -> SourceBuffer:
         if source not in self._buffers:
             raise ConfigurationError(
-                f"loader {self.number} does not have source {source!r}, but "
+                f"loader {self.number} does not have source {source!r}; it has "
                 f"{', '.join(self._buffers) or 'none'}"
             )
         return self._buffers[source]

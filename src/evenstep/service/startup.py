@@ -1,4 +1,4 @@
-"""`start`: a job to a running service."""
+"""`start`: runs a job as a service."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def start(job: Job, *, backend: str = "ray", **options: Any) -> RayService | Loc
     """Starts a job. Use it in a ``with`` statement.
 
     Args:
-        backend: "ray" makes actors of all roles, in a Ray of this machine or in that of
-            ``address=``; see `evenstep.service.ray.RayService`. "local" runs them in this process,
-            for tests and to look at a job; see `LocalService`. What is drawn and planned is the
+        backend: "ray" runs each role in an actor, on this machine or on the cluster at
+            ``address=``; see `evenstep.service.ray.RayService`. "local" runs all roles in this
+            process, for tests and to try out a job; see `LocalService`. Both draw and plan the
             same.
         options: of the backend, such as ``loaders=4``.
 

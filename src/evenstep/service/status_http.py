@@ -1,7 +1,7 @@
-"""`StatusEndpoint`: a running job's figures over HTTP, as JSON, for dashboards and for `curl`.
+"""`StatusEndpoint`: a running job's status over HTTP, as JSON, for dashboards and for `curl`.
 
-A thread of the process that started the service answers; trainers and actors know nothing of it. It
-only tells: there is nothing that a request could change.
+A thread of the process that started the service answers; trainers and actors know nothing of it.
+Requests are read-only.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ class _Service(Protocol):
 
 
 class StatusEndpoint:
-    """Answers ``GET /status`` with what `status()` of a service gives, and ``GET /healthz`` with
-    200 as long as the job has not failed, 503 afterwards. A context manager."""
+    """Answers ``GET /status`` with a service's `status()`, and ``GET /healthz`` with 200 as long as
+    the job has not failed, and 503 afterwards. A context manager."""
 
     def __init__(self, service: _Service, *, port: int = 0, host: str = "127.0.0.1") -> None:
         """
         Args:
-            service: a running one; it is not closed with the endpoint.
+            service: a running service; it is not closed with the endpoint.
             port: 0 for a free one, see `url`.
-            host: to listen at; "0.0.0.0" lets other machines ask, without any password.
+            host: address to listen on; "0.0.0.0" lets other machines ask, without any password.
 
         Raises:
-            ConfigurationError: the port cannot be listened at.
+            ConfigurationError: the port is in use, out of range or not allowed.
         """
 
         class Handler(_Handler):
-            asked = service
+            running = service
 
         try:
             self._server = ThreadingHTTPServer((host, port), Handler)
         except (OSError, OverflowError) as error:
             raise ConfigurationError(
-                f"cannot listen at {host}:{port} ({error}); choose another port, or 0 for a free "
+                f"cannot listen on {host}:{port} ({error}); choose another port, or 0 for a free "
                 "one"
             ) from error
         self._server.daemon_threads = True
@@ -52,12 +52,12 @@ class StatusEndpoint:
 
     @property
     def url(self) -> str:
-        """Such as ``http://127.0.0.1:8123``."""
+        """The address, such as ``http://127.0.0.1:8123``."""
         host, port = self._server.server_address[:2]
         return f"http://{host!s}:{port}"
 
     def close(self) -> None:
-        """Harmless the second time."""
+        """Stops answering. Idempotent."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
@@ -70,14 +70,14 @@ class StatusEndpoint:
 
 
 class _Handler(BaseHTTPRequestHandler):
-    asked: _Service
+    running: _Service
 
     def do_GET(self) -> None:
         path = self.path.partition("?")[0].rstrip("/")
         if path not in ("/status", "/healthz"):
             return self._answer(404, {"error": f"there is no {self.path}; ask /status or /healthz"})
         try:
-            status = self.asked.status()
+            status = self.running.status()
         except EvenstepError as error:
             return self._answer(503, {"error": str(error)})
         if path == "/status":
@@ -85,8 +85,8 @@ class _Handler(BaseHTTPRequestHandler):
         failed = status.get("failed") or status["planner"].get("failed")
         return self._answer(503 if failed else 200, {"failed": failed})
 
-    def _answer(self, code: int, told: Mapping[str, Any]) -> None:
-        body = json.dumps(told, allow_nan=False).encode()
+    def _answer(self, code: int, value: Mapping[str, Any]) -> None:
+        body = json.dumps(value, allow_nan=False).encode()
         self.send_response(code)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
@@ -94,4 +94,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *arguments: Any) -> None:
-        """Nothing: what a dashboard asks every second is no news."""
+        """Logs nothing: dashboards ask every second."""

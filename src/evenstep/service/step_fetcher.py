@@ -1,11 +1,11 @@
-"""`StepFetcher`: plans and samples on their way to a Data Constructor.
+"""`StepFetcher`: gets plans and samples for a Data Constructor.
 
-Each step's plan is asked for once, and its samples are fetched once from each loader that has some,
-by whichever client asks first; all others of that step wait for the same. Steps do not wait for
-each other: where clients ask from several threads, one step's plan is made while another's samples
-travel.
+Each step's plan is requested once, and its samples are fetched once from each loader that has some,
+by whichever client asks first; all others that ask for the step wait for the same. Steps do not
+wait for each other: clients ask from several threads, so one step is planned while the samples of
+another are on their way.
 
-What is let go of is told to a loader with what is fetched from it next, in one message.
+A loader is told what it may release together with the next fetch from it, in one message.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from evenstep.strategy import LoadingPlan
 
 __all__ = ["Samples", "StepFetcher"]
 
-_ATTEMPTS = 4  # to fetch what loaders that were begun anew have lost
+_ATTEMPTS = 4  # to fetch samples that restarted loaders have lost
 
 Samples = dict[StageKey, dict[int, Any]]
-"""By bucket of the plan or of a subplan, samples by row."""
+"""By bucket of the plan or of a subplan: samples by row."""
 
 
 @dataclass
@@ -35,8 +35,8 @@ class _Step:
     lock: threading.Lock = field(default_factory=threading.Lock)
     plan: LoadingPlan | None = None
     samples: Samples | None = None
-    held_by: dict[int, list[StageKey]] = field(default_factory=dict)
-    """By loader, what it has staged for this constructor."""
+    staged_on: dict[int, list[StageKey]] = field(default_factory=dict)
+    """By loader, the buckets that it has staged for this constructor."""
 
 
 class StepFetcher:
@@ -58,14 +58,14 @@ class StepFetcher:
         self._planner, self._loaders = planner, list(loaders)
         self._lock = threading.Lock()
         self._steps: dict[int, _Step] = {}
-        self._let_go: dict[int, dict[int, list[StageKey]]] = {}
-        """By loader and step, what it has not been told yet."""
+        self._releases: dict[int, dict[int, list[StageKey]]] = {}
+        """By loader and step, buckets that it does not know yet it may release."""
 
     def plan(self, step: int) -> LoadingPlan | None:
-        """The plan of a step; None where the mixture has ended before it.
+        """The plan of a step; None if the mixture has ended before it.
 
         Raises:
-            EvenstepError: it could not be planned.
+            EvenstepError: the step could not be planned.
         """
         with self._lock:
             each = self._steps.setdefault(step, _Step())
@@ -89,39 +89,42 @@ class StepFetcher:
         with each.lock:
             each.plan = plan
             if each.samples is None:
-                each.held_by, each.samples = self._fetched(plan)
-            elif self._untold > 1:  # nothing is fetched that could carry it
+                each.staged_on, each.samples = self._fetch(plan)
+            elif self._unsent_releases > 1:  # no fetch comes that could carry them
                 self.flush()
             return each.samples
 
     def plans(self) -> list[LoadingPlan]:
-        """Of the steps that are here."""
+        """Plans of the steps that are here."""
         with self._lock:
             return [each.plan for each in self._steps.values() if each.plan is not None]
 
     def forget(self, step: int) -> None:
-        """Lets go of a step, here at once and at the loaders with what is fetched next."""
+        """Drops a step, here at once and at the loaders with the next fetch."""
         with self._lock:
             each = self._steps.pop(step, None)
-            for loader, keys in each.held_by.items() if each is not None else ():
-                self._let_go.setdefault(loader, {})[step] = keys
+            for loader, keys in each.staged_on.items() if each is not None else ():
+                self._releases.setdefault(loader, {})[step] = keys
 
     def flush(self) -> None:
-        """Tells loaders what was let go of, as nothing may be fetched from them for long."""
+        """Sends the pending releases now, for when no fetch may follow soon."""
         with self._lock:
-            waiting, self._let_go = self._let_go, {}
-        results([self._loaders[loader].start_all(_releases(w)) for loader, w in waiting.items()])
+            releases, self._releases = self._releases, {}
+        self._send(releases)
 
     def clear(self) -> None:
         with self._lock:
             self._steps.clear()
-            self._let_go.clear()
+            self._releases.clear()
 
     @property
-    def _untold(self) -> int:
-        """Steps that some loader holds in vain."""
+    def _unsent_releases(self) -> int:
+        """Steps staged on a loader that no client needs any more."""
         with self._lock:
-            return max(map(len, self._let_go.values()), default=0)
+            return max(map(len, self._releases.values()), default=0)
+
+    def _send(self, releases: dict[int, dict[int, list[StageKey]]]) -> None:
+        results([self._loaders[n].send_all(_messages(steps)) for n, steps in releases.items()])
 
     def _drop(self, step: int, each: _Step) -> None:
         with self._lock:
@@ -130,19 +133,20 @@ class StepFetcher:
 
     # Samples
 
-    def _fetched(self, plan: LoadingPlan) -> tuple[dict[int, list[StageKey]], Samples]:
+    def _fetch(self, plan: LoadingPlan) -> tuple[dict[int, list[StageKey]], Samples]:
+        """The loaders that have samples of a plan staged, and the samples."""
         rows = self._rows(plan)
-        held_by: dict[int, list[StageKey]] = {}
+        staged_on: dict[int, list[StageKey]] = {}
         for key, wanted in rows.items():
             owners = self._layout.owners(plan.samples.source[wanted], plan.samples.position[wanted])
             for loader in np.unique(owners).tolist():
-                held_by.setdefault(loader, []).append(key)
+                staged_on.setdefault(loader, []).append(key)
         samples: Samples = {key: {} for key in rows}
-        asked = held_by
+        asked = staged_on
         for _ in range(_ATTEMPTS):
             missing: dict[int, list[StageKey]] = {}
-            for loader, answers in zip(asked, results(self._ask(plan.step, asked))):
-                for key, fetched in zip(asked[loader], answers[-len(asked[loader]) :]):
+            for loader, answers in zip(asked, self._fetch_from(plan.step, asked)):
+                for key, fetched in zip(asked[loader], answers):
                     if fetched is None:
                         missing.setdefault(loader, []).append(key)
                     else:
@@ -150,32 +154,31 @@ class StepFetcher:
             if not missing:
                 break
             asked = missing
-            lacking = sorted({key for keys in missing.values() for key in keys}, key=str)
-            call(self._planner, "restage", plan.step, lacking)
+            lost = sorted({key for keys in missing.values() for key in keys}, key=str)
+            call(self._planner, "restage", plan.step, lost)
         for key, wanted in rows.items():
             if samples[key].keys() != set(wanted.tolist()):
                 raise InvariantError(
                     f"step {plan.step}: bucket {key} has {len(wanted)} samples, and "
                     f"{len(samples[key])} were staged for it"
                 )
-        return held_by, samples
+        return staged_on, samples
 
-    def _ask(self, step: int, asked: dict[int, list[StageKey]]) -> list[Any]:
-        """[loaders asked] replies, of which the last answers are the samples."""
+    def _fetch_from(self, step: int, asked: dict[int, list[StageKey]]) -> list[list[Any]]:
+        """[loaders asked] [buckets] what each has staged, or None. Pending releases go along."""
         with self._lock:
-            waiting, self._let_go = self._let_go, {}
+            releases, self._releases = self._releases, {}
         replies = []
         for loader, keys in asked.items():
-            told = waiting.pop(loader, {})
-            told.pop(step, None)  # fetched again before the loader was told
+            own = releases.pop(loader, {})
+            own.pop(step, None)  # fetched again before it was released
             fetches: list[Message] = [("fetch", (step, bucket, name)) for name, bucket in keys]
-            replies.append(self._loaders[loader].start_all([*_releases(told), *fetches]))
-        # Those from which nothing is fetched now are told on their own.
-        results([self._loaders[loader].start_all(_releases(w)) for loader, w in waiting.items()])
-        return replies
+            replies.append(self._loaders[loader].send_all([*_messages(own), *fetches]))
+        self._send(releases)  # to loaders from which nothing is fetched now
+        return [answers[-len(keys) :] for answers, keys in zip(results(replies), asked.values())]
 
     def _rows(self, plan: LoadingPlan) -> dict[StageKey, Any]:
-        """Of each bucket that clients of this constructor fetch, the rows of the plan."""
+        """The rows of the plan in each bucket that clients of this constructor fetch."""
         found: dict[StageKey, Any] = {}
         for name, each in [(None, plan), *plan.subplans.items()]:
             delivery = each.delivery
@@ -185,5 +188,5 @@ class StepFetcher:
         return found
 
 
-def _releases(steps: dict[int, list[StageKey]]) -> list[Message]:
+def _messages(steps: dict[int, list[StageKey]]) -> list[Message]:
     return [("release", (step, keys)) for step, keys in steps.items()]

@@ -1,10 +1,30 @@
 """The service on Ray: each role an actor, on one machine or on a cluster.
 
 What a job decides is the same as in one process, see `evenstep.service.local`; here loaders read
-ahead and constructors build while trainers train. Samples go from loaders to constructors and from
-those to clients through Ray's object store, and never through the planner or the driver.
+ahead and constructors build while trainers train. Ray itself is imported when a service is started
+or a client is made. In the process that starts the service:
 
-Ray itself is imported when a service is started or a client is made.
+    service.py        `RayService` starts a job; `attach` looks at one that runs
+    launcher.py       creates the actors of a job, in order, and ends them
+    actor_options.py  the actor classes, with their CPUs and threads
+
+In the actors:
+
+    actors.py         `RoleActor`, which passes messages on to one role
+    priority_lock.py  messages before background fill; how long each message waited
+    plan_cache.py     large plans, put once into the object store
+    registry.py       `JobRegistry`, which trainers find by name, and which watches all other actors
+
+In trainers' processes:
+
+    client.py         `Client`
+    discovery.py      connects to a cluster and finds the registry of a job
+
+On both ends of a message:
+
+    handles.py        `RayHandle` and its replies
+    arrays.py, tensors.py   serializers whose copies the receiver owns
+    import_ray.py     Ray, or how to install it
 """
 
 from evenstep.service.ray.client import Client, RayClient

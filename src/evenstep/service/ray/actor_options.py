@@ -1,6 +1,7 @@
-"""Kinds of actors, and what each of them is given of the cluster.
+"""How actors are declared to Ray, and how many CPUs and threads each is given.
 
-None is restarted and no call of theirs is repeated: who dies is told of, see `desk`.
+No actor is restarted and no call is repeated: a death is reported to all clients, see
+`JobRegistry`.
 """
 
 from __future__ import annotations
@@ -13,20 +14,20 @@ from evenstep.service.job import Job
 from evenstep.service.ray.actors import RoleActor
 from evenstep.service.ray.registry import JobRegistry
 
-__all__ = ["cpus_of", "desk_actor", "role_actor", "threads_of"]
+__all__ = ["constructor_threads", "cpus_per_actor", "registry_actor", "role_actor"]
 
-_THREADS = 32  # of a constructor, at most; what it is asked for beyond that waits its turn
-_FREE = 0.9  # of the cluster's CPUs that are free, at most, for all actors together
+_MAX_THREADS = 32  # of a constructor; further requests wait their turn
+_CPU_SHARE = 0.9  # of the cluster's free CPUs, at most, for all actors together
 
 
 def role_actor(ray: Any, cpus: float) -> Any:
-    """Of a role; its questions about itself wait for no message."""
+    """The actor class for one role; health calls run in their own concurrency group."""
     watch: Callable[[Any], Any] = ray.method(concurrency_group="watch")
 
     class Watched(RoleActor):
         @watch
-        def stand_by(self) -> None:
-            super().stand_by()
+        def wait_forever(self) -> None:
+            super().wait_forever()
 
         @watch
         def measure(self) -> dict[str, Any]:
@@ -37,31 +38,33 @@ def role_actor(ray: Any, cpus: float) -> Any:
     )(Watched)
 
 
-def desk_actor(ray: Any, clients: int) -> Any:
-    """Each client holds a question that is not answered, and asks others meanwhile."""
+def registry_actor(ray: Any, clients: int) -> Any:
+    """The actor class of the registry. Each client keeps one call pending, beside others."""
     return ray.remote(
         max_restarts=0, max_task_retries=0, num_cpus=0, max_concurrency=clients * 4 + 100
     )(JobRegistry)
 
 
-def threads_of(job: Job, groups: int) -> int:
-    """In which a constructor waits for what its clients have asked for ahead."""
+def constructor_threads(job: Job, groups: int) -> int:
+    """Threads in which a constructor of that many data-parallel groups handles requests: one for
+    each step that its clients prefetch."""
     clients = groups * len(job.tree) // job.tree.sizes["DP"]
-    return min(clients * (job.prefetch + 1) + 1, _THREADS)
+    return min(clients * (job.prefetch + 1) + 1, _MAX_THREADS)
 
 
-def cpus_of(ray: Any, cpus: float | None, count: int) -> float:
-    """That each of so many actors reserves.
+def cpus_per_actor(ray: Any, cpus: float | None, count: int) -> float:
+    """CPUs that each of `count` actors reserves.
 
     Raises:
-        ConfigurationError: more than are free.
+        ConfigurationError: together they are more than are free.
     """
     free = float(ray.available_resources().get("CPU", 0.0))
     if cpus is None:
-        return min(1.0, int(1000 * _FREE * free / count) / 1000)
+        return min(1.0, int(1000 * _CPU_SHARE * free / count) / 1000)
     if cpus < 0 or cpus * count > free:
         raise ConfigurationError(
-            f"cpus={cpus:g} for each of {count} actors, and the cluster has {free:g} CPUs free; "
-            f"choose at most {free / count:.3g}, as 0.25 or 0, or fewer loaders and constructors"
+            f"cpus={cpus:g} for each of {count} actors, but the cluster has {free:g} CPUs free; "
+            f"choose at most {free / count:.3g}, such as 0.25 or 0, or fewer loaders and "
+            "constructors"
         )
     return cpus

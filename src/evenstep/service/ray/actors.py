@@ -1,11 +1,11 @@
-"""`RoleActor`: a role of the service as an actor of Ray.
+"""`RoleActor`: a role of the service as a Ray actor.
 
-It forwards messages to the role; the role itself knows nothing of Ray. They are handled one at a
-time and in turn, but for those of a Data Constructor, which waits for others in several threads. A
-Source Loader fills its buffers in a thread of its own, one source after the other between messages,
-when a plan has taken something out of them.
+It passes messages on to the role, which knows nothing of Ray. Messages are handled one at a time in
+order of arrival; only a Data Constructor, which waits for other roles, handles them in several
+threads. A Source Loader fills its buffers in a background thread, one source after another between
+messages, whenever a plan has taken samples out of them.
 
-Actors are not restarted and calls are not repeated: one that dies is told to all clients.
+Actors are not restarted and calls are not repeated: a death is reported to all clients.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from typing import TYPE_CHECKING, Any
 from evenstep.errors import ConfigurationError, EvenstepError
 from evenstep.service.handles import Message
 from evenstep.service.job import Job
-from evenstep.service.loader_job import LoaderJob
 from evenstep.service.loader_pool import LoaderPool
 from evenstep.service.metrics import payload_bytes
 from evenstep.service.planner import Planner
@@ -35,15 +34,15 @@ from evenstep.service.ray.handles import Answer, RayHandle
 from evenstep.service.ray.plan_cache import SHARED_BYTES, PlanCache
 from evenstep.service.ray.priority_lock import PriorityLock, WaitTimer
 from evenstep.service.source_layout import SourceLayout
-from evenstep.service.source_loader import SourceLoader
+from evenstep.service.source_loader import LoaderJob, SourceLoader
 
 if TYPE_CHECKING:
     from evenstep.service.data_constructor import DataConstructor
 
-__all__ = ["RoleActor", "constructor", "loader", "planner"]
+__all__ = ["RoleActor", "make_constructor", "make_loader", "make_planner"]
 
-_AT_ONCE = 8  # samples that are prepared before messages have their turn
-_BULK = ("fetch", "deliver")
+_FILL_CHUNK = 8  # samples that are prepared in the background before messages have their turn
+_BULK = ("fetch", "deliver")  # messages whose answers have samples in them
 
 
 class RoleActor:
@@ -51,25 +50,25 @@ class RoleActor:
 
     def __init__(self) -> None:
         self._role: Any = None
-        self._turns = PriorityLock()
-        self._meter = WaitTimer()
-        self._fill = threading.Event()
+        self._lock = PriorityLock()
+        self._timer = WaitTimer()
+        self._fill_wanted = threading.Event()
         self._failure: Exception | None = None
-        self._counting = threading.Lock()
+        self._counters_lock = threading.Lock()
         self._done: Counter[str] = Counter()
         self._seconds: dict[str, float] = {}
         self._waited: dict[str, float] = {}
-        self._for_ever = threading.Event()
-        self._shared = PlanCache()
+        self._never = threading.Event()
+        self._plans = PlanCache()
 
-    def load(self, module: str) -> None:
-        """Imports what the role will need, while others are made."""
+    def preload(self, module: str) -> None:
+        """Imports what the role will need, while other roles are made."""
         import_module(module)
 
-    def begin(
-        self, build: Callable[..., Any], job: bytes, paths: Sequence[str], *arguments: Any
+    def make_role(
+        self, make: Callable[..., Any], job: bytes, paths: Sequence[str], *arguments: Any
     ) -> Answer:
-        """Makes the role; what cannot be opened is told here.
+        """Makes the role. The answer has the process and host, or the error.
 
         Args:
             job: by cloudpickle.
@@ -78,32 +77,32 @@ class RoleActor:
         """
         sys.path.extend(each for each in paths if each not in sys.path and os.path.isdir(each))
         try:
-            self._role = build(self._meter, _unpacked(job), *arguments)
+            self._role = make(self._timer, _unpickle_job(job), *arguments)
         except EvenstepError as error:
             return Answer(error=error)
         if isinstance(self._role, SourceLoader):
-            threading.Thread(target=self._filling, daemon=True).start()
+            threading.Thread(target=self._fill_buffers, daemon=True).start()
         return Answer((os.getpid(), socket.gethostname()))
 
     def handle(self, sent: bytes) -> Any:
-        """Messages of the role, in order, up to one that raises; the answer is a list of theirs.
-        See `packed`, `opened` and `shared`."""
+        """Handles messages in order, up to one that raises; the answer is the list of their
+        answers. See `encode_messages`, `decode_answer` and `PlanCache`."""
         messages: Sequence[Message] = pickle.loads(sent)
-        answer = self._answered(messages)
+        answer = self._answer(messages)
         if answer.error is None and not any(message in _BULK for message, _ in messages):
-            told = pickle.dumps(answer, pickle.HIGHEST_PROTOCOL)
-            if messages[0][0] == "plan" and len(told) > SHARED_BYTES:
-                return self._shared.reference(messages[0][1][0], told)
-            return told
-        _let_arrays_travel()
+            encoded = pickle.dumps(answer, pickle.HIGHEST_PROTOCOL)
+            if messages[0][0] == "plan" and len(encoded) > SHARED_BYTES:
+                return self._plans.reference(messages[0][1][0], encoded)
+            return encoded
+        _register_arrays_once()
         if "torch" in sys.modules:
-            _let_tensors_travel()
+            _register_tensors_once()
         return answer
 
-    def _answered(self, messages: Sequence[Message]) -> Answer:
-        with nullcontext() if _in_threads(self._role) else self._turns.first():
+    def _answer(self, messages: Sequence[Message]) -> Answer:
+        with nullcontext() if _in_threads(self._role) else self._lock.urgent():
             begin = time.perf_counter()
-            self._meter.begin()
+            self._timer.reset()
             if self._failure is not None:
                 return Answer(error=self._failure)
             values: list[Any] = []
@@ -117,50 +116,50 @@ class RoleActor:
                 if message in _BULK:
                     done[f"{message}_bytes"] += payload_bytes(value)
                 values.append(value)
-            stages = self._meter.waited
+            stages = self._timer.waited
             seconds = time.perf_counter() - begin
-        with self._counting:
+        with self._counters_lock:
             self._done.update(done)
             _add(self._seconds, {messages[-1][0]: seconds})
             _add(self._waited, stages)
         stages["work"] = max(seconds - sum(stages.values()), 0.0)
-        if "stage" in done:
-            self._fill.set()  # what was taken out of the buffers
+        if "stage" in done:  # samples were taken out of the buffers
+            self._fill_wanted.set()
         return Answer(values, stages=stages)
 
-    def stand_by(self) -> None:
-        """Never answered: whoever waits for it learns when this process is gone."""
-        self._for_ever.wait()
+    def wait_forever(self) -> None:
+        """Never answered: a caller that waits for it learns when this process is gone."""
+        self._never.wait()
 
     def measure(self) -> dict[str, Any]:
-        """JSON-able: what was done since the beginning, by message, and this process's memory."""
-        with self._counting:
+        """JSON-able: what was done since the start, by message, and this process's memory."""
+        with self._counters_lock:
             return {
                 "process": os.getpid(),
                 "host": socket.gethostname(),
-                "resident_bytes": _resident(),
+                "resident_bytes": _resident_bytes(),
                 "done": dict(self._done),
                 "seconds": dict(self._seconds),
                 "waited_seconds": dict(self._waited),
             }
 
-    def _filling(self) -> None:
+    def _fill_buffers(self) -> None:
         while True:
-            self._fill.wait()
-            self._fill.clear()
-            lacking = list(self._role.sources)
-            while lacking:
-                lacking = [source for source in lacking if self._filled(source)]
+            self._fill_wanted.wait()
+            self._fill_wanted.clear()
+            unfilled = list(self._role.sources)
+            while unfilled:
+                unfilled = [source for source in unfilled if self._fill_source(source)]
                 if self._failure is not None:
                     return
 
-    def _filled(self, source: str) -> bool:
-        """Whether samples of a source were prepared, and not all that it may have."""
-        with self._turns.last():
+    def _fill_source(self, source: str) -> bool:
+        """Prepares a few samples of a source; returns whether there was room for any."""
+        with self._lock.background():
             try:
-                return bool(self._role.fill_one(source, _AT_ONCE))
+                return bool(self._role.fill(source, _FILL_CHUNK))
             except Exception as error:
-                self._failure = error  # told to whoever sends the next message
+                self._failure = error  # the answer to the next message
                 return False
 
 
@@ -170,59 +169,59 @@ def _add(totals: dict[str, float], more: Mapping[str, float]) -> None:
 
 
 def _in_threads(role: Any) -> bool:
-    """Whether messages may come to a role at the same time."""
+    """Whether a role handles several messages at the same time."""
     return bool(getattr(role, "in_threads", False))
 
 
 @cache
-def _let_arrays_travel() -> None:
+def _register_arrays_once() -> None:
     register_arrays()
 
 
 @cache
-def _let_tensors_travel() -> None:
-    """Not before there may be some: a process that has none needs no torch."""
+def _register_tensors_once() -> None:
+    """Called only where torch is loaded: a process without tensors needs no torch."""
     from evenstep.service.ray.tensors import register_tensors
 
     register_tensors()
 
 
-def _unpacked(job: bytes) -> Job:
+def _unpickle_job(job: bytes) -> Any:
     try:
-        made: Job = pickle.loads(job)
+        return pickle.loads(job)
     except Exception as error:
         raise ConfigurationError(
             f"the job cannot be read on {socket.gethostname()} ({type(error).__name__}: {error}); "
-            "have what its functions import there too, by runtime_env in ray_options="
+            "make the modules that its functions import available there, by runtime_env in "
+            "ray_options="
         ) from error
-    return made
 
 
-# What actors are made of, in their own process
+# Makers of roles, called in the actor's process
 
 
-def loader(meter: WaitTimer, job: LoaderJob) -> SourceLoader:
+def make_loader(timer: WaitTimer, job: LoaderJob) -> SourceLoader:
     return SourceLoader(job)
 
 
-def planner(
-    meter: WaitTimer,
+def make_planner(
+    timer: WaitTimer,
     job: Job,
     layout: SourceLayout,
     loaders: list[RayHandle],
     state: dict[str, Any] | None,
     plan_log: str | None,
 ) -> Planner:
-    handles = [handle.using(meter=meter) for handle in loaders]
-    metadata = LoaderPool(layout, handles, columns=job.columns)
-    made = Planner(job, metadata, plan_log=plan_log)
+    handles = [handle.using(timer=timer) for handle in loaders]
+    pool = LoaderPool(layout, handles, columns=job.columns)
+    planner = Planner(job, pool, loaders=pool, plan_log=plan_log)
     if state is not None:
-        made.load_state_dict(state)
-    return made
+        planner.load_state_dict(state)
+    return planner
 
 
-def constructor(
-    meter: WaitTimer,
+def make_constructor(
+    timer: WaitTimer,
     job: Job,
     layout: SourceLayout,
     loaders: list[RayHandle],
@@ -231,18 +230,17 @@ def constructor(
 ) -> DataConstructor:
     from evenstep.service.data_constructor import DataConstructor  # which needs torch
 
-    handles = [handle.using(meter=meter) for handle in loaders]
     return DataConstructor(
         job,
         groups,
-        planner.using(meter=meter),
-        handles,
+        planner.using(timer=timer),
+        [handle.using(timer=timer) for handle in loaders],
         layout,
-        queued=lambda seconds: meter.add("queue", seconds),
+        on_queued=lambda seconds: timer.add("queue", seconds),
     )
 
 
-def _resident() -> int:
+def _resident_bytes() -> int:
     try:
         with open("/proc/self/statm") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

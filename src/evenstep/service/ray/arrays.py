@@ -1,8 +1,8 @@
-"""How NumPy arrays travel: apart from the rest of an answer, and who receives one owns it.
+"""Sends NumPy arrays outside the pickled rest of an answer, as copies that the receiver owns.
 
-Ray itself gives views of its object store: they cannot be written to, and what they show is
-anything once Ray is left. A trainer keeps batches for longer than that, and a collate function may
-write to its samples.
+Ray itself gives views of its object store: they are read-only, and their contents are undefined
+once the process has left Ray. A trainer keeps batches for longer than that, and a collate function
+may write to its samples.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["register_arrays"]
 
 
 def register_arrays() -> None:
-    """In this process, for all that it sends from now on."""
+    """Registers this serializer in this process, for all that it sends from now on."""
     import_ray()
     from ray.util import register_serializer
 
@@ -29,7 +29,7 @@ def register_arrays() -> None:
 def _packed(array: npt.NDArray[Any]) -> tuple[Any, np.dtype[Any], tuple[int, ...]]:
     if array.dtype.hasobject:
         return list(array.flat), array.dtype, array.shape
-    # As bytes: buffers have no dates, and no flags of their order.
+    # As bytes: the buffer protocol knows neither dates nor Fortran order.
     plain = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     return pickle.PickleBuffer(plain.data), array.dtype, array.shape
 

@@ -1,14 +1,13 @@
-"""Clients of a service on Ray: in the process that started it, and in trainers' own."""
+"""Clients of a service on Ray: in the process that started it, and in trainers' processes."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 from evenstep.errors import ConfigurationError
 from evenstep.service.client import RankClient
-from evenstep.service.job import Job
 from evenstep.service.ray.discovery import connect, find
 from evenstep.service.ray.handles import Answer
 from evenstep.service.ray.import_ray import import_ray
@@ -19,41 +18,43 @@ __all__ = ["Client", "RayClient"]
 
 
 class RayClient(RankClient):
-    """See `RankClient`. Where any actor of the service dies, the next step raises an error naming
-    it, whatever was prefetched."""
+    """A `RankClient` that watches the service: when any actor dies, the next step raises an error
+    naming the actor, whatever was prefetched."""
 
-    def __init__(self, about: JobInfo, desk: Any, rank: int, *, step: int | None = None) -> None:
+    def __init__(self, job: JobInfo, registry: Any, rank: int, *, step: int | None = None) -> None:
         """
         Args:
-            desk: Ray's handle of it.
-            step: that comes first; None is the service's first.
+            registry: Ray's handle of it.
+            step: the first step; None is the service's first.
         """
-        self._desk = desk
+        self._registry = registry
         self._stages: Mapping[str, float] = {}
-        alarm = desk.failed.remote()
+        alarm = registry.failed.remote()
         super().__init__(
-            cast(Job, about),
+            job.tree,
             rank,
-            about.constructor(rank).using(alarm=alarm, told=self._was_told),
-            about.planner.using(alarm=alarm),
-            step=about.step if step is None else step,
+            job.constructor(rank).using(alarm=alarm, on_answer=self._keep_stages),
+            job.planner.using(alarm=alarm),
+            prefetch=job.prefetch,
+            step=job.step if step is None else step,
         )
 
     def __next__(self) -> tuple[list[Any], ServiceStep]:
         try:
             micro_batches, step = super().__next__()
         except StopIteration:
-            self._desk.ended.remote(self.rank)
+            self._registry.record_end.remote(self.rank)
             raise
-        told = {
+        figures = {
             "imbalance": step.imbalance,
             "imbalance_before": step.imbalance_before,
             "tokens": sum(step.tokens.values()),
         }
-        self._desk.took.remote(self.rank, step.step, step.wait_seconds, self._stages, told)
+        waited = step.wait_seconds
+        self._registry.record_step.remote(self.rank, step.step, waited, self._stages, figures)
         return micro_batches, step
 
-    def _was_told(self, answer: Answer) -> None:
+    def _keep_stages(self, answer: Answer) -> None:
         self._stages = answer.stages
 
 
@@ -72,9 +73,9 @@ class Client(RayClient):
         """
         Args:
             address: of the service's cluster, which it prints; "auto" for one on this machine.
-            job_name: what the job was started as.
+            job_name: the name that the job was started with.
             rank: None is that of the environment variable RANK, as torchrun sets it.
-            step: that comes first; None is the service's first.
+            step: the first step; None is the service's first.
             patience: seconds to wait for the service to be started.
 
         Raises:
@@ -82,30 +83,30 @@ class Client(RayClient):
             ImportError: Ray is not installed.
         """
         if rank is None:
-            rank = _rank()
+            rank = _rank_of_environment()
         self._connected = connect(address or "auto")
         try:
-            about, desk = find(job_name, patience=patience)
-            super().__init__(about, desk, rank, step=step)
+            job, registry = find(job_name, patience=patience)
+            super().__init__(job, registry, rank, step=step)
         except BaseException:
-            self._leave()
+            self._disconnect()
             raise
 
     def close(self) -> None:
         super().close()
-        self._leave()
+        self._disconnect()
 
-    def _leave(self) -> None:
+    def _disconnect(self) -> None:
         if self._connected:
             self._connected = False
             import_ray().shutdown()
 
 
-def _rank() -> int:
+def _rank_of_environment() -> int:
     given = os.environ.get("RANK", "")
     if not given.isdecimal():
         raise ConfigurationError(
-            f"rank is not given, and RANK={given!r} of the environment is none; give rank=, or "
-            "start the trainer with torchrun"
+            f"rank is not given, and the environment variable RANK={given!r} is not a rank; give "
+            "rank=, or start the trainer with torchrun"
         )
     return int(given)

@@ -1,7 +1,7 @@
-"""Running jobs of a cluster, by name.
+"""Finds the running jobs of a cluster by name.
 
-Every start of a job gives its actors names that no start had before, so that the name of one that
-died, which Ray may keep, is in nobody's way.
+Every run of a job gives its actors names that no run had before, so a dead actor's name, which Ray
+may keep, never collides.
 """
 
 from __future__ import annotations
@@ -15,20 +15,21 @@ from typing import Any
 
 from evenstep.errors import ConfigurationError, EvenstepError
 from evenstep.service.ray.import_ray import import_ray
-from evenstep.service.ray.registry import JobInfo, named
+from evenstep.service.ray.registry import JobInfo, namespace_of
 
 __all__ = ["connect", "find", "running"]
 
-_ANSWERS = 10.0  # seconds within which a desk that lives answers
-_AGAIN = 0.3
+_ANSWER_TIMEOUT = 10.0  # seconds within which a living registry answers
+_RETRY_INTERVAL = 0.3  # seconds
 
 
 def connect(address: str | None, options: Mapping[str, Any] | None = None) -> bool:
-    """Takes part in a cluster, unless this process does already. Says whether it has begun to.
+    """Connects this process to a cluster, unless it is connected. Returns whether it was this
+    call that connected it.
 
     Args:
-        address: of its head, or "auto" for one on this machine, "local" to start one. None takes
-            part in that of the environment variable RAY_ADDRESS, or starts one.
+        address: of the head of the cluster; "auto" is a cluster on this machine, "local" starts
+            one. None is that of the environment variable RAY_ADDRESS, or else starts one.
         options: more for ``ray.init``.
 
     Raises:
@@ -43,14 +44,14 @@ def connect(address: str | None, options: Mapping[str, Any] | None = None) -> bo
         quiet["include_dashboard"] = False
     where = "on this machine" if address in (None, "auto", "local") else f"at {address}"
     try:
-        with _own_handlers():
+        with _keep_signal_handler():
             ray.init(address, **{**quiet, **(options or {})})
     except (ConnectionError, ValueError) as error:
         raise ConfigurationError(
-            f"there is no Ray cluster to be reached {where} ({' '.join(str(error).split())}); "
-            "start the service first, or name the address that it prints"
+            f"no Ray cluster can be reached {where} ({' '.join(str(error).split())}); start the "
+            "service first, or give the address that it prints"
         ) from error
-    except Exception as error:  # Ray has no kind of its own for a node that is too slow to start
+    except Exception as error:  # Ray has no error class for a node that is too slow to start
         raise EvenstepError(
             f"Ray could not be started {where} ({type(error).__name__}: "
             f"{' '.join(str(error).split())}); see its logs, and try again when the machine has "
@@ -60,8 +61,8 @@ def connect(address: str | None, options: Mapping[str, Any] | None = None) -> bo
 
 
 @contextmanager
-def _own_handlers() -> Iterator[None]:
-    """Ray takes SIGTERM over. Where the process has a handler of its own, that stays."""
+def _keep_signal_handler() -> Iterator[None]:
+    """Restores the process's own SIGTERM handler, which Ray replaces."""
     own = signal.getsignal(signal.SIGTERM)
     yield
     if callable(own) and threading.current_thread() is threading.main_thread():
@@ -69,51 +70,51 @@ def _own_handlers() -> Iterator[None]:
 
 
 def running() -> list[tuple[str, int]]:
-    """Jobs and their epochs, the latest first, whether they still answer or not."""
+    """Jobs and their run ids, the latest first, whether their actors still answer or not."""
     from ray.util import list_named_actors
 
     found = []
     for actor in list_named_actors(all_namespaces=True):
-        epoch, _, role = actor["name"].partition("-")
+        run_id, _, role = actor["name"].partition("-")
         space = actor["namespace"]
-        if space.startswith("evenstep-") and role == "desk" and epoch.isdecimal():
-            found.append((space.removeprefix("evenstep-"), int(epoch)))
+        if space.startswith("evenstep-") and role == "registry" and run_id.isdecimal():
+            found.append((space.removeprefix("evenstep-"), int(run_id)))
     return sorted(found, key=lambda each: -each[1])
 
 
 def find(job: str, *, patience: float = 0.0) -> tuple[JobInfo, Any]:
-    """A running job, and its desk.
+    """A running job, and Ray's handle of its registry.
 
     Args:
-        patience: seconds to wait for it to be started.
+        patience: seconds to wait for the job to be started.
 
     Raises:
-        ConfigurationError: none of that name runs.
+        ConfigurationError: no job of that name is running.
     """
-    space = named(job)
-    until = time.monotonic() + patience
+    space = namespace_of(job)
+    deadline = time.monotonic() + patience
     while True:
         jobs = running()
-        for name, epoch in jobs:
+        for name, run_id in jobs:
             if name == job:
-                found = _asked(space, epoch)
+                found = _ask_registry(space, run_id)
                 if found is not None:
                     return found
-        if time.monotonic() >= until:
+        if time.monotonic() >= deadline:
             break
-        time.sleep(_AGAIN)
+        time.sleep(_RETRY_INTERVAL)
     names = ", ".join(sorted({name for name, _ in jobs if name != job})) or "none"
     raise ConfigurationError(
-        f"no job named {job!r} runs on this cluster; running are: {names}. Start it, or give its "
-        "name"
+        f"no job named {job!r} runs on this cluster; running are: {names}. Start it, or give the "
+        "name of a running one"
     )
 
 
-def _asked(space: str, epoch: int) -> tuple[JobInfo, Any] | None:
+def _ask_registry(space: str, run_id: int) -> tuple[JobInfo, Any] | None:
     ray = import_ray()
     try:
-        desk = ray.get_actor(f"{epoch}-desk", namespace=space)
-        about = ray.get(desk.about.remote(), timeout=_ANSWERS)
-        return None if about is None else (about, desk)
+        registry = ray.get_actor(f"{run_id}-registry", namespace=space)
+        job = ray.get(registry.job.remote(), timeout=_ANSWER_TIMEOUT)
+        return None if job is None else (job, registry)
     except (ValueError, ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError):
         return None

@@ -1,10 +1,10 @@
-"""Handles whose roles are actors of Ray.
+"""Handles whose roles are Ray actors.
 
-Errors that evenstep raises on purpose come back as answers, so that who asks catches what was
-raised, without a traceback of another process around it. An actor that is gone is told of by name.
+An error that a role raises on purpose comes back as an answer, so that the caller catches what was
+raised, without the traceback of another process around it. The error about a dead actor names it.
 
-Messages go as bytes, and so do answers without samples in them: plain pickle takes a fraction of
-what Ray takes to find out how each value travels.
+Messages are sent as bytes, and so are answers without samples: plain pickle takes a fraction of the
+time that Ray takes to find out how to serialize each value.
 """
 
 from __future__ import annotations
@@ -16,149 +16,168 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from evenstep.errors import LoaderDiedError
-from evenstep.service.handles import Message, Reply
+from evenstep.service.handles import Message, MessageName, Reply
 from evenstep.service.ray.import_ray import import_ray
 from evenstep.service.ray.priority_lock import WaitTimer
 
-__all__ = ["Answer", "RayHandle", "RayReply", "died", "opened", "packed"]
+__all__ = [
+    "Answer",
+    "RayHandle",
+    "RayReply",
+    "cause_of_death",
+    "decode_answer",
+    "encode_messages",
+]
 
-_OF_USERS = ("fail", "report")
-"""Messages with what may have no name by which another process could import it."""
+_BY_CLOUDPICKLE = ("fail", "report")
+"""Messages with users' objects, whose classes other processes may be unable to import."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What an actor gives back."""
+    """What an actor returns."""
 
     value: Any = None
-    """What the role says; a list of it, by message, from `RoleActor.handle`."""
+    """The list of the role's answers, one for each message."""
     error: Exception | None = None
     """Raised instead."""
     stages: dict[str, float] = field(default_factory=dict)
-    """Seconds that it took, by what was done."""
+    """Seconds that the answer took, by stage."""
 
 
-def packed(messages: Sequence[Message]) -> bytes:
-    """What an actor is sent."""
-    if any(message in _OF_USERS for message, _ in messages):
-        sent: bytes = import_ray().cloudpickle.dumps(list(messages))
-        return sent
+def encode_messages(messages: Sequence[Message]) -> bytes:
+    """Messages as an actor is sent them."""
+    if any(message in _BY_CLOUDPICKLE for message, _ in messages):
+        encoded: bytes = import_ray().cloudpickle.dumps(list(messages))
+        return encoded
     return pickle.dumps(list(messages), pickle.HIGHEST_PROTOCOL)
 
 
-def opened(told: Answer | bytes) -> Answer:
-    """What it gives back."""
-    answer: Answer = pickle.loads(told) if isinstance(told, bytes) else told
+def decode_answer(sent: Answer | bytes) -> Answer:
+    """The answer, out of what an actor returns."""
+    answer: Answer = pickle.loads(sent) if isinstance(sent, bytes) else sent
     return answer
 
 
-def died(name: str, error: Exception | None = None) -> LoaderDiedError:
-    """An actor is gone."""
-    told = LoaderDiedError(
+def cause_of_death(name: str, error: Exception | None = None) -> LoaderDiedError:
+    """The error to raise when an actor is gone.
+
+    Args:
+        error: how Ray reports it.
+    """
+    death = LoaderDiedError(
         f"{name} of the service died; it ran out of memory or was killed, see its log and the "
-        "system's. Start the service again from the state last saved"
+        "system's. Start the service again from the state saved last"
     )
-    told.__cause__ = error
-    return told
+    death.__cause__ = error
+    return death
 
 
 class RayHandle:
-    """A role that an actor plays. Can be sent to other processes."""
+    """A role in an actor. Can be sent to other processes."""
 
     def __init__(
         self,
         actor: Any,
-        name: str,
+        role: str,
+        location: str = "",
         *,
         alarm: Any = None,
-        meter: WaitTimer | None = None,
-        told: Callable[[Answer], None] | None = None,
+        timer: WaitTimer | None = None,
+        on_answer: Callable[[Answer], None] | None = None,
     ) -> None:
         """
         Args:
             actor: Ray's handle.
-            name: for errors.
-            alarm: a reference that is there when something went wrong anywhere: whoever waits for
-                an answer, or takes one, raises its error instead.
-            meter: seconds waited for answers are added to it, by message; of several, the last.
-            told: called with each answer that is taken.
+            role: such as "Source Loader 2".
+            location: the actor's process and host, once known.
+            alarm: a reference that is resolved when any actor of the service has died. A caller
+                that waits for an answer, or takes one, raises the alarm's error instead.
+            timer: counts the seconds waited for answers, by message (the last of several).
+            on_answer: called with each answer that is taken.
         """
-        self.actor, self.name = actor, name
-        self.alarm, self.meter, self.told = alarm, meter, told
+        self.actor, self.role, self.location = actor, role, location
+        self.alarm, self.timer, self.on_answer = alarm, timer, on_answer
 
-    def start(self, message: str, *arguments: Any) -> Reply:
-        return RayReply(self, self._sent([(message, arguments)]), message, alone=True)
+    @property
+    def name(self) -> str:
+        """Role and location, for errors."""
+        return f"{self.role} ({self.location})" if self.location else self.role
 
-    def start_all(self, messages: Sequence[Message]) -> Reply:
+    def send(self, message: MessageName, *arguments: Any) -> Reply:
+        return RayReply(self, self._sent([(message, arguments)]), message, single=True)
+
+    def send_all(self, messages: Sequence[Message]) -> Reply:
         return RayReply(self, self._sent(messages), messages[-1][0])
 
     def _sent(self, messages: Sequence[Message]) -> Any:
-        return self.actor.handle.remote(packed(messages))
+        return self.actor.handle.remote(encode_messages(messages))
 
     def using(
         self,
         *,
         alarm: Any = None,
-        meter: WaitTimer | None = None,
-        told: Callable[[Answer], None] | None = None,
+        timer: WaitTimer | None = None,
+        on_answer: Callable[[Answer], None] | None = None,
     ) -> RayHandle:
-        """The same actor, for one who asks."""
-        return RayHandle(self.actor, self.name, alarm=alarm, meter=meter, told=told)
+        """A handle of the same actor with the options of one caller."""
+        options: dict[str, Any] = {"alarm": alarm, "timer": timer, "on_answer": on_answer}
+        return RayHandle(self.actor, self.role, self.location, **options)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return RayHandle, (self.actor, self.name)
+        return RayHandle, (self.actor, self.role, self.location)
 
 
 class RayReply:
-    """An answer that is under way, or in Ray's object store."""
+    """An answer that is on its way, or in Ray's object store."""
 
     def __init__(
-        self, handle: RayHandle, reference: Any, message: str, *, alone: bool = False
+        self, handle: RayHandle, reference: Any, message: MessageName, *, single: bool = False
     ) -> None:
         """
         Args:
-            message: the last that it answers.
-            alone: whether it is the only one, of which the answer is wanted and not a list.
+            message: the last message that it answers.
+            single: whether it answers one message, and the result is the answer, not a list.
         """
         self._handle, self._reference = handle, reference
-        self._message, self._alone = message, alone
+        self._message, self._single = message, single
 
     def result(self) -> Any:
         """
         Raises:
-            LoaderDiedError: the actor died, or another that the service cannot do without.
+            LoaderDiedError: the actor died, or another one of the service.
             EvenstepError: what the role raised.
         """
         ray, handle = import_ray(), self._handle
         begin = time.perf_counter()
         try:
             if handle.alarm is not None:
-                self._heed(ray)
-            told = ray.get(self._reference)
-            if isinstance(told, ray.ObjectRef):  # see `shared`
-                told = ray.get(told)
+                self._wait_for_answer_or_alarm(ray)
+            sent = ray.get(self._reference)
+            if isinstance(sent, ray.ObjectRef):  # a large answer, see `PlanCache`
+                sent = ray.get(sent)
         except (ray.exceptions.RayActorError, ray.exceptions.OwnerDiedError) as error:
-            raise died(handle.name, error) from error
+            raise cause_of_death(handle.name, error) from error
         finally:
-            if handle.meter is not None:
-                handle.meter.add(self._message, time.perf_counter() - begin)
-        answer = opened(told)
+            if handle.timer is not None:
+                handle.timer.add(self._message, time.perf_counter() - begin)
+        answer = decode_answer(sent)
         if answer.error is not None:
             raise answer.error
-        if handle.told is not None:
-            handle.told(answer)
-        return answer.value[0] if self._alone else answer.value
+        if handle.on_answer is not None:
+            handle.on_answer(answer)
+        return answer.value[0] if self._single else answer.value
 
-    def _heed(self, ray: Any) -> None:
-        """Waits until the answer is there; an alarm comes first."""
+    def _wait_for_answer_or_alarm(self, ray: Any) -> None:
+        """Waits until the answer is there. The alarm wins over an answer."""
         alarm = self._handle.alarm
-        rung, _ = ray.wait([alarm], timeout=0)
-        if not rung:
-            rung, _ = ray.wait([self._reference, alarm], num_returns=1)
-        if alarm in rung:
+        ready, _ = ray.wait([alarm], timeout=0)
+        if not ready:
+            ready, _ = ray.wait([self._reference, alarm], num_returns=1)
+        if alarm in ready:
             try:
-                told: Answer = ray.get(alarm)
+                answer: Answer = ray.get(alarm)
             except ray.exceptions.RayActorError as error:
-                raise died("the desk", error) from error
-            assert told.error is not None
-            raise told.error
+                raise cause_of_death("the registry", error) from error
+            assert answer.error is not None
+            raise answer.error

@@ -1,4 +1,4 @@
-"""Ray, where it is installed."""
+"""Imports Ray, or says how to install it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["import_ray"]
 
 
 def import_ray() -> Any:
-    """The module.
+    """The module `ray`.
 
     Raises:
         ImportError: it is not installed.

@@ -1,8 +1,8 @@
-"""Large answers that many ask for, which lie in Ray's object store once.
+"""`PlanCache`: large answers of the planner, put into Ray's object store once for all constructors.
 
-A plan of thousands of samples is hundreds of kilobytes, and every constructor asks for it. Who asks
-is given a reference; Ray brings what it stands for to each machine once, and the planner sends no
-more than that.
+The plan of thousands of samples is hundreds of kilobytes, and every constructor asks for it. Each
+is answered with a reference; Ray copies the plan to each machine once, and the planner sends no
+more than the reference.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from evenstep.service.ray.import_ray import import_ray
 __all__ = ["SHARED_BYTES", "PlanCache"]
 
 SHARED_BYTES = 64 * 1024
-"""Smaller ones are sent to each: that is one message instead of two."""
+"""Answers up to this size are sent to each constructor: one message instead of two."""
 
 
 class PlanCache:
-    """Of one actor."""
+    """References to the answers of one actor, by step."""
 
     def __init__(self, kept: int = 16) -> None:
         """
         Args:
-            kept: steps whose answers are kept for others who ask.
+            kept: steps whose answers are kept.
         """
         self._kept = kept
         self._references: OrderedDict[int, Any] = OrderedDict()
 
     def reference(self, step: int, answer: bytes) -> Any:
-        """To the answer about a step, the same for all who ask.
+        """The reference to a step's answer, the same for all that ask.
 
         Args:
-            answer: taken where nobody has asked before.
+            answer: stored if the step has none yet.
         """
         if step not in self._references:
             self._references[step] = import_ray().put(answer)

@@ -1,4 +1,4 @@
-"""Who is at work in an actor, and what it waited for meanwhile."""
+"""A two-priority lock (messages before background fill) and a timer of each message's waits."""
 
 from __future__ import annotations
 
@@ -10,52 +10,52 @@ __all__ = ["PriorityLock", "WaitTimer"]
 
 
 class PriorityLock:
-    """One at a time. Whoever comes last has no turn while anybody else waits for one."""
+    """A lock that background work gets only when nothing urgent waits for it."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._busy = False
-        self._waiting = 0
+        self._held = False
+        self._urgent_waiting = 0
 
     @contextmanager
-    def first(self) -> Iterator[None]:
-        """For messages."""
+    def urgent(self) -> Iterator[None]:
+        """Holds the lock, for messages."""
         with self._changed:
-            self._waiting += 1
-            self._changed.wait_for(lambda: not self._busy)
-            self._waiting -= 1
-            self._busy = True
+            self._urgent_waiting += 1
+            self._changed.wait_for(lambda: not self._held)
+            self._urgent_waiting -= 1
+            self._held = True
         try:
             yield
         finally:
-            self._end()
+            self._release()
 
     @contextmanager
-    def last(self) -> Iterator[None]:
-        """For what can wait."""
+    def background(self) -> Iterator[None]:
+        """Holds the lock, for work that can wait."""
         with self._changed:
-            self._changed.wait_for(lambda: not self._busy and not self._waiting)
-            self._busy = True
+            self._changed.wait_for(lambda: not self._held and not self._urgent_waiting)
+            self._held = True
         try:
             yield
         finally:
-            self._end()
+            self._release()
 
-    def _end(self) -> None:
+    def _release(self) -> None:
         with self._changed:
-            self._busy = False
+            self._held = False
             self._changed.notify_all()
 
 
 class WaitTimer(threading.local):
-    """Seconds that the message at hand has waited for other roles, by what was asked of them. Each
-    thread has its own."""
+    """Seconds that the message being handled has waited for other roles, by the message sent to
+    them. Each thread has its own."""
 
     def __init__(self) -> None:
         self.waited: dict[str, float] = {}
 
-    def begin(self) -> None:
-        """Another message."""
+    def reset(self) -> None:
+        """Begins another message."""
         self.waited = {}
 
     def add(self, what: str, seconds: float) -> None:

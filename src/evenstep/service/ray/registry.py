@@ -1,7 +1,8 @@
-"""The desk of a running job: the actor that trainers' processes find by name.
+"""`JobRegistry`: the actor of a running job that trainers' processes find by name.
 
-It says who plays which role, hears what clients waited, and raises the alarm where an actor dies:
-everyone who takes steps holds one question that is answered by nothing else.
+It knows which actor plays which role, collects how long clients waited, and raises the alarm when
+an actor dies: each client keeps one pending `failed()` call, which resolves only when an actor dies
+or the service closes.
 """
 
 from __future__ import annotations
@@ -12,39 +13,45 @@ from dataclasses import dataclass
 from typing import Any
 
 from evenstep.errors import ConfigurationError, EvenstepError
-from evenstep.service.metrics import Published, Waits
-from evenstep.service.ray.handles import Answer, RayHandle, died, opened, packed
+from evenstep.service.metrics import MetricsExporter, WaitStatistics
+from evenstep.service.ray.handles import (
+    Answer,
+    RayHandle,
+    cause_of_death,
+    decode_answer,
+    encode_messages,
+)
 from evenstep.service.ray.import_ray import import_ray
 from evenstep.strategy.mesh import ClientPlaceTree
 
-__all__ = ["JobInfo", "JobRegistry"]
+__all__ = ["JobInfo", "JobRegistry", "namespace_of"]
 
-_EVERY = 5.0  # seconds between what is published
+_EXPORT_INTERVAL = 5.0  # seconds
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobInfo:
-    """A running job, for those who take part in it. A client sees it as its job."""
+    """A running job, for clients and other processes that take part in it."""
 
     name: str
-    epoch: int
-    """When it was started; no two of a name have the same."""
+    run_id: int
+    """Nanoseconds since 1970 when the job was started; no two runs of a name have the same."""
     fingerprint: str
     tree: ClientPlaceTree
     prefetch: int
     step: int
-    """The first."""
+    """The first step."""
     planner: RayHandle
     loaders: tuple[RayHandle, ...]
     constructors: tuple[tuple[tuple[int, ...], RayHandle], ...]
-    """Ranks and the constructor that serves them."""
+    """The ranks that each constructor serves, and the constructor."""
 
     @property
     def roles(self) -> list[RayHandle]:
         return [self.planner, *self.loaders, *(handle for _, handle in self.constructors)]
 
     def constructor(self, rank: int) -> RayHandle:
-        """Of a rank.
+        """The constructor that serves a rank.
 
         Raises:
             ConfigurationError: the mesh has no such rank.
@@ -54,75 +61,71 @@ class JobInfo:
 
 
 class JobRegistry:
-    """Use it as an actor: its methods run in one event loop."""
+    """An actor whose methods run in one event loop."""
 
     def __init__(self) -> None:
-        self._opened: JobInfo | None = None
+        self._open_job: JobInfo | None = None
         self._alarm = asyncio.Event()
-        self._told: Answer | None = None
-        self._waits = Waits()
+        self._failure: Answer | None = None
+        self._waits = WaitStatistics()
         self._tasks: list[asyncio.Task[None]] = []
 
-    async def open(self, about: JobInfo) -> None:
-        """Begins to watch the actors."""
-        self._opened, self._published = about, Published(about.name)
-        for handle in about.roles:
+    async def open(self, job: JobInfo) -> None:
+        """Makes the job known, and begins to watch its actors."""
+        self._open_job, self._exporter = job, MetricsExporter(job.name)
+        for handle in job.roles:
             self._tasks.append(asyncio.create_task(self._watch(handle)))
-        self._tasks.append(asyncio.create_task(self._publishing()))
+        self._tasks.append(asyncio.create_task(self._export_metrics()))
 
-    async def about(self) -> JobInfo | None:
-        """None before the roles are there."""
-        return self._opened
-
-    @property
-    def _about(self) -> JobInfo:
-        assert self._opened is not None
-        return self._opened
+    async def job(self) -> JobInfo | None:
+        """None before `open`."""
+        return self._open_job
 
     async def failed(self) -> Answer:
-        """Answered where an actor has died, or where the service is closed."""
+        """Waits until an actor has died, or the service is closed."""
         await self._alarm.wait()
-        assert self._told is not None
-        return self._told
+        assert self._failure is not None
+        return self._failure
 
     async def close(self) -> None:
-        """Tells everyone who still waits."""
+        """Answers all pending `failed()` calls."""
         for task in self._tasks:
             task.cancel()
-        of = "" if self._opened is None else f" of job {self._opened.name!r}"
-        self._ring(EvenstepError(f"the service{of} was closed"))
+        of_job = "" if self._open_job is None else f" of job {self._open_job.name!r}"
+        self._raise_alarm(EvenstepError(f"the service{of_job} was closed"))
 
     # Clients
 
-    async def took(self, rank: int, step: int, seconds: float, *rest: Any) -> None:
-        """See `Waits.took`."""
-        stages, told = rest
-        self._waits.took(rank, step, seconds, stages, **told)
-        self._published.waited(seconds)
+    async def record_step(self, rank: int, step: int, seconds: float, *rest: Any) -> None:
+        """See `WaitStatistics.record_step`."""
+        stages, figures = rest
+        self._waits.record_step(rank, step, seconds, stages, **figures)
+        self._exporter.observe_wait(seconds)
 
-    async def ended(self, rank: int) -> None:
-        self._waits.ended(rank)
+    async def record_end(self, rank: int) -> None:
+        self._waits.record_end(rank)
 
     # Operation
 
     async def status(self) -> dict[str, Any]:
-        """JSON-able: what each role is at and has done, and what clients waited."""
-        about = self._about
-        told = await asyncio.gather(*(self._asked(handle) for handle in about.roles))
-        planner, loaders = told[0], told[1 : 1 + len(about.loaders)]
-        constructors = told[1 + len(about.loaders) :]
+        """JSON-able: the state and counters of each role, and how long clients waited."""
+        job = self._open_job
+        assert job is not None
+        roles = await asyncio.gather(*(self._status_of(handle) for handle in job.roles))
+        planner, loaders = roles[0], roles[1 : 1 + len(job.loaders)]
+        constructors = roles[1 + len(job.loaders) :]
         return {
             "backend": "ray",
-            "name": about.name,
-            "epoch": about.epoch,
-            "job": about.fingerprint,
-            "mesh": dict(about.tree.sizes),
-            "failed": None if self._told is None else str(self._told.error),
+            "name": job.name,
+            "run_id": job.run_id,
+            "job": job.fingerprint,
+            "mesh": dict(job.tree.sizes),
+            "failed": None if self._failure is None else str(self._failure.error),
             "ended": self._waits.all_ended,
             "planner": planner,
             "loaders": loaders,
             "constructors": constructors,
-            "clients": _reached(self._waits.clients(), constructors),
+            "clients": _with_steps_taken(self._waits.clients(), constructors),
             "steps": self._waits.summary(),
             "bytes": {
                 "loader_to_constructor": _sum(loaders, "fetch_bytes"),
@@ -130,38 +133,39 @@ class JobRegistry:
             },
         }
 
-    async def _asked(self, handle: RayHandle) -> dict[str, Any]:
+    async def _status_of(self, handle: RayHandle) -> dict[str, Any]:
         try:
-            answer = opened(await handle.actor.handle.remote(packed([("status", ())])))
+            sent = await handle.actor.handle.remote(encode_messages([("status", ())]))
             process = await handle.actor.measure.remote()
         except import_ray().exceptions.RayActorError:
             return {"died": handle.name}
+        answer = decode_answer(sent)
         if answer.error is not None:
             return {"failed": str(answer.error), "process": process}
         return {**answer.value[0], "process": process}
 
     async def _watch(self, handle: RayHandle) -> None:
         try:
-            await handle.actor.stand_by.remote()
+            await handle.actor.wait_forever.remote()
         except import_ray().exceptions.RayActorError as error:
-            self._ring(died(handle.name, error))
+            self._raise_alarm(cause_of_death(handle.name, error))
 
-    async def _publishing(self) -> None:
+    async def _export_metrics(self) -> None:
         while True:
-            await asyncio.sleep(_EVERY)
-            self._published.publish(await self.status())
+            await asyncio.sleep(_EXPORT_INTERVAL)
+            self._exporter.export(await self.status())
 
-    def _ring(self, error: EvenstepError) -> None:
-        if self._told is None:
-            self._told = Answer(error=error)
+    def _raise_alarm(self, error: EvenstepError) -> None:
+        if self._failure is None:
+            self._failure = Answer(error=error)
             self._alarm.set()
 
 
-def _reached(
+def _with_steps_taken(
     clients: Sequence[dict[str, Any]], constructors: Sequence[dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """What clients have told of themselves may come late, or in another order; constructors know
-    which step each of them has come to."""
+    """Clients with the steps that constructors know they have taken: what clients report
+    themselves may come late, or in another order."""
     taken = {rank: step for each in constructors for rank, step in each.get("taken", {}).items()}
     return [{**each, "step": taken.get(str(each["rank"]), each["step"])} for each in clients]
 
@@ -170,14 +174,14 @@ def _sum(roles: Sequence[dict[str, Any]], name: str) -> int:
     return sum(int(role.get("process", {}).get("done", {}).get(name, 0)) for role in roles)
 
 
-def named(job: str) -> str:
-    """The namespace of a job's actors.
+def namespace_of(job: str) -> str:
+    """The Ray namespace of a job's actors.
 
     Raises:
-        ConfigurationError: a name that is none.
+        ConfigurationError: the name has other characters than are allowed.
     """
     if not job or not all(c.isalnum() or c in "-_." for c in job):
         raise ConfigurationError(
-            f"name={job!r} of a job must be of letters, digits, '-', '_' and '.'"
+            f"name={job!r} of a job must consist of letters, digits, '-', '_' and '.'"
         )
     return f"evenstep-{job}"

@@ -1,7 +1,7 @@
-"""How tensors travel: as NumPy arrays, which Ray keeps apart from the rest of an answer.
+"""Sends tensors as NumPy arrays, which travel outside the pickled rest of an answer.
 
-Torch's own way copies them into the pickled bytes, with all of the storage that a view is a part
-of. Who receives one gets a copy of its own, which can be written to and does not hold Ray's memory.
+Torch's own way copies them into the pickled bytes, with the whole storage behind a view. The
+receiver gets a copy, which can be written to and does not hold Ray's memory.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["register_tensors"]
 
 
 def register_tensors() -> None:
-    """In this process, for all that it sends from now on."""
+    """Registers this serializer in this process, for all that it sends from now on."""
     import_ray()
     from ray.util import register_serializer
 
@@ -26,7 +26,7 @@ def register_tensors() -> None:
 def _packed(tensor: torch.Tensor) -> tuple[Any, str, tuple[int, ...]]:
     plain = tensor.detach().to("cpu").contiguous()
     name = str(plain.dtype).removeprefix("torch.")
-    # Of every dtype: NumPy has no bfloat16 nor the 8-bit ones.
+    # As bytes, for any dtype: NumPy has neither bfloat16 nor 8-bit floats.
     return plain.reshape(-1).view(torch.uint8).numpy(), name, tuple(plain.shape)
 
 

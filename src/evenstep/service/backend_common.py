@@ -1,0 +1,67 @@
+"""What both backends, `LocalService` and `RayService`, check and compute alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
+
+from evenstep.errors import ConfigurationError
+from evenstep.plan.argument_checks import check_at_least
+from evenstep.service.job import Job
+from evenstep.strategy.mesh import AXES
+
+__all__ = ["common_step", "groups_of", "rank_of"]
+
+
+def groups_of(job: Job, constructors: int | None) -> list[list[int]]:
+    """[constructors] the data-parallel groups of each, neighbours together.
+
+    Raises:
+        ConfigurationError: less than one constructor, or more than groups.
+    """
+    groups = job.tree.sizes["DP"]
+    count = groups if constructors is None else constructors
+    check_at_least(1, constructors=count)
+    if count > groups:
+        raise ConfigurationError(
+            f"constructors={count} is more than the {groups} data-parallel groups to serve; choose "
+            f"at most {groups}"
+        )
+    bounds = [groups * number // count for number in range(count + 1)]
+    return [list(range(begin, end)) for begin, end in pairwise(bounds)]
+
+
+def rank_of(job: Job, rank: int | None, place: Mapping[str, int]) -> int:
+    """The given rank, or the one at the given coordinates.
+
+    Raises:
+        ConfigurationError: the mesh does not have it, or both are given.
+    """
+    if rank is None:
+        return job.tree.rank(place)
+    if place:
+        raise ConfigurationError(
+            f"rank={rank} and {', '.join(f'{a}={place[a]}' for a in AXES if a in place)} are "
+            "given; give one of them"
+        )
+    job.tree.place(rank)
+    return rank
+
+
+def common_step(first: int, steps: Iterable[int]) -> int:
+    """The step that comes next in every client that has taken any.
+
+    Args:
+        first: the service's first step, which is returned if no client has taken a step.
+        steps: the step that comes next in each client.
+
+    Raises:
+        ConfigurationError: clients have taken different numbers of steps.
+    """
+    reached = {step for step in steps if step > first} or {first}
+    if len(reached) > 1:
+        raise ConfigurationError(
+            f"clients have come to different steps, from {min(reached)} to {max(reached)}; save "
+            "where all have taken the same number of steps, or give step="
+        )
+    return reached.pop()
