@@ -1,4 +1,4 @@
-"""Documents to load in tests: token sequences of heavy-tailed lengths that know who they are."""
+"""Documents to load in tests: token sequences of heavy-tailed lengths, each with its index."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class Documents(Dataset):
     def __init__(self, count: int, *, longest: int = 256, prompts: bool = False, seed: int = 0):
         """
         Args:
-            count: documents.
-            longest: no document has more tokens. The median has about an eighth.
-            prompts: mask the labels of a random part of the document from its beginning on.
-            seed: of lengths, tokens and masks.
+            count: number of documents.
+            longest: tokens that no document exceeds. The median has about an eighth.
+            prompts: mask the labels of a random part of each document, from its beginning.
+            seed: that of lengths, tokens and masks.
         """
         drawn = np.random.default_rng(seed).lognormal(np.log(longest / 8), 1.0, count)
         self.lengths = np.clip(drawn, 2, longest).astype(np.int64)

@@ -1,4 +1,4 @@
-"""Plans of context parallelism to test with: the library's own, and ones that nobody would make."""
+"""Shardings to test with: those of the library, and arbitrary ones."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from evenstep.plan.sharding import METHODS, Sharding, shard
 def shardings(draw: st.DrawFn, lengths: list[int] | None = None, most: int = 5) -> Sharding:
     """
     Args:
-        lengths: of the documents; None draws them.
-        most: ranks.
+        lengths: those of the documents; None draws them.
+        most: the largest number of ranks.
     """
     if lengths is None:
         lengths = draw(st.lists(st.integers(1, 40), min_size=1, max_size=8))
@@ -30,6 +30,6 @@ def shardings(draw: st.DrawFn, lengths: list[int] | None = None, most: int = 5) 
 
 
 def any_chunks(lengths: list[int], bounds: list[int], owners: list[int], ranks: int) -> Sharding:
-    """A plan that keeps no balance; ranks may have no tokens at all."""
+    """A sharding without balance; ranks may have no tokens at all."""
     arrays = (np.array(values, np.int64) for values in (lengths, bounds, owners))
     return Sharding.of_chunks(*arrays, ranks, "any")

@@ -1,4 +1,4 @@
-"""Tokens are made exactly equal by few gifts, taken where they cost a kernel least."""
+"""Tokens are made exactly equal by few moves, where they cost a kernel least."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from evenstep.plan.sharding.attention_tiles import causal_tiles
 from evenstep.plan.sharding.equal_shares import equal_shares
 from evenstep.plan.sharding.exact_tokens import _tiles, exact_tokens
-from evenstep.plan.sharding.fragments import Fragments
+from evenstep.plan.sharding.sharding import Fragments
 from sharded_sequences import LENGTHS, RANKS, Int64Array, pretraining
 
 
@@ -30,12 +30,12 @@ def test_any_fragments_are_made_equal_with_every_token_kept(
     owner = data.draw(
         st.lists(st.integers(0, ranks - 1), min_size=len(lengths), max_size=len(lengths))
     )
-    plan = exact_tokens(whole(lengths, owner), ranks, 128).sharding(lengths, ranks, "hybrid")
-    plan.check()
+    sharding = exact_tokens(whole(lengths, owner), ranks, 128).sharding(lengths, ranks, "hybrid")
+    sharding.check()
 
 
 @pytest.mark.parametrize("ranks", [2, 8, 16])
-def test_nearly_equal_shares_take_one_gift_less_than_ranks_and_few_tiles(ranks: int) -> None:
+def test_nearly_equal_shares_take_one_move_less_than_ranks_and_few_tiles(ranks: int) -> None:
     for lengths in pretraining(20):
         shares = equal_shares(lengths, ranks, np.ones(len(lengths)), 128)
         made = exact_tokens(shares, ranks, 128)
@@ -47,12 +47,12 @@ def test_nearly_equal_shares_take_one_gift_less_than_ranks_and_few_tiles(ranks: 
 def test_a_long_document_of_whole_tiles_is_spared_and_a_short_one_cut() -> None:
     lengths = np.array([156 * 128, 332, 20_100])
     made = exact_tokens(whole(lengths, [0, 0, 1]), 2, 128)
-    plan = made.sharding(lengths, 2, "hybrid")
-    assert plan.tokens.tolist() == [20_200, 20_200]
-    assert np.bincount(plan.document).tolist() == [1, 2, 1]
+    sharding = made.sharding(lengths, 2, "hybrid")
+    assert sharding.tokens.tolist() == [20_200, 20_200]
+    assert np.bincount(sharding.document).tolist() == [1, 2, 1]
 
 
-def test_the_broken_row_of_a_long_document_is_given_where_that_saves_a_row() -> None:
+def test_the_partial_row_of_a_long_document_is_moved_where_that_saves_a_row() -> None:
     # 20,000 tokens are 156 rows and 32 tokens. Without the first 100, and rows counted from there,
     # it is 156 rows, which meet a tile more each.
     lengths = np.array([156 * 128 + 32, 300, 20_100])

@@ -1,4 +1,4 @@
-"""Every plan holds every token once, on equally many a rank, and can be undone."""
+"""Every sharding holds every token once, equally many on each rank, and can be undone."""
 
 from __future__ import annotations
 
@@ -28,10 +28,14 @@ MAKES: list[Make] = [shard_per_sequence, shard_per_document, shard_hybrid, shard
 by_method = pytest.mark.parametrize("make", MAKES, ids=lambda make: make.__name__)
 
 
-def tokens_of(plan: Sharding, rank: int) -> list[tuple[int, int]]:
+def tokens_of(sharding: Sharding, rank: int) -> list[tuple[int, int]]:
     """(document, token) in the rank's order."""
-    at = range(plan.offsets[rank], plan.offsets[rank + 1])
-    return [(int(plan.document[i]), t) for i in at for t in range(plan.start[i], plan.end[i])]
+    at = range(sharding.offsets[rank], sharding.offsets[rank + 1])
+    return [
+        (int(sharding.document[i]), t)
+        for i in at
+        for t in range(sharding.start[i], sharding.end[i])
+    ]
 
 
 @by_method
@@ -39,18 +43,24 @@ def tokens_of(plan: Sharding, rank: int) -> list[tuple[int, int]]:
 def test_every_token_is_on_one_rank_once_and_ranks_differ_by_at_most_one(
     make: Make, lengths: Int64Array, ranks: int
 ) -> None:
-    plan = make(lengths, ranks)
-    plan.check()
-    by_rank = [tokens_of(plan, rank) for rank in range(ranks)]
+    sharding = make(lengths, ranks)
+    sharding.check()
+    by_rank = [tokens_of(sharding, rank) for rank in range(ranks)]
     assert sorted(token for own in by_rank for token in own) == [
         (document, token) for document, length in enumerate(lengths) for token in range(length)
     ]
     sizes = [len(own) for own in by_rank]
-    assert plan.ranks == ranks
-    assert plan.tokens.tolist() == sizes
+    assert sharding.ranks == ranks
+    assert sharding.tokens.tolist() == sizes
     assert max(sizes) - min(sizes) <= 1
-    assert (plan.end > plan.start).all()
-    for column in (plan.lengths, plan.document, plan.start, plan.end, plan.offsets):
+    assert (sharding.end > sharding.start).all()
+    for column in (
+        sharding.lengths,
+        sharding.document,
+        sharding.start,
+        sharding.end,
+        sharding.offsets,
+    ):
         assert column.dtype == np.int64
 
 
@@ -59,27 +69,27 @@ def test_every_token_is_on_one_rank_once_and_ranks_differ_by_at_most_one(
 def test_fragments_of_a_rank_are_in_order_and_never_neighbours(
     make: Make, lengths: Int64Array, ranks: int
 ) -> None:
-    plan = make(lengths, ranks)
+    sharding = make(lengths, ranks)
     for rank in range(ranks):
-        own = slice(plan.offsets[rank], plan.offsets[rank + 1])
-        first = plan.begins[plan.document[own]] + plan.start[own]
-        last = plan.begins[plan.document[own]] + plan.end[own]
+        own = slice(sharding.offsets[rank], sharding.offsets[rank + 1])
+        first = sharding.begins[sharding.document[own]] + sharding.start[own]
+        last = sharding.begins[sharding.document[own]] + sharding.end[own]
         assert (first[1:] >= last[:-1]).all()
-        same = plan.document[own][1:] == plan.document[own][:-1]
+        same = sharding.document[own][1:] == sharding.document[own][:-1]
         assert (first[1:][same] > last[:-1][same]).all()
 
 
 @by_method
 @given(lengths=LENGTHS, ranks=RANKS)
 def test_restore_undoes_the_permutation(make: Make, lengths: Int64Array, ranks: int) -> None:
-    plan = make(lengths, ranks)
+    sharding = make(lengths, ranks)
     sequence = np.arange(int(lengths.sum())) + 7
-    laid = sequence[plan.permutation]
-    assert laid[plan.restore].tolist() == sequence.tolist()
+    laid = sequence[sharding.permutation]
+    assert laid[sharding.restore].tolist() == sequence.tolist()
     begins = lengths.cumsum() - lengths
     for rank in range(ranks):
-        expected = [int(begins[document]) + token for document, token in tokens_of(plan, rank)]
-        assert plan.indices(rank).tolist() == expected
+        expected = [int(begins[document]) + token for document, token in tokens_of(sharding, rank)]
+        assert sharding.indices(rank).tolist() == expected
 
 
 @by_method
@@ -87,23 +97,23 @@ def test_restore_undoes_the_permutation(make: Make, lengths: Int64Array, ranks: 
 def test_pairs_and_tiles_and_latency_add_up_over_fragments(
     make: Make, lengths: Int64Array, ranks: int, tile: int
 ) -> None:
-    plan = make(lengths, ranks)
-    assert plan.pairs.sum() == sum(n * (n + 1) // 2 for n in lengths.tolist())
+    sharding = make(lengths, ranks)
+    assert sharding.pairs.sum() == sum(n * (n + 1) // 2 for n in lengths.tolist())
     for rank in range(ranks):
-        assert plan.pairs[rank] == sum(token + 1 for _, token in tokens_of(plan, rank))
-    assert (plan.tiles(tile) * tile * tile >= plan.pairs).all()
-    assert plan.tiles(1).tolist() == plan.pairs.tolist()
-    assert plan.latency(TileLatency(tile=tile)).tolist() == plan.tiles(tile).tolist()
-    seconds = plan.latency(lambda queries, keys: 0.5 * queries + keys)
-    at = np.arange(ranks).repeat(plan.fragments)
-    queries = plan.end - plan.start
+        assert sharding.pairs[rank] == sum(token + 1 for _, token in tokens_of(sharding, rank))
+    assert (sharding.tiles(tile) * tile * tile >= sharding.pairs).all()
+    assert sharding.tiles(1).tolist() == sharding.pairs.tolist()
+    assert sharding.latency(TileLatency(tile=tile)).tolist() == sharding.tiles(tile).tolist()
+    seconds = sharding.latency(lambda queries, keys: 0.5 * queries + keys)
+    at = np.arange(ranks).repeat(sharding.fragments)
+    queries = sharding.end - sharding.start
     for rank in range(ranks):
         own = at == rank
-        assert seconds[rank] == 0.5 * queries[own].sum() + plan.end[own].sum()
+        assert seconds[rank] == 0.5 * queries[own].sum() + sharding.end[own].sum()
 
 
 @by_method
-def test_a_plan_is_the_same_every_time(make: Make) -> None:
+def test_a_sharding_is_the_same_every_time(make: Make) -> None:
     lengths = np.random.Generator(np.random.PCG64(5)).integers(1, 9000, 30)
     one, two = make(lengths, 8), make(lengths.astype(np.int32), 8)
     for name in ("lengths", "document", "start", "end", "offsets", "method"):
@@ -112,17 +122,17 @@ def test_a_plan_is_the_same_every_time(make: Make) -> None:
 
 @by_method
 def test_one_rank_has_every_document_whole(make: Make) -> None:
-    plan = make(np.array([300, 1, 700]), 1)
-    assert (plan.document.tolist(), plan.start.tolist()) == ([0, 1, 2], [0, 0, 0])
-    assert plan.end.tolist() == [300, 1, 700]
+    sharding = make(np.array([300, 1, 700]), 1)
+    assert (sharding.document.tolist(), sharding.start.tolist()) == ([0, 1, 2], [0, 0, 0])
+    assert sharding.end.tolist() == [300, 1, 700]
 
 
 @by_method
 def test_a_sequence_of_fewer_tokens_than_ranks_leaves_ranks_without_fragments(make: Make) -> None:
-    plan = make(np.array([2, 1]), 7)
-    plan.check()
-    assert sorted(plan.tokens.tolist()) == [0, 0, 0, 0, 1, 1, 1]
-    assert plan.fragments.tolist() == plan.tokens.tolist()
+    sharding = make(np.array([2, 1]), 7)
+    sharding.check()
+    assert sorted(sharding.tokens.tolist()) == [0, 0, 0, 0, 1, 1, 1]
+    assert sharding.fragments.tolist() == sharding.tokens.tolist()
 
 
 @by_method
@@ -136,7 +146,7 @@ def test_a_sequence_of_fewer_tokens_than_ranks_leaves_ranks_without_fragments(ma
         ([3], 0, "ranks=0"),
     ],
 )
-def test_what_is_no_sequence_is_refused(
+def test_what_is_not_a_sequence_is_refused(
     make: Make, lengths: list[float], ranks: int, says: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=says):
@@ -144,28 +154,28 @@ def test_what_is_no_sequence_is_refused(
 
 
 def test_a_rank_that_does_not_exist_is_refused() -> None:
-    plan = shard_per_sequence([8], 2)
+    sharding = shard_per_sequence([8], 2)
     for rank in (-1, 2):
         with pytest.raises(ConfigurationError, match=f"rank={rank}"):
-            plan.indices(rank)
+            sharding.indices(rank)
 
 
 def test_the_check_finds_lost_and_doubled_tokens_empty_fragments_and_uneven_ranks() -> None:
-    plan = shard_per_document([40, 10], 2)
-    plan.check()
+    sharding = shard_per_document([40, 10], 2)
+    sharding.check()
     for change, says in (
-        ({"start": plan.start + (plan.start == 0)}, "exactly once"),
-        ({"end": plan.end + (plan.end == plan.end.max())}, "exactly once"),
-        ({"end": plan.start}, "empty"),
-        ({"offsets": np.array([0, 1, len(plan.document)])}, "differ by more than one"),
+        ({"start": sharding.start + (sharding.start == 0)}, "every token once"),
+        ({"end": sharding.end + (sharding.end == sharding.end.max())}, "every token once"),
+        ({"end": sharding.start}, "empty"),
+        ({"offsets": np.array([0, 1, len(sharding.document)])}, "not differ by more than one"),
     ):
         with pytest.raises(InvariantError, match=says):
-            dataclasses.replace(plan, **change).check()
+            dataclasses.replace(sharding, **change).check()
 
 
-def test_a_copy_is_as_small_as_the_plan() -> None:
-    plan = shard_per_document(np.array([70_000, 61_072]), 4)
-    places = plan.permutation
-    data = pickle.dumps(plan)
+def test_a_copy_is_as_small_as_the_fragments() -> None:
+    sharding = shard_per_document(np.array([70_000, 61_072]), 4)
+    places = sharding.permutation
+    data = pickle.dumps(sharding)
     assert len(data) < 5_000 < places.nbytes
     assert np.array_equal(pickle.loads(data).permutation, places)

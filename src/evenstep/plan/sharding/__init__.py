@@ -1,7 +1,22 @@
-"""A packed sequence to context-parallel ranks (WLB-LLM, section 5, and past it)."""
+"""How a packed sequence is cut over context-parallel ranks (WLB-LLM, section 5, and beyond it).
 
-from evenstep.plan.sharding.adaptive import METHODS, shard
-from evenstep.plan.sharding.hybrid import shard_hybrid
+In reading order, with the section of the paper that each file follows:
+
+```
+sharding           `Sharding`: for each rank a list of fragments of documents
+per_sequence       2C chunks of the sequence, two to each rank of C            (3.1)
+per_document       2C chunks of every document, without padding                (5.1)
+attention_tiles    pairs and tiles that attention computes for a fragment      (5.2)
+kernel_latency     what predicts how long a kernel takes for fragments         (5.2, 5.3)
+adaptive           `shard`: the method whose slowest rank is fastest           (5.3)
+hybrid             equal tokens and cost with few cuts                         (not in the paper)
+  equal_shares     the cuts: one stretch of the documents for each rank
+  exact_tokens     a few small cuts more, until tokens are equal
+varlen             a rank's fragments as one call of a variable-length kernel  (5.3)
+```
+"""
+
+from evenstep.plan.sharding.adaptive import METHODS, shard, shard_hybrid
 from evenstep.plan.sharding.kernel_latency import KernelLatency, TileLatency
 from evenstep.plan.sharding.per_document import shard_per_document
 from evenstep.plan.sharding.per_sequence import shard_per_sequence

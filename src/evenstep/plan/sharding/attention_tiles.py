@@ -1,7 +1,7 @@
-"""What attention within a fragment is: query-key pairs, and the tiles that cover them.
+"""Query-key pairs of attention within a fragment, and the tiles that cover them.
 
 A fragment is the tokens [start, end) of a document. Attention is causal within the document, so
-query t of it meets keys 0 to t, also those that lie in other fragments. Counts are exact integers.
+query t meets keys 0 to t, including those in other fragments. Counts are exact integers.
 """
 
 from __future__ import annotations
@@ -30,17 +30,20 @@ def causal_pairs(start: Int64Array, end: Int64Array) -> Int64Array:
 def causal_tiles(start: Int64Array, end: Int64Array, tile: int = TILE) -> Int64Array:
     """[fragments] int64 tiles of `tile` x `tile` that a kernel computes for tokens [start, end).
 
-    Rows are counted from `start`, since a kernel lays the queries that it is given from the first
-    on; columns from the start of the document. A tile with one pair in it is computed whole.
+    Rows are counted from `start`, where a kernel's queries begin; columns from the start of the
+    document. A tile with a single pair in it is computed as a whole.
+
+    For tokens [100, 400) and tiles of 128 there are three rows of tiles, which end at tokens 228,
+    356 and 400; their columns begin at 0 and take 2, 3 and 4 tiles: 9 in all.
     """
     rows = -(-(end - start) // tile)
-    # All tiles of rows but the last end a whole number of tiles after `start`.
+    # All rows of tiles except the last end a whole number of tiles after `start`.
     whole = (rows - 1) * -(-start // tile) + rows * (rows - 1) // 2
     return np.where(rows > 0, whole + -(-end // tile), 0)
 
 
 def check_tile(tile: int) -> None:
-    """Raises `ConfigurationError` where `tile` is not a whole number of tokens from 1."""
+    """Raises `ConfigurationError` unless `tile` is a whole number of tokens, at least 1."""
     if type(tile) is not int:
-        raise ConfigurationError(f"tile={tile!r} must be a whole number of tokens")
+        raise ConfigurationError(f"tile={tile!r} must be a whole number of tokens, at least 1")
     check_at_least(1, tile=tile)

@@ -1,4 +1,4 @@
-"""What attention over fragments takes: the measure by which one sharding is better than another."""
+"""How long attention over fragments takes: the measure by which shardings are compared."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class KernelLatency(Protocol):
     def __call__(self, queries: Int64Array, keys: Int64Array) -> Float64Array:
         """
         Args:
-            queries: [fragments] int64, all from 1.
-            keys: [fragments] int64. A fragment's queries are the last so many of its keys, and each
-                of them meets the keys up to itself.
+            queries: [fragments] int64, all at least 1.
+            keys: [fragments] int64. A fragment's queries are the last of its keys, and each of them
+                meets the keys up to itself.
 
         Returns:
             [fragments] what each adds to the latency of its rank.
@@ -42,4 +42,4 @@ class TileLatency:
 
 
 TILES = TileLatency()
-"""What decides where no other latency is given."""
+"""The default prediction."""

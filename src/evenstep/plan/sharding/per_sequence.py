@@ -1,8 +1,8 @@
-"""Per-sequence sharding: the sequence is cut into 2C chunks, whatever documents it holds.
+"""Per-sequence sharding: the sequence is cut into 2C chunks, regardless of documents.
 
-Rank r of C holds chunks r and 2C - 1 - r, one from either end, so that the work of a single
-document is equal on all ranks. Of several documents it is not: at worst, where one document of a
-C-th of the sequence lies on both middle chunks, one rank has all of its work, C times the mean.
+Rank r of C holds chunks r and 2C - 1 - r, one from either end, so that a single document costs the
+same on all ranks. Several documents need not: in the worst case, where one document of a C-th of
+the sequence lies on both middle chunks, one rank has all of its cost, C times the mean.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.arrays import Int64Array
-from evenstep.plan.sharding.sharding import Sharding, check_documents
+from evenstep.plan.sharding.sharding import Sharding, check_documents, prefix_sums
 
 __all__ = ["head_tail", "shard_per_sequence"]
 
@@ -23,9 +23,9 @@ def head_tail(ranks: int) -> Int64Array:
 
 
 def shard_per_sequence(lengths: npt.ArrayLike, ranks: int) -> Sharding:
-    """Two chunks of the sequence to each rank (WLB-LLM, section 3.1).
+    """Gives each rank two chunks of the sequence (WLB-LLM, section 3.1).
 
-    Where 2 x `ranks` does not divide the sequence, chunks differ by at most one token, and so do
+    If 2 x `ranks` does not divide the sequence, chunks differ by at most one token, and so do
     ranks.
 
     Args:
@@ -37,8 +37,7 @@ def shard_per_sequence(lengths: npt.ArrayLike, ranks: int) -> Sharding:
     """
     documents = check_documents(lengths, ranks)
     size, left = divmod(int(documents.sum()), 2 * ranks)
-    # Of what is left over, the first C tokens go to different ranks, and the rest again.
-    longer = np.arange(2 * ranks) < left
-    bounds = np.zeros(2 * ranks + 1, np.int64)
-    (size + longer).cumsum(out=bounds[1:])
+    # The first C tokens left over go to different ranks, and so do the rest.
+    longer = np.arange(2 * ranks) < left  # [chunks]
+    bounds = prefix_sums(size + longer)
     return Sharding.of_chunks(documents, bounds, head_tail(ranks), ranks, "per-sequence")

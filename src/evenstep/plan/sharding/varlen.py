@@ -1,12 +1,12 @@
 """A rank's attention as one call of a variable-length kernel, its keys and values gathered.
 
-Every fragment [start, end) of a document is a sequence of its own for the kernel: end - start
-queries, and as keys the document's first `end` tokens. The causal mask is aligned bottom right, as
-FlashAttention does where there are fewer queries than keys: the last query meets all keys, the one
-before it all but one. That is exactly attention within the document, for any plan.
+To the kernel every fragment [start, end) of a document is one sequence: end - start queries, and as
+keys the document's first `end` tokens. The causal mask is aligned at the bottom right, as in
+FlashAttention where there are fewer queries than keys: the last query meets all keys, the one
+before it all except one. That is exactly attention within the document, for any sharding.
 
-Keys are laid out once for all fragments: those of a document are given for each of its fragments
-on the rank again, as each must begin a sequence of the kernel.
+The keys of a document are repeated for each of its fragments on the rank, as each fragment must
+begin a sequence of the kernel.
 """
 
 from __future__ import annotations
@@ -18,18 +18,19 @@ import numpy.typing as npt
 
 from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError
-from evenstep.plan.sharding.sharding import Sharding
+from evenstep.plan.sharding.sharding import Sharding, prefix_sums
 
 __all__ = ["VarlenArguments", "varlen_arguments"]
 
 Int32Array = npt.NDArray[np.int32]
 
-_LIMIT = 2**31 - 1  # what boundaries can be
+_LIMIT = 2**31 - 1
+"""The largest boundary: kernels take them as int32."""
 
 
 @dataclass(frozen=True, eq=False)
 class VarlenArguments:
-    """The queries are the rank's tokens in its own order, as they are."""
+    """Arguments of the kernel. Its queries are the rank's tokens in their order."""
 
     cu_seqlens_q: Int32Array
     """[fragments + 1] int32: where each fragment's queries begin among the rank's tokens."""
@@ -40,16 +41,19 @@ class VarlenArguments:
     max_seqlen_k: int
     """Most keys of a fragment; 0 on a rank without tokens."""
     keys: Int64Array
-    """[cu_seqlens_k[-1]] int64: the keys' and values' places in the sequence."""
+    """[cu_seqlens_k[-1]] int64: positions of keys and values in the sequence."""
 
     def gathered(self, sharding: Sharding) -> Int64Array:
-        """[cu_seqlens_k[-1]] int64: the same places in what an all-gather makes, which is the
-        ranks' tokens one after the other, so that it need not be put in order first."""
+        """[cu_seqlens_k[-1]] int64: the same positions in the result of an all-gather, the ranks'
+        tokens one after the other, so that it need not be reordered first."""
         return sharding.restore[self.keys]
 
 
 def varlen_arguments(sharding: Sharding, rank: int) -> VarlenArguments:
-    """Boundaries and keys of `rank`, for a kernel that is told ``causal=True``.
+    """Boundaries and keys of `rank`, for a kernel called with ``causal=True``.
+
+    If documents have 5 and 3 tokens, and the rank holds [0, 2) of the first and [1, 3) of the
+    second, then ``cu_seqlens_q=[0, 2, 4]``, ``cu_seqlens_k=[0, 2, 5]``, ``keys=[0, 1, 5, 6, 7]``.
 
     Raises:
         ConfigurationError: there is no such rank, or its fragments have more than 2**31 - 1 keys.
@@ -57,12 +61,12 @@ def varlen_arguments(sharding: Sharding, rank: int) -> VarlenArguments:
     sharding.check_rank(rank)
     own = slice(sharding.offsets[rank], sharding.offsets[rank + 1])
     queries, keys = (sharding.end - sharding.start)[own], sharding.end[own]
-    queries_until, keys_until = _sums(queries), _sums(keys)
+    queries_until, keys_until = prefix_sums(queries), prefix_sums(keys)  # [fragments + 1]
     total = int(keys_until[-1])
     if total > _LIMIT:
         raise ConfigurationError(
-            f"rank {rank} has {total:,} keys in {len(keys):,} fragments, and boundaries are int32, "
-            f"at most {_LIMIT:,}; pack fewer tokens, or cut documents into fewer fragments"
+            f"rank {rank} has {total:,} keys in {len(keys):,} fragments, over the {_LIMIT:,} of "
+            "int32 boundaries; pack fewer tokens, or cut documents into fewer fragments"
         )
     shift = sharding.begins[sharding.document[own]] - keys_until[:-1]
     return VarlenArguments(
@@ -72,9 +76,3 @@ def varlen_arguments(sharding: Sharding, rank: int) -> VarlenArguments:
         max_seqlen_k=int(keys.max(initial=0)),
         keys=np.arange(total) + shift.repeat(keys),
     )
-
-
-def _sums(values: Int64Array) -> Int64Array:
-    sums = np.zeros(len(values) + 1, np.int64)
-    values.cumsum(out=sums[1:])
-    return sums

@@ -48,6 +48,6 @@ def test_a_cut_between_tiles_costs_none() -> None:
 
 
 @pytest.mark.parametrize("tile", [0, -1, 1.5, True])
-def test_a_tile_that_is_no_number_of_tokens_is_refused(tile: object) -> None:
+def test_a_tile_that_is_not_a_number_of_tokens_is_refused(tile: object) -> None:
     with pytest.raises(ConfigurationError, match="tile"):
         check_tile(tile)  # type: ignore[arg-type]

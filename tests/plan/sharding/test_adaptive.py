@@ -1,4 +1,4 @@
-"""The plan with the fastest slowest rank is taken; of equals the one with fewest fragments."""
+"""The sharding with the fastest slowest rank is taken; among equals that with fewest fragments."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ORDERS = st.sampled_from([o for n in (1, 2, 3) for o in permutations(METHODS, n)
 MEASURES = st.sampled_from([TileLatency(), TileLatency(tile=16)])
 
 
-def every(lengths: Int64Array, ranks: int, latency: KernelLatency) -> dict[str, Sharding]:
+def by_every_method(lengths: Int64Array, ranks: int, latency: KernelLatency) -> dict[str, Sharding]:
     return {
         "per-sequence": shard_per_sequence(lengths, ranks),
         "per-document": shard_per_document(lengths, ranks),
@@ -41,24 +41,26 @@ def same(one: Sharding, two: Sharding) -> bool:
 
 
 @given(lengths=LENGTHS, ranks=RANKS, latency=MEASURES, methods=ORDERS)
-def test_no_method_in_question_has_a_faster_slowest_rank_or_as_fast_with_fewer_fragments(
+def test_no_method_to_choose_from_has_a_faster_slowest_rank_or_as_fast_with_fewer_fragments(
     lengths: Int64Array, ranks: int, latency: KernelLatency, methods: tuple[str, ...]
 ) -> None:
     chosen = shard(lengths, ranks, latency=latency, methods=methods)
     assert chosen.method in methods
-    plans = every(lengths, ranks, latency)
-    ranked = {m: (plans[m].latency(latency).max(), len(plans[m].document)) for m in methods}
+    shardings = by_every_method(lengths, ranks, latency)
+    ranked = {m: (shardings[m].latency(latency).max(), len(shardings[m].document)) for m in methods}
     best = min(ranked.values())
     assert (chosen.latency(latency).max(), len(chosen.document)) == best
     first = next(m for m in methods if ranked[m] == best)
-    # A plan that hybrid sharding takes over from another method is called by that one's name.
-    assert chosen.method == first or (first == "hybrid" and same(chosen, plans[chosen.method]))
+    # A sharding that hybrid adopts from another method is called by that one's name.
+    assert chosen.method == first or (first == "hybrid" and same(chosen, shardings[chosen.method]))
 
 
 @given(lengths=LENGTHS, ranks=RANKS, method=st.sampled_from(METHODS))
 def test_one_method_is_that_method(lengths: Int64Array, ranks: int, method: str) -> None:
     latency = TileLatency()
-    assert same(shard(lengths, ranks, methods=(method,)), every(lengths, ranks, latency)[method])
+    assert same(
+        shard(lengths, ranks, methods=(method,)), by_every_method(lengths, ranks, latency)[method]
+    )
 
 
 def test_the_measure_decides() -> None:
@@ -67,13 +69,13 @@ def test_the_measure_decides() -> None:
     def calls(queries: Int64Array, keys: Int64Array) -> np.ndarray:
         return np.ones(len(queries))
 
-    # Where nothing but the number of fragments counts, and where nothing but pairs does.
+    # First only the number of fragments counts, then only pairs.
     assert shard(lengths, 4, latency=calls, methods=methods).method == "per-sequence"
     pairs = TileLatency(tile=1)
     assert shard(lengths, 4, latency=pairs, methods=methods[::-1]).method == "per-document"
 
 
-def test_of_equally_fast_plans_the_one_with_fewer_fragments_is_taken() -> None:
+def test_among_equally_fast_ones_that_with_fewer_fragments_is_taken() -> None:
     lengths = np.array([1000, 1000, 1000, 1000])
 
     def constant(queries: Int64Array, keys: Int64Array) -> np.ndarray:
@@ -83,14 +85,14 @@ def test_of_equally_fast_plans_the_one_with_fewer_fragments_is_taken() -> None:
     assert chosen.method == "per-sequence"
 
 
-def test_of_alike_plans_that_of_the_first_method_is_taken() -> None:
+def test_among_equal_ones_that_of_the_first_method_is_taken() -> None:
     for methods in permutations(METHODS):
-        # One document is cut alike by all.
+        # All methods cut one document in the same way.
         assert shard([4096], 4, methods=methods).method == methods[0]
 
 
 def test_equal_shares_alone_may_be_worse_where_tokens_are_few() -> None:
-    # So the hybrid plan takes over what others do better, and says so by nothing but its work.
+    # So hybrid sharding adopts what other methods do better.
     generator = np.random.Generator(np.random.PCG64(2))
     worse = 0
     for _ in range(200):
@@ -108,6 +110,6 @@ def test_methods_that_are_unknown_none_or_twice_are_refused(methods: tuple[str, 
         shard([10], 2, methods=methods)
 
 
-def test_a_latency_that_is_no_number_is_refused() -> None:
+def test_a_latency_that_is_not_a_number_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="finite"):
         shard([10, 20], 2, latency=lambda queries, keys: queries * np.nan)
