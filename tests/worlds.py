@@ -1,5 +1,5 @@
-"""A job in one process: ranks that exchange their messages in memory, are stopped at any step, and
-go on from what they wrote down.
+"""A job in one process: ranks that exchange messages in memory, are stopped at any step, and resume
+from what they wrote down.
 
 A rank's source is the list of lengths of its share. How many samples come at a time, and whether
 they come before they are asked for, is up to the caller; so is when the ranks are stopped: leave
@@ -108,8 +108,7 @@ class Checkpoint:
     unfinished: np.ndarray
     """Arrival numbers of the window that it has not received."""
     onward: int
-    """The source has never been asked for this number or a later one by what is in the window,
-    now or in the runs before."""
+    """Neither this number nor a later one has been in a window, now or in the runs before."""
     early: np.ndarray
     """Arrival numbers below `onward` that wait outside the window: a run before had them in its
     own, larger window."""
@@ -128,7 +127,7 @@ class Checkpoint:
         return Progress(self.onward, self.rest)
 
     def rewound(self) -> RoundStart:
-        """For ranks that go on with other windows: a new round, that knows of no sample."""
+        """For ranks that resume with windows of another size: a new round without samples."""
         return RoundStart(
             round=self.start.round + 1,
             step=self.step,
@@ -159,7 +158,7 @@ class Checkpoint:
 
 @dataclass
 class World:
-    """One run of an epoch, or of what is left of one."""
+    """One run of an epoch, or of what remains of one."""
 
     policy: Policy | list[Policy]
     """The same on all ranks, or one for each."""
@@ -168,7 +167,7 @@ class World:
     buffer_size: int
     exhausted: str = "pad"
     shares: Sequence[int | None] | None = None
-    """What ranks are told of the sizes of their shares."""
+    """By rank, the size of its share that it is given."""
     starts: Sequence[RoundStart | None] | None = None
     early: Sequence[np.ndarray] | None = None
     """By rank, arrival numbers to receive before `onward`."""
@@ -183,14 +182,14 @@ class World:
     """Whether a rank is given a chunk that it has not asked for."""
     unfinished: Sequence[np.ndarray] | None = None
     """By rank, arrival numbers of `starts` that are still to be trained on. The others are not
-    received again, so a rank of which all are trained on has no sample at hand."""
+    received again, so a rank that has trained on all of them has no sample at hand."""
     received: int = 0
-    """Steps of the first round that the trainer has had before."""
+    """Steps of the first round that the trainer received before."""
     lends: bool = False
     """Whether samples are lent to ranks that have none. A sample is lent as "rank:number"."""
     exchanges: int = field(default=0, init=False)
     lent: list[tuple[int, int, int]] = field(default_factory=list, init=False)
-    """Round, rank and arrival number of what was asked for to be lent."""
+    """Round, rank and arrival number of each sample that a rank was asked to lend."""
 
     def __post_init__(self) -> None:
         world = range(len(self.shards))
@@ -206,7 +205,7 @@ class World:
                 for source, bad in zip(self._sources, self.missing)
             ]
         self._ended = [False for _ in world]
-        self.has_spare = [
+        self.has_filler_sample = [
             len(self.unfinished[rank]) > 0 if self.unfinished else False for rank in world
         ]
         self.machines = [
@@ -218,7 +217,7 @@ class World:
                 exhausted=self.exhausted,
                 share=self.shares[rank] if self.shares else None,
                 start=self.starts[rank] if self.starts else None,
-                has_spare=self.has_spare[rank],
+                has_filler_sample=self.has_filler_sample[rank],
                 options=self.options[rank] if self.options else None,
             )
             for rank in world
@@ -235,7 +234,7 @@ class World:
         lengths = columns([self.shards[rank][number] for number in part])
         given = machine.receive(lengths, part if self.starts or self.missing else None)
         assert given.tolist() == part.tolist()
-        self.has_spare[rank] = True
+        self.has_filler_sample[rank] = True
 
     def _lend(self, rank: int) -> None:
         machine = self.machines[rank]
@@ -255,7 +254,7 @@ class World:
         """Every exchange's steps, by rank."""
         machines, skip = self.machines, self.received
         while not all(machine.finished for machine in machines):
-            # Lemma 3: as long as anybody goes on, everybody does.
+            # Lemma 3: as long as any rank continues, all do.
             assert not any(machine.finished for machine in machines)
             for rank, machine in enumerate(machines):
                 while machine.wanted:
@@ -266,10 +265,10 @@ class World:
                     self._lend(rank)
             messages = [machine.outgoing() for machine in machines]
             made = [machine.incoming(messages) for machine in machines]
-            for machine, spare, steps in zip(machines, self.has_spare, made):
-                # A rank has something to fill a step with by the time that it has to.
+            for machine, has_own, steps in zip(machines, self.has_filler_sample, made):
+                # A rank has a filler sample by the time that it needs one.
                 if self.lends and any(step.filler for step in steps[skip:]):
-                    assert spare or machine.borrowed
+                    assert has_own or machine.borrowed
             skip = 0 if made[0] else skip
             for machine in machines:
                 # Lemma 1, from the outside.
@@ -303,8 +302,8 @@ class World:
         return made
 
     def resumed(self, checkpoints: Sequence[Checkpoint], **changes) -> World:
-        """The same ranks, going on exactly where they were stopped. The round under way is planned
-        again: skip the steps of it that were received."""
+        """The same ranks, resumed exactly where they were stopped. The current round is planned
+        again: skip its steps that were received."""
         return World(
             policy=self.policy,
             shards=self.shards,
@@ -320,7 +319,7 @@ class World:
         )
 
     def rewindowed(self, checkpoints: Sequence[Checkpoint], buffer_size: int, **changes) -> World:
-        """The same ranks, going on with windows of another size."""
+        """The same ranks, resumed with windows of another size."""
         return World(
             policy=self.policy,
             shards=self.shards,
@@ -335,8 +334,8 @@ class World:
         )
 
 
-def said(step: PlannedStep) -> tuple:
-    """All that a trainer is told of a step, to be compared."""
+def visible(step: PlannedStep) -> tuple:
+    """All that a trainer can see of a step, to be compared."""
     totals = step.totals
     return (
         step.index,

@@ -1,4 +1,4 @@
-"""What a worker does: chunks are whole, errors name the sample, the dataset shows through."""
+"""What a worker does: chunks are whole, errors name the sample, attributes are forwarded."""
 
 from __future__ import annotations
 
@@ -15,7 +15,14 @@ from evenstep import TokenBudget
 from evenstep.batch import Measure
 from evenstep.errors import SampleError
 from evenstep.loader.transport.shared_memory import PackedObject, Reader
-from evenstep.loader.workers.chunks import Chunk, ChunkCollate, IndexedDataset, Origin, Raw, Request
+from evenstep.loader.workers.chunks import (
+    Chunk,
+    ChunkCollate,
+    ChunkOrigin,
+    ChunkRequest,
+    IndexedDataset,
+    RawChunk,
+)
 from evenstep.loader.workers.iterable import ChunkedIterable
 
 
@@ -47,22 +54,22 @@ class InBatches(Words):
         return [self[key] for key in (keys if self.whole else keys[1:])]
 
 
-def indexed(dataset: Any, *, skips: bool = False) -> IndexedDataset:
-    return IndexedDataset(dataset, skips=skips)
+def indexed(dataset: Any, *, skip_bad: bool = False) -> IndexedDataset:
+    return IndexedDataset(dataset, skip_bad=skip_bad)
 
 
-def prepare(dataset: Any, indices: list[Any], *, skips: bool = False) -> Raw:
-    return indexed(dataset, skips=skips).__getitems__([Request(0, tuple(indices))])
+def prepare(dataset: Any, indices: list[Any], *, skip_bad: bool = False) -> RawChunk:
+    return indexed(dataset, skip_bad=skip_bad).__getitems__([ChunkRequest(0, tuple(indices))])
 
 
 def test_samples_come_with_their_name_whatever_their_index_is() -> None:
     raw = prepare(Words(), ["a", "bcd"])
     assert [len(sample["input_ids"]) for sample in raw.samples] == [1, 3]
     assert raw.names == ["sample 'a'", "sample 'bcd'"]
-    assert indexed(Words())[Request(0, ("ab",))].names == ["sample 'ab'"]
+    assert indexed(Words())[ChunkRequest(0, ("ab",))].names == ["sample 'ab'"]
 
 
-def test_the_dataset_shows_through_for_reading_and_writing() -> None:
+def test_attributes_of_the_dataset_are_forwarded_for_reading_and_writing() -> None:
     words = Words()
     dataset = indexed(words)
     assert dataset.language == "la"
@@ -73,9 +80,9 @@ def test_the_dataset_shows_through_for_reading_and_writing() -> None:
         _ = dataset.pages
 
 
-def test_it_travels_to_a_worker_with_its_dataset() -> None:
+def test_it_is_pickled_with_its_dataset() -> None:
     dataset = pickle.loads(pickle.dumps(indexed(Documents(5, seed=2))))
-    (sample,) = dataset[Request(0, (3,))].samples
+    (sample,) = dataset[ChunkRequest(0, (3,))].samples
     assert sample["identity"] == 3
     assert dataset.seed == 2
 
@@ -88,16 +95,16 @@ def test_a_dataset_that_fetches_in_batches_is_asked_once() -> None:
 
 
 @pytest.mark.parametrize("words", [Words(), InBatches()], ids=["singly", "in batches"])
-def test_an_error_names_the_one_sample_that_cannot_be_had(words: Words) -> None:
-    with pytest.raises(SampleError, match="raised LookupError for sample '': no word; mend"):
+def test_an_error_names_the_sample_that_the_dataset_raises_for(words: Words) -> None:
+    with pytest.raises(SampleError, match="raised LookupError for sample '': no word; fix"):
         prepare(words, ["a", "", "b"])
 
 
 @pytest.mark.parametrize("words", [Words(), InBatches()], ids=["singly", "in batches"])
-def test_a_sample_that_cannot_be_had_leaves_its_place_to_the_reason_where_that_is_allowed(
+def test_a_bad_sample_is_replaced_by_the_reason_where_skipping_is_allowed(
     words: Words,
 ) -> None:
-    raw = prepare(words, ["a", "", "bcd"], skips=True)
+    raw = prepare(words, ["a", "", "bcd"], skip_bad=True)
     first, reason, last = raw.samples
     assert (len(first["input_ids"]), len(last["input_ids"])) == (1, 3)
     assert isinstance(reason, SampleError)
@@ -116,9 +123,9 @@ def test_a_batch_that_lacks_a_sample_is_refused() -> None:
         prepare(InBatches(whole=False), ["a", "b"])
 
 
-def collate(*, packed: bool = False, skips: bool = False, max_tokens: int = 512) -> ChunkCollate:
+def collate(*, packed: bool = False, skip_bad: bool = False, max_tokens: int = 512) -> ChunkCollate:
     policy = TokenBudget(max_tokens)
-    return ChunkCollate(measure=Measure(), policy=policy, skips=skips, packed=packed)
+    return ChunkCollate(measure=Measure(), policy=policy, skip_bad=skip_bad, packed=packed)
 
 
 def samples_of(chunk: Chunk) -> list[Any]:
@@ -135,7 +142,7 @@ def test_a_chunk_is_measured_and_whole(packed: bool) -> None:
     chunk = worker(prepare(documents, indices))
     assert isinstance(chunk.payload, PackedObject) == packed
     assert chunk.columns.dtype == np.int64
-    assert (chunk.size, chunk.places.tolist(), chunk.bad) == (3, [0, 1, 2], ())
+    assert (chunk.size, chunk.positions.tolist(), chunk.bad) == (3, [0, 1, 2], ())
     samples = samples_of(chunk)
     for index, own, columns in zip(indices, samples, chunk.columns.tolist(), strict=True):
         sample = documents[index]
@@ -152,19 +159,19 @@ def test_a_chunk_is_measured_and_whole(packed: bool) -> None:
 def test_a_sample_over_the_limit_is_refused_by_name(name: str) -> None:
     chunks = collate(max_tokens=8)
     short, long = {"input_ids": [1] * 8}, {"input_ids": [1] * 9}
-    chunks(Raw([short, short], ["one", "two"]))
+    chunks(RawChunk([short, short], ["one", "two"]))
     with pytest.raises(SampleError, match=f"{name} has 9 tokens, over max_tokens=8"):
-        chunks(Raw([short, long], ["three", name]))
+        chunks(RawChunk([short, long], ["three", name]))
 
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_samples_that_cannot_be_used_are_left_out_with_place_and_reason(packed: bool) -> None:
-    raw = Raw(
+    raw = RawChunk(
         [{"input_ids": [1] * n} for n in (3, 9, 0, 8)] + [SampleError("it is torn")],
         [f"sample {place}" for place in range(5)],
     )
-    chunk = collate(packed=packed, skips=True, max_tokens=8)(raw)
-    assert (chunk.size, chunk.places.tolist()) == (5, [0, 3])
+    chunk = collate(packed=packed, skip_bad=True, max_tokens=8)(raw)
+    assert (chunk.size, chunk.positions.tolist()) == (5, [0, 3])
     assert [len(sample["input_ids"]) for sample in samples_of(chunk)] == [3, 8]
     assert chunk.columns[:, 0].tolist() == [3, 8]
     assert [place for place, _ in chunk.bad] == [1, 2, 4]
@@ -173,12 +180,12 @@ def test_samples_that_cannot_be_used_are_left_out_with_place_and_reason(packed: 
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_a_chunk_of_which_nothing_is_left_is_empty_and_says_whence_it_came(packed: bool) -> None:
-    chunks = collate(packed=packed, skips=True)
-    origin = Origin(1, "state", True)
+def test_a_chunk_without_good_samples_is_empty_and_names_its_origin(packed: bool) -> None:
+    chunks = collate(packed=packed, skip_bad=True)
+    origin = ChunkOrigin(1, "state", True)
     for samples, bad in ((), 0), (({"input_ids": []}, {"input_ids": []}), 2):
         names = [f"sample {place}" for place in range(len(samples))]
-        chunk = chunks(Raw(list(samples), names, origin))
+        chunk = chunks(RawChunk(list(samples), names, origin))
         assert chunk.size == len(samples)
         assert chunk.columns.shape == (0, 3)
         assert samples_of(chunk) == []

@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenstep.errors import MismatchError
-from evenstep.loader.batcher.intake import FeederError, IndexFeed
+from evenstep.loader.batcher.index_feed import FeederError, IndexFeed
 from evenstep.loader.feeder import Feeder
-from evenstep.loader.workers.chunks import Request
+from evenstep.loader.workers.chunks import ChunkRequest
 
 Pipe = tuple[Connection, Connection]
 
@@ -37,7 +37,7 @@ def asked_by(feed: IndexFeed) -> Iterator[list[Any]]:
     """The indices of each chunk that the workers are asked for."""
     for (request,) in feed:
         assert request.epoch_seed == feed.epoch_seed
-        assert feed.asked[-1][1] == request.indices
+        assert feed.requested[-1][1] == request.indices
         yield list(request.indices)
 
 
@@ -45,8 +45,8 @@ def chunks_of(reader: Connection, size: int, *, serial: int = 0) -> list[list[An
     feed = IndexFeed(reader, size)
     feed.serial = serial
     chunks = list(asked_by(feed))
-    numbers = [number for chunk, _ in feed.asked for number in chunk]
-    assert [list(indices) for _, indices in feed.asked] == chunks
+    numbers = [number for chunk, _ in feed.requested for number in chunk]
+    assert [list(indices) for _, indices in feed.requested] == chunks
     assert numbers == list(range(len(numbers)))
     return chunks
 
@@ -73,8 +73,8 @@ def test_arrival_numbers_need_not_begin_at_0_nor_be_without_gaps(pipe: Pipe) -> 
     Feeder(writer, 0, [(3, "a"), (7, "b"), (8, "c")], None)
     requests = IndexFeed(reader, 2)
     requests.epoch_seed = 5
-    assert list(requests) == [[Request(5, ("a", "b"))], [Request(5, ("c",))]]
-    assert list(requests.asked) == [((3, 7), ("a", "b")), ((8,), ("c",))]
+    assert list(requests) == [[ChunkRequest(5, ("a", "b"))], [ChunkRequest(5, ("c",))]]
+    assert list(requests.requested) == [((3, 7), ("a", "b")), ((8,), ("c",))]
 
 
 def test_what_an_abandoned_pass_left_in_the_pipe_is_thrown_away(pipe: Pipe) -> None:
@@ -102,7 +102,7 @@ def test_what_one_pass_asked_for_and_never_got_is_forgotten_in_the_next(pipe: Pi
     next(iter(requests))
     requests.serial = 1
     assert list(asked_by(requests)) == [[10, 11]]
-    assert list(requests.asked) == [((0, 1), (10, 11))]
+    assert list(requests.requested) == [((0, 1), (10, 11))]
 
 
 def test_an_endless_sampler_is_read_as_far_as_the_pipe_holds_and_stops_when_left(
@@ -118,7 +118,7 @@ def test_an_endless_sampler_is_read_as_far_as_the_pipe_holds_and_stops_when_left
     assert rest[-1][-1] == next(drawn) - 1
 
 
-def test_a_sampler_that_raises_is_told_after_what_it_gave(pipe: Pipe) -> None:
+def test_an_error_of_the_sampler_comes_after_its_indices(pipe: Pipe) -> None:
     def sampler() -> Iterator[int]:
         yield from range(512)
         raise FileNotFoundError("index.bin")

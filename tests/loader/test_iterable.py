@@ -1,4 +1,4 @@
-"""Iterable datasets: whatever the workers' shares are, nothing is lost, and errors are said."""
+"""Iterable datasets: whatever the workers' shares are, no sample is lost and errors are raised."""
 
 from __future__ import annotations
 

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from evenstep.errors import EvenstepError, LoaderDiedError, PeerError, SampleError
-from evenstep.loader.batcher.pipeline import End
 from evenstep.loader.batcher.ports import BatcherFailure
+from evenstep.loader.batcher.progress import EpochEnd
 from evenstep.loader.batcher.spec import EpochSpec
 from evenstep.loader.iterator import StepIterator
-from evenstep.loader.transport.rank_exchange import LocalExchange, RankExchange, Session
+from evenstep.loader.transport.rank_exchange import LocalExchange, RankExchange
+from evenstep.loader.transport.session import Session
 from evenstep.protocol.wire import abort_message
 
 
@@ -41,7 +42,7 @@ class Batcher:
     def alive(self) -> bool:
         return True
 
-    def epitaph(self) -> str:
+    def cause_of_death(self) -> str:
         return "the batcher died"
 
     def abandon(self) -> None:
@@ -141,7 +142,7 @@ def test_a_failure_that_the_batcher_has_told_itself_is_not_told_again(
 
 def test_a_pass_does_not_end_before_all_ranks_are_through(recording: Recording) -> None:
     told: list[Any] = []
-    batcher = Batcher(End(0, ()))
+    batcher = Batcher(EpochEnd(0, ()))
     steps = iterator_over(batcher, recording, told=told)
     recording.session.note([b"", abort_message("CollateError: at the last step")])
     recording.session.over.set()
@@ -164,14 +165,14 @@ def test_a_dead_peer_is_what_is_raised_whatever_the_batcher_makes_of_it(
 def test_the_end_is_final_and_counts_what_stop_left_undone() -> None:
     exchange = LocalExchange()
     told: list[Any] = []
-    batcher = Batcher(End(5, ()))
+    batcher = Batcher(EpochEnd(5, ()))
     steps = iterator_over(batcher, exchange, told=told)
     batcher.theirs.send((0, b""))
     with pytest.warns(UserWarning, match="at least 5 samples"), pytest.raises(StopIteration):
         next(steps)
     with pytest.raises(StopIteration):
         next(steps)
-    assert told == [End(5, ())]
+    assert told == [EpochEnd(5, ())]
     assert batcher.calls[-1] == "close"
     exchange.close()
 

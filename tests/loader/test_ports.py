@@ -24,7 +24,7 @@ def make(prefetch: int = 1) -> tuple[PipePorts, Any, list[Any]]:
 
 
 def in_thread(work: Any) -> tuple[threading.Thread, list[Any]]:
-    """Runs `work`; gives the thread and what came of it: its value or its exception."""
+    """Runs `work`; returns the thread and a list that gets its value or its exception."""
     results: list[Any] = []
 
     def run() -> None:
@@ -61,7 +61,7 @@ def test_no_more_steps_are_made_than_there_are_credits() -> None:
 
 
 @pytest.mark.parametrize("leave", [PipePorts.close, PipePorts.end_delivery])
-def test_who_waits_for_a_credit_is_let_go(leave: Any) -> None:
+def test_waiting_for_a_credit_ends_when_the_trainer_leaves(leave: Any) -> None:
     ports, _, _ = make(prefetch=1)
     ports.await_credit()
     thread, results = in_thread(ports.await_credit)
@@ -80,14 +80,14 @@ def test_a_failed_delivery_leaves_the_exchange_open_for_the_news() -> None:
     assert results == [[b"abort", b"theirs"]]
 
 
-def test_answers_to_an_earlier_pass_are_thrown_away() -> None:
+def test_answers_to_an_earlier_pass_are_dropped() -> None:
     ports, trainer, _ = make()
     trainer.send((6, [b"old"]))
     trainer.send((7, [b"new"]))
     assert ports.exchange(b"mine") == [b"new"]
 
 
-def test_who_waits_for_the_other_ranks_is_let_go() -> None:
+def test_waiting_for_the_other_ranks_ends_when_the_trainer_leaves() -> None:
     ports, trainer, _ = make()
     thread, results = in_thread(lambda: ports.exchange(b"mine"))
     assert trainer.recv() == (7, b"mine")
@@ -99,20 +99,20 @@ def test_who_waits_for_the_other_ranks_is_let_go() -> None:
             call()
 
 
-def test_a_step_is_handed_over_with_its_batch_and_its_mark() -> None:
+def test_a_step_is_handed_over_with_its_batch_and_its_progress() -> None:
     ports, _, sent = make()
-    mark = StepProgress(np.arange(3))
-    ports.deliver("step", "batch", mark)
-    assert sent == [("step", "batch", mark)]
+    progress = StepProgress(np.arange(3))
+    ports.deliver("step", "batch", progress)
+    assert sent == [("step", "batch", progress)]
 
 
 def test_a_message_that_awaits_no_answer_is_sent_to_all() -> None:
     ports, trainer, _ = make()
-    ports.tell(b"abort")
+    ports.announce(b"abort")
     assert trainer.recv() == (7, b"abort")
 
 
-def test_the_end_is_told_even_to_a_trainer_that_is_gone() -> None:
+def test_the_end_is_announced_even_if_the_trainer_is_gone() -> None:
     ports, trainer, _ = make()
     ports.finish()
     assert trainer.recv() == (7, b"")

@@ -25,7 +25,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 import evenstep
 from evenstep.errors import SampleError
 from evenstep.loader.workers import iterable
-from evenstep.loader.workers.chunks import Chunk, Raw
+from evenstep.loader.workers.chunks import Chunk, RawChunk
 from evenstep.loader.workers.iterable import ChunkedIterable, WorkerStateLog, WorkerStates
 
 
@@ -46,7 +46,7 @@ class Plain(IterableDataset):
 
 
 class StatefulDataset(Plain):
-    """Knows how many samples it has yielded, and begins anew after the last."""
+    """Knows how many samples it has yielded, and begins again after the last."""
 
     done = 0
 
@@ -94,13 +94,13 @@ KINDS = {"dataset": StatefulDataset, "iterator": ByIterator, "replay": Plain}
 
 
 def raw_chunks(
-    dataset: Any, workers: int, size: int, *, replays: bool, sources: WorkerStates | None = None
-) -> Iterator[Raw]:
+    dataset: Any, workers: int, size: int, *, replays: bool, states: WorkerStates | None = None
+) -> Iterator[RawChunk]:
     """As torch's DataLoader gets them from `workers` processes; 0 is the process itself."""
-    if sources is not None:
-        sources = WorkerStates.from_json(sources.to_json())
+    if states is not None:
+        states = WorkerStates.from_json(states.to_json())
     chunked = ChunkedIterable(dataset, size, replays=replays)
-    chunked.begin(sources)
+    chunked.begin(states)
     copies = [pickle.loads(pickle.dumps(chunked)) for _ in range(workers)] or [chunked]
     iterators = [iter(copy) for copy in copies]
     ended: set[int] = set()
@@ -117,7 +117,7 @@ def raw_chunks(
             return
 
 
-def as_chunk(raw: Raw) -> Chunk:
+def as_chunk(raw: RawChunk) -> Chunk:
     count = len(raw.samples)
     columns = np.ones((count, 3), np.int64)
     return Chunk(count, np.arange(count), columns, raw.samples, (), raw.origin)
@@ -135,20 +135,20 @@ def test_from_every_place_on_the_same_samples_come_again(
     workers = len(counts) if processes or len(counts) > 1 else 0
     dataset = KINDS[kind](counts)
 
-    def run(sources: WorkerStates | None) -> tuple[list[Any], list[WorkerStates]]:
+    def run(states: WorkerStates | None) -> tuple[list[Any], list[WorkerStates]]:
         """All samples, and for every place how to have them again from it on."""
-        trail = WorkerStateLog(max(workers, 1), sources)
+        log = WorkerStateLog(max(workers, 1), states)
         samples: list[Any] = []
-        first = needed = sources.place if sources else 0
+        first = needed = states.place if states else 0
         found = []
-        for raw in raw_chunks(dataset, workers, size, replays=kind == "replay", sources=sources):
-            assert trail.add(as_chunk(raw)) == first + len(samples)
+        for raw in raw_chunks(dataset, workers, size, replays=kind == "replay", states=states):
+            assert log.add(as_chunk(raw)) == first + len(samples)
             samples += raw.samples
             end = first + len(samples)
             # As a loader asks: for places that never decrease, some time after they came.
             for place in range(needed, draw.randint(needed, end) + 1):
                 needed = place
-                again = trail.since(place)
+                again = log.since(place)
                 assert again is not None
                 assert again.place <= place < max(again.place + size, end + 1)
                 found.append(again)
@@ -157,9 +157,9 @@ def test_from_every_place_on_the_same_samples_come_again(
     whole, found = run(None)
     assert sorted(whole) == [(w, n) for w, count in enumerate(counts) for n in range(count)]
     for _ in range(3):  # resumed, and resumed again
-        sources = draw.choice(found)
-        rest, found = run(sources)
-        assert rest == whole[sources.place :]
+        states = draw.choice(found)
+        rest, found = run(states)
+        assert rest == whole[states.place :]
         if not found:
             break
 
@@ -178,31 +178,31 @@ def test_workers_take_turns_and_one_that_has_ended_hands_over_empty_chunks(
 
 def test_what_each_chunk_keeps_does_not_grow() -> None:
     counts = [400, 3]
-    trail = WorkerStateLog(2)
+    log = WorkerStateLog(2)
     longest = 0
     for raw in raw_chunks(StatefulDataset(counts), 2, 4, replays=False):
-        begin = trail.add(as_chunk(raw))
-        sources = trail.since(max(begin - 6, 0))
-        assert sources is not None
-        longest = max(longest, len(sources.to_json()))
+        begin = log.add(as_chunk(raw))
+        states = log.since(max(begin - 6, 0))
+        assert states is not None
+        longest = max(longest, len(states.to_json()))
     assert longest < 300
 
 
 @given(st.integers(0, 20), st.integers(1, 5))
-def test_a_dataset_that_cannot_say_where_it_is_gives_no_sources_once_it_has_begun(
+def test_a_dataset_without_state_gives_no_worker_states_once_it_has_begun(
     count: int, size: int
 ) -> None:
-    trail = WorkerStateLog(1)
-    assert trail.since(0) == WorkerStates(place=0, turn=0, workers=(None,))
+    log = WorkerStateLog(1)
+    assert log.since(0) == WorkerStates(place=0, turn=0, workers=(None,))
     for raw in raw_chunks(Plain([count]), 1, size, replays=False):
         assert raw.origin.state is None
-        begin = trail.add(as_chunk(raw))
-        again = trail.since(begin)
+        begin = log.add(as_chunk(raw))
+        again = log.since(begin)
         # Nothing has been lost while only the first chunk is needed.
         assert (again is None) == (begin > 0)
 
 
-def test_states_are_told_by_whom_they_are() -> None:
+def test_states_name_their_owner() -> None:
     raws = {kind: next(raw_chunks(KINDS[kind]([5]), 1, 3, replays=True)) for kind in KINDS}
     states = {kind: json.loads(raw.origin.state) for kind, raw in raws.items()}
     assert states == {
@@ -229,15 +229,15 @@ class Torn(Plain):
 
 
 def test_an_error_says_after_how_many_samples_also_when_resumed() -> None:
-    said = r"raised EOFError after 7 samples of worker 0: torn; mend"
-    trail = WorkerStateLog(1)
+    said = r"raised EOFError after 7 samples of worker 0: torn; fix"
+    log = WorkerStateLog(1)
     with pytest.raises(SampleError, match=said):
-        [trail.add(as_chunk(raw)) for raw in raw_chunks(Torn([]), 1, 3, replays=True)]
-    sources = trail.since(6)
-    assert sources is not None
-    assert sources.place == 6
+        [log.add(as_chunk(raw)) for raw in raw_chunks(Torn([]), 1, 3, replays=True)]
+    states = log.since(6)
+    assert states is not None
+    assert states.place == 6
     with pytest.raises(SampleError, match=said):
-        list(raw_chunks(Torn([]), 1, 3, replays=True, sources=sources))
+        list(raw_chunks(Torn([]), 1, 3, replays=True, states=states))
 
 
 def samples_until_the_end(chunked: ChunkedIterable) -> list[Any]:
@@ -246,10 +246,10 @@ def samples_until_the_end(chunked: ChunkedIterable) -> list[Any]:
         samples += raw.samples
         if raw.origin.ended:
             return samples
-    raise AssertionError("a worker must go on with empty chunks")
+    raise AssertionError("a worker must continue with empty chunks")
 
 
-def test_persistent_workers_go_on_once_and_then_begin_anew() -> None:
+def test_persistent_workers_resume_once_and_then_begin_at_the_beginning() -> None:
     state = next(itertools.islice(raw_chunks(Plain([7]), 1, 3, replays=True), 1, None)).origin.state
     chunked = ChunkedIterable(Plain([7]), 3, replays=True)
     chunked.begin(WorkerStates(place=6, turn=0, workers=(state,)))
@@ -265,16 +265,16 @@ def test_a_worker_that_has_ended_yields_nothing_more_after_a_resume(kind: str) -
     assert samples_until_the_end(chunked) == []
 
 
-def test_while_a_resumed_worker_waits_for_its_turn_the_turn_is_nobody_elses() -> None:
-    sources = WorkerStates(place=9, turn=2, workers=(None, None, None))
-    trail = WorkerStateLog(3, sources)
-    for raw in itertools.islice(raw_chunks(Plain([2] * 3), 3, 2, replays=True, sources=sources), 2):
+def test_while_a_resumed_worker_waits_for_its_turn_the_turn_does_not_move() -> None:
+    states = WorkerStates(place=9, turn=2, workers=(None, None, None))
+    log = WorkerStateLog(3, states)
+    for raw in itertools.islice(raw_chunks(Plain([2] * 3), 3, 2, replays=True, states=states), 2):
         assert raw.samples == []
-        assert trail.add(as_chunk(raw)) == 9
-        assert trail.since(9) == sources
+        assert log.add(as_chunk(raw)) == 9
+        assert log.since(9) == states
 
 
-def test_the_dataset_shows_through() -> None:
+def test_attributes_of_the_dataset_are_forwarded() -> None:
     chunked = ChunkedIterable(Plain([7]), 3, replays=True)
     chunked.counts = [2]
     assert chunked.counts == [2]

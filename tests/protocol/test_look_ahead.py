@@ -1,5 +1,5 @@
-"""Ranks that know how much they have left run out together; one that never had a sample is lent one
-to fill its steps with."""
+"""Ranks that know how many samples they have left run out together; a rank that never received a
+sample borrows one to run zero-loss steps with."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from evenstep.plan import FixedBatch, TokenBudget
 from evenstep.plan.epoch.stream import Stream
-from worlds import KEEPING, POLICIES, SHARDS, World, arrivals, said
+from worlds import KEEPING, POLICIES, SHARDS, World, arrivals, visible
 
 BUFFERS = st.integers(1, 40)
 RANDOMS = st.randoms(use_true_random=False)
@@ -30,8 +30,8 @@ def sizes(shards):
     return [len(shard) for shard in shards]
 
 
-def spoken(world):
-    return [[said(step) for step in steps] for steps in world.steps()]
+def visible_steps(world):
+    return [[visible(step) for step in steps] for steps in world.steps()]
 
 
 def fillers(world):
@@ -94,7 +94,7 @@ def test_one_rank_of_unknown_share_and_no_rank_looks_ahead(policy, shards, buffe
     unknown = data.draw(st.integers(0, len(shards) - 1))
     some = [None if rank == unknown else size for rank, size in enumerate(sizes(shards))]
     none = World(policy, shards, buffer_size)
-    assert spoken(World(policy, shards, buffer_size, shares=some)) == spoken(none)
+    assert visible_steps(World(policy, shards, buffer_size, shares=some)) == visible_steps(none)
     # Then windows are as full as they can be.
     made = [made for made in replace(none).steps() if made[0].place == 0]
     for rank, shard in enumerate(shards):
@@ -112,7 +112,7 @@ def test_when_samples_come_changes_no_step_of_ranks_that_look_ahead(
     policy, shards, buffer_size, random, other
 ):
     one = World(policy, shards, buffer_size, shares=sizes(shards), **arrivals(random))
-    assert spoken(one) == spoken(replace(one, **arrivals(other)))
+    assert visible_steps(one) == visible_steps(replace(one, **arrivals(other)))
 
 
 @settings(max_examples=60)
@@ -147,7 +147,7 @@ def partly_empty(draw):
 
 
 def check_lent(world):
-    """Drives a world to its end, and checks who lent what in it; the rest `World` checks itself."""
+    """Drives a world to its end, and checks which rank lent which sample."""
     made = list(world.steps())
     starts = {steps[0].round.start.round: [step.round.start for step in steps] for steps in made}
     for round, rank, number in world.lent:
@@ -175,7 +175,9 @@ def test_ranks_without_a_sample_are_lent_the_shortest_of_the_first_rank_that_has
     for shard, machine in zip(shards, world.machines):
         assert machine.borrowed == (b"" if shard else f"{lender}:{number}".encode())
     # What is lent is trained on by its own rank as well, and by no other.
-    assert spoken(replace(world, lends=False)) == [[said(step) for step in steps] for steps in made]
+    assert visible_steps(replace(world, lends=False)) == [
+        [visible(step) for step in steps] for steps in made
+    ]
 
 
 @settings(max_examples=60)
@@ -188,12 +190,12 @@ def test_ranks_that_have_run_out_are_lent_a_sample_when_they_are_resumed(
     steps = world.steps()
     begun = list(islice(steps, most))
     checkpoints = world.checkpoints(begun[-1])
-    rest = [[said(step) for step in made] for made in steps]
-    # Exactly: a rank that had run out has no sample at hand now, whatever it had before; and one
-    # that had trained on all its window may run out without another.
+    rest = [[visible(step) for step in made] for made in steps]
+    # Exactly: a rank that had run out has no sample at hand now, whatever it held before; and one
+    # that had trained on all of its window may run out without another.
     resumed = world.resumed(checkpoints, lends=True)
     again = check_lent(resumed)[checkpoints[0].received :]
-    assert [[said(step) for step in made] for made in again] == rest
+    assert [[visible(step) for step in made] for made in again] == rest
     assert resumed.lent
     # With other windows: there may be nothing left to lend, and then no step to fill.
     rewindowed = world.rewindowed(checkpoints, buffer_size + 1, lends=True)

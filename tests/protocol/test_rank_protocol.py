@@ -187,7 +187,7 @@ def test_a_rank_that_left_is_named():
         machines[0].incoming([machines[0].outgoing(), b""])
 
 
-def test_ranks_in_different_places_are_told():
+def test_ranks_in_different_places_raise():
     ahead, behind = pair()
     hello = [ahead.outgoing(), behind.outgoing()]
     ahead.incoming(hello)
@@ -243,7 +243,7 @@ class Broken(Policy):
         ("unequal", r"planned \[1, 2\] steps"),
     ],
 )
-def test_a_policy_that_breaks_its_contract_is_found_out(how, said):
+def test_a_policy_that_breaks_its_contract_is_an_error(how, said):
     with pytest.raises(InvariantError, match=said):
         play(Broken(how), [[5] * 6, [5] * 6], buffer_size=4)
 

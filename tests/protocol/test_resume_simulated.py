@@ -1,5 +1,5 @@
-"""Resume, in simulated worlds: stopped after any step and gone on with, as often as one likes, an
-epoch trains on what it would have trained on.
+"""Resume, in simulated worlds: stopped after any step and resumed, any number of times, an epoch
+trains on what it would have trained on.
 
 A rank's checkpoint is the `RoundStart` of the round under way and how many of its steps the trainer
 has received. Every checkpoint in this file goes through JSON.
@@ -21,7 +21,7 @@ from evenstep.errors import MismatchError
 from evenstep.plan import FixedBatch, TokenBudget
 from evenstep.plan.epoch.stream import Stream
 from evenstep.protocol.window_buffer import RoundStart
-from worlds import KEEPING, POLICIES, SHARDS, Checkpoint, World, arrivals, said
+from worlds import KEEPING, POLICIES, SHARDS, Checkpoint, World, arrivals, visible
 
 BUFFERS = st.integers(1, 25)
 KILLS = st.lists(st.integers(0, 12), min_size=1, max_size=6)
@@ -67,7 +67,7 @@ def test_exact_resume_makes_the_very_steps_of_the_uninterrupted_run(
     first = World(
         policy, shards, buffer_size, exhausted, shares_of(shards, known), **arrivals(random)
     )
-    whole = [[said(step) for step in steps] for steps in first.steps()]
+    whole = [[visible(step) for step in steps] for steps in first.steps()]
     assert resumed_often(first, kills, random) == whole
 
 
@@ -81,10 +81,10 @@ def resumed_often(first, kills, random):
         else:
             world = world.resumed(checkpoints, **arrivals(random))
         steps, last = world.steps(), None
-        replayed = [[said(step) for step in next(steps)] for _ in range(skip)]
+        replayed = [[visible(step) for step in next(steps)] for _ in range(skip)]
         assert replayed == resumed[len(resumed) - skip :]
         for last in islice(steps, kill):
-            resumed.append([said(step) for step in last])
+            resumed.append([visible(step) for step in last])
         if last is not None:  # else stopped before any step: the former checkpoint stands
             checkpoints = world.checkpoints(last)
             skip = checkpoints[0].received
@@ -102,7 +102,7 @@ def test_exact_resume_of_an_epoch_whose_buffer_size_was_changed(
     if not checkpoints:
         return
     changed = world.rewindowed(checkpoints, after, **arrivals(random))
-    whole = [[said(step) for step in steps] for steps in changed.steps()]
+    whole = [[visible(step) for step in steps] for steps in changed.steps()]
     assert resumed_often(changed, kills, random) == whole
 
 
@@ -114,7 +114,7 @@ def test_exact_resume_of_an_epoch_in_which_bad_samples_are_skipped(
     missing = [{n for n in range(len(shard)) if random.random() < 0.2} for shard in shards]
     sizes = shares_of(shards, known)
     first = World(policy, shards, buffer_size, shares=sizes, missing=missing, **arrivals(random))
-    whole = [[said(step) for step in steps] for steps in first.steps()]
+    whole = [[visible(step) for step in steps] for steps in first.steps()]
     for rank, (shard, bad) in enumerate(zip(shards, missing)):
         trained = {number for steps in whole for number in steps[rank][1]}
         assert not trained & bad
@@ -128,17 +128,19 @@ WITH_ONE_BAD = World(TokenBudget(200), [[1] * 33], 16, shares=[33], missing=[{0}
 
 
 def test_a_bad_sample_in_the_window_changes_no_resume():
-    whole = [[said(step) for step in steps] for steps in WITH_ONE_BAD.steps()]
+    whole = [[visible(step) for step in steps] for steps in WITH_ONE_BAD.steps()]
     steps = replace(WITH_ONE_BAD).steps()
     checkpoints = WITH_ONE_BAD.checkpoints(next(steps))
-    again = [[said(step) for step in steps] for steps in WITH_ONE_BAD.resumed(checkpoints).steps()]
+    again = [
+        [visible(step) for step in steps] for steps in WITH_ONE_BAD.resumed(checkpoints).steps()
+    ]
     assert again == whole
 
 
 def test_when_a_bad_sample_comes_changes_no_step():
-    late = [[said(step) for step in steps] for steps in replace(WITH_ONE_BAD).steps()]
+    late = [[visible(step) for step in steps] for steps in replace(WITH_ONE_BAD).steps()]
     early = replace(WITH_ONE_BAD, chunk=lambda: 99, pushes=lambda: True)
-    assert [[said(step) for step in steps] for steps in early.steps()] == late
+    assert [[visible(step) for step in steps] for steps in early.steps()] == late
 
 
 def run(world, most, skip=0):

@@ -1,4 +1,4 @@
-"""The buffer: windows hold all that has been in one, and a round's start says where to go on."""
+"""The buffer: windows hold all that has been in one, and a round resumes from its start."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ def test_hellos_of_other_versions_are_refused_by_version():
 
 
 def test_hellos_of_other_rounds_are_left_to_be_compared():
-    """So that the error says from where each rank goes on, not that loaders were mixed up."""
+    """So that the error names the round of each rank, not a mix-up of loaders."""
     hellos = [encode(HELLO, r, encode_hello({"round to begin with": r}, 0)) for r in (4, 9)]
     for rank in range(2):
         bodies = open_all(hellos, HELLO, (4, 9)[rank], rank=rank, epoch=0)

@@ -1,16 +1,37 @@
 """What ranks say to each other, without I/O: bytes go out, everybody's bytes come in.
 
+A `RankProtocol` is one rank in one epoch. All ranks are in the same state; each state ends with one
+exchange, in which every rank sends one message and receives those of all ranks:
+
 ```
-state      message sent   next state, on everybody's messages
-HELLO      hello          FILLING   all ranks were built alike
-FILLING    proposal       SETTLING  some rank has samples; FINISHED when none has
-SETTLING   receipt        FILLING   the round's steps are known to all
-FINISHED   none
+state      this rank sends      when all ranks' messages are in
+---------  -------------------  --------------------------------------------------------------------
+HELLO      hello: how it was    -> FILLING
+           built, samples left
+FILLING    proposal, as soon    -> FINISHED  if no rank has samples left; under exhausted="stop",
+           as `wanted` is 0                  if any rank has none left
+                                -> SETTLING  otherwise: every rank plans its part of the round
+SETTLING   receipt: totals of   -> FILLING   with the steps of the round, and the next round begins
+           its steps, samples   -> FINISHED  under exhausted="stop", if some rank has no samples for
+           left, a lent sample               a step: the round's steps are withdrawn on all ranks
+FINISHED   nothing
 ```
 
-`rank_protocol` is the state machine of one rank and one epoch. It uses `window_buffer` (what the
-rank has received), `wire` (messages as bytes), `receipts` (totals of every step) and `planned_step`
-(the steps of a settled round).
+Instead of any message a rank may send an abort, which ends the epoch on all ranks with `PeerError`;
+so does an empty message, from a rank that has left. A hello of a rank that was built differently,
+or a message of another state or round, raises `MismatchError`. After an error the protocol is not
+used any more.
+
+In reading order:
+
+    rank_protocol    `RankProtocol`, the state machine
+    rank_round       one rank's part of a round: window, proposal, planned steps
+    window_buffer    the samples that a rank has received and not yet emitted; `RoundStart`
+    look_ahead       how many samples a rank gathers for a round
+    lending          samples lent to ranks that have none to run zero-loss steps with
+    planned_step     `PlannedStep` and the tables of its round
+    receipts         totals of every step, as each rank learns them
+    wire             the messages as bytes
 """
 
 from evenstep.protocol.planned_step import PlannedStep, SettledRound

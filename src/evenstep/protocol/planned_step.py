@@ -1,4 +1,4 @@
-"""What a round comes to on one rank: a table of steps, and each step as a place in it."""
+"""The outcome of a round on one rank: a table of steps, and each step as a row of it."""
 
 from __future__ import annotations
 
@@ -16,21 +16,22 @@ __all__ = ["PlannedStep", "SettledRound"]
 
 @dataclass(frozen=True)
 class SettledRound:
-    """What the steps of one round share."""
+    """One round, as its steps share it."""
 
     start: RoundStart
-    """What this rank began the round with."""
+    """This rank's window when the round began."""
     groups: Groups
-    """This rank's, of arrival numbers, in emission order; none where its steps are fillers."""
+    """This rank's groups of arrival numbers, in emission order; none if its steps are fillers."""
     steps: Int64Array
     """[steps + 1] offsets of each step's groups."""
     totals: RoundTotals
     mean_supervised: Float64Array
+    """[ranks] mean supervised tokens of the samples in each rank's window."""
 
 
-@dataclass(slots=True, eq=False)  # not frozen: that triples what it takes to make one
+@dataclass(slots=True, eq=False)  # not frozen: that triples the time to make one
 class PlannedStep:
-    """One step, as far as this rank is concerned: a place in the tables of its round."""
+    """One step on this rank: a row in the tables of its round."""
 
     index: int
     """Steps of this epoch before this one; the same on all ranks."""
@@ -52,7 +53,7 @@ class PlannedStep:
 
     @property
     def micro_batches(self) -> list[Int64Array]:
-        """Arrival numbers of each micro-batch of this rank; none for a filler step."""
+        """Arrival numbers of each of this rank's micro-batches; none for a filler step."""
         if self.filler:
             return []
         begin, end = self.round.steps[self.place : self.place + 2].tolist()
@@ -71,10 +72,11 @@ class PlannedStep:
 
     @property
     def mean_supervised(self) -> Float64Array:
-        """[ranks] mean supervised tokens of the samples each rank had in its window."""
+        """[ranks] mean supervised tokens of the samples in each rank's window."""
         return self.round.mean_supervised
 
     @property
     def filler(self) -> bool:
-        """True when this rank has nothing left and only keeps the others company."""
+        """Whether this rank has no samples left and runs a zero-loss step so that collectives
+        match."""
         return not len(self.round.groups)

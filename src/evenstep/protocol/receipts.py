@@ -1,12 +1,12 @@
 """What every rank learns about every step: a receipt per rank and round.
 
-After a round is settled each rank knows its own groups but not the others'. The receipt carries,
-for each of its groups, the numbers that loss scaling and `StepInfo` need. It is a few bytes per
-step: each column is stored as its minimum and the differences from it, in the narrowest unsigned
-integer that holds them, and in no bytes at all where the column is constant.
+After a round is settled each rank knows its own groups but not the other ranks'. The receipt
+carries, for each of its steps, the numbers that loss scaling and `StepInfo` need. It is a few bytes
+per step: each column is stored as its minimum and the differences from it, in the narrowest
+unsigned integer that holds them, and in no bytes at all where the column is constant.
 
-Receipts of one round mostly have the same layout, so they are decoded together, all of a layout at
-a time: what a rank spends on a round hardly grows with the number of ranks.
+Most receipts of a round have the same layout, and all of one layout are decoded together: so the
+time that a rank spends on a round hardly grows with the number of ranks.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from evenstep.errors import InvariantError
 __all__ = ["Receipt", "RoundTotals", "StepTotals"]
 
 
-_COLUMNS = ("samples", "tokens", "padding", "unsupervised")  # as they travel, before `cost`
+_COLUMNS = ("samples", "tokens", "padding", "unsupervised")  # as sent, before `cost`
 _LAYOUT = struct.Struct("<I5B")  # steps, and bytes per step of each column and of the cost
 _LOWS = struct.Struct("<4q")  # minimum of each column
 _WIDTHS = ((0, 1), (1, 1 << 8), (2, 1 << 16), (4, 1 << 32))  # bytes, and the spread they hold
@@ -42,7 +42,7 @@ class StepTotals:
     padded_tokens: Int64Array
     """Tokens computed, padding included; equal to `tokens` where groups are packed."""
     supervised_tokens: Int64Array
-    """Tokens that bear loss."""
+    """Tokens that contribute to the loss."""
     cost: Float64Array
     """In the unit of the policy's cost."""
 
@@ -89,7 +89,7 @@ class Receipt:
             tokens=np.add.reduceat(shapes.tokens, begins),
             padded_tokens=np.add.reduceat(shapes.tokens if packed else shapes.padded, begins),
             supervised_tokens=np.add.reduceat(supervised, begins),
-            # float32 travels, so float32 is what every rank, this one included, must see.
+            # Sent as float32, so every rank, this one included, must use the float32 value.
             cost=costs.astype(np.float32).astype(np.float64),
         )
 
@@ -102,7 +102,7 @@ class Receipt:
         return len(self.samples)
 
     def encode(self) -> bytes:
-        """The receipt as bytes; `RoundTotals.decode` gives it back exactly."""
+        """The receipt as bytes, which `RoundTotals.decode` restores exactly."""
         if not len(self):
             return _LAYOUT.pack(0, 0, 0, 0, 0, 0)
         padding = self.padded_tokens - self.tokens

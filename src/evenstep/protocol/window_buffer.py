@@ -1,10 +1,9 @@
 """What one rank has received and not yet emitted, in order of arrival.
 
 Every sample that a rank may receive has an arrival number, counted from 0. Numbers increase along
-the buffer; some may be missing, where a bad sample was skipped or where a resumed epoch has trained
-on it before. The window is the front of the buffer, and holds every sample that has been in a
-window before: so whatever has a number from `RoundStart.taken` on is new, and needs not be
-remembered to go on from a round's start.
+the buffer; some may be missing, if a bad sample was skipped or was trained on before a resume. The
+window is the front of the buffer, and holds every sample that has been in a window before: so
+samples numbered from `RoundStart.taken` on are new, and a checkpoint need not store them.
 """
 
 from __future__ import annotations
@@ -21,21 +20,21 @@ __all__ = ["RoundStart", "WindowBuffer"]
 
 @dataclass(frozen=True, kw_only=True)
 class RoundStart:
-    """All that one rank needs to go on from the beginning of a round."""
+    """All that one rank needs to resume from the beginning of a round."""
 
     round: int
     step: int
     """Steps of the epoch before this round."""
     taken: int
-    """Arrival numbers below this one have been in a window; the next sample to receive is this."""
+    """Arrival numbers below this one have been in a window; it is the next to be received."""
     numbers: Int64Array
     """[samples] arrival numbers of the window, increasing."""
     columns: Int64Array
-    """[3, samples] length, supervised tokens, patches of each."""
+    """[3, samples] length, supervised tokens and patches of each sample."""
     ages: Int64Array
-    """[samples] rounds in which each was in the window and not planned."""
+    """[samples] rounds in which each sample was in the window and not planned."""
     quota: int | None = None
-    """Samples that were sought for the window; None where that is still to be found out."""
+    """Samples that the rank gathered for the window; None if that is still to be decided."""
 
     @classmethod
     def empty(cls, round: int = 0, step: int = 0) -> RoundStart:
@@ -47,7 +46,7 @@ class RoundStart:
 
 
 class WindowBuffer:
-    """See the module docstring."""
+    """Received samples, the window first. See the module docstring."""
 
     def __init__(self, start: RoundStart | None = None) -> None:
         start = start or RoundStart.empty()
@@ -57,14 +56,14 @@ class WindowBuffer:
         self.taken = start.taken
         """Numbers below this one have been in a window, though they may be planned by now."""
         self.seen = len(self.numbers)
-        """Samples at the front that have been in a window."""
+        """Samples at the front that have been in a window and are not planned yet."""
         self._count = len(self.numbers)
 
     def __len__(self) -> int:
         return self._count
 
     def append(self, columns: Int64Array, numbers: Int64Array | None = None) -> Int64Array:
-        """Takes samples that follow all earlier ones, and gives their arrival numbers."""
+        """Adds samples after all earlier ones; returns their arrival numbers."""
         if numbers is None:
             numbers = np.arange(self.next_number, self.next_number + len(columns))
         elif len(numbers) and (
@@ -81,7 +80,7 @@ class WindowBuffer:
         return numbers
 
     def gather(self) -> None:
-        """Brings all that has arrived into the arrays."""
+        """Moves all that has arrived into the arrays."""
         if not self._arrived:
             return
         columns = [new.T for new, _ in self._arrived]
@@ -93,13 +92,13 @@ class WindowBuffer:
         self.ages = np.concatenate([self.ages, ages])
 
     def look(self, size: int, *, round: int, step: int) -> RoundStart:
-        """The window of a round that begins: the first `size` samples, or all that were in the
-        window before if those are more."""
+        """The window of a new round: the first `size` samples, or all that were in the window
+        before, if those are more."""
         self.gather()
         self.seen = max(self.seen, min(size, len(self.numbers)))
         numbers = self.numbers[: self.seen]
         if len(numbers):
-            # The last in the window need not be the last that was: plans need not take the oldest.
+            # An earlier window may have held a later number, which was planned before this one.
             self.taken = max(self.taken, int(numbers[-1]) + 1)
         return RoundStart(
             round=round,
@@ -112,10 +111,10 @@ class WindowBuffer:
         )
 
     def remove(self, positions: Int64Array, waited: Int64Array | None = None) -> None:
-        """Takes samples out of the window, by their positions in it, each named once.
+        """Removes samples by their positions in the window, each named once.
 
         Args:
-            waited: positions of those that are a round older now; None for all that stay.
+            waited: positions of samples that are a round older now; None for all that stay.
         """
         keep = np.ones(len(self.numbers), bool)
         keep[positions] = False

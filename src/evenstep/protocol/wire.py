@@ -1,7 +1,7 @@
 """The messages that ranks send each other, as bytes.
 
-Every message begins with its kind and the number of the round it belongs to, so that ranks which
-have lost step with each other find out at once instead of misreading one another.
+Every message begins with its kind and the number of its round, so that ranks which are out of step
+notice at once instead of misreading each other.
 """
 
 from __future__ import annotations
@@ -43,27 +43,27 @@ _RECEIPT = struct.Struct("<qI")  # samples left, bytes of the receipt; then perh
 
 
 class ProposalHead(NamedTuple):
-    """What every proposal says besides the policy's own numbers."""
+    """The part of a proposal that every policy has; the policy's own message follows."""
 
     finished: bool
     """This rank has emitted all its samples."""
-    lacks_spare: bool
-    """It has finished, and has no sample to fill steps with."""
+    lacks_filler_sample: bool
+    """This rank has finished, and has no sample to run zero-loss steps with."""
     samples: int
-    """In its window."""
+    """Samples in its window."""
     supervised: int
     """Supervised tokens in its window."""
 
 
 class ReceiptBody(NamedTuple):
-    """What every receipt says besides the steps' totals."""
+    """One rank's receipt, taken apart."""
 
     left: int
-    """Samples that the rank will still plan in this epoch after the round; -1 if not known."""
+    """Samples that the rank will still plan in this epoch after the round; -1 if unknown."""
     totals: memoryview
-    """See `evenstep.protocol.receipts`."""
+    """Totals of the rank's steps: see `evenstep.protocol.receipts`."""
     lent: bytes
-    """A sample for ranks that lack one; empty if none was asked for."""
+    """A filler sample for ranks that lack one; empty if none was asked for."""
 
 
 def encode(kind: bytes, round: int, body: bytes) -> bytes:
@@ -71,20 +71,21 @@ def encode(kind: bytes, round: int, body: bytes) -> bytes:
 
 
 def encode_hello(compared: Mapping[str, Any], left: int) -> bytes:
-    """
+    """A rank's first message.
+
     Args:
-        compared: what must be equal on all ranks, by the name an error gives it.
-        left: samples of this rank's epoch; -1 if not known.
+        compared: what must be equal on all ranks, by the name that an error uses.
+        left: samples of this rank in the epoch; -1 if unknown.
     """
     hello = {"protocol": VERSION, **compared}
     return _HELLO.pack(left) + json.dumps(hello, sort_keys=True).encode()
 
 
 def compare_hellos(bodies: Sequence[memoryview]) -> list[int]:
-    """Every rank's samples left, once all have been found to be built alike.
+    """Every rank's samples left, after checking that all ranks were built alike.
 
     Raises:
-        MismatchError: they are not.
+        MismatchError: they were not.
     """
     texts = [bytes(body[_HELLO.size :]) for body in bodies]
     different = sorted({0, *(rank for rank, text in enumerate(texts) if text != texts[0])})
@@ -120,7 +121,7 @@ def decode_receipt(body: memoryview) -> ReceiptBody:
 
 
 def abort_message(reason: str) -> bytes:
-    """Sent in place of any message by a rank that has failed. All others raise `PeerError`."""
+    """Replaces any message of a rank that has failed. All other ranks raise `PeerError`."""
     return encode(_ABORT, 0, reason.encode())
 
 
@@ -152,7 +153,7 @@ def open_all(
                 f"rank {sender} left epoch {epoch} early, so no further step can be made; "
                 "leave the loop at the same step on every rank"
             )
-        # Hellos may tell of different rounds: `compare_hellos` says so better.
+        # Hellos of different rounds pass: `compare_hellos` explains the difference better.
         if sent != kind or (number != round and kind != HELLO):
             raise MismatchError(
                 f"rank {sender} is at {sent!r} of round {number} where rank {rank} is at "

@@ -1,4 +1,4 @@
-"""A planned step and its samples -> the batch and its `StepInfo`."""
+"""From a planned step and its samples to the batch and its `StepInfo`."""
 
 from __future__ import annotations
 
@@ -26,16 +26,17 @@ def make_step(
     groups: list[list[Any]],
     indices: tuple[Any, ...],
     *,
-    spare: Callable[[], Any],
+    filler_sample: Callable[[], Any],
     seeds: bool,
 ) -> tuple[StepInfo, Any]:
-    """
+    """Collates, checks, shards and scales one step.
+
     Args:
         groups: this rank's samples, by micro-batch; none for a filler step.
-        indices: of all of them, in order.
-        spare: gives a sample to fill with, where there are none.
-        seeds: make what ``collate_fn`` draws at random a function of the step. Not where the
-            random state of this process is the trainer's.
+        indices: dataset indices of all samples, in order.
+        filler_sample: makes a sample for a filler step.
+        seeds: seed this process by the step, so that what ``collate_fn`` draws at random is a
+            function of the step. False where the process is the trainer's own.
 
     Raises:
         CollateError: the collate function raised, or made a batch that contradicts its samples.
@@ -43,8 +44,8 @@ def make_step(
     if seeds:
         seed_everything(sample_seed(rank_seed(spec.seed, epoch, spec.rank), planned.index))
     where = f"step {planned.index} of epoch {epoch} on rank {spec.rank}"
-    wanted = spec.policy.micro_batches
-    fillers = _fillers(planned, groups, wanted - len(groups), spare)
+    per_step = spec.policy.micro_batches
+    fillers = _fillers(planned, groups, per_step - len(groups), filler_sample)
     try:
         batches = [spec.collate_fn(samples) for samples in groups + fillers]
     except EvenstepError:
@@ -72,7 +73,7 @@ def make_step(
             total = int(totals.supervised_tokens.sum())
             scale = shard_loss_scale(sum(supervised), total, peers * spec.world_size)
     scales: tuple[float, ...] = ()
-    if wanted > 1:
+    if per_step > 1:
         scales = micro_batch_scales(scale, spec.loss_scaling, list(map(len, groups)), supervised)
         scales += (0.0,) * len(fillers)
     step = StepInfo(
@@ -87,19 +88,19 @@ def make_step(
         loss_scale=scale,
         loss_scales=scales,
     )
-    return step, batches if wanted > 1 else batches[0]
+    return step, batches if per_step > 1 else batches[0]
 
 
 def _fillers(
-    planned: PlannedStep, groups: list[list[Any]], count: int, spare: Callable[[], Any]
+    planned: PlannedStep, groups: list[list[Any]], count: int, filler_sample: Callable[[], Any]
 ) -> list[list[Any]]:
-    """Micro-batches that keep the other ranks company: of the shortest sample of the step, so that
-    they come again the same when it is resumed. Each of a copy, as a collate function may take its
-    samples apart."""
+    """Zero-loss micro-batches, run so that collectives match. Each holds a copy of the step's
+    shortest sample, so that a resumed step makes the same again; a copy, since a collate function
+    may change its samples."""
     if not count:
         return []
     if not groups:
-        return [[spare()] for _ in range(count)]
+        return [[filler_sample()] for _ in range(count)]
     shortest = int(planned.columns_of(planned.members)[0].argmin())
     own = FillerSample.of(list(itertools.chain.from_iterable(groups))[shortest])
     return [[own.sample()] for _ in range(count)]

@@ -1,4 +1,4 @@
-"""This context-parallel rank's part of a step's micro-batches."""
+"""This context-parallel rank's shards of a step's micro-batches."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ __all__ = ["own_shards"]
 
 
 def own_shards(spec: LoaderSpec, batches: Sequence[Any]) -> tuple[list[dict[str, Any]], list[int]]:
-    """
+    """Cuts this rank's shard out of each micro-batch.
+
     Args:
         batches: whole micro-batches, as `PackCollator` makes them.
 
@@ -24,7 +25,7 @@ def own_shards(spec: LoaderSpec, batches: Sequence[Any]) -> tuple[list[dict[str,
         The shards, and the supervised tokens in each.
 
     Raises:
-        CollateError: another collate function made something that cannot be cut.
+        CollateError: a collate function of another kind made a batch that cannot be cut.
     """
     collate = spec.collate_fn
     options: dict[str, Any] = {}

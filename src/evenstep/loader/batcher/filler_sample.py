@@ -1,4 +1,4 @@
-"""The sample that a rank trains on in steps for which it has none left."""
+"""The sample that a rank runs zero-loss steps with, once it has no samples left for the step."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import pickle
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from evenstep.arrays import Int64Array
 from evenstep.errors import SampleError
 from evenstep.loader.transport import codec
 
@@ -16,13 +16,13 @@ __all__ = ["FillerSample", "pack_sample"]
 
 
 def pack_sample(sample: Any) -> bytes:
-    """A sample as bytes, to be lent to a rank that has none."""
+    """A sample as bytes, to lend it to a rank that has none."""
     data, buffers = codec.dumps(sample)
     return pickle.dumps((data, [bytearray(buffer) for buffer in buffers]))
 
 
 class FillerSample:
-    """The shortest sample seen so far; on a rank that sees none, one of another rank."""
+    """The shortest sample seen so far; on a rank that sees none, one that another rank lends."""
 
     def __init__(self) -> None:
         self._length: int | None = None
@@ -30,27 +30,29 @@ class FillerSample:
 
     @classmethod
     def of(cls, sample: Any) -> FillerSample:
-        spare = cls()
-        spare.offer([sample], np.ones(1, np.int64))
-        return spare
+        filler_sample = cls()
+        filler_sample.offer([sample], np.ones(1, np.int64))
+        return filler_sample
 
-    def offer(self, samples: list[Any], lengths: npt.NDArray[np.int64]) -> None:
-        best = int(np.argmin(lengths))
-        if self._length is None or lengths[best] < self._length:
-            self._length = int(lengths[best])
-            data, buffers = codec.dumps(samples[best])
-            # A copy of its own: the sample's memory must go back to the worker.
+    def offer(self, samples: list[Any], lengths: Int64Array) -> None:
+        """Keeps a copy of the shortest of these samples if it is the shortest so far."""
+        shortest = int(np.argmin(lengths))
+        if self._length is None or lengths[shortest] < self._length:
+            self._length = int(lengths[shortest])
+            data, buffers = codec.dumps(samples[shortest])
+            # Copied, since the sample's own memory must go back to the worker.
             self._packed = data, [bytearray(buffer) for buffer in buffers]
 
     def borrow(self, packed: bytes) -> None:
-        """Takes over what `pack_sample` made on another rank."""
+        """Uses what `pack_sample` made on another rank, if this rank has no sample yet."""
         if self._packed is None and packed:
             self._packed = pickle.loads(packed)
 
     def sample(self) -> Any:
+        """A new copy of the sample, as a collate function may change its arguments."""
         if self._packed is None:
             raise SampleError(
-                "this rank has no sample to fill steps with, and no other rank lent it one; give "
-                'every rank at least one sample, or use exhausted="stop"'
+                "this rank has no sample to run zero-loss steps with, and no other rank lent it "
+                'one; give every rank at least one sample, or use exhausted="stop"'
             )
         return codec.loads(self._packed[0], copy.deepcopy(self._packed[1]))

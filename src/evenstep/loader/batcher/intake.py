@@ -1,104 +1,102 @@
-"""Samples from the workers, in order, with their arrival numbers.
+"""Samples from the workers, in order: numbered, checked, and ready for the store and the protocol.
 
-The workers are an ordinary `torch.utils.data.DataLoader` that delivers chunks. What it is asked for
-comes from the trainer process, where the sampler runs: a feeder sends indices in blocks, and the
-operating system's pipe holds the feeder back when the workers are busy.
+The workers are an ordinary `torch.utils.data.DataLoader` that delivers chunks. In order of
+transport: a `ChunkRequest` goes to a worker, a `Chunk` comes back from it, and `ReadySamples` are
+what remains of the chunk once bad samples are counted, samples already trained on are dropped, and
+those of a resumed round are found to measure the same as before.
 """
 
 from __future__ import annotations
 
 import contextlib
-import re
-import signal
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch.utils.data import DataLoader
 
-from evenstep.errors import EvenstepError, LoaderDiedError, SampleError
+from evenstep.arrays import Int64Array
+from evenstep.errors import SampleError
+from evenstep.loader.batcher.filler_sample import FillerSample
+from evenstep.loader.batcher.index_feed import IndexFeed
+from evenstep.loader.batcher.progress import BadSample
 from evenstep.loader.batcher.spec import EpochSpec, LoaderSpec
-from evenstep.loader.workers.chunks import Chunk, ChunkCollate, IndexedDataset, Request
+from evenstep.loader.batcher.worker_errors import explain_worker_error, raising_worker_deaths
+from evenstep.loader.transport.shared_memory import PackedObject, Reader
+from evenstep.loader.workers.chunks import Chunk, ChunkCollate, IndexedDataset
 from evenstep.loader.workers.iterable import ChunkedIterable, WorkerStateLog
 from evenstep.loader.workers.seeding import epoch_seed, rank_seed
 from evenstep.processes import EndWithParent
 
-__all__ = ["Arrival", "FeederError", "IndexFeed", "Intake"]
+__all__ = ["ChunkChecks", "Intake", "NumberedChunk", "ReadySamples"]
 
-_on_death: Callable[[int, Any], Any] | None = None  # torch's handler, which it sets once a process
-
-_CAUGHT = re.compile(r"Caught (\w+) in DataLoader worker process \d+\.\n")
+_TRAINED = -1  # in place of an arrival number: trained on before, so not wanted again
 
 
-class FeederError(SampleError):
-    """The sampler raised in the trainer process."""
+class NumberedChunk(NamedTuple):
+    """A chunk with the arrival numbers of its samples."""
+
+    chunk: Chunk
+    numbers: Int64Array
+    """[chunk.size] arrival numbers; `_TRAINED` for samples that are not wanted."""
+    indices: tuple[Any, ...] | None
+    """[chunk.size] dataset indices; None for an iterable dataset."""
 
 
 @dataclass(frozen=True)
-class Arrival:
-    """One chunk, and what its samples are called."""
+class ReadySamples:
+    """Samples that passed all checks, and what planning needs to know about them."""
 
-    chunk: Chunk
-    kept: npt.NDArray[np.int64]
-    """Which samples of the chunk's payload are wanted: others have been trained on before."""
-    numbers: npt.NDArray[np.int64]
-    """Their arrival numbers."""
-    indices: tuple[Any, ...] | None
-    """Their dataset indices; None for an iterable dataset."""
-    bad: tuple[tuple[int, Any, str], ...]
-    """Samples left out: arrival number, index or None, and why."""
+    numbers: Int64Array
+    """[samples] arrival numbers, increasing."""
+    columns: Int64Array
+    """[samples, 3] length, supervised tokens, patches."""
+    digests: Int64Array | None
+    """[samples] see `Chunk.digests`."""
+    samples: Sequence[Any]
+    indices: Sequence[Any]
+    """[samples] dataset indices; None for each sample of an iterable dataset."""
+    planned: int
+    """How many samples, from the first on, belong to a resumed round: they are planned already."""
 
-
-class IndexFeed:
-    """The batch sampler of the inner loader: chunks of indices out of the feeder's pipe."""
-
-    def __init__(self, connection: Connection, chunk_size: int) -> None:
-        self._connection = connection
-        self._chunk_size = chunk_size
-        self.epoch_seed = 0
-        self.serial = 0
-        self.asked: deque[tuple[tuple[int, ...], tuple[Any, ...]]] = deque()
-        """Chunks asked for and not yet delivered, in order: arrival numbers and indices."""
-
-    def __iter__(self) -> Iterator[list[Request]]:
-        self.asked.clear()
-        waiting: list[tuple[int, Any]] = []
-        while True:
-            serial, block = self._connection.recv()
-            if serial != self.serial:
-                continue  # left over from an abandoned pass
-            if isinstance(block, Exception):
-                raise block
-            waiting.extend(block or ())
-            while len(waiting) >= self._chunk_size or (block is None and waiting):
-                numbers, indices = zip(*waiting[: self._chunk_size])
-                self.asked.append((numbers, indices))
-                yield [Request(self.epoch_seed, indices)]
-                del waiting[: self._chunk_size]
-            if block is None:
-                return
+    def unplanned(self) -> ReadySamples | None:
+        """The part that the protocol still has to receive, without the samples themselves."""
+        if self.planned == len(self.numbers):
+            return None
+        return replace(
+            self,
+            numbers=self.numbers[self.planned :],
+            columns=self.columns[self.planned :],
+            digests=None if self.digests is None else self.digests[self.planned :],
+            samples=(),
+            indices=(),
+            planned=0,
+        )
 
 
 class Intake:
     """Owns the inner loader. For each epoch call `begin`, then run `chunks`."""
 
     def __init__(self, spec: LoaderSpec, feed: Connection | None) -> None:
+        """
+        Args:
+            feed: where the feeder's blocks arrive; None for an iterable dataset.
+        """
         self._spec = spec
         self._generator = torch.Generator()
         self._feed: IndexFeed | None = None
         self._chunked: ChunkedIterable | None = None
         self._iterator: Iterator[Chunk] = iter(())
         workers = spec.num_workers
-        skips = spec.skip_bad_samples > 0
+        skip_bad = spec.skip_bad_samples > 0
         options: dict[str, Any] = {
             "num_workers": workers,
             "collate_fn": ChunkCollate(
-                measure=spec.measure, policy=spec.policy, skips=skips, packed=workers > 0
+                measure=spec.measure, policy=spec.policy, skip_bad=skip_bad, packed=workers > 0
             ),
             "timeout": spec.timeout,
             "worker_init_fn": EndWithParent(spec.worker_init_fn),
@@ -114,12 +112,12 @@ class Intake:
         else:
             assert feed is not None
             self._feed = IndexFeed(feed, spec.chunk_size)
-            dataset = IndexedDataset(spec.dataset, skips=skips)
+            dataset = IndexedDataset(spec.dataset, skip_bad=skip_bad)
             self._loader = DataLoader(dataset, batch_sampler=self._feed, **options)
 
     def begin(self, epoch: EpochSpec) -> None:
-        """Starts the workers. Forks, where that is how processes are started: so before there are
-        threads, one of which may hold a lock that a worker would wait for.
+        """Starts the workers. Must be called before other threads start: workers may be forked, and
+        a fork copies a lock that another thread holds, for which the worker would wait for ever.
 
         Raises: as `chunks`.
         """
@@ -129,17 +127,17 @@ class Intake:
             self._feed.serial = epoch.serial
             self._feed.epoch_seed = epoch_seed(self._spec.seed, epoch.epoch)
         if self._chunked is not None:
-            self._chunked.begin(epoch.sources)
+            self._chunked.begin(epoch.worker_states)
         with self._explaining():
             self._iterator = iter(self._loader)
 
     def chunks(
-        self, epoch: EpochSpec, trail: WorkerStateLog | None
-    ) -> Generator[Arrival, None, None]:
+        self, epoch: EpochSpec, log: WorkerStateLog | None
+    ) -> Generator[NumberedChunk, None, None]:
         """All chunks of this rank's share of an epoch, in order.
 
         Args:
-            trail: where an iterable dataset's chunks are noted.
+            log: records the chunks of an iterable dataset.
 
         Raises:
             SampleError: a sample cannot be used.
@@ -148,78 +146,127 @@ class Intake:
         iterator, self._iterator = self._iterator, iter(())  # the workers end with the pass
         with self._explaining():
             if self._feed is not None:
-                yield from self._fed(iterator, self._feed)
+                yield from self._indexed(iterator, self._feed)
             else:
-                assert trail is not None
-                yield from self._streamed(iterator, epoch, trail)
+                assert log is not None
+                yield from self._streamed(iterator, epoch, log)
 
     @contextlib.contextmanager
     def _explaining(self) -> Iterator[None]:
+        iterable, num_workers = self._spec.iterable, self._spec.num_workers
         try:
-            with _hearing_of_deaths() if self._spec.num_workers else contextlib.nullcontext():
+            with raising_worker_deaths() if num_workers else contextlib.nullcontext():
                 yield
         except Exception as error:
-            explained = self._explain(error)
+            explained = explain_worker_error(error, iterable=iterable, num_workers=num_workers)
             if explained is error:
                 raise
             raise explained from error
 
-    def _fed(self, chunks: Iterator[Chunk], feed: IndexFeed) -> Iterator[Arrival]:
+    def _indexed(self, chunks: Iterator[Chunk], feed: IndexFeed) -> Iterator[NumberedChunk]:
         for chunk in chunks:
-            numbers, indices = feed.asked.popleft()
-            yield Arrival(
-                chunk,
-                np.arange(len(chunk.places)),
-                np.array(numbers, np.int64)[chunk.places],
-                tuple(indices[place] for place in chunk.places.tolist()),
-                tuple((numbers[place], indices[place], why) for place, why in chunk.bad),
-            )
+            numbers, indices = feed.requested.popleft()
+            yield NumberedChunk(chunk, np.array(numbers, np.int64), indices)
 
     def _streamed(
-        self, chunks: Iterator[Chunk], epoch: EpochSpec, trail: WorkerStateLog
-    ) -> Iterator[Arrival]:
+        self, chunks: Iterator[Chunk], epoch: EpochSpec, log: WorkerStateLog
+    ) -> Iterator[NumberedChunk]:
         ended: set[int] = set()
         for chunk in chunks:
-            begin = trail.add(chunk)
-            positions, numbers = epoch.remaining.select(begin, chunk.size)
-            wanted = dict(zip(positions.tolist(), numbers.tolist()))
-            kept = np.flatnonzero(np.isin(chunk.places, positions))
-            names = [wanted[place] for place in chunk.places[kept].tolist()]
-            bad = tuple((wanted[p], None, why) for p, why in chunk.bad if p in wanted)
-            yield Arrival(chunk, kept, np.array(names, np.int64), None, bad)
+            begin = log.add(chunk)
+            positions, remaining = epoch.remaining.select(begin, chunk.size)
+            numbers = np.full(chunk.size, _TRAINED)
+            numbers[positions] = remaining
+            yield NumberedChunk(chunk, numbers, None)
             assert chunk.origin is not None
             if chunk.origin.ended:
                 ended.add(chunk.origin.worker)
             if len(ended) == max(self._spec.num_workers, 1):
                 return
 
-    def _explain(self, error: Exception) -> Exception:
-        """A `SampleError` where the dataset is at fault, and nothing but what it has to say: torch
-        passes on a worker's error with the worker's whole traceback for a message."""
-        text = str(error)
-        caught = _CAUGHT.match(text)
-        name = caught[1] if caught else type(error).__name__
-        told = text.rpartition(f"{name}: ")[2].strip() if caught else text
-        if isinstance(error, EvenstepError):
-            return type(error)(told) if caught else error
-        if caught and not self._spec.iterable:
-            # Not the dataset, whose errors are sample errors already: `worker_init_fn`, say.
-            return LoaderDiedError(f"a worker could not start: {name}: {told}")
-        if caught or (self._spec.iterable and not self._spec.num_workers):
-            return SampleError(f"the dataset raised {name}: {told}; mend or leave out the sample")
-        return error
+
+class ChunkChecks:
+    """Checks the chunks of one epoch. Used by the intake thread, except `take_bad_before`."""
+
+    def __init__(self, spec: LoaderSpec, epoch: EpochSpec, filler_sample: FillerSample) -> None:
+        self._spec = spec
+        self._epoch = epoch
+        self._filler_sample = filler_sample
+        self._may_run_fillers = spec.world_size > 1 and spec.exhausted == "pad"
+        self._reader = Reader()
+        self._bad: deque[tuple[int, BadSample]] = deque()  # with arrival numbers, increasing
+        self._bad_count = epoch.skipped
+
+    def ready(self, numbered: NumberedChunk) -> ReadySamples | None:
+        """The samples of a chunk that are wanted; None for none.
+
+        Raises:
+            SampleError: too many samples are bad, or one differs from when the epoch was planned.
+        """
+        chunk, numbers, indices = numbered
+        for position, reason in chunk.bad:
+            if (number := int(numbers[position])) != _TRAINED:
+                self._skip(number, indices[position] if indices is not None else None, reason)
+        payload = chunk.payload
+        samples = self._reader.unpack(payload) if isinstance(payload, PackedObject) else payload
+        columns, digests, positions = chunk.columns, chunk.digests, chunk.positions
+        if samples and self._may_run_fillers:
+            self._filler_sample.offer(samples, columns[:, 0])
+        kept = np.flatnonzero(numbers[positions] != _TRAINED)
+        if len(kept) < len(samples):
+            samples = [samples[i] for i in kept.tolist()]
+            columns, positions = columns[kept], positions[kept]
+            digests = None if digests is None else digests[kept]
+        if not samples:
+            return None
+        numbers = numbers[positions]
+        names: Sequence[Any] = [None] * len(samples)
+        if indices is not None:
+            names = tuple(indices[position] for position in positions.tolist())
+        if self._epoch.expected is not None:
+            self._epoch.expected.check(numbers, columns[:, 0], names)
+        planned = self._check_planned(names, numbers, columns)
+        return ReadySamples(numbers, columns, digests, samples, names, planned)
+
+    def take_bad_before(self, number: int | None = None) -> tuple[BadSample, ...]:
+        """Skipped samples with arrival numbers below `number`; each is returned once."""
+        bad = []
+        while self._bad and (number is None or self._bad[0][0] < number):
+            bad.append(self._bad.popleft()[1])
+        return tuple(bad)
+
+    def _skip(self, number: int, index: Any, reason: str) -> None:
+        if number < self._epoch.start.taken:
+            raise SampleError(f"{reason}; it was usable when the checkpoint was made")
+        self._bad_count += 1
+        name = index if index is not None else number
+        if self._bad_count > self._spec.skip_bad_samples:
+            raise SampleError(
+                f"{reason} (bad sample number {self._bad_count} of epoch {self._epoch.epoch} on "
+                f"rank {self._spec.rank}, over skip_bad_samples={self._spec.skip_bad_samples})"
+            )
+        self._bad.append((number, BadSample(self._epoch.epoch, name, reason)))
+
+    def _check_planned(
+        self, indices: Sequence[Any], numbers: Int64Array, columns: Int64Array
+    ) -> int:
+        """How many samples belong to the resumed round. It is planned by what they measured when it
+        first began, so they must measure the same now."""
+        start = self._epoch.start
+        planned = int(np.searchsorted(numbers, start.taken))
+        then = start.columns[:, np.searchsorted(start.numbers, numbers[:planned])].T
+        for index, number, old, new in zip(indices, numbers.tolist(), then, columns):
+            if (old != new).any():
+                name = f"sample {index!r}" if index is not None else f"sample number {number}"
+                raise SampleError(
+                    f"{name} has {_counts(new)} now and had {_counts(old)} when the checkpoint was "
+                    "made, so its batch cannot be made again; make what the dataset returns a "
+                    "function of the index, or resume from evenstep.merge_states of all ranks' "
+                    "states, which forms new batches"
+                )
+        return planned
 
 
-@contextlib.contextmanager
-def _hearing_of_deaths() -> Iterator[None]:
-    """torch raises the death of a worker in whatever the main thread is doing at the moment. It may
-    within this context; elsewhere not even a lock could be relied on."""
-    global _on_death
-    if _on_death is not None:
-        signal.signal(signal.SIGCHLD, _on_death)
-        _on_death(signal.SIGCHLD, None)  # for those who died meanwhile
-    try:
-        yield
-    finally:
-        handler = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        _on_death = handler if callable(handler) else None
+def _counts(column: Int64Array) -> str:
+    length, supervised, patches = column.tolist()
+    return f"{length:,} tokens ({supervised:,} supervised, {patches:,} patches)"

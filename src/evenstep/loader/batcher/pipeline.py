@@ -1,16 +1,15 @@
-"""The batcher: buffers samples, drives the protocol, plans and collates. One epoch of it.
+"""One epoch of the batcher: four threads, from the workers' chunks to the trainer's batches.
 
-Activities, each in a thread of its own, so that none waits for another without need::
+    intake   workers ──chunks──▶ checks ──ReadySamples──▶ store      waits while the store is full
+    plan     store ──lengths──▶ RankProtocol ◀──messages──▶ all ranks
+                                     └──planned steps──▶ queue
+    collate  planned step ──▶ its samples from the store ──collate_fn──▶ queue of batches
+    deliver  queue of batches ──▶ trainer, in order        collate waits while the trainer is behind
 
-    intake   workers ──chunks──▶ shelf                       holds back when the shelf is full
-    plan     shelf ──lengths──▶ protocol ◀──exchange──▶ all ranks ──▶ planned steps
-    collate  planned step ──▶ samples off the shelf ──collate_fn──▶ batch    holds back when
-    deliver  batch ──▶ trainer, in order                                     the trainer lags
+The store holds at most two windows: one that is being planned or filled, and one whose steps are
+being trained on. So the window refills while the trainer works.
 
-The shelf holds at most two windows: one that is being planned or filled and one whose steps are
-being trained on, so the window refills while the trainer works.
-
-What is planned depends on the samples and their order alone, never on the time anything took: the
+What is planned depends on the samples and their order alone, never on how long anything took: the
 protocol takes samples in order and plans only when its window is full or the source has ended.
 """
 
@@ -21,62 +20,23 @@ import queue
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any, Protocol
-
-import numpy as np
+from typing import Any
 
 from evenstep.batch.step_info import StepInfo
-from evenstep.errors import (
-    EvenstepError,
-    LoaderDiedError,
-    MismatchError,
-    PeerError,
-)
+from evenstep.errors import EvenstepError, LoaderDiedError, PeerError
 from evenstep.loader.batcher.batch_assembly import make_step
-from evenstep.loader.batcher.filler_sample import FillerSample, pack_sample
-from evenstep.loader.batcher.intake import Intake
-from evenstep.loader.batcher.progress import BadSample, RoundProgress, StepProgress
-from evenstep.loader.batcher.reception import Reception
+from evenstep.loader.batcher.filler_sample import FillerSample
+from evenstep.loader.batcher.intake import ChunkChecks, Intake
+from evenstep.loader.batcher.ports import Ports
+from evenstep.loader.batcher.progress import EpochEnd, StepProgress
+from evenstep.loader.batcher.round_planner import RoundPlanner, make_protocol
 from evenstep.loader.batcher.sample_store import Closed, SampleStore
 from evenstep.loader.batcher.spec import EpochSpec, LoaderSpec
-from evenstep.loader.transport.cp_peers import WindowChecksum
 from evenstep.loader.workers.iterable import WorkerStateLog
-from evenstep.plan.offline.replay import ReplayPolicy
-from evenstep.protocol import RankProtocol
-from evenstep.protocol.planned_step import PlannedStep
+from evenstep.protocol import PlannedStep
 from evenstep.protocol.wire import abort_message
 
-__all__ = ["End", "EpochRun", "Ports"]
-
-
-@dataclass(frozen=True)
-class End:
-    """A pass is complete."""
-
-    undelivered: int
-    """Samples that were received and not trained on, because ``exhausted="stop"`` ended it."""
-    bad: tuple[BadSample, ...]
-    """Samples left out since the last round began."""
-
-
-class Ports(Protocol):
-    """How an epoch reaches the trainer process. Every call may raise `Closed`."""
-
-    def exchange(self, message: bytes) -> list[bytes]:
-        """All ranks' messages, in rank order; empty for a rank that has left."""
-
-    def await_credit(self) -> None:
-        """Returns when the trainer has room for one more finished step."""
-
-    def end_delivery(self) -> None:
-        """No more steps will be delivered: `await_credit` raises `Closed` from now on."""
-
-    def tell(self, message: bytes) -> None:
-        """Sends all ranks a message after the last exchange, and awaits no answer."""
-
-    def deliver(self, step: StepInfo, batch: Any, mark: StepProgress) -> None:
-        """Hands a finished step to the trainer."""
+__all__ = ["EpochRun"]
 
 
 class EpochRun:
@@ -92,55 +52,45 @@ class EpochRun:
         self._spec = spec
         self._epoch = epoch
         self._ports = ports
-        policy = spec.policy
-        if epoch.expected is not None:
-            policy = ReplayPolicy(policy, epoch.expected.ends)
-        self._protocol = RankProtocol(
-            policy=policy,
-            rank=spec.rank,
-            world_size=spec.world_size,
-            buffer_size=spec.buffer_size,
-            exhausted=spec.exhausted,
-            seed=spec.seed,
-            epoch=epoch.epoch,
-            share=epoch.share,
-            start=epoch.start,
-            # Samples of the window that is gone on with are prepared again.
-            has_spare=bool((epoch.remaining.numbers < epoch.start.taken).any()),
-            options={
-                **spec.compared,
-                "steps received before": epoch.received,
-                "what is left of the epoch": epoch.left,
-            },
-        )
-        self._to_skip = epoch.received
         self._seeds = seeds
-        self._shelf = SampleStore(2 * self._protocol.window_size)
-        self._spare = FillerSample()
-        self._witness = WindowChecksum()
-        self._trail = (
-            WorkerStateLog(max(spec.num_workers, 1), epoch.sources) if spec.iterable else None
+        self._protocol = make_protocol(spec, epoch)
+        self._store = SampleStore(2 * self._protocol.window_size)
+        self._filler_sample = FillerSample()
+        self._checks = ChunkChecks(spec, epoch, self._filler_sample)
+        self._worker_states = (
+            WorkerStateLog(max(spec.num_workers, 1), epoch.worker_states) if spec.iterable else None
         )
-        self._reception = Reception(spec, epoch, self._spare)
-        self._steps: queue.SimpleQueue[tuple[PlannedStep, StepProgress] | None] = (
+        self._planner = RoundPlanner(
+            spec,
+            epoch,
+            self._protocol,
+            ports=ports,
+            store=self._store,
+            checks=self._checks,
+            filler_sample=self._filler_sample,
+            worker_states=self._worker_states,
+        )
+        self._planned_steps: queue.SimpleQueue[tuple[PlannedStep, StepProgress] | None] = (
             queue.SimpleQueue()
         )
-        self._finished: queue.SimpleQueue[Future[tuple[StepInfo, Any, StepProgress]] | None] = (
+        """From plan to collate; None at the end."""
+        self._batches: queue.SimpleQueue[Future[tuple[StepInfo, Any, StepProgress]] | None] = (
             queue.SimpleQueue()
         )
+        """From collate to deliver, in order; None at the end."""
         self._closed = threading.Event()
         self._failure: Exception | None = None
-        self._planned = False
+        self._all_planned = False
 
-    def end(self) -> End:
+    def end(self) -> EpochEnd:
         """How the epoch ended, once `run` has returned."""
-        return End(self._protocol.undelivered, self._reception.bad_before())
+        return EpochEnd(self._protocol.undelivered, self._checks.take_bad_before())
 
     def close(self) -> None:
         """Makes `run` return soon. Any thread may call it."""
         self._closed.set()
-        self._shelf.close()
-        self._steps.put(None)
+        self._store.close()
+        self._planned_steps.put(None)
 
     def run(self, intake: Intake) -> None:
         """Works through an epoch.
@@ -166,12 +116,12 @@ class EpochRun:
         if self._closed.is_set():
             raise Closed
         if self._failure is not None:
-            if self._planned:  # so no message was due in which the others would have learned of it
-                self._ports.tell(_abort(self._failure))
+            if self._all_planned:  # so no exchange was left to report the failure in
+                self._ports.announce(_abort(self._failure))
             raise self._failure
 
     def _guard(self, work: Callable[[], None]) -> None:
-        """Runs one activity; what it raises ends the others too."""
+        """Runs the work of one thread; an error in it ends the other threads too."""
         try:
             work()
         except Closed:
@@ -185,126 +135,71 @@ class EpochRun:
 
     def _fail(self, error: Exception) -> None:
         self._failure = self._failure or error
-        self._shelf.end(self._failure)
+        self._store.end(self._failure)
 
-    # Intake
+    # The four threads
 
     def _take_in(self, intake: Intake) -> None:
         try:
-            with contextlib.closing(intake.chunks(self._epoch, self._trail)) as chunks:
-                for arrival in chunks:
-                    if (received := self._reception.open(arrival)) is not None:
-                        self._shelf.put(received)
+            with contextlib.closing(intake.chunks(self._epoch, self._worker_states)) as chunks:
+                for chunk in chunks:
+                    if (ready := self._checks.ready(chunk)) is not None:
+                        self._store.put(ready)
         except (Closed, EvenstepError) as error:
-            # Not a failure of the epoch yet: what came before may still be planned.
-            self._shelf.end(error if isinstance(error, EvenstepError) else None)
+            # Not a failure of the epoch yet: the samples before it may still be planned.
+            self._store.end(error if isinstance(error, EvenstepError) else None)
         except Exception as error:
             failure = LoaderDiedError(f"rank {self._spec.rank}, preparing samples: {error}")
             failure.__cause__ = error
-            self._shelf.end(failure)
+            self._store.end(failure)
         else:
-            self._shelf.end()
-
-    # Planning
+            self._store.end()
 
     def _plan(self) -> None:
-        protocol = self._protocol
         try:
-            while not protocol.finished:
-                while protocol.wanted:
-                    arrived = self._shelf.next_arrived()
-                    if arrived is None:
-                        protocol.end_of_source()
-                    else:
-                        protocol.receive(arrived.columns, arrived.numbers)
-                        if arrived.digests is not None:
-                            self._witness.note(arrived.numbers, arrived.digests)
-                if (number := protocol.lends) is not None:
-                    protocol.lend(self._lendable(number))
+            while not self._planner.finished:
+                self._planner.gather()
                 if self._failure is not None:
                     raise self._failure
-                message = protocol.outgoing()
-                if self._spec.policy.context_parallel > 1:
-                    message = self._witness.sign(message, protocol.taken)
-                steps = protocol.incoming(self._ports.exchange(message))
-                self._spare.borrow(protocol.borrowed)
-                if steps:
-                    self._begin_round(steps)
+                for step, progress in self._planner.exchange():
+                    self._planned_steps.put((step, progress))
         except (Closed, PeerError):
-            raise  # nobody to tell, or the others know already
+            raise  # no rank is left to report it to, or all know already
         except Exception as error:
-            # In place of the message that is due, so that the others learn of it at once.
+            # In place of the message that is due, so that the other ranks learn of it at once.
             self._ports.exchange(_abort(error))
             raise
         else:
-            self._planned = True
-            # Under exhausted="stop" the source may have more, which nobody will take.
-            self._shelf.stop()
+            self._all_planned = True
+            # Under exhausted="stop" the source may have more samples, which nothing will use.
+            self._store.stop()
         finally:
-            self._steps.put(None)
-
-    def _lendable(self, number: int) -> bytes:
-        start, remaining = self._epoch.start, self._epoch.remaining.numbers
-        if number < start.taken and number not in remaining:
-            # It was trained on before: the shortest of the round that was not takes its place.
-            left = np.flatnonzero(np.isin(start.numbers, remaining))
-            if not len(left):
-                return b""  # and nobody needs one in this round
-            number = int(start.numbers[left[start.columns[0, left].argmin()]])
-        return pack_sample(self._shelf.peek(number))
-
-    def _begin_round(self, steps: list[PlannedStep]) -> None:
-        """Passes the steps of a round on, but for those that the trainer has had before."""
-        start = steps[0].round.start
-        skip, self._to_skip = self._to_skip, 0
-        trained = np.concatenate([np.empty(0, np.int64), *(s.members for s in steps[:skip])])
-        untrained = np.setdiff1d(start.numbers, trained)
-        if skip:
-            remaining = self._epoch.remaining.numbers
-            expected = remaining[remaining < start.taken]
-            if skip > len(steps) or not np.array_equal(untrained, expected):
-                raise MismatchError(
-                    f"round {start.round} of epoch {self._epoch.epoch} is planned differently than "
-                    "when the checkpoint was made, by another version of evenstep, NumPy or the "
-                    "policy; use that version, or go on with evenstep.merge_states of all ranks' "
-                    "states, which forms new batches"
-                )
-        sources = None
-        if self._trail is not None:
-            needed = int(untrained[0]) if len(untrained) else start.taken
-            sources = self._trail.since(self._epoch.remaining.place_of(needed))
-        bad = self._reception.bad_before(start.taken)
-        begins: RoundProgress | None = RoundProgress(start, trained, sources, bad)
-        for step in steps[skip:]:
-            self._steps.put((step, StepProgress(step.members, begins)))
-            begins = None
-
-    # Output
+            self._planned_steps.put(None)
 
     def _collate(self) -> None:
         with ThreadPoolExecutor(self._spec.collate_threads, "evenstep-collate") as pool:
             try:
-                while (step := self._steps.get()) is not None:
+                while (step := self._planned_steps.get()) is not None:
                     self._ports.await_credit()
-                    self._finished.put(pool.submit(self._finish, *step))
+                    self._batches.put(pool.submit(self._make_batch, *step))
             finally:
-                self._finished.put(None)
+                self._batches.put(None)
 
     def _deliver(self) -> None:
         try:
-            while (future := self._finished.get()) is not None:
-                self._ports.deliver(*future.result())
+            while (batch := self._batches.get()) is not None:
+                self._ports.deliver(*batch.result())
         finally:
             # After a failure the trainer takes no more steps, so it would give no more credits.
             self._ports.end_delivery()
 
-    def _finish(
-        self, planned: PlannedStep, mark: StepProgress
+    def _make_batch(
+        self, planned: PlannedStep, progress: StepProgress
     ) -> tuple[StepInfo, Any, StepProgress]:
         groups: list[list[Any]] = []
         indices: tuple[Any, ...] = ()
         for numbers in planned.micro_batches:
-            samples, own = self._shelf.take(numbers)
+            samples, own = self._store.take(numbers)
             groups.append(samples)
             indices += own
         step, batch = make_step(
@@ -313,10 +208,10 @@ class EpochRun:
             planned,
             groups,
             indices,
-            spare=self._spare.sample,
+            filler_sample=self._filler_sample.sample,
             seeds=self._seeds,
         )
-        return step, batch, mark
+        return step, batch, progress
 
 
 def _abort(error: Exception) -> bytes:

@@ -1,7 +1,7 @@
-"""How a batcher reaches its trainer: pipes, and a count of credits.
+"""How a batcher reaches its trainer: pipes, and credits for finished steps.
 
-Messages carry the serial number of the pass they belong to, so that what an abandoned pass left in
-a pipe is recognised and thrown away.
+Messages carry the serial number of their pass, so that those left over from an abandoned pass are
+recognised and dropped.
 """
 
 from __future__ import annotations
@@ -11,15 +11,34 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, Protocol
 
 from evenstep.batch.step_info import StepInfo
 from evenstep.loader.batcher.progress import StepProgress
 from evenstep.loader.batcher.sample_store import Closed
 
-__all__ = ["BatcherFailure", "PipePorts", "RemoteCause"]
+__all__ = ["BatcherFailure", "PipePorts", "Ports", "RemoteCause"]
 
-_LOOK_UP = 0.2  # seconds between looks at whether the trainer has left
+_POLL_SECONDS = 0.2  # between two checks whether the trainer has left
+
+
+class Ports(Protocol):
+    """How an epoch reaches the trainer process. Every call may raise `Closed`."""
+
+    def exchange(self, message: bytes) -> list[bytes]:
+        """Sends a message; returns all ranks' messages, in rank order, empty for one that left."""
+
+    def announce(self, message: bytes) -> None:
+        """Sends all ranks a message after the last exchange, without waiting for an answer."""
+
+    def await_credit(self) -> None:
+        """Returns when the trainer has room for one more finished step."""
+
+    def deliver(self, step: StepInfo, batch: Any, progress: StepProgress) -> None:
+        """Hands a finished step to the trainer."""
+
+    def end_delivery(self) -> None:
+        """No more steps will be delivered: `await_credit` raises `Closed` from now on."""
 
 
 class RemoteCause(Exception):
@@ -31,7 +50,7 @@ class RemoteCause(Exception):
 
 @dataclass(frozen=True)
 class BatcherFailure:
-    """A pass failed."""
+    """A pass failed. Sent to the trainer in place of `EpochEnd`."""
 
     error: Exception
     traceback: str
@@ -41,7 +60,7 @@ class BatcherFailure:
 
 
 class PipePorts:
-    """The batcher's side, for one pass."""
+    """The batcher's side of the pipes, for one pass."""
 
     def __init__(
         self, connection: Connection, serial: int, prefetch: int, send: Callable[[Any], None]
@@ -50,7 +69,7 @@ class PipePorts:
         self._serial = serial
         self._send = send
         self._credits = threading.Semaphore(prefetch)
-        self._delivers = True
+        self._delivering = True
         self._closed = threading.Event()
 
     def exchange(self, message: bytes) -> list[bytes]:
@@ -58,7 +77,7 @@ class PipePorts:
             raise Closed
         self._connection.send((self._serial, message))
         while True:
-            while not self._connection.poll(_LOOK_UP):
+            while not self._connection.poll(_POLL_SECONDS):
                 if self._closed.is_set():
                     raise Closed
             received: tuple[int, list[bytes]] = self._connection.recv()
@@ -67,23 +86,23 @@ class PipePorts:
 
     def await_credit(self) -> None:
         self._credits.acquire()
-        if self._closed.is_set() or not self._delivers:
+        if self._closed.is_set() or not self._delivering:
             raise Closed
 
     def end_delivery(self) -> None:
-        self._delivers = False
+        self._delivering = False
         self._credits.release()
 
-    def deliver(self, step: StepInfo, batch: Any, mark: StepProgress) -> None:
+    def deliver(self, step: StepInfo, batch: Any, progress: StepProgress) -> None:
         if self._closed.is_set():
             raise Closed
-        self._send((step, batch, mark))
+        self._send((step, batch, progress))
 
-    def tell(self, message: bytes) -> None:
+    def announce(self, message: bytes) -> None:
         with contextlib.suppress(OSError):  # the trainer has closed its end
             self._connection.send((self._serial, message))
 
-    # What the trainer's side makes happen
+    # Called on behalf of the trainer
 
     def credit(self) -> None:
         """The trainer has taken a step."""
@@ -95,5 +114,5 @@ class PipePorts:
         self._credits.release()
 
     def finish(self) -> None:
-        """Tells the exchange that no message will follow."""
-        self.tell(b"")
+        """Tells the exchange thread that no message will follow."""
+        self.announce(b"")

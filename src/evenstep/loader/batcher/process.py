@@ -1,7 +1,8 @@
 """The batcher as a process of its own, between the workers and the trainer.
 
-The process ends when the trainer says so, or when the trainer is gone: it watches its parent, and
-takes its workers with it.
+The process ends when the trainer closes it, or when the trainer is gone: it watches its parent, and
+ends its workers when it ends. `BatcherProcess` runs in the trainer; the rest of this file in the
+batcher.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ import torch
 from evenstep.batch.memory import borrowing
 from evenstep.errors import LoaderDiedError
 from evenstep.loader.batcher.intake import Intake
-from evenstep.loader.batcher.pipeline import End, EpochRun
+from evenstep.loader.batcher.pipeline import EpochRun
 from evenstep.loader.batcher.ports import BatcherFailure, PipePorts
+from evenstep.loader.batcher.progress import EpochEnd
 from evenstep.loader.batcher.sample_store import Closed
 from evenstep.loader.batcher.spec import EpochSpec, LoaderSpec
 from evenstep.loader.transport.shared_memory import Reader, Writer
@@ -33,12 +35,12 @@ from evenstep.processes import end_with_parent, kill_children
 
 __all__ = ["BatcherProcess"]
 
-_GRACE = 2.0  # seconds that workers get to finish the sample at hand when the trainer leaves
+_GRACE = 2.0  # seconds in which workers may finish their current sample once the trainer has left
 
 
 @dataclass(frozen=True)
 class _Pipes:
-    """The batcher's ends."""
+    """The batcher's ends of its pipes."""
 
     control: Connection
     """In: passes to begin or abandon, and credits."""
@@ -55,18 +57,18 @@ class BatcherProcess:
 
     def __init__(self, spec: LoaderSpec) -> None:
         context: Any = multiprocessing.get_context(spec.start_method)
-        theirs_control, self._control = context.Pipe(duplex=False)
-        theirs_feed, self.feed = context.Pipe(duplex=False)
-        self._results, theirs_results = context.Pipe(duplex=False)
-        self.exchange, theirs_exchange = context.Pipe()
-        pipes = _Pipes(theirs_control, theirs_feed, theirs_exchange, theirs_results)
+        batcher_control, self._control = context.Pipe(duplex=False)
+        batcher_feed, self.feed = context.Pipe(duplex=False)
+        self._results, batcher_results = context.Pipe(duplex=False)
+        self.exchange, batcher_exchange = context.Pipe()
+        pipes = _Pipes(batcher_control, batcher_feed, batcher_exchange, batcher_results)
         # Not a daemon: those may not have children, and this one has the workers.
         self._process = context.Process(
             target=_main, args=(spec, pipes), name="evenstep-batcher", daemon=False
         )
         self._process.start()
-        # Only the batcher may hold its ends, or nobody would notice when it dies.
-        for connection in (theirs_control, theirs_feed, theirs_exchange, theirs_results):
+        # Only the batcher may hold its ends, or its death would close no pipe and go unnoticed.
+        for connection in (batcher_control, batcher_feed, batcher_exchange, batcher_results):
             connection.close()
         self._rank = spec.rank
         self._reader = Reader()
@@ -80,47 +82,47 @@ class BatcherProcess:
         self._command("credit", self._serial)
 
     def abandon(self) -> None:
-        """Leaves the pass under way; the process stays for the next."""
+        """Leaves the current pass; the process stays for the next one."""
         self._command("abandon", self._serial)
 
     def _command(self, command: str, value: Any) -> None:
-        with contextlib.suppress(OSError):  # it died; `get` will say so
+        with contextlib.suppress(OSError):  # it died; `get` reports that
             self._control.send((command, value))
 
     def get(self, timeout: float) -> Any:
-        """The next result of the pass under way: (StepInfo, batch, Mark), `End` or `BatcherFailure`; None
-        when there is none within `timeout` seconds.
+        """The next result of the current pass: (StepInfo, batch, StepProgress), `EpochEnd` or
+        `BatcherFailure`; None if none comes within `timeout` seconds.
 
         Raises:
             LoaderDiedError: the process is gone.
         """
         deadline = time.monotonic() + timeout
         while True:
-            # Whether it lives is asked first: what it sent before it died still counts.
+            # Checked before reading: results that it sent before it died still count.
             alive = self.alive()
             try:
                 if self._results.poll(max(deadline - time.monotonic(), 0) if alive else 0):
                     serial, result = self._results.recv()
                     if isinstance(result, tuple):
-                        step, packed, mark = result
-                        result = (step, self._reader.unpack(packed), mark)
+                        step, packed, progress = result
+                        result = (step, self._reader.unpack(packed), progress)
                     if serial == self._serial:
                         return result
                     continue
             except (EOFError, OSError):
-                raise LoaderDiedError(self.epitaph()) from None
+                raise LoaderDiedError(self.cause_of_death()) from None
             if not alive:
-                raise LoaderDiedError(self.epitaph())
+                raise LoaderDiedError(self.cause_of_death())
             if time.monotonic() >= deadline:
                 return None
 
     def alive(self) -> bool:
         return bool(self._process.is_alive())
 
-    def epitaph(self) -> str:
-        """What there is to say of the process once it is gone."""
+    def cause_of_death(self) -> str:
+        """How the process ended, once it is gone."""
         deadline = time.monotonic() + 1.0
-        # Another thread may have collected the exit code this moment, and not have noted it yet.
+        # Another thread may just have collected the exit code without having stored it yet.
         while (code := self._process.exitcode) is None and time.monotonic() < deadline:
             self._process.join(0.05)
         how = (
@@ -140,13 +142,13 @@ class BatcherProcess:
         if self._process.is_alive():
             self._process.kill()
         self._process.join()
-        # The pipes are left to garbage collection: another thread may still be looking at one.
+        # The pipes are left to garbage collection: another thread may still be using one.
 
     def _drain(self, deadline: float) -> None:
-        """Waits for the process to end. It cannot while it is blocked on a full pipe, so what it
-        still sends is thrown away."""
+        """Waits for the process to end. It cannot end while it is blocked on a full pipe, so the
+        results that it still sends are read and dropped."""
         sources: list[Any] = [self._process.sentinel, self._results]
-        # Its workers hold the sentinel too, hence the look at the process itself.
+        # Its workers hold the sentinel too, so the process itself is checked.
         while self.alive() and time.monotonic() < deadline:
             if self._results in multiprocessing.connection.wait(sources, timeout=0.1):
                 try:
@@ -159,7 +161,7 @@ class BatcherProcess:
 
 
 def _main(spec: LoaderSpec, pipes: _Pipes) -> None:
-    # Ctrl-C reaches the whole process group; the trainer decides what it means.
+    # Ctrl-C reaches the whole process group; the trainer decides how to react.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     end_with_parent()
@@ -168,14 +170,16 @@ def _main(spec: LoaderSpec, pipes: _Pipes) -> None:
 
 
 class _Main:
+    """The main thread runs one pass after the other; a control thread obeys the trainer."""
+
     def __init__(self, spec: LoaderSpec, pipes: _Pipes) -> None:
         self._spec = spec
         self._pipes = pipes
         self._writer = Writer()
         self._lock = threading.Lock()
         self._begun: queue.SimpleQueue[EpochSpec | None] = queue.SimpleQueue()
-        self._under_way: tuple[int, EpochRun, PipePorts] | None = None
-        self._abandoned = -1  # latest pass that the trainer has left
+        self._current: tuple[int, EpochRun, PipePorts] | None = None  # the pass, by serial number
+        self._abandoned = -1  # serial number of the latest pass that the trainer has left
         self._done = threading.Event()
 
     def run(self) -> None:
@@ -190,16 +194,16 @@ class _Main:
         results, writer = self._pipes.results, self._writer
 
         def send(result: Any) -> None:
-            step, batch, mark = result
-            results.send((epoch.serial, (step, writer.pack(batch), mark)))
+            step, batch, progress = result
+            results.send((epoch.serial, (step, writer.pack(batch), progress)))
 
         ports = PipePorts(self._pipes.exchange, epoch.serial, self._spec.prefetch, send)
         run = EpochRun(self._spec_with(writer), epoch, ports, seeds=self._spec.collate_threads == 1)
         with self._lock:
-            self._under_way = (epoch.serial, run, ports)
+            self._current = (epoch.serial, run, ports)
             if self._abandoned >= epoch.serial:
                 return
-        end: End | BatcherFailure
+        end: EpochEnd | BatcherFailure
         try:
             run.run(intake)
             end = run.end()
@@ -213,7 +217,7 @@ class _Main:
             results.send((epoch.serial, end))
 
     def _spec_with(self, writer: Writer) -> LoaderSpec:
-        """The spec, with a collate function that may make its batch in `writer`'s memory."""
+        """The spec, with a collate function that may build its batch in `writer`'s memory."""
 
         def collate(samples: list[Any]) -> Any:
             with borrowing(writer.lend):
@@ -222,7 +226,7 @@ class _Main:
         return dataclasses.replace(self._spec, collate_fn=collate)
 
     def _obey(self) -> None:
-        """Follows the trainer's commands, beside the pass under way."""
+        """Obeys the trainer's commands while the main thread runs a pass."""
         while True:
             try:
                 command, value = self._pipes.control.recv()
@@ -232,21 +236,21 @@ class _Main:
                 self._begun.put(value)
                 continue
             with self._lock:
-                under_way = self._under_way
+                current = self._current
                 if command == "abandon":
                     self._abandoned = max(self._abandoned, value)
                 elif command == "close":
                     self._abandoned = 1 << 62
             if command == "credit":
-                if under_way and under_way[0] == value:
-                    under_way[2].credit()
+                if current and current[0] == value:
+                    current[2].credit()
                 continue
-            if under_way and under_way[0] <= self._abandoned:
-                under_way[1].close()
-                under_way[2].close()
+            if current and current[0] <= self._abandoned:
+                current[1].close()
+                current[2].close()
             if command == "close":
                 self._begun.put(None)
-                # A worker may be deep in a slow sample that nobody waits for any more.
+                # A worker may be busy with a slow sample that is no longer needed.
                 if not self._done.wait(_GRACE):
                     kill_children()
                 return

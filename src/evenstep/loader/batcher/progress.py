@@ -1,6 +1,7 @@
-"""What a batcher tells its trainer besides the batch: how far a step brings the epoch.
+"""Progress messages from the batcher to the trainer: how far a step or a round brings the epoch.
 
-The trainer cannot know it from its own side, since what is prefetched is not yet received.
+The trainer cannot work this out by itself: batches that are prefetched have been planned and
+collated, and not yet received.
 """
 
 from __future__ import annotations
@@ -12,16 +13,16 @@ from evenstep.arrays import Int64Array
 from evenstep.loader.workers.iterable import WorkerStates
 from evenstep.protocol.window_buffer import RoundStart
 
-__all__ = ["BadSample", "RoundProgress", "StepProgress"]
+__all__ = ["BadSample", "EpochEnd", "RoundProgress", "StepProgress"]
 
 
 @dataclass(frozen=True)
 class BadSample:
-    """A sample that was left out, as `skip_bad_samples` allows."""
+    """A sample that was skipped, as `skip_bad_samples` allows."""
 
     epoch: int
     index: Any
-    """Of the dataset; for an iterable one the sample's number on its rank."""
+    """Dataset index; for an iterable dataset the sample's arrival number on its rank."""
     reason: str
 
 
@@ -32,17 +33,27 @@ class RoundProgress:
     start: RoundStart
     trained: Int64Array
     """Arrival numbers of the window that were trained on before, in a resumed round."""
-    sources: WorkerStates | None
-    """How the workers of an iterable dataset make the window again."""
+    worker_states: WorkerStates | None
+    """States from which the workers of an iterable dataset yield the window again."""
     bad: tuple[BadSample, ...]
-    """Samples left out since the last mark."""
+    """Samples skipped since the last round began."""
 
 
 @dataclass(frozen=True, eq=False)
 class StepProgress:
-    """One step, when it is received."""
+    """One step. It counts once the trainer receives it."""
 
     members: Int64Array
     """Arrival numbers of the batch, in its order."""
-    begins: RoundProgress | None = None
-    """With the first step of a round."""
+    new_round: RoundProgress | None = None
+    """Sent with the first step of a round."""
+
+
+@dataclass(frozen=True)
+class EpochEnd:
+    """All steps of the pass have been delivered."""
+
+    undelivered: int
+    """Samples received and not trained on, because ``exhausted="stop"`` ended the pass."""
+    bad: tuple[BadSample, ...]
+    """Samples skipped since the last round began."""

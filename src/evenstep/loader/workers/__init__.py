@@ -1,1 +1,9 @@
-"""Runs in the worker processes, inside an ordinary torch DataLoader: prepares and measures samples."""
+"""Runs in the worker processes: prepares and measures samples, inside an ordinary torch DataLoader.
+
+    seeding     random state as a function of seed, epoch and sample
+    chunks      map-style datasets: `ChunkRequest` -> `RawChunk` -> `Chunk`, measured and packed
+    iterable    iterable datasets: chunks in a fixed order, and the states to resume workers from
+
+Under ``num_workers=0`` all of it runs in a thread of the trainer process. Two things run in the
+batcher: `iterable.WorkerStateLog`, and `seeding` for the collate function.
+"""

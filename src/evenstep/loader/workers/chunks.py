@@ -1,7 +1,7 @@
-"""What happens in a worker: samples are prepared, measured, and handed over in chunks.
+"""Prepares and measures samples in a worker, and hands them over in chunks.
 
-One message for many samples is what keeps up with a loader that collates in its workers. The
-dataset is wrapped so that an error names the sample, and otherwise shows through.
+One message for many samples makes this as fast as a loader that collates in its workers. The
+dataset is wrapped, so that errors name the sample; everything else is forwarded to it.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from torch.utils.data import Dataset, Subset, get_worker_info
 
+from evenstep.arrays import Int64Array
 from evenstep.batch.digest import digests_of
 from evenstep.batch.measure import Measure
 from evenstep.errors import SampleError
@@ -21,61 +21,69 @@ from evenstep.loader.transport.shared_memory import PackedObject, Writer
 from evenstep.loader.workers.seeding import sample_seed, seed_everything
 from evenstep.plan.policy import Policy
 
-__all__ = ["Chunk", "ChunkCollate", "IndexedDataset", "Origin", "Raw", "Request", "Transparent"]
+__all__ = [
+    "Chunk",
+    "ChunkCollate",
+    "ChunkOrigin",
+    "ChunkRequest",
+    "DatasetProxy",
+    "IndexedDataset",
+    "RawChunk",
+]
 
 
 @dataclass(frozen=True)
-class Request:
-    """A chunk that a worker is asked for."""
+class ChunkRequest:
+    """The samples that a worker is asked to prepare as one chunk."""
 
     epoch_seed: int
     indices: tuple[Any, ...]
 
 
 @dataclass(frozen=True)
-class Origin:
-    """Where a chunk of an iterable dataset comes from."""
+class ChunkOrigin:
+    """The worker that a chunk of an iterable dataset comes from."""
 
     worker: int
     state: str | None
-    """JSON text: how the worker goes on after this chunk; None where the dataset cannot say."""
+    """JSON text to resume the worker from after this chunk; None if the dataset has no state."""
     ended: bool
-    """The worker has nothing more."""
+    """The worker has no more samples."""
 
 
 @dataclass(frozen=True)
-class Raw:
+class RawChunk:
     """A chunk before it is measured."""
 
     samples: list[Any]
-    """A `SampleError` takes the place of a sample that could not be had."""
+    """Samples, or a `SampleError` for each that the dataset raised for."""
     names: list[str]
-    """What errors call each of them."""
-    origin: Origin | None = None
+    """What errors call each sample."""
+    origin: ChunkOrigin | None = None
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """Some samples in order, with what planning needs to know of them."""
+    """Some samples in order, and what planning needs to know about them."""
 
     size: int
-    """Samples asked for, bad ones included."""
-    places: npt.NDArray[np.int64]
-    """[samples] which of them these are."""
-    columns: npt.NDArray[np.int64]
+    """Samples requested, bad ones included."""
+    positions: Int64Array
+    """[samples] position of each sample among those requested."""
+    columns: Int64Array
     """[samples, 3] length, supervised tokens, patches."""
     payload: PackedObject | list[Any]
-    """The samples: in shared memory when they come from a worker process."""
+    """The samples; in shared memory when they come from a worker process."""
     bad: tuple[tuple[int, str], ...] = ()
-    """The samples left out: which, and why."""
-    origin: Origin | None = None
-    digests: npt.NDArray[np.int64] | None = None
-    """[samples] of what they hold, where other ranks must prepare the same."""
+    """Samples left out: their position, and why."""
+    origin: ChunkOrigin | None = None
+    digests: Int64Array | None = None
+    """[samples] digest of each sample, where context-parallel peers must prepare the same."""
 
 
-class Transparent:
-    """Holds a dataset that shows through, so that ``worker_init_fn`` finds there what it expects in
-    ``get_worker_info().dataset``."""
+class DatasetProxy:
+    """Forwards attributes to the dataset that it holds, so that ``worker_init_fn`` finds in
+    ``get_worker_info().dataset`` what it expects."""
 
     def __init__(self, dataset: Any) -> None:
         object.__setattr__(self, "_dataset", dataset)
@@ -98,23 +106,23 @@ class Transparent:
         self.__dict__.update(state)
 
 
-class IndexedDataset(Transparent, Dataset):  # type: ignore[type-arg]
-    """A map-style dataset that prepares the chunks asked for."""
+class IndexedDataset(DatasetProxy, Dataset):  # type: ignore[type-arg]
+    """Prepares requested chunks from a map-style dataset."""
 
-    def __init__(self, dataset: Any, *, skips: bool) -> None:
+    def __init__(self, dataset: Any, *, skip_bad: bool) -> None:
         """
         Args:
-            skips: leave samples out that the dataset raises for, instead of failing.
+            skip_bad: leave out samples that the dataset raises for, instead of failing.
         """
         super().__init__(dataset)
-        object.__setattr__(self, "_skips", skips)
+        object.__setattr__(self, "_skip_bad", skip_bad)
 
-    def __getitems__(self, requests: Sequence[Request]) -> Raw:
+    def __getitems__(self, requests: Sequence[ChunkRequest]) -> RawChunk:
         (request,) = requests
-        return Raw(list(self._prepare(request)), [f"sample {i!r}" for i in request.indices])
+        return RawChunk(list(self._prepare(request)), [f"sample {i!r}" for i in request.indices])
 
-    def _prepare(self, request: Request) -> Iterator[Any]:
-        # In the trainer's process, random state is the trainer's.
+    def _prepare(self, request: ChunkRequest) -> Iterator[Any]:
+        # In the trainer process the random state is the trainer's, and stays untouched.
         seeds = get_worker_info() is not None
         fetch = _batched_fetch(self._dataset)
         if fetch is not None and request.indices:
@@ -127,7 +135,7 @@ class IndexedDataset(Transparent, Dataset):  # type: ignore[type-arg]
                         f"{len(samples)} samples for {len(request.indices)} indices of __getitems__"
                     )
             except Exception as error:
-                if not self._skips:
+                if not self._skip_bad:
                     raise _failed(self._culprit(request.indices), error) from error
             else:
                 yield from samples
@@ -139,12 +147,12 @@ class IndexedDataset(Transparent, Dataset):  # type: ignore[type-arg]
                 sample = self._dataset[index]
             except Exception as error:
                 sample = _failed(f"sample {index!r}", error)
-                if not self._skips:
+                if not self._skip_bad:
                     raise sample from error
             yield sample
 
     def _culprit(self, indices: Sequence[Any]) -> str:
-        """Which of the samples cannot be had, found by asking for them one by one."""
+        """The first sample that the dataset raises for, found by trying them one by one."""
         for index in indices:
             try:
                 self._dataset[index]
@@ -152,13 +160,13 @@ class IndexedDataset(Transparent, Dataset):  # type: ignore[type-arg]
                 return f"sample {index!r}"
         return f"one of the samples {list(indices)}"
 
-    def __getitem__(self, request: Request) -> Raw:
+    def __getitem__(self, request: ChunkRequest) -> RawChunk:
         return self.__getitems__([request])
 
 
 def _batched_fetch(dataset: Any) -> Callable[[list[Any]], Sequence[Any]] | None:
-    """The dataset's own way to fetch several samples at once. torch's ``Subset`` has one in any
-    case; what counts is whether the dataset in it has."""
+    """The dataset's own function to fetch several samples at once; None if it has none. torch's
+    ``Subset`` always has one, so the dataset inside it is checked instead."""
     inner = dataset
     while isinstance(inner, Subset):
         inner = inner.dataset
@@ -167,45 +175,45 @@ def _batched_fetch(dataset: Any) -> Callable[[list[Any]], Sequence[Any]] | None:
 
 def _failed(what: str, error: Exception) -> SampleError:
     return SampleError(
-        f"the dataset raised {type(error).__name__} for {what}: {error}; mend the sample or leave "
-        "its index out of the sampler"
+        f"the dataset raised {type(error).__name__} for {what}: {error}; fix the sample or exclude "
+        "its index from the sampler"
     )
 
 
 class ChunkCollate:
-    """The collate function of the inner loader: `Raw` -> `Chunk`."""
+    """The collate function of the inner loader: `RawChunk` -> `Chunk`."""
 
-    def __init__(self, *, measure: Measure, policy: Policy, skips: bool, packed: bool) -> None:
+    def __init__(self, *, measure: Measure, policy: Policy, skip_bad: bool, packed: bool) -> None:
         """
         Args:
-            skips: leave samples out that cannot be measured or are too long, instead of failing.
+            skip_bad: leave out samples that cannot be measured or are too long, instead of failing.
             packed: put the samples into shared memory.
         """
         self._measure = measure
         self._policy = policy
-        self._skips = skips
+        self._skip_bad = skip_bad
         self._packed = packed
         self._writer: Writer | None = None
 
-    def __call__(self, raw: Raw) -> Chunk:
-        places = np.arange(len(raw.samples))
+    def __call__(self, raw: RawChunk) -> Chunk:
+        positions = np.arange(len(raw.samples))
         bad: list[tuple[int, str]] = []
         try:
             columns = self._columns(raw.samples, raw.names)
         except SampleError:
-            if not self._skips:
+            if not self._skip_bad:
                 raise
-            places, columns, bad = self._without_bad(raw)
-        samples = [raw.samples[place] for place in places.tolist()]
+            positions, columns, bad = self._without_bad(raw)
+        samples = [raw.samples[position] for position in positions.tolist()]
         digests = digests_of(samples) if self._policy.context_parallel > 1 else None
         payload: PackedObject | list[Any] = samples
         if self._packed and samples:
             if self._writer is None:  # made in the worker, never before it is forked
                 self._writer = Writer()
             payload = self._writer.pack(samples)
-        return Chunk(len(raw.samples), places, columns, payload, tuple(bad), raw.origin, digests)
+        return Chunk(len(raw.samples), positions, columns, payload, tuple(bad), raw.origin, digests)
 
-    def _columns(self, samples: list[Any], names: list[str]) -> npt.NDArray[np.int64]:
+    def _columns(self, samples: list[Any], names: list[str]) -> Int64Array:
         if not samples:
             return np.empty((0, 3), np.int64)
         for sample in samples:
@@ -218,14 +226,12 @@ class ChunkCollate:
             raise self._policy.explain_too_long(names[worst], int(columns[worst, 0]))
         return columns
 
-    def _without_bad(
-        self, raw: Raw
-    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], list[tuple[int, str]]]:
-        places, columns, bad = [], [np.empty((0, 3), np.int64)], []
-        for place, (sample, name) in enumerate(zip(raw.samples, raw.names)):
+    def _without_bad(self, raw: RawChunk) -> tuple[Int64Array, Int64Array, list[tuple[int, str]]]:
+        positions, columns, bad = [], [np.empty((0, 3), np.int64)], []
+        for position, (sample, name) in enumerate(zip(raw.samples, raw.names)):
             try:
                 columns.append(self._columns([sample], [name]))
-                places.append(place)
+                positions.append(position)
             except SampleError as error:
-                bad.append((place, str(error)))
-        return np.array(places, np.int64), np.concatenate(columns), bad
+                bad.append((position, str(error)))
+        return np.array(positions, np.int64), np.concatenate(columns), bad

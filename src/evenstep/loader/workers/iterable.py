@@ -1,9 +1,10 @@
-"""Iterable datasets: chunks in a fixed order, and where each worker has to go on.
+"""Iterable datasets: chunks in a fixed order, and the states from which workers resume.
 
-The workers take turns, one chunk each, and none drops out: one that has ended hands over empty
-chunks until all have. So which sample comes when depends on the dataset alone, and a chunk's
-worker on nothing but its number. With each chunk comes the state from which its worker goes on;
-a `WorkerStateLog` keeps those that may still be needed.
+The workers take turns, one chunk each, and none drops out: one that has ended yields empty chunks
+until all have ended. So the order of samples depends on the dataset alone, and a chunk's worker
+only on the chunk's number. Each chunk carries the state from which its worker resumes after it.
+`ChunkedIterable` runs in the workers; `WorkerStateLog` runs in the batcher and keeps the states
+that may still be needed.
 """
 
 from __future__ import annotations
@@ -19,22 +20,23 @@ from typing import Any
 import numpy as np
 from torch.utils.data import IterableDataset, get_worker_info
 
+from evenstep.data.resumable import has_state
 from evenstep.errors import SampleError
-from evenstep.loader.workers.chunks import Chunk, Origin, Raw, Transparent
+from evenstep.loader.workers.chunks import Chunk, ChunkOrigin, DatasetProxy, RawChunk
 
-__all__ = ["ChunkedIterable", "WorkerStateLog", "WorkerStates", "has_state"]
+__all__ = ["ChunkedIterable", "WorkerStateLog", "WorkerStates"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerStates:
-    """Where the workers of one rank go on."""
+    """Where the workers of one rank resume."""
 
     place: int
-    """Place in the rank's share of the first sample that they then yield."""
+    """Place in the rank's share of the first sample that they will yield."""
     turn: int
-    """The worker that yields it."""
+    """The worker that will yield it."""
     workers: tuple[str | None, ...]
-    """`Origin.state` of each; None for its beginning."""
+    """[workers] `ChunkOrigin.state` of each; None for its beginning."""
 
     def to_json(self) -> str:
         return json.dumps([self.place, self.turn, self.workers])
@@ -45,41 +47,42 @@ class WorkerStates:
         return cls(place=place, turn=turn, workers=tuple(workers))
 
 
-class ChunkedIterable(Transparent, IterableDataset):  # type: ignore[type-arg]
+class ChunkedIterable(DatasetProxy, IterableDataset):  # type: ignore[type-arg]
     """The chunks of an iterable dataset, in one worker."""
 
     def __init__(self, dataset: Any, chunk_size: int, *, replays: bool) -> None:
         """
         Args:
-            replays: to go on where a dataset has no state, read it from its beginning and throw
-                away what came before.
+            replays: to resume a dataset that has no state, read it from its beginning and drop the
+                samples that were read before.
         """
         super().__init__(dataset)
         for name, value in (
             ("_chunk_size", chunk_size),
             ("_replays", replays),
-            ("_sources", None),
+            ("_worker_states", None),
             ("_last", None),
         ):
             object.__setattr__(self, name, value)
 
-    def begin(self, sources: WorkerStates | None) -> None:
-        """Where the next iteration, and only that, begins."""
-        self._sources = sources
+    def begin(self, states: WorkerStates | None) -> None:
+        """Sets the states in which the next pass, and only that, begins."""
+        self._worker_states = states
 
-    def __iter__(self) -> Iterator[Raw]:
-        sources, self._sources = self._sources, None  # persistent workers iterate again
+    def __iter__(self) -> Iterator[RawChunk]:
+        states, self._worker_states = self._worker_states, None  # persistent workers iterate again
         info = get_worker_info()
         worker = info.id if info is not None else 0
-        if sources is not None and worker < sources.turn:
-            yield Raw([], [], Origin(worker, sources.workers[worker], False))
-        yield from self._chunks(worker, sources.workers[worker] if sources else None)
+        if states is not None and worker < states.turn:
+            # An empty chunk, so that the first samples come from the worker whose turn it is.
+            yield RawChunk([], [], ChunkOrigin(worker, states.workers[worker], False))
+        yield from self._chunks(worker, states.workers[worker] if states else None)
         while True:  # the intake stops asking when all workers have ended
-            yield Raw([], [], Origin(worker, self._last, True))
+            yield RawChunk([], [], ChunkOrigin(worker, self._last, True))
 
-    def _chunks(self, worker: int, state: str | None) -> Iterator[Raw]:
+    def _chunks(self, worker: int, state: str | None) -> Iterator[RawChunk]:
         if state is not None and json.loads(state)["ended"]:
-            # Datasets may go back to their beginning at their end, so they are not asked.
+            # Not asked again: some datasets return to their beginning once they have ended.
             object.__setattr__(self, "_last", state)
             return
         count, iterator, owner = self._open(state)
@@ -93,17 +96,17 @@ class ChunkedIterable(Transparent, IterableDataset):  # type: ignore[type-arg]
             except Exception as error:
                 raise SampleError(
                     f"the dataset raised {type(error).__name__} after {count + len(samples)} "
-                    f"samples of worker {worker}: {error}; mend or leave out the sample"
+                    f"samples of worker {worker}: {error}; fix or exclude the sample"
                 ) from error
             names = [f"sample number {count + i} of its worker" for i in range(len(samples))]
             count += len(samples)
             ended = len(samples) < self._chunk_size
             last = self._state(count, owner, ended)
             object.__setattr__(self, "_last", last)
-            yield Raw(samples, names, Origin(worker, last, ended))
+            yield RawChunk(samples, names, ChunkOrigin(worker, last, ended))
 
     def _open(self, text: str | None) -> tuple[int, Any, Any]:
-        """Samples yielded before, the iterator, and what has the state: it or the dataset."""
+        """Samples yielded before, the iterator, and the state's owner: it, the dataset or None."""
         saved: Any = json.loads(text) if text is not None else {"count": 0, "state": None}
         state, count = saved["state"], int(saved["count"])
         dataset = self._dataset
@@ -128,32 +131,25 @@ class ChunkedIterable(Transparent, IterableDataset):  # type: ignore[type-arg]
             "state": owner.state_dict() if owner is not None else None,
         }
         try:
-            _check_names(state)
+            _check_keys(state)
             return json.dumps(state, default=_plain)
         except TypeError as error:
             raise SampleError(
-                f"state_dict() of {type(owner).__name__} is not made of what JSON has ({error}); "
+                f"state_dict() of {type(owner).__name__} cannot be stored as JSON ({error}); "
                 "return numbers, text, lists and dictionaries"
             ) from error
 
 
-def has_state(owner: Any) -> bool:
-    """Whether an iterable dataset or its iterator can say where it is, and go there."""
-    return callable(getattr(owner, "state_dict", None)) and callable(
-        getattr(owner, "load_state_dict", None)
-    )
-
-
-def _check_names(value: Any) -> None:
+def _check_keys(value: Any) -> None:
     """JSON makes text of a key that is a number, so it would not be found again."""
     if isinstance(value, dict):
-        for name, inner in value.items():
-            if not isinstance(name, str):
-                raise TypeError(f"it holds the key {name!r}, which is not text")
-            _check_names(inner)
+        for key, inner in value.items():
+            if not isinstance(key, str):
+                raise TypeError(f"it holds the key {key!r}, which is not text")
+            _check_keys(inner)
     elif isinstance(value, (list, tuple)):
         for inner in value:
-            _check_names(inner)
+            _check_keys(inner)
 
 
 def _plain(value: Any) -> Any:
@@ -163,34 +159,36 @@ def _plain(value: Any) -> Any:
 
 
 class WorkerStateLog:
-    """Remembers the states from which samples that are not planned yet can be had again.
+    """States from which the samples that are not planned yet can be read again.
 
-    Thread-safe: one thread adds, another asks.
+    Thread-safe: the intake thread adds, the plan thread asks.
     """
 
-    def __init__(self, workers: int, sources: WorkerStates | None = None) -> None:
+    def __init__(self, workers: int, states: WorkerStates | None = None) -> None:
         self._lock = threading.Lock()
-        self._base: list[str | None] = list(sources.workers) if sources else [None] * workers
-        self._chunks: deque[tuple[int, Origin]] = deque()  # first place, and origin
-        self._place = sources.place if sources else 0
-        self._turn = sources.turn if sources else 0
+        self._base: list[str | None] = list(states.workers) if states else [None] * workers
+        self._chunks: deque[tuple[int, ChunkOrigin]] = deque()  # place of the first sample, origin
+        self._place = states.place if states else 0
+        self._turn = states.turn if states else 0
         self._stateless = False
 
     def add(self, chunk: Chunk) -> int:
-        """Notes a chunk; gives the place of its first sample."""
+        """Records a chunk; returns the place of its first sample."""
         assert chunk.origin is not None
         with self._lock:
             begin = self._place
             if not chunk.size and not chunk.origin.ended:
-                return begin  # of a worker that waits for its turn: see `ChunkedIterable.__iter__`
+                return (
+                    begin  # from a worker that waits for its turn: see `ChunkedIterable.__iter__`
+                )
             self._place += chunk.size
             self._turn = (chunk.origin.worker + 1) % len(self._base)
             self._chunks.append((begin, chunk.origin))
             return begin
 
     def since(self, place: int) -> WorkerStates | None:
-        """How to have all samples from `place` on again; no earlier one is asked for after this.
-        None where the dataset cannot say."""
+        """States from which all samples from `place` on are read again; None if the dataset has no
+        state. Forgets earlier states, so later calls must not name an earlier place."""
         with self._lock:
             while self._chunks:
                 following = self._chunks[1][0] if len(self._chunks) > 1 else self._place

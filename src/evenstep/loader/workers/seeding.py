@@ -1,9 +1,9 @@
-"""Random state as a function of (seed, epoch), of the rank or of the sample, and of nothing else.
+"""Random state in workers and batcher, as a function of (seed, epoch) and the rank or sample alone.
 
-What a dataset draws while it prepares a sample in a worker depends on the sample's index, and not
-on which worker prepares it or what it has prepared before. So random augmentation is the same for
-any number of workers, and after a resume. (A dataset that fetches several samples at once, by
-``__getitems__``, is seeded once for all of them, so there it depends on the chunk.)
+What a dataset draws at random while a worker prepares a sample depends on the sample's index, not
+on the worker or on what it prepared before. So random augmentation is the same for any number of
+workers, and after a resume. (A dataset that fetches several samples at once, by ``__getitems__``,
+is seeded once for all of them, so its draws depend on the chunk.)
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import zlib
 from typing import Any
 
 import numpy as np
-import numpy.random  # now, since a worker forked while a thread loads it waits for ever
+import numpy.random  # now: a worker forked while a thread imports it would wait for ever
 import torch
 
 __all__ = ["epoch_seed", "rank_seed", "sample_seed", "seed_everything"]
@@ -27,15 +27,16 @@ def epoch_seed(seed: int, epoch: int) -> int:
 
 
 def rank_seed(seed: int, epoch: int, rank: int) -> int:
-    """For what is drawn on a rank apart from samples: in ``collate_fn``, say."""
+    """Seed for draws of a rank that belong to no sample, such as those of ``collate_fn``."""
     return (epoch_seed(seed, epoch) * _MIX + rank) % _LIMIT
 
 
 def sample_seed(of_epoch: int, index: Any) -> int:
-    """
+    """Seed for preparing one sample.
+
     Args:
-        of_epoch: `epoch_seed`.
-        index: of the dataset.
+        of_epoch: from `epoch_seed`.
+        index: dataset index.
     """
     return (of_epoch * _MIX + zlib.crc32(repr(index).encode())) % _LIMIT
 

@@ -1,4 +1,4 @@
-"""The sample that fills steps: the shortest one seen, or one that another rank has lent."""
+"""The filler sample: the shortest one seen, or one that another rank has lent."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ def of_length(length: int, name: int = 0) -> dict[str, Any]:
 
 @given(st.lists(st.lists(st.integers(1, 50), min_size=1, max_size=8), min_size=1, max_size=8))
 def test_it_is_the_first_of_the_shortest_seen(chunks: list[list[int]]) -> None:
-    spare, lengths = FillerSample(), []
+    filler, lengths = FillerSample(), []
     for chunk in chunks:
         names = range(len(lengths), len(lengths) + len(chunk))
-        spare.offer([of_length(n, name) for n, name in zip(chunk, names)], np.array(chunk))
+        filler.offer([of_length(n, name) for n, name in zip(chunk, names)], np.array(chunk))
         lengths += chunk
-    assert spare.sample()["name"] == lengths.index(min(lengths))
-    assert len(spare.sample()["input_ids"]) == min(lengths)
+    assert filler.sample()["name"] == lengths.index(min(lengths))
+    assert len(filler.sample()["input_ids"]) == min(lengths)
 
 
-def test_changing_what_it_gave_or_was_offered_changes_nothing_of_the_next() -> None:
+def test_changing_a_returned_or_offered_sample_does_not_change_the_next() -> None:
     offered = of_length(4, 7)
-    spare = FillerSample()
-    spare.offer([offered], np.array([4]))
+    filler = FillerSample()
+    filler.offer([offered], np.array([4]))
     offered["input_ids"].zero_()
-    given_out = spare.sample()
+    given_out = filler.sample()
     given_out["input_ids"][:] = -1
     given_out["name"] = "changed"
-    assert spare.sample()["input_ids"].tolist() == [7] * 4
-    assert spare.sample()["name"] == 7
+    assert filler.sample()["input_ids"].tolist() == [7] * 4
+    assert filler.sample()["name"] == 7
 
 
-def test_a_rank_without_samples_takes_what_is_lent() -> None:
+def test_a_rank_without_samples_borrows() -> None:
     lender, borrower = FillerSample(), FillerSample()
-    borrower.borrow(b"")  # nobody had one to lend
+    borrower.borrow(b"")  # no rank had one to lend
     with pytest.raises(SampleError, match='exhausted="stop"'):
         borrower.sample()
     borrower.borrow(pack_sample(of_length(3, 5)))
@@ -55,10 +55,10 @@ def test_a_rank_without_samples_takes_what_is_lent() -> None:
 
 
 def test_own_samples_that_come_after_a_borrowed_one_replace_it() -> None:
-    spare = FillerSample()
-    spare.borrow(pack_sample(of_length(1, 9)))
-    spare.offer([of_length(30, 2)], np.array([30]))
-    assert spare.sample()["name"] == 2
+    filler = FillerSample()
+    filler.borrow(pack_sample(of_length(1, 9)))
+    filler.offer([of_length(30, 2)], np.array([30]))
+    assert filler.sample()["name"] == 2
 
 
 @dataclass
@@ -76,13 +76,13 @@ def test_samples_of_any_kind_come_whole(lent: bool) -> None:
         list(range(9)),
     ]
     for sample in samples:
-        spare = FillerSample()
+        filler = FillerSample()
         if lent:
-            spare.borrow(pack_sample(sample))
+            filler.borrow(pack_sample(sample))
         else:
-            spare.offer([sample], np.array([1]))
+            filler.offer([sample], np.array([1]))
         for _ in range(2):
-            assert same(spare.sample(), sample)
+            assert same(filler.sample(), sample)
 
 
 def same(one: Any, other: Any) -> bool:

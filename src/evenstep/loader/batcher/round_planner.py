@@ -1,0 +1,142 @@
+"""Plans one rank's epoch round by round: samples in, messages to and from all ranks, steps out."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from evenstep.errors import MismatchError
+from evenstep.loader.batcher.filler_sample import FillerSample, pack_sample
+from evenstep.loader.batcher.intake import ChunkChecks
+from evenstep.loader.batcher.ports import Ports
+from evenstep.loader.batcher.progress import RoundProgress, StepProgress
+from evenstep.loader.batcher.sample_store import SampleStore
+from evenstep.loader.batcher.spec import EpochSpec, LoaderSpec
+from evenstep.loader.transport.cp_peers import WindowChecksum
+from evenstep.loader.workers.iterable import WorkerStateLog
+from evenstep.plan.offline.replay import ReplayPolicy
+from evenstep.protocol import PlannedStep, RankProtocol
+
+__all__ = ["RoundPlanner", "make_protocol"]
+
+
+def make_protocol(spec: LoaderSpec, epoch: EpochSpec) -> RankProtocol:
+    """The protocol of this rank for one pass."""
+    policy = spec.policy
+    if epoch.expected is not None:
+        policy = ReplayPolicy(policy, epoch.expected.ends)
+    return RankProtocol(
+        policy=policy,
+        rank=spec.rank,
+        world_size=spec.world_size,
+        buffer_size=spec.buffer_size,
+        exhausted=spec.exhausted,
+        seed=spec.seed,
+        epoch=epoch.epoch,
+        share=epoch.share,
+        start=epoch.start,
+        # Samples of a resumed window that were not trained on are prepared again.
+        has_filler_sample=bool((epoch.remaining.numbers < epoch.start.taken).any()),
+        options={
+            **spec.compared,
+            "steps received before": epoch.received,
+            "what is left of the epoch": epoch.stream_digest,
+        },
+    )
+
+
+class RoundPlanner:
+    """Drives a `RankProtocol`: call `gather`, then `exchange`, until `finished`. One thread."""
+
+    def __init__(
+        self,
+        spec: LoaderSpec,
+        epoch: EpochSpec,
+        protocol: RankProtocol,
+        *,
+        ports: Ports,
+        store: SampleStore,
+        checks: ChunkChecks,
+        filler_sample: FillerSample,
+        worker_states: WorkerStateLog | None,
+    ) -> None:
+        """
+        Args:
+            worker_states: of an iterable dataset.
+        """
+        self._epoch = epoch
+        self._protocol = protocol
+        self._ports = ports
+        self._store = store
+        self._checks = checks
+        self._filler_sample = filler_sample
+        self._worker_states = worker_states
+        self._context_parallel = spec.policy.context_parallel > 1
+        self._checksum = WindowChecksum()
+        self._steps_to_skip = epoch.received
+
+    @property
+    def finished(self) -> bool:
+        return self._protocol.finished
+
+    def gather(self) -> None:
+        """Waits until the protocol has the samples that its next message needs."""
+        protocol = self._protocol
+        while protocol.wanted:
+            ready = self._store.next_unplanned()
+            if ready is None:
+                protocol.end_of_source()
+            else:
+                protocol.receive(ready.columns, ready.numbers)
+                if ready.digests is not None:
+                    self._checksum.note(ready.numbers, ready.digests)
+        if (number := protocol.lends) is not None:
+            protocol.lend(self._sample_to_lend(number))
+
+    def exchange(self) -> list[tuple[PlannedStep, StepProgress]]:
+        """Exchanges messages with all ranks; returns the steps this settles that the trainer has
+        not received before."""
+        message = self._protocol.outgoing()
+        if self._context_parallel:
+            message = self._checksum.sign(message, self._protocol.taken)
+        steps = self._protocol.incoming(self._ports.exchange(message))
+        self._filler_sample.borrow(self._protocol.borrowed)
+        return self._begin_round(steps) if steps else []
+
+    def _sample_to_lend(self, number: int) -> bytes:
+        start, remaining = self._epoch.start, self._epoch.remaining.numbers
+        if number < start.taken and number not in remaining:
+            # Trained on before the resume, so not prepared again. The shortest sample of the round
+            # that was not trained on takes its place.
+            untrained = np.flatnonzero(np.isin(start.numbers, remaining))
+            if not len(untrained):
+                return b""  # the round's steps have all been received: none needs a filler sample
+            number = int(start.numbers[untrained[start.columns[0, untrained].argmin()]])
+        return pack_sample(self._store.peek(number))
+
+    def _begin_round(self, steps: list[PlannedStep]) -> list[tuple[PlannedStep, StepProgress]]:
+        """The steps of a round, without those that the trainer received before."""
+        start = steps[0].round.start
+        skip, self._steps_to_skip = self._steps_to_skip, 0
+        trained = np.concatenate([np.empty(0, np.int64), *(s.members for s in steps[:skip])])
+        untrained = np.setdiff1d(start.numbers, trained)
+        if skip:
+            remaining = self._epoch.remaining.numbers
+            expected = remaining[remaining < start.taken]
+            if skip > len(steps) or not np.array_equal(untrained, expected):
+                raise MismatchError(
+                    f"round {start.round} of epoch {self._epoch.epoch} is planned differently than "
+                    "when the checkpoint was made, by another version of evenstep, NumPy or the "
+                    "policy; use that version, or resume from evenstep.merge_states of all ranks' "
+                    "states, which forms new batches"
+                )
+        worker_states = None
+        if self._worker_states is not None:
+            needed = int(untrained[0]) if len(untrained) else start.taken
+            worker_states = self._worker_states.since(self._epoch.remaining.place_of(needed))
+        bad = self._checks.take_bad_before(start.taken)
+        new_round: RoundProgress | None = RoundProgress(start, trained, worker_states, bad)
+        planned = []
+        for step in steps[skip:]:
+            planned.append((step, StepProgress(step.members, new_round)))
+            new_round = None
+        return planned

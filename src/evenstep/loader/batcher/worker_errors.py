@@ -1,0 +1,52 @@
+"""Errors of torch's workers, made readable; and their deaths, raised only where that is safe."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import signal
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from evenstep.errors import EvenstepError, LoaderDiedError, SampleError
+
+__all__ = ["explain_worker_error", "raising_worker_deaths"]
+
+_CAUGHT = re.compile(r"Caught (\w+) in DataLoader worker process \d+\.\n")
+
+_on_death: Callable[[int, Any], Any] | None = None  # torch's handler, set once per process
+
+
+def explain_worker_error(error: Exception, *, iterable: bool, num_workers: int) -> Exception:
+    """A `SampleError` with the dataset's own message, where the dataset raised: torch re-raises a
+    worker's error with the worker's whole traceback as its message. Other errors as they are."""
+    text = str(error)
+    caught = _CAUGHT.match(text)
+    name = caught[1] if caught else type(error).__name__
+    message = text.rpartition(f"{name}: ")[2].strip() if caught else text
+    if isinstance(error, EvenstepError):
+        return type(error)(message) if caught else error
+    if caught and not iterable:
+        # Errors of a map-style dataset are sample errors already; this is `worker_init_fn`, say.
+        return LoaderDiedError(f"a worker could not start: {name}: {message}")
+    if caught or (iterable and not num_workers):
+        return SampleError(f"the dataset raised {name}: {message}; fix or exclude the sample")
+    return error
+
+
+@contextlib.contextmanager
+def raising_worker_deaths() -> Iterator[None]:
+    """Lets torch raise the death of a worker within this context, and nowhere else.
+
+    torch raises it from a signal handler, in whatever the main thread is doing at the moment.
+    Elsewhere in the batcher that could interrupt the use of a lock.
+    """
+    global _on_death
+    if _on_death is not None:
+        signal.signal(signal.SIGCHLD, _on_death)
+        _on_death(signal.SIGCHLD, None)  # for workers that died in the meantime
+    try:
+        yield
+    finally:
+        handler = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        _on_death = handler if callable(handler) else None

@@ -1,0 +1,46 @@
+"""Filler samples: what ranks run zero-loss steps with once they have no samples left for a step.
+
+A rank keeps one of its own samples for that. A rank that has finished without ever receiving one
+says so in its proposal; then the first rank that still has samples sends its shortest with its
+receipt, before any of the round's steps is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from evenstep.protocol.window_buffer import RoundStart
+from evenstep.protocol.wire import ProposalHead, ReceiptBody
+
+__all__ = ["Lending"]
+
+
+class Lending:
+    """One rank's side: whether it lends or borrows a sample in the round that is being settled."""
+
+    def __init__(self, *, has_sample: bool) -> None:
+        self.has_sample = has_sample
+        """Whether this rank has a filler sample, its own or a borrowed one."""
+        self.borrowed = b""
+        """A sample that another rank lent to this one; empty if none."""
+        self.lent = b""
+        """The sample that this rank lends in this round; empty if none."""
+        self._lends = False
+
+    def begin(self, heads: Sequence[ProposalHead], rank: int) -> None:
+        """Finds out from all ranks' proposals whether this rank has to lend in this round."""
+        asked = any(head.lacks_filler_sample for head in heads)
+        lender = next(number for number, head in enumerate(heads) if not head.finished)
+        self._lends, self.lent = asked and lender == rank, b""
+
+    def due(self, start: RoundStart) -> int | None:
+        """Arrival number of the sample that this rank has still to lend: its shortest."""
+        if not self._lends or self.lent:
+            return None
+        return int(start.numbers[start.columns[0].argmin()])
+
+    def end(self, receipts: Sequence[ReceiptBody]) -> None:
+        """Borrows the sample that all ranks' receipts hold, if this rank has none."""
+        if not self.has_sample:
+            self.borrowed = next((receipt.lent for receipt in receipts if receipt.lent), b"")
+            self.has_sample = bool(self.borrowed)
