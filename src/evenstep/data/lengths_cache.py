@@ -25,7 +25,7 @@ from evenstep.errors import ConfigurationError, MismatchError
 from evenstep.files import replacing
 from evenstep.plan.lengths import Lengths
 from evenstep.plan.plain_values import stable_repr
-from evenstep.plan.rng import Stream, generator
+from evenstep.plan.rng import RandomStream, generator
 
 __all__ = ["read_lengths", "write_lengths"]
 
@@ -126,7 +126,9 @@ def _probe(
 ) -> None:
     count = min(_PROBES, len(lengths))
     chosen = np.sort(
-        generator(lengths.digest, Stream.LENGTHS_PROBE).choice(len(lengths), count, replace=False)
+        generator(lengths.digest, RandomStream.LENGTHS_PROBE).choice(
+            len(lengths), count, replace=False
+        )
     )
     now = count_lengths(dataset, indices=chosen.tolist(), length_fn=length_fn).values
     wrong = np.flatnonzero(now != lengths.values[chosen])

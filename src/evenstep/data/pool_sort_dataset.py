@@ -21,7 +21,7 @@ from evenstep.data.resumable import Reading, ResumableIterable
 from evenstep.errors import ConfigurationError, MismatchError, SampleError
 from evenstep.plan.argument_checks import check_at_least, check_given
 from evenstep.plan.policies.pool_sort import check_warm_up, warm_up_size
-from evenstep.plan.rng import Stream
+from evenstep.plan.rng import RandomStream
 
 __all__ = ["PoolSortDataset"]
 
@@ -260,7 +260,7 @@ class _Pass:
             keys = -keys
         if owner.shuffle:
             order = pool_order(
-                keys, size, owner.seed, self._epoch, self._number, Stream.POOL_SORT_DATASET
+                keys, size, owner.seed, self._epoch, self._number, RandomStream.POOL_SORT_DATASET
             )
         else:
             order = np.argsort(keys, kind="stable")

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from evenstep.arrays import Int64Array
-from evenstep.plan.rng import Stream, generator
+from evenstep.plan.rng import RandomStream, generator
 
 __all__ = ["SampleLocation", "ShardOrder", "ShardPart"]
 
@@ -92,7 +92,7 @@ class ShardOrder:
         if self._pass is None or self._pass[0] != pass_number:
             shards = np.arange(len(self.sizes))
             if self._shuffle_shards:
-                shards = generator(*self._key, pass_number, Stream.SHARD_ORDER).permutation(
+                shards = generator(*self._key, pass_number, RandomStream.SHARD_ORDER).permutation(
                     len(self.sizes)
                 )
             self._pass = (pass_number, shards, self.sizes[shards].cumsum())
@@ -102,7 +102,7 @@ class ShardOrder:
         if not self._shuffle_samples:
             return np.arange(self.sizes[shard])
         if self._shard is None or self._shard[0] != (pass_number, shard):
-            key = (*self._key, pass_number, shard, Stream.SHARD_SAMPLES)
+            key = (*self._key, pass_number, shard, RandomStream.SHARD_SAMPLES)
             indices = generator(*key).permutation(int(self.sizes[shard]))
             self._shard = ((pass_number, shard), indices)
         return self._shard[1]

@@ -16,13 +16,13 @@ import numpy as np
 
 from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError
-from evenstep.plan.rng import Stream, generator
+from evenstep.plan.rng import RandomStream, generator
 from evenstep.tools.advise.parquet_sample import draw_from_parquet
 from evenstep.tools.advise.tokenizer import CountTokens, load_tokenizer
 from evenstep.tools.simulate.lengths import existing_file
 from evenstep_demos.packing.options import PackingDemoOptions
 
-__all__ = ["Documents", "count_bytes", "read_documents", "read_folder"]
+__all__ = ["DocumentLengths", "count_bytes", "read_documents", "read_folder"]
 
 Progress = Callable[[int, int], None]
 
@@ -67,7 +67,9 @@ def count_bytes(texts: Sequence[str]) -> list[int]:
     return [len(text.encode()) for text in texts]
 
 
-def read_documents(options: PackingDemoOptions, progress: Progress | None = None) -> DocumentLengths:
+def read_documents(
+    options: PackingDemoOptions, progress: Progress | None = None
+) -> DocumentLengths:
     """
     Raises:
         ConfigurationError: there is no such file, folder or column, or nothing usable in it.
@@ -81,7 +83,7 @@ def read_documents(options: PackingDemoOptions, progress: Progress | None = None
         counted += len(texts)
         return count(texts)
 
-    random = generator(options.seed, Stream.DEMO_DOCUMENTS)
+    random = generator(options.seed, RandomStream.DEMO_DOCUMENTS)
     data = options.data
     if data is None or data.is_dir():
         root = data or Path(sysconfig.get_paths()["stdlib"])

@@ -19,7 +19,7 @@ from evenstep.arrays import Int64Array
 from evenstep.plan.argument_checks import check_at_least, check_given
 from evenstep.plan.groups.groups import Groups
 from evenstep.plan.offline.policy import OfflinePolicy
-from evenstep.plan.rng import Stream, generator
+from evenstep.plan.rng import RandomStream, generator
 
 __all__ = ["LengthGrouped", "Sorted", "shares", "sorted_runs"]
 
@@ -77,7 +77,7 @@ class LengthGrouped(OfflinePolicy):
 
     def deal(self, lengths: Int64Array, world_size: int, *, seed: int, epoch: int) -> list[Groups]:
         count = len(lengths)
-        permutation = generator(seed, epoch, Stream.LENGTH_GROUPED_ORDER).permutation(count)
+        permutation = generator(seed, epoch, RandomStream.LENGTH_GROUPED_ORDER).permutation(count)
         order = sorted_runs(permutation, lengths, self.megabatch_size(count), longest_first=True)
         return [_batches(order[turns], self.batch_size) for turns in _turns(count, world_size)]
 

@@ -18,7 +18,7 @@ from evenstep.plan.argument_checks import check_at_least, check_given
 from evenstep.plan.groups.groups import Groups
 from evenstep.plan.offline.fixed_size import shares, sorted_runs
 from evenstep.plan.offline.policy import OfflinePolicy
-from evenstep.plan.rng import Stream, generator
+from evenstep.plan.rng import RandomStream, generator
 
 __all__ = ["BucketedMaxTokens", "MaxTokens", "fill_ascending"]
 
@@ -79,7 +79,7 @@ class BucketedMaxTokens(MaxTokens):
         return min(super().largest_group, self.bucket_size)
 
     def deal(self, lengths: Int64Array, world_size: int, *, seed: int, epoch: int) -> list[Groups]:
-        draw = generator(seed, epoch, Stream.MAX_TOKENS_ORDER)
+        draw = generator(seed, epoch, RandomStream.MAX_TOKENS_ORDER)
         order = sorted_runs(draw.permutation(len(lengths)), lengths, self.bucket_size)
         batches = _filled(order, lengths, self.max_tokens, self.bucket_size)
         return shares(batches.take(draw.permutation(len(batches))), world_size)

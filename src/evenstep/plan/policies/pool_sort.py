@@ -25,7 +25,7 @@ from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least, check_given
 from evenstep.plan.groups.groups import Groups
 from evenstep.plan.policy import Plan, Policy, Proposal, Window
-from evenstep.plan.rng import Stream, generator
+from evenstep.plan.rng import RandomStream, generator
 
 __all__ = ["SHUFFLES", "PoolSort", "check_warm_up", "warm_up_size"]
 
@@ -101,7 +101,7 @@ class PoolSort(Policy):
         groups = Groups(by_length, cuts)
         if self.shuffle == "none":
             return Plan(groups)
-        draw = generator(window.seed, window.epoch, window.round, Stream.POOL_SORT_ORDER)
+        draw = generator(window.seed, window.epoch, window.round, RandomStream.POOL_SORT_ORDER)
         if self.shuffle == "batches":
             return Plan(groups.take(draw.permutation(steps)))
         slots = draw.permutation(steps * self.batch_size).reshape(steps, self.batch_size)

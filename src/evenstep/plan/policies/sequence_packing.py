@@ -22,7 +22,7 @@ from evenstep.plan.lengths import Lengths
 from evenstep.plan.offline.fixed_size import shares
 from evenstep.plan.partition.best_fit import best_fit_decreasing
 from evenstep.plan.policy import Plan, Policy, Proposal, Window
-from evenstep.plan.rng import Stream, generator
+from evenstep.plan.rng import RandomStream, generator
 
 __all__ = ["SequencePacking"]
 
@@ -85,7 +85,7 @@ class SequencePacking(Policy):
 
     def deal(self, lengths: Int64Array, world_size: int, *, seed: int, epoch: int) -> list[Groups]:
         groups = best_fit_decreasing(lengths, self.max_tokens)
-        order = generator(seed, epoch, Stream.SEQUENCE_PACKING_EPOCH).permutation(len(groups))
+        order = generator(seed, epoch, RandomStream.SEQUENCE_PACKING_EPOCH).permutation(len(groups))
         return shares(groups.take(order), world_size)
 
     def propose(self, window: Window) -> Proposal:
@@ -103,7 +103,9 @@ class SequencePacking(Policy):
         groups, _ = align(groups, target)
         # In order of cost before the common shuffle, so that groups of like cost meet in a step.
         costs = self.cost(groups.shapes(window.lengths), packed=True)
-        order = generator(window.seed, window.epoch, window.round, Stream.SEQUENCE_PACKING_ROUND)
+        order = generator(
+            window.seed, window.epoch, window.round, RandomStream.SEQUENCE_PACKING_ROUND
+        )
         return Plan(groups.take(np.argsort(-costs, kind="stable")[order.permutation(target)]))
 
 

@@ -17,7 +17,7 @@ from evenstep.plan.argument_checks import check_at_least, check_given
 from evenstep.plan.groups.alignment import align, alignment_target, rounds_overdue
 from evenstep.plan.groups.token_budget_groups import token_budget_groups
 from evenstep.plan.policy import Plan, Policy, Proposal, Window
-from evenstep.plan.rng import Stream, generator
+from evenstep.plan.rng import RandomStream, generator
 
 __all__ = ["EMISSION_ORDERS", "TokenBudget"]
 
@@ -96,7 +96,7 @@ class TokenBudget(Policy):
             overdue = rounds_overdue(proposal.groups, window.ages, self.max_wait)
         groups, _ = align(proposal.groups, target, overdue)
         order = generator(
-            window.seed, window.epoch, window.round, Stream.TOKEN_BUDGET_ORDER
+            window.seed, window.epoch, window.round, RandomStream.TOKEN_BUDGET_ORDER
         ).permutation(target)
         if self._flips(window, rank):
             # Reversed before the common shuffle: position i still names one place on all ranks.
@@ -107,12 +107,14 @@ class TokenBudget(Policy):
         if self.emission_order == "aligned":
             return False
         if self.emission_order == "flip-rank-epoch":
-            draw = generator(window.seed, window.epoch, rank, Stream.TOKEN_BUDGET_FLIP)
+            draw = generator(window.seed, window.epoch, rank, RandomStream.TOKEN_BUDGET_FLIP)
         elif self.emission_order == "flip-rank-round":
             draw = generator(
-                window.seed, window.epoch, window.round, rank, Stream.TOKEN_BUDGET_FLIP
+                window.seed, window.epoch, window.round, rank, RandomStream.TOKEN_BUDGET_FLIP
             )
         else:
-            draw = generator(window.seed, window.epoch, window.round, Stream.TOKEN_BUDGET_FLIP)
+            draw = generator(
+                window.seed, window.epoch, window.round, RandomStream.TOKEN_BUDGET_FLIP
+            )
             return bool((int(draw.integers(2)) + rank) % 2)
         return bool(draw.integers(2))

@@ -15,7 +15,7 @@ import numpy as np
 
 from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least
-from evenstep.plan.rng import Stream, generator
+from evenstep.plan.rng import RandomStream, generator
 from evenstep.tools.advise.hub_sample import draw_from_dataset
 from evenstep.tools.advise.jsonl_sample import draw_lines, field_of
 from evenstep.tools.advise.length_sample import LengthSample
@@ -66,7 +66,7 @@ def draw_length_sample(
     """
     check_at_least(1, size=size)
     check_at_least(0, seed=seed)
-    random = generator(seed, Stream.ADVICE_SAMPLE)
+    random = generator(seed, RandomStream.ADVICE_SAMPLE)
     lengths_alone = data in DISTRIBUTIONS or data.endswith(".npy")
     parquet, lines = PARQUET.fullmatch(data), _JSON_LINES.fullmatch(data)
     if lengths_alone:

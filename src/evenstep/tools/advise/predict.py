@@ -26,7 +26,7 @@ from evenstep.cost import Cost
 from evenstep.errors import ConfigurationError, EvenstepError
 from evenstep.plan.policies.by_name import PolicyOptions
 from evenstep.plan.policy import Policy
-from evenstep.plan.rng import Stream, generator
+from evenstep.plan.rng import RandomStream, generator
 from evenstep.tools.advise.figure_range import Range, around, spread
 from evenstep.tools.advise.length_sample import LengthSample
 from evenstep.tools.advise.recommend import Setup
@@ -178,13 +178,13 @@ class _Epochs:
 
         def order(number: int, length: int) -> Int64Array:
             """[length] positions in the sorted lengths, each equally often."""
-            draw = generator(seed, number, Stream.ADVICE_EPOCH).permutation(count)
+            draw = generator(seed, number, RandomStream.ADVICE_EPOCH).permutation(count)
             return np.resize(draw, length).astype(np.int64)
 
         runs = [(lengths[order(0, size)], seed)]
         same = order(0, short)
         for number in range(_REDRAWS):
-            random = generator(seed, number, Stream.ADVICE_RESAMPLE)
+            random = generator(seed, number, RandomStream.ADVICE_RESAMPLE)
             again = np.sort(lengths[random.integers(count, size=count)])
             runs.append((again[same], seed))
         runs += [(lengths[order(number, short)], seed + number) for number in range(_ORDERS)]

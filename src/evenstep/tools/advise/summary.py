@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from evenstep.arrays import Int64Array
-from evenstep.plan.rng import Stream, generator
+from evenstep.plan.rng import RandomStream, generator
 from evenstep.tools.advise.figure_range import Range, percentiles, spread
 from evenstep.tools.advise.length_sample import LengthSample
 
@@ -58,7 +58,7 @@ def summarize(length_sample: LengthSample, max_tokens: int, seed: int = 0) -> Su
     scale = spread(len(lengths), length_sample.total)
     ranges = [Range.exact(value) for value in values]
     if scale:
-        random = generator(seed, Stream.ADVICE_BOOTSTRAP)
+        random = generator(seed, RandomStream.ADVICE_BOOTSTRAP)
         count = max(20, min(_REPLICATES, _RESAMPLED // len(lengths)))
         drawn = [
             _figures(lengths[random.integers(len(lengths), size=len(lengths))], max_tokens)

@@ -20,7 +20,7 @@ import numpy as np
 from evenstep.arrays import Float64Array, Int64Array
 from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least
-from evenstep.plan.rng import Stream, generator
+from evenstep.plan.rng import RandomStream, generator
 
 __all__ = ["DISTRIBUTIONS", "Distribution", "LogLinear", "LogNormal", "sample_lengths"]
 
@@ -220,6 +220,6 @@ def sample_lengths(name: str, count: int, seed: int = 0) -> Int64Array:
             f"unknown length distribution {name!r}; known are {', '.join(DISTRIBUTIONS)}"
         )
     check_at_least(1, count=count)
-    random = generator(seed, Stream.SIMULATED_LENGTHS)
+    random = generator(seed, RandomStream.SIMULATED_LENGTHS)
     levels = (random.permutation(count) + random.random(count)) / count
     return DISTRIBUTIONS[name].lengths(levels)

@@ -15,7 +15,7 @@ from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.lengths import MAX_LENGTH
-from evenstep.plan.rng import Stream, generator
+from evenstep.plan.rng import RandomStream, generator
 from evenstep.tools.simulate.distributions import DISTRIBUTIONS, sample_lengths
 
 __all__ = [
@@ -60,7 +60,9 @@ def load_lengths(spec: str, *, samples: int | None = None, seed: int = 0) -> Int
     lengths = check_lengths(_read(spec), spec)
     if samples is None or samples >= len(lengths):
         return lengths
-    chosen = generator(seed, Stream.SIMULATED_LENGTHS).choice(len(lengths), samples, replace=False)
+    chosen = generator(seed, RandomStream.SIMULATED_LENGTHS).choice(
+        len(lengths), samples, replace=False
+    )
     return lengths[np.sort(chosen)]
 
 

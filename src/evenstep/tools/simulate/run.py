@@ -21,7 +21,7 @@ from evenstep.plan.delegating_policy import DelegatingPolicy
 from evenstep.plan.groups.groups import Groups
 from evenstep.plan.offline.replay import ReplayPolicy
 from evenstep.plan.policy import Plan, Policy, Proposal, Window
-from evenstep.plan.rng import Stream, generator
+from evenstep.plan.rng import RandomStream, generator
 from evenstep.protocol import RankProtocol
 from evenstep.protocol.planned_step import PlannedStep
 from evenstep.tools.simulate.result import SimulationResult
@@ -37,7 +37,7 @@ def deal(count: int, world_size: int, seed: int = 0) -> list[Int64Array]:
         For each rank, [ceil(count / world_size)] int64 identities from 0 to ``count - 1``.
     """
     check_at_least(1, count=count, world_size=world_size)
-    order = generator(seed, Stream.SIMULATED_SHARDS).permutation(count)
+    order = generator(seed, RandomStream.SIMULATED_SHARDS).permutation(count)
     even = np.resize(order, -(-count // world_size) * world_size)
     return [even[rank::world_size] for rank in range(world_size)]
 

@@ -44,7 +44,7 @@ from evenstep.plan.policies.even.drain_packed import first_fit, next_fit, share_
 from evenstep.plan.policies.even.fill_packed import CostSplit, PackedStepFiller, even_costs
 from evenstep.plan.policies.even.match_padded import PaddedStepFiller, oldest_of
 from evenstep.plan.policy import Plan, Policy, Proposal, Window
-from evenstep.plan.rng import Stream, generator
+from evenstep.plan.rng import RandomStream, generator
 
 __all__ = ["Even"]
 
@@ -117,7 +117,7 @@ class Even(Policy):
         else:
             groups = self._settle_padded(proposal, messages, rank)
         window = proposal.window
-        draw = generator(window.seed, window.epoch, window.round, Stream.EVEN_ORDER)
+        draw = generator(window.seed, window.epoch, window.round, RandomStream.EVEN_ORDER)
         return Plan(groups.take(draw.permutation(len(groups))))
 
     def _propose_padded(self, window: Window) -> Proposal:
