@@ -22,7 +22,7 @@ import evenstep
 from benchmarks.lib.corpus import Documents, Tokens
 from benchmarks.lib.methods import METHODS, Setting
 from evenstep.plan.groups.token_budget_groups import token_budget_groups
-from evenstep_demos.text.model import GPT
+from evenstep_demos.models import PaddedGPT
 from evenstep_demos.text.workload import END
 
 _WARM_UP = 0.1  # of the samples
@@ -92,14 +92,12 @@ def _autocast(device: str) -> Any:
     return contextlib.nullcontext()
 
 
-def _model(job: Job, seed: int) -> GPT:
+def _model(job: Job, seed: int) -> PaddedGPT:
     if job.device == "cuda":
         torch.cuda.set_device(dist.get_rank())
         torch.backends.cuda.matmul.allow_tf32 = True
     torch.manual_seed(seed)
-    model = GPT(**job.model).to(job.device)
-    model.rotations = model.rotations.to(job.device)  # no buffer, so it does not move by itself
-    return model
+    return PaddedGPT(**job.model).to(job.device)
 
 
 def epoch(job: Job, name: str, setting: Setting, seed: int) -> Records:
@@ -173,7 +171,7 @@ def _schedule(progress: float) -> float:
 
 
 @torch.no_grad()
-def _held_out_loss(job: Job, model: GPT, max_tokens: int) -> float:
+def _held_out_loss(job: Job, model: PaddedGPT, max_tokens: int) -> float:
     """Mean over all predicted tokens of all held-out samples."""
     mine = np.arange(dist.get_rank(), len(job.held_out), dist.get_world_size())
     groups = token_budget_groups(job.held_out.lengths[mine], max_tokens)

@@ -296,7 +296,7 @@ def main() -> None:
         modules.append("transformers.trainer_pt_utils")
     ranks.preload(modules)
     begin = time.perf_counter()
-    model = {**MODELS[options.model], "max_length": options.max_length}
+    model = MODELS[options.model]
     data = find_data(options.data)
     progress("text")
     text = load(

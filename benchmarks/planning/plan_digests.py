@@ -18,7 +18,6 @@ import hashlib
 import io
 import itertools
 import json
-import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 from unittest import mock
@@ -99,4 +98,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -4,7 +4,7 @@ The setting is one machine with several data-parallel ranks, each a trainer proc
 a mixture of many Parquet sources. With torch each rank has its own DataLoader, and each of its
 worker processes draws from the mixture, so it has every source open: memory grows with ranks times
 workers times sources. The service has as many reading processes, Source Loaders, which share the
-sources out among them; beside them it has a planner, Data Constructors, a desk and Ray itself, and
+sources out among them; beside them it has a planner, Data Constructors, a registry and Ray itself, and
 all of that is counted.
 
 Both sides read with the same reader, which holds one decoded row group of each open source, prepare
@@ -50,7 +50,7 @@ LOOKS = 5
 PATIENCE = 400.0  # seconds for a run to come to where it is measured
 MEBI = 1 << 20
 SIDES = ("torch", "service")
-KINDS = ("trainers", "readers", "constructors", "planner, desk", "driver", "Ray")
+KINDS = ("trainers", "readers", "constructors", "planner, registry", "driver", "Ray")
 
 
 def prepared(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -178,7 +178,7 @@ def with_service(options: argparse.Namespace) -> dict[str, Any]:
             status = service.status()
             kinds = {role["process"]["process"]: "readers" for role in status["loaders"]}
             kinds |= {role["process"]["process"]: "constructors" for role in status["constructors"]}
-            kinds[status["planner"]["process"]["process"]] = "planner, desk"
+            kinds[status["planner"]["process"]["process"]] = "planner, registry"
             return measured(kinds)
 
 
@@ -267,7 +267,7 @@ def kind_of(process: psutil.Process) -> str:
     if "--trainer" in command:
         # A worker that was forked has its trainer's command.
         return "trainers" if process.ppid() == os.getpid() else "readers"
-    return "planner, desk" if "Desk" in " ".join(command[:1]) else "Ray"
+    return "planner, registry" if "JobRegistry" in " ".join(command[:1]) else "Ray"
 
 
 def run(side: str, count: int, options: argparse.Namespace) -> dict[str, Any]:

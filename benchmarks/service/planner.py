@@ -145,7 +145,8 @@ def measured(method: str, unit: str, options: argparse.Namespace) -> dict[str, A
         Buffers(job, [share.source for share in shares], options.seed) for shares in layout.shares
     ]
     handles = [LocalHandle(each) for each in simulated]
-    planner = es.Planner(job, LoaderPool(layout, handles, columns=job.columns))
+    pool = LoaderPool(layout, handles, columns=job.columns)
+    planner = es.Planner(job, pool, loaders=pool)
     times, cpu, pickled, to_loaders, to_client = [], [], [], [], []
     imbalance, before = [], []
     for step in range(WARM_UP + options.repeats):

@@ -1,1 +1,11 @@
-"""The demos of evenstep: `text`, `packing` and `service`. Each is a command of ``evenstep``."""
+"""The demos: commands of ``evenstep`` that show on real text and real processes what it gains.
+
+    text/      ``evenstep demo``: a small GPT, with fixed batches and with `evenstep.Even`
+    packing/   ``evenstep demo-packing``: documents packed for pretraining, in three ways
+    service/   ``evenstep demo-service``: more than 100 sources to four ranks, on Ray
+    models.py  the small transformers that they train
+
+Each folder has the same files: `command` (the command line), `options`, `run` (the demo in order),
+`figures` or `compare` (the arithmetic) and `result` (table, JSON and picture). The commands reach
+``evenstep`` through the entry points ``evenstep.commands``.
+"""

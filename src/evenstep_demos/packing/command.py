@@ -100,7 +100,7 @@ def command(
         micro_batches=micro_batches,
         max_tokens=max_tokens,
         queues=queues,
-        workload=DocumentCost(linear=linear),
+        cost=DocumentCost(linear=linear),
         seed=seed,
         out=out,
     )

@@ -40,7 +40,7 @@ class PackingDemoOptions:
     """Tokens that no micro-batch exceeds; None is 1.25 x context."""
     queues: int = 2
     """Of WLB, for outliers."""
-    workload: DocumentCost = field(default_factory=DocumentCost)
+    cost: DocumentCost = field(default_factory=DocumentCost)
     seed: int = 0
     """Decides which documents and in which order."""
     out: Path = Path("out/demo-packing")

@@ -14,7 +14,7 @@ from evenstep.plan.packing import DocumentCost
 from evenstep.tools.report.packing_plot import PackingPanel
 from evenstep.tools.report.table import text_table
 from evenstep_demos.packing.compare import Packed
-from evenstep_demos.packing.documents import Documents
+from evenstep_demos.packing.documents import DocumentLengths
 from evenstep_demos.packing.options import ITERATIONS, PackingDemoOptions
 
 __all__ = ["PackingDemoResult"]
@@ -27,7 +27,7 @@ class PackingDemoResult:
     """All packers, and what they packed."""
 
     options: PackingDemoOptions
-    documents: Documents
+    documents: DocumentLengths
     context: int
     packed: Sequence[Packed]
     """Original packing first."""

@@ -6,14 +6,14 @@ import json
 
 from evenstep.tools.report.packing_plot import plot_packing
 from evenstep_demos.packing.compare import compare
-from evenstep_demos.packing.documents import Documents
+from evenstep_demos.packing.documents import DocumentLengths
 from evenstep_demos.packing.options import PackingDemoOptions, suitable_context
 from evenstep_demos.packing.result import PackingDemoResult
 
 __all__ = ["pack_documents"]
 
 
-def pack_documents(documents: Documents, options: PackingDemoOptions) -> PackingDemoResult:
+def pack_documents(documents: DocumentLengths, options: PackingDemoOptions) -> PackingDemoResult:
     """Packs, and writes ``micro_batches.png`` and ``result.json``.
 
     Raises:
@@ -33,7 +33,7 @@ def pack_documents(documents: Documents, options: PackingDemoOptions) -> Packing
             micro_batches=options.micro_batches,
             queues=(options.queues,),
             max_tokens=options.max_tokens,
-            workload=options.workload,
+            cost=options.cost,
         ),
         picture=options.out / "micro_batches.png",
     )

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from evenstep.errors import InvariantError
 from evenstep.strategy import LoadingPlan
 from evenstep.strategy.sample_table import SampleId, SampleTable
-from evenstep_demos.service.messages import Received, StepRecord
+from evenstep_demos.service.messages import ReceivedMicroBatch, StepRecord
 
 __all__ = ["Checked", "check_delivery", "check_drawn"]
 
@@ -97,7 +97,7 @@ def check_drawn(plans: Sequence[LoadingPlan]) -> int:
 
 
 def _check_whole(
-    parts: Sequence[Received],
+    parts: Sequence[ReceivedMicroBatch],
     members: SampleTable,
     stored: Callable[[SampleId], npt.NDArray[np.integer]],
     where: str,

@@ -13,11 +13,18 @@ from evenstep.arrays import Float64Array
 from evenstep.strategy import LoadingPlan
 from evenstep_demos.service.messages import StepRecord
 
-__all__ = ["Draws", "RunFigures", "draws_of", "largest_over_mean", "measure", "planned_work"]
+__all__ = [
+    "ServiceRunFigures",
+    "SourceDraws",
+    "draws_of",
+    "largest_over_mean",
+    "measure",
+    "planned_work",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunFigures:
+class ServiceRunFigures:
     """One run. Imbalance is the sum over steps of the largest over the sum of the mean: 1.0 is
     perfect."""
 
@@ -65,7 +72,7 @@ def measure(
     plans: Sequence[LoadingPlan],
     records: Mapping[int, Sequence[StepRecord]],
     work: Mapping[str, Float64Array],
-) -> RunFigures:
+) -> ServiceRunFigures:
     """
     Args:
         plans: of the steps.
@@ -86,7 +93,7 @@ def measure(
     measured = {name: largest_over_mean(each) for name, each in by_rank.items()}
     if len(modules) > 1:
         measured["all"] = largest_over_mean(together)
-    return RunFigures(
+    return ServiceRunFigures(
         steps=len(plans),
         samples=sum(int(plan.assignment.placed.sum()) for plan in plans),
         tokens=int(counts.sum()),
@@ -116,7 +123,7 @@ def largest_over_mean(work: Float64Array) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Draws:
+class SourceDraws:
     """What was drawn of each source, against the weights. In the order of sources."""
 
     sources: tuple[str, ...]
@@ -146,7 +153,7 @@ class Draws:
         }
 
 
-def draws_of(plans: Sequence[LoadingPlan]) -> Draws:
+def draws_of(plans: Sequence[LoadingPlan]) -> SourceDraws:
     """
     Args:
         plans: of all steps, in order.
@@ -155,7 +162,7 @@ def draws_of(plans: Sequence[LoadingPlan]) -> Draws:
     weights = np.array([[p.weights.get(name, 0.0) for name in sources] for p in plans])
     weights = weights / weights.sum(axis=1, keepdims=True)
     drawn = np.array([plan.samples[plan.carried_in :].counts() for plan in plans])
-    return Draws(
+    return SourceDraws(
         sources=sources,
         drawn=drawn.sum(axis=0),
         expected=(weights * drawn.sum(axis=1, keepdims=True)).sum(axis=0),

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from evenstep.strategy.sample_table import SampleTable
 
-__all__ = ["Finished", "Ready", "Received", "StepRecord", "Took"]
+__all__ = ["Ready", "ReceivedMicroBatch", "ServiceRunFinished", "StepRecord", "Took"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,7 @@ class Took:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Received:
+class ReceivedMicroBatch:
     """A micro-batch as it came: the rank's tokens, in any order, and where in which document each
     is."""
 
@@ -48,7 +48,7 @@ class StepRecord:
     """One step on one rank."""
 
     step: int
-    micro_batches: Sequence[Received]
+    micro_batches: Sequence[ReceivedMicroBatch]
     wait: float
     """Seconds that the rank waited for its data."""
     processor: dict[str, float]
@@ -63,7 +63,7 @@ class StepRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finished:
+class ServiceRunFinished:
     """A rank has made all steps of a run."""
 
     run: str

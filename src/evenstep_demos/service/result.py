@@ -11,7 +11,7 @@ from typing import Any
 from evenstep.tools.report.steps_plot import StepPanel
 from evenstep.tools.report.table import text_table
 from evenstep_demos.service.delivery import Checked
-from evenstep_demos.service.figures import Draws, RunFigures
+from evenstep_demos.service.figures import ServiceRunFigures, SourceDraws
 from evenstep_demos.service.options import CONTEXT, DATA, RANKS, ServiceDemoOptions
 from evenstep_demos.service.stored import StoredSources
 
@@ -26,10 +26,10 @@ class ServiceDemoResult:
 
     options: ServiceDemoOptions
     stored: StoredSources
-    runs: Mapping[str, RunFigures]
+    runs: Mapping[str, ServiceRunFigures]
     """In the order in which they were made."""
     checked: Mapping[str, Checked]
-    draws: Draws
+    draws: SourceDraws
     """Of the last run."""
     same_samples: bool
     """Whether all runs trained on the same samples in each step."""
@@ -124,7 +124,7 @@ class ServiceDemoResult:
         return textwrap.fill(" ".join(text), _COLUMNS)
 
 
-def _cells(run: RunFigures) -> dict[str, str]:
+def _cells(run: ServiceRunFigures) -> dict[str, str]:
     """A column of the table."""
     several = len(run.by_rank) > 1
     cells = {}

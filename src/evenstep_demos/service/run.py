@@ -15,7 +15,7 @@ from evenstep_demos.service.serving import ServedRun, serve_runs
 from evenstep_demos.service.settings import Setting
 from evenstep_demos.service.sources_plot import plot_sources
 from evenstep_demos.service.stored import StoredSources
-from evenstep_demos.text.messages import Progress
+from evenstep_demos.text.messages import RunProgress
 from evenstep_demos.text.progress import Display
 
 __all__ = ["run_demo"]
@@ -40,7 +40,7 @@ def run_demo(setting: Setting, display: Display) -> ServiceDemoResult:
             display.note(f"{message.run}: starting its service")
         elif isinstance(message, Took):
             display.step(
-                Progress(
+                RunProgress(
                     run=message.run,
                     done=message.step + 1,
                     total=options.step_count,

@@ -20,7 +20,7 @@ from evenstep.errors import EvenstepError
 from evenstep.service.ray.discovery import connect
 from evenstep.service.ray.import_ray import import_ray
 from evenstep.strategy import LoadingPlan
-from evenstep_demos.service.messages import Finished, Ready, StepRecord
+from evenstep_demos.service.messages import Ready, ServiceRunFinished, StepRecord
 from evenstep_demos.service.options import RANKS
 from evenstep_demos.text.ranks import run_ranks
 
@@ -138,7 +138,7 @@ class _Runs:
                     loaders=self._loaders,
                     constructors=1,
                 )
-        elif isinstance(message, Finished):
+        elif isinstance(message, ServiceRunFinished):
             records = self._records[message.run]
             records[message.rank] = message.records
             if len(records) == RANKS:

@@ -1,25 +1,21 @@
-"""How big the models are and what they cost, for planners, which need no torch to know."""
+"""The size of the models and what samples cost them, for planners, which run without torch."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from evenstep.cost import TransformerCost
 
-__all__ = ["BYTES", "HEADS", "HIDDEN", "LAYERS", "gpt_cost"]
+__all__ = ["BYTES", "HIDDEN", "LAYERS", "SHAPE", "gpt_cost"]
 
 BYTES = 256
 """Tokens of a byte-level model."""
 
-LAYERS, HIDDEN, HEADS = 2, 64, 2
-"""Of the language model: about 0.1 million parameters, so that four of them train on a laptop."""
+LAYERS, HIDDEN = 2, 64
+SHAPE: dict[str, Any] = {"layers": LAYERS, "hidden_size": HIDDEN, "heads": 2}
+"""The shape of the models: about 0.1 million parameters, so that four of them train on a laptop."""
 
 
 def gpt_cost(vocabulary: int = BYTES) -> TransformerCost:
-    """What a document costs the language model, by its length."""
-    return TransformerCost(
-        layers=LAYERS,
-        hidden_size=HIDDEN,
-        heads=HEADS,
-        ffn_size=4 * HIDDEN,
-        vocab_size=vocabulary,
-        gated=False,
-    )
+    """The cost of a document in the language model, by its length."""
+    return TransformerCost(**SHAPE, ffn_size=4 * HIDDEN, vocab_size=vocabulary, gated=False)

@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 
 from evenstep.tools.report.picture import new_figure, save_figure
-from evenstep_demos.service.figures import Draws
+from evenstep_demos.service.figures import SourceDraws
 
 __all__ = ["plot_sources"]
 
 _DRAWN, _EXPECTED, _FIRST = "#56b4e9", "#d55e00", "#999999"
 
 
-def plot_sources(draws: Draws, path: Path, *, title: str) -> None:
+def plot_sources(draws: SourceDraws, path: Path, *, title: str) -> None:
     """Writes a PNG file.
 
     Raises:

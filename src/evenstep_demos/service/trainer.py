@@ -22,10 +22,16 @@ from evenstep.batch.labels import IGNORE_INDEX
 from evenstep.context_parallel import attention, prepare
 from evenstep.plan.sharding import shard
 from evenstep.strategy.sample_table import SampleTable
-from evenstep_demos.service.messages import Finished, Ready, Received, StepRecord, Took
-from evenstep_demos.service.model import GPT
+from evenstep_demos.models import GPT
+from evenstep_demos.service.messages import (
+    Ready,
+    ReceivedMicroBatch,
+    ServiceRunFinished,
+    StepRecord,
+    Took,
+)
 from evenstep_demos.service.options import CONTEXT, DATA, ServiceDemoOptions
-from evenstep_demos.service.sizes import BYTES
+from evenstep_demos.service.sizes import BYTES, SHAPE
 
 __all__ = [
     "LEARNING_RATE",
@@ -55,10 +61,10 @@ def train_text(
     settle_threads()
     rank = dist.get_rank()
     context = init_device_mesh("cpu", (DATA, CONTEXT), mesh_dim_names=("dp", "cp"))["cp"]
-    warm_up(GPT(BYTES), context)
+    warm_up(GPT(BYTES, **SHAPE), context)
     for run in runs:
         torch.manual_seed(options.seed)
-        model = GPT(BYTES)
+        model = GPT(BYTES, **SHAPE)
         optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE)
         records = []
         send(Ready(run=run))
@@ -91,7 +97,7 @@ def train_text(
                 mean = mean_loss(records[-1])
                 if rank == 0:
                     send(Took(run=run, step=step.step, loss=mean))
-        send(Finished(run=run, rank=rank, records=records))
+        send(ServiceRunFinished(run=run, rank=rank, records=records))
 
 
 def client_of(address: str, run: str) -> es.Client:
@@ -163,9 +169,9 @@ def own(table: SampleTable) -> SampleTable:
     return table[np.arange(len(table))]
 
 
-def received(batch: Any, table: SampleTable) -> Received:
+def received(batch: Any, table: SampleTable) -> ReceivedMicroBatch:
     """What is told of a micro-batch."""
-    return Received(
+    return ReceivedMicroBatch(
         samples=own(table),
         document=batch["document_ids"][0].numpy().astype(np.int32),
         position=batch["position_ids"][0].numpy().astype(np.int32),

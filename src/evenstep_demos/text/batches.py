@@ -1,9 +1,8 @@
-"""The two ways of forming batches, behind one face, so that one training loop serves both.
+"""The two ways of forming batches, behind one interface, so that one training loop serves both.
 
-Both shuffle the same samples, collate with the same collator, and use equally many worker
-processes. Both scale the loss so that the averaged gradient is that of the token mean over the
-global batch; evenstep's StepInfo brings the scale along, the fixed batches have to ask the other
-ranks in every step.
+Both shuffle the same samples, use the same collator and as many worker processes. Both scale the
+loss so that the averaged gradient is that of the token mean over the global batch: evenstep's
+StepInfo brings the scale, the fixed batches add up a count over all ranks in every step.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 import evenstep
 from evenstep_demos.text.options import DemoOptions
-from evenstep_demos.text.workload import END, Documents
+from evenstep_demos.text.workload import END, TokenizedDocuments
 
-__all__ = ["Batches", "EvenBatches", "FixedBatches", "Share"]
+__all__ = ["Batches", "EvenBatches", "FixedBatches", "RankBatch"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Share:
-    """One rank's part of one step."""
+class RankBatch:
+    """One rank's part of a step, as the training loop needs it."""
 
     batch: Mapping[str, torch.Tensor]
     loss_scale: float
@@ -33,25 +32,25 @@ class Share:
     tokens: int
     padded_tokens: int
     global_samples: int
-    """Of all ranks."""
+    """Samples of all ranks."""
 
 
 class Batches(Protocol):
     """One epoch of batches on one rank."""
 
     def __iter__(self) -> Iterator[Any]:
-        """Batches as the loader gives them; time spent in here is waiting for data."""
+        """Batches as the loader yields them; time spent in it is waiting for data."""
         ...
 
-    def share(self, item: Any) -> Share:
-        """What the training loop needs of a batch."""
+    def rank_batch(self, item: Any) -> RankBatch:
+        """A yielded batch as the training loop needs it. All ranks must call it together."""
         ...
 
 
 class FixedBatches:
-    """torch's DataLoader and DistributedSampler."""
+    """torch's DataLoader and DistributedSampler, with a batch size."""
 
-    def __init__(self, dataset: Documents, batch_size: int, options: DemoOptions) -> None:
+    def __init__(self, dataset: TokenizedDocuments, batch_size: int, options: DemoOptions) -> None:
         self._sampler: DistributedSampler[Any] = DistributedSampler(dataset, seed=options.seed)
         self._loader = DataLoader(
             dataset,
@@ -65,13 +64,13 @@ class FixedBatches:
         self._sampler.set_epoch(0)
         return iter(self._loader)
 
-    def share(self, item: Any) -> Share:
+    def rank_batch(self, item: Any) -> RankBatch:
         mask = item["attention_mask"]
         supervised = int((item["labels"][:, 1:] >= 0).sum())
-        everybody = torch.tensor([supervised, len(mask)])
-        dist.all_reduce(everybody)
-        global_supervised, global_samples = everybody.tolist()
-        return Share(
+        totals = torch.tensor([supervised, len(mask)])
+        dist.all_reduce(totals)
+        global_supervised, global_samples = totals.tolist()
+        return RankBatch(
             batch=item,
             loss_scale=dist.get_world_size() * supervised / global_supervised,
             samples=len(mask),
@@ -82,12 +81,12 @@ class FixedBatches:
 
 
 class EvenBatches:
-    """evenstep's DataLoader with a token budget."""
+    """evenstep's DataLoader with its default policy, `Even`."""
 
-    def __init__(self, dataset: Documents, options: DemoOptions) -> None:
+    def __init__(self, dataset: TokenizedDocuments, options: DemoOptions) -> None:
         self._loader = evenstep.DataLoader(
             dataset,
-            policy=evenstep.TokenBudget(max_tokens=options.max_tokens),
+            policy=evenstep.Even(max_tokens=options.max_tokens),
             collate_fn=evenstep.PadCollator(pad_token_id=END),
             shuffle=True,
             seed=options.seed,
@@ -99,9 +98,9 @@ class EvenBatches:
         self._loader.set_epoch(0)
         return iter(self._loader.steps())
 
-    def share(self, item: Any) -> Share:
+    def rank_batch(self, item: Any) -> RankBatch:
         batch, step = item
-        return Share(
+        return RankBatch(
             batch=batch,
             loss_scale=step.loss_scale,
             samples=step.samples,

@@ -1,7 +1,7 @@
-"""How many samples to train on, and the fixed batch size that is fair to compare with.
+"""Chooses the samples to train on, and a fixed batch size that is fair to compare with.
 
-Both come from running the policies over the known lengths, which is what a user would have to do
-by hand to choose a batch size. Nothing here trains or reads a clock.
+Both follow from simulating the policies over the known lengths, which a user would have to do by
+hand to choose a batch size. Nothing here trains or reads a clock.
 """
 
 from __future__ import annotations
@@ -14,39 +14,38 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.errors import ConfigurationError
-from evenstep.plan import FixedBatch, Policy, TokenBudget
+from evenstep.plan import Even, FixedBatch, Policy
 from evenstep.tools.simulate import SimulationResult, deal, simulate
 from evenstep_demos.text.options import DemoOptions
 
 __all__ = ["Choice", "choose"]
 
 _PREDICTED = ("steps", "padding", "imbalance", "imbalance_p95", "efficiency", "samples_per_step")
-_FEWEST = 8  # samples per rank below which there is nothing to compare
+_FEWEST = 8  # samples per rank; with fewer there is nothing to compare
 
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """What both runs are given."""
+    """The samples and the batch size of the runs."""
 
     samples: int
     """A multiple of the number of ranks, so that nothing is trained on twice."""
     batch_size: int
     """Samples per rank and step of the fixed batches."""
     predicted: Mapping[str, Mapping[str, Any]]
-    """Run -> what the simulation says of it, in padded tokens."""
+    """Run -> figures of its simulation, in padded tokens."""
 
 
 def choose(
     lengths: npt.NDArray[np.int64], options: DemoOptions, seconds_per_token: float | None = None
 ) -> Choice:
-    """Chooses the samples, which are the first ones, and the batch size.
+    """Chooses how many samples to train on, from the first one on, and the batch size.
 
     Args:
-        lengths: [documents] tokens of all there are to train on.
-        options: `samples` decides if it is set; otherwise `seconds` does. No more are chosen than
-            there are.
-        seconds_per_token: measured time of one padded token on one rank. Needed if `samples` is
-            not set.
+        lengths: [documents] tokens of all documents to train on.
+        options: `samples` decides if it is set, and `seconds` otherwise; at most all documents.
+        seconds_per_token: measured time of one padded token on one rank; needed unless `samples`
+            is set.
 
     Raises:
         ConfigurationError: neither is known.
@@ -59,8 +58,8 @@ def choose(
         raise ConfigurationError("seconds_per_token=None: needed where options.samples is not set")
     else:
         seconds = _seconds(_both(lengths[:available], options)) * seconds_per_token
-        share = int(available * min(1.0, options.seconds / seconds)) // ranks * ranks
-        samples = min(available, max(share, _FEWEST * ranks))
+        affordable = int(available * min(1.0, options.seconds / seconds)) // ranks * ranks
+        samples = min(available, max(affordable, _FEWEST * ranks))
     fixed, even = _both(lengths[:samples], options)
     return Choice(
         samples=samples,
@@ -80,7 +79,7 @@ def _batch_size(even: SimulationResult) -> int:
 def _both(
     lengths: npt.NDArray[np.int64], options: DemoOptions
 ) -> tuple[SimulationResult, SimulationResult]:
-    even = _simulate(TokenBudget(options.max_tokens), lengths, options)
+    even = _simulate(Even(options.max_tokens), lengths, options)
     return _simulate(FixedBatch(_batch_size(even)), lengths, options), even
 
 
@@ -98,5 +97,5 @@ def _simulate(
 
 
 def _seconds(results: tuple[SimulationResult, SimulationResult]) -> float:
-    """Seconds of both runs if a padded token takes one: each step lasts as its slowest rank."""
+    """Seconds of both runs at one per padded token: a step lasts as long as its slowest rank."""
     return sum(float(result.costs.max(axis=1).sum()) for result in results)

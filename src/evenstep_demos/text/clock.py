@@ -1,11 +1,10 @@
-"""Tells when a rank's own backward pass is done, apart from the exchange of gradients after it.
+"""Notes when a rank's own backward pass is done, apart from the exchange of gradients after it.
 
-DDP says so itself: it calls its communication hook with each bucket of gradients as soon as this
-rank has computed them, and the last bucket is the last of them. The hook then does what DDP does
-without one.
+DDP calls its communication hook with each bucket of gradients as soon as this rank has computed
+them; the last bucket ends the pass. The hook then does what DDP does without one.
 """
 
-# No `from __future__ import annotations` here: DDP looks at the hook's annotations, and wants the
+# No `from __future__ import annotations` here: DDP reads the hook's annotations, and needs the
 # types themselves, not their names.
 
 import time
@@ -19,7 +18,7 @@ __all__ = ["GradientClock"]
 
 
 class GradientClock:
-    """Registers itself with `model`, which can have only one communication hook."""
+    """Notes the end of each backward pass of `model`, as its only communication hook."""
 
     def __init__(self, model: DistributedDataParallel) -> None:
         self.ready = 0.0

@@ -1,7 +1,7 @@
-"""Where the text comes from: the standard library's own source files, or a user's Parquet file.
+"""The text: source files of the standard library, or a user's Parquet file.
 
-A corpus is read in random order and only as far as `CHARACTERS` goes, so that a big file costs no
-more than a small one. What was not read, or could not be, is counted, never passed over silently.
+A corpus is read in random order and only up to `CHARACTERS`, so that a big file costs no more than
+a small one. Documents that were not read or could not be read are counted.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from evenstep.errors import ConfigurationError
 __all__ = ["CHARACTERS", "Corpus", "read_parquet", "read_standard_library"]
 
 CHARACTERS = 24_000_000
-"""Text read at most: several times what the ranks can train on in the time they have."""
+"""Limit of the text read: several times what the ranks can train on in their time."""
 
 _INSTALLED = {"site-packages", "dist-packages", "__pycache__"}
 
@@ -31,7 +31,7 @@ class Corpus:
     name: str
     documents: list[str]
     found: int
-    """Documents that the source holds; more than were read where it is big."""
+    """Documents that the source holds; more than were read if it is big."""
     read: int
     """Documents that were looked at."""
     unusable: int
@@ -42,8 +42,8 @@ def read_standard_library(seed: int, root: Path | None = None) -> Corpus:
     """The running interpreter's standard library, one document per source file.
 
     Args:
-        seed: of the order in which files are read.
-        root: another folder of Python files to read instead.
+        seed: decides the order in which files are read.
+        root: another folder of Python files.
 
     Raises:
         ConfigurationError: there is no source file, as in an interpreter whose library is zipped.

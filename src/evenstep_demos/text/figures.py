@@ -12,11 +12,11 @@ import numpy.typing as npt
 from evenstep.errors import InvariantError
 from evenstep_demos.text.train import StepRecords
 
-__all__ = ["RunFigures", "measure"]
+__all__ = ["TextRunFigures", "measure"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunFigures:
+class TextRunFigures:
     """One run. Fractions are fractions, not percent; tokens and samples are those of all ranks."""
 
     steps: int
@@ -25,7 +25,7 @@ class RunFigures:
     """Real tokens."""
     padded_tokens: int
     seconds: float
-    """Of the slowest rank, from asking for the first batch to the end of the last step."""
+    """Seconds of the slowest rank, from asking for the first batch to the end of the last step."""
     tokens_per_second: float
     """Real tokens."""
     padding: float
@@ -33,33 +33,36 @@ class RunFigures:
     imbalance: float
     """Sum over steps of the slowest rank's compute seconds, over the sum of the mean."""
     imbalance_in_tokens: float
-    """The same in padded tokens."""
+    """`imbalance` in padded tokens instead of seconds."""
     samples_per_step: float
     wait: float
-    """Share of its time that a rank spends waiting for its own loader, mean over ranks. The first
-    batch, for which the loader's processes have to start, is included."""
+    """Fraction of its time that a rank waits for its own loader, mean over ranks. The wait for the
+    first batch, for which the loader's processes have to start, is included."""
     first_wait: float
     """Seconds until the first batch, of the slowest rank."""
     processor_share: float
-    """Share of its compute seconds in which a rank had a processor to itself. Well below 1, other
-    work was running, and seconds say less than they should."""
+    """Fraction of its compute seconds in which a rank had a processor to itself. Well below 1,
+    other programs were running, and seconds mean little."""
     processor_seconds: float
     """Processor seconds of the slowest rank, summed over steps: compute time without waiting for
     a processor."""
     most_padded_tokens: int
-    """Padded tokens of the largest group on a rank: what memory has to be there for."""
+    """Padded tokens of the largest group on a rank, which decide the memory needed."""
     held_out_loss: float
+    rank_seconds: tuple[float, ...]
+    """Compute seconds of each rank, summed over steps."""
     compute_seconds: npt.NDArray[np.float64]
     """[steps, ranks] forward and backward pass until the last gradient is ready."""
 
     def as_dict(self) -> dict[str, Any]:
         """All figures as numbers; seconds per step and rank as nested lists."""
         values = dict(self.__dict__)
+        values["rank_seconds"] = list(self.rank_seconds)
         values["compute_seconds"] = np.round(self.compute_seconds, 5).tolist()
         return values
 
 
-def measure(records: Sequence[StepRecords], held_out_loss: float) -> RunFigures:
+def measure(records: Sequence[StepRecords], held_out_loss: float) -> TextRunFigures:
     """Figures of a run from the records of its ranks.
 
     Raises:
@@ -74,7 +77,7 @@ def measure(records: Sequence[StepRecords], held_out_loss: float) -> RunFigures:
     tokens = sum(sum(record.tokens) for record in records)
     samples = sum(sum(record.samples) for record in records)
     seconds = max(record.total for record in records)
-    return RunFigures(
+    return TextRunFigures(
         steps=counts[0],
         samples=samples,
         tokens=tokens,
@@ -91,10 +94,11 @@ def measure(records: Sequence[StepRecords], held_out_loss: float) -> RunFigures:
         processor_seconds=float(cpu.max(axis=1).sum()),
         most_padded_tokens=int(padded.max()),
         held_out_loss=held_out_loss,
+        rank_seconds=tuple(compute.sum(axis=0).tolist()),
         compute_seconds=compute,
     )
 
 
-def _imbalance(work: npt.NDArray[Any]) -> float:
-    """Of [steps, ranks] work: sum of the largest over sum of the mean."""
-    return float(work.max(axis=1).sum() / work.mean(axis=1).sum())
+def _imbalance(costs: npt.NDArray[Any]) -> float:
+    """Sum over steps of the largest of [steps, ranks] costs, over the sum of their mean."""
+    return float(costs.max(axis=1).sum() / costs.mean(axis=1).sum())

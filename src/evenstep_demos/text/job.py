@@ -1,4 +1,4 @@
-"""What one rank does: measure its speed, agree on the work, then both runs one after the other."""
+"""What one rank does: measures its speed, agrees on the samples, then makes both runs in turn."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from evenstep_demos.models import PaddedGPT
 from evenstep_demos.text.batches import Batches, EvenBatches, FixedBatches
 from evenstep_demos.text.budget import choose
-from evenstep_demos.text.messages import Chosen, Finished, Message, Progress
-from evenstep_demos.text.model import GPT
+from evenstep_demos.text.messages import Chosen, Message, RunProgress, TextRunFinished
 from evenstep_demos.text.options import DemoOptions
-from evenstep_demos.text.train import StepRecords, held_out_loss, train_epoch
-from evenstep_demos.text.workload import Documents, Workload
+from evenstep_demos.text.train import held_out_loss, train_epoch
+from evenstep_demos.text.workload import TokenizedDocuments, Workload
 
 __all__ = ["RUNS", "job"]
 
@@ -27,26 +27,26 @@ def job(send: Callable[[Message], None], options: DemoOptions, workload: Workloa
     """The whole demo on one rank, inside an initialised process group.
 
     Args:
-        send: takes what rank 0 has to say to the parent process.
+        send: takes messages of rank 0 to the parent process.
         options, workload: equal on all ranks.
     """
     # One thread a rank, as every rank competes for the same cores. Denormal numbers, which the
     # softmax of a trained model makes many of, would make the later run slower than the earlier.
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
-    speak = send if dist.get_rank() == 0 else _say_nothing
+    report = send if dist.get_rank() == 0 else _ignore
 
-    # Also warms up the allocator and the kernels for whichever run comes first.
+    # Also warms up the allocator and the kernels for the first run.
     speed = _seconds_per_token(_model(options), options)
     choice = choose(workload.lengths, options, speed)
-    held_out = Documents(workload.held_out, workload.tokenizer)
+    held_out = TokenizedDocuments(workload.held_out, workload.tokenizer)
 
-    def evaluate(model: GPT) -> float:
+    def evaluate(model: PaddedGPT) -> float:
         return held_out_loss(model, held_out, workload.held_out_lengths, options.max_tokens)
 
     initial = evaluate(_model(options))
-    speak(Chosen(choice=choice, seconds_per_token=speed, initial_loss=initial))
-    dataset = Documents(workload.documents[: choice.samples], workload.tokenizer)
+    report(Chosen(choice=choice, seconds_per_token=speed, initial_loss=initial))
+    dataset = TokenizedDocuments(workload.documents[: choice.samples], workload.tokenizer)
     for run in RUNS:
         batches: Batches = (
             FixedBatches(dataset, choice.batch_size, options)
@@ -54,38 +54,37 @@ def job(send: Callable[[Message], None], options: DemoOptions, workload: Workloa
             else EvenBatches(dataset, options)
         )
         model = _model(options)
-        report = _reporter(speak, run, choice.samples)
-        records = train_epoch(model, batches, choice.samples, report)
-        everybody: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(everybody, records)
-        gathered: list[StepRecords] = everybody
-        speak(Finished(run=run, records=gathered, held_out_loss=evaluate(model)))
+        on_step = _step_reporter(report, run, choice.samples)
+        records = train_epoch(model, batches, choice.samples, on_step)
+        gathered: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(gathered, records)
+        report(TextRunFinished(run=run, records=gathered, held_out_loss=evaluate(model)))
 
 
-def _say_nothing(message: Message) -> None:
+def _ignore(message: Message) -> None:
     pass
 
 
-def _reporter(
-    speak: Callable[[Message], None], run: str, total: int
+def _step_reporter(
+    report: Callable[[Message], None], run: str, total: int
 ) -> Callable[[int, float], None]:
     steps = 0
 
-    def report(done: int, loss: float) -> None:
+    def on_step(done: int, loss: float) -> None:
         nonlocal steps
         steps += 1
-        speak(Progress(run=run, done=done, total=total, step=steps, loss=loss))
+        report(RunProgress(run=run, done=done, total=total, step=steps, loss=loss))
 
-    return report
+    return on_step
 
 
-def _model(options: DemoOptions) -> GPT:
+def _model(options: DemoOptions) -> PaddedGPT:
     """The model before training, the same every time."""
     torch.manual_seed(options.seed)
-    return GPT(vocab_size=options.vocab_size, max_length=options.length_limit)
+    return PaddedGPT(vocab_size=options.vocab_size)
 
 
-def _seconds_per_token(model: GPT, options: DemoOptions) -> float:
+def _seconds_per_token(model: PaddedGPT, options: DemoOptions) -> float:
     """Time of a padded token, forward and backward, while all ranks compute; the slowest rank's."""
     longest = options.length_limit
     shapes = [(options.max_tokens // length, length) for length in (longest, longest // 4, longest)]

@@ -1,4 +1,4 @@
-"""What rank 0 tells the demo's parent process while it works. Plain and picklable."""
+"""Messages of rank 0 to the demo's parent process. Plain and picklable."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from evenstep_demos.text.budget import Choice
 from evenstep_demos.text.train import StepRecords
 
-__all__ = ["Chosen", "Finished", "Message", "Progress"]
+__all__ = ["Chosen", "Message", "RunProgress", "TextRunFinished"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Chosen:
-    """How much will be trained."""
+    """The samples and the batch size are chosen."""
 
     choice: Choice
     seconds_per_token: float
@@ -22,8 +22,8 @@ class Chosen:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Progress:
-    """A step was made."""
+class RunProgress:
+    """A step has ended."""
 
     run: str
     done: int
@@ -34,7 +34,7 @@ class Progress:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finished:
+class TextRunFinished:
     """A run has ended."""
 
     run: str
@@ -43,4 +43,4 @@ class Finished:
     held_out_loss: float
 
 
-Message = Chosen | Progress | Finished
+Message = Chosen | RunProgress | TextRunFinished

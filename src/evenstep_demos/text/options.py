@@ -1,4 +1,4 @@
-"""What a user may choose about the demo. Every value is checked here, before any work starts."""
+"""What a user may choose about the demo. Every value is checked here, before anything starts."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class DemoOptions:
     column: str = "text"
     """The column of `data` that holds the text."""
     out: Path = Path("out/demo")
-    """Where the picture and the figures go."""
+    """The folder of the picture and the figures."""
     world_size: int = 2
     max_tokens: int = 3072
-    """Token budget of one group after padding."""
+    """Token budget of a batch on one rank, padding included."""
     max_length: int | None = None
     """Longer documents are left out. Two thirds of `max_tokens` by default."""
     seed: int = 0
@@ -34,7 +34,7 @@ class DemoOptions:
     """Samples to train on, rounded down to a multiple of `world_size`; overrides `seconds`."""
     vocab_size: int = 4096
     buffer_size: int = 256
-    """Samples that evenstep may hold per rank."""
+    """Samples that evenstep may buffer on each rank."""
     num_workers: int = 1
     """Processes per rank that tokenize, the same for both runs."""
 

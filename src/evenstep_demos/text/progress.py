@@ -1,4 +1,4 @@
-"""What the user sees while the demo works: a bar per run on a terminal, lines anywhere else.
+"""What the user sees while the demo runs: a bar per run on a terminal, lines anywhere else.
 
 All of it goes to standard error; standard output is for the result.
 """
@@ -10,7 +10,7 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO
 
-from evenstep_demos.text.messages import Progress
+from evenstep_demos.text.messages import RunProgress
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bars
@@ -25,7 +25,7 @@ class Display:
     """A context manager, inside which `note` and `step` may be called.
 
     Args:
-        stream: where to write; standard error by default.
+        stream: a text stream; standard error by default.
     """
 
     def __init__(self, stream: TextIO | None = None) -> None:
@@ -49,14 +49,14 @@ class Display:
             self._bars.stop()
 
     def note(self, text: str) -> None:
-        """A line that stays."""
+        """Prints a line that stays."""
         if self._bars is not None:
             self._bars.console.print(text, markup=False, highlight=False, soft_wrap=True)
         else:
             print(text, file=self._stream, flush=True)
 
-    def step(self, progress: Progress) -> None:
-        """Moves the bar of a run, or prints a line now and then and at the end."""
+    def step(self, progress: RunProgress) -> None:
+        """Moves the bar of a run, or prints a line every few seconds and at the end."""
         detail = f"step {progress.step}, loss {progress.loss:.2f}"
         if self._bars is not None:
             if progress.run not in self._tasks:

@@ -1,8 +1,8 @@
-"""Rank processes on this machine: starts them, passes on what they say, and ends them all.
+"""Rank processes on this machine: starts them, passes on their messages, and ends them all.
 
-However the work ends (success, an exception or death of one rank, Ctrl-C, even the death of this
-process), no rank is left behind. The rank that failed first is the one that is named: the others
-fail too, when the connection to it breaks.
+However the job ends (success, an exception or death of one rank, Ctrl-C, even the death of this
+process), no rank is left behind. The error names the rank that failed first: the others fail too,
+when the connection to it breaks.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class RankFailedError(EvenstepError):
 
 @dataclass(frozen=True, kw_only=True)
 class _Failure:
-    """A rank's last words."""
+    """Why a rank failed."""
 
     summary: str
     details: str
@@ -61,17 +61,17 @@ def run_ranks(
     Args:
         job: a module-level function. `send` takes picklable values from any rank.
         world_size: number of processes.
-        arguments: picklable.
-        on_message: called in this process with everything that is sent.
+        arguments: picklable values.
+        on_message: called in this process with every value that is sent.
 
     Raises:
-        RankFailedError: a rank did not end well. All others have been ended by then.
+        RankFailedError: a rank failed. All others have been ended by then.
     """
     context = multiprocessing.get_context("spawn")
     processes: list[SpawnProcess] = []
     pipes: list[Connection] = []
     with tempfile.TemporaryDirectory(prefix="evenstep-demo-") as folder:
-        # Not as arguments of the processes, whose start would last until they had read them.
+        # Not as arguments of the processes, whose start would take until they have read them.
         (Path(folder) / "job").write_bytes(pickle.dumps((job, arguments)))
         try:
             for rank in range(world_size):
@@ -93,10 +93,10 @@ def run_ranks(
 
 @contextlib.contextmanager
 def _interrupts_ignored() -> Iterator[None]:
-    """A process started in here ignores Ctrl-C, which goes to all processes of a terminal.
+    """A process started within ignores Ctrl-C, which goes to all processes of a terminal.
 
-    It is for this process to decide what to do then. Outside the main thread, where nothing can be
-    set, the ranks merely say more when they are interrupted.
+    This process decides what to do then. Outside the main thread, where no handler can be set, the
+    ranks merely print more when they are interrupted.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -114,7 +114,7 @@ def _follow(
     failures: dict[int, _Failure] = {}
     running = dict(enumerate(pipes))
     while running and not failures:
-        # A rank's own children keep copies of its pipe open, so its death is told by polling too.
+        # A rank's own children keep copies of its pipe open, so its death is detected by polling.
         ready = wait(list(running.values()), timeout=0.2)
         for rank, pipe in list(running.items()):
             ended = processes[rank].exitcode is not None
@@ -136,7 +136,7 @@ def _follow(
                 failures[rank] = _died(processes[rank])
     if not failures:
         return
-    # A rank that was killed says nothing; its peers notice and may speak before it is missed.
+    # A rank that was killed sends nothing; its peers notice, and may report before it is missed.
     for rank, process in enumerate(processes):
         process.join(0.5)
         if rank not in failures and process.exitcode not in (None, 0) and not pipes[rank].poll():
@@ -153,7 +153,7 @@ def _died(process: SpawnProcess) -> _Failure:
             reason += "; if memory ran out, lower --max-tokens"
     else:
         reason = f"ended with exit code {code}"
-    # Before every failure with words of its own: those are consequences.
+    # Before every failure that a rank reported itself: those are consequences.
     return _Failure(summary=reason, details="", moment=float("-inf"))
 
 
@@ -170,12 +170,12 @@ def _end(processes: list[SpawnProcess]) -> None:
 
 
 def _rank_main(pipe: Connection, folder: str, rank: int, world_size: int) -> None:
-    signal.signal(signal.SIGTERM, _leave)
+    signal.signal(signal.SIGTERM, _exit)
     threading.Thread(target=_end_with_parent, args=(pipe,), daemon=True).start()
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     if sys.platform == "linux":
-        # Being spawned makes "spawn" the default here, with which every worker of every loader
-        # would import torch anew; under torchrun, say, a rank has "fork".
+        # A spawned process has "spawn" as its default, with which every worker of every loader
+        # would import torch again; under torchrun, for instance, a rank has "fork".
         multiprocessing.set_start_method("fork", force=True)
         # All ranks are on this machine, whose own name need not resolve to an address.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
@@ -194,12 +194,12 @@ def _rank_main(pipe: Connection, folder: str, rank: int, world_size: int) -> Non
         sys.exit(1)
 
 
-def _leave(number: int, frame: Any) -> None:
+def _exit(number: int, frame: Any) -> None:
     sys.exit(128 + number)
 
 
 def _end_with_parent(pipe: Connection) -> None:
-    # The parent never sends anything, so this returns only when its end of the pipe is closed.
+    # The parent never sends anything, so `recv` returns only when its end of the pipe is closed.
     with contextlib.suppress(EOFError, OSError):
         pipe.recv()
     os.kill(os.getpid(), signal.SIGTERM)

@@ -1,7 +1,7 @@
 """What the demo found: as one JSON-able object, and as a table with a verdict in words.
 
-Only what was measured is said, including what spoils it: other work on the machine makes times
-wrong, and losses after one short epoch with one seed say little.
+The verdict states only what was measured, and what limits it: other programs on the machine make
+times wrong, and losses after one short epoch with one seed say little.
 """
 
 from __future__ import annotations
@@ -18,34 +18,35 @@ import numpy.typing as npt
 from evenstep.tools.report.steps_plot import StepPanel
 from evenstep.tools.report.table import text_table
 from evenstep_demos.text.budget import Choice
-from evenstep_demos.text.figures import RunFigures
+from evenstep_demos.text.figures import TextRunFigures
 from evenstep_demos.text.options import DemoOptions
 from evenstep_demos.text.workload import describe_lengths
 
 __all__ = ["DemoResult"]
 
 _COLUMNS = 88
-_PROCESSOR_SHARE = 0.9
+_PROCESSOR_SHARE = 0.9  # below it, the verdict warns of other programs
+_POLICY = "even"
 
 
 @dataclass(frozen=True, kw_only=True)
 class DemoResult:
-    """Both runs and all that is needed to judge them."""
+    """Both runs, and what is needed to judge them."""
 
     options: DemoOptions
     corpus: Mapping[str, Any]
-    """Where the text is from and what became of its documents."""
+    """The source of the text, and how many of its documents were used."""
     lengths: npt.NDArray[np.int64]
     """[samples] tokens of the samples that were trained on."""
     choice: Choice
     seconds_per_token: float
     initial_loss: float
     """Held-out loss before training, the same for both runs."""
-    fixed: RunFigures
-    even: RunFigures
+    fixed: TextRunFigures
+    even: TextRunFigures
     picture: Path
     seconds: float
-    """Of the whole demo."""
+    """Seconds of the whole demo."""
 
     @property
     def speedup(self) -> float:
@@ -64,6 +65,7 @@ class DemoResult:
             "corpus": dict(self.corpus),
             "lengths": describe_lengths(self.lengths),
             "options": {
+                "policy": _POLICY,
                 "world_size": options.world_size,
                 "max_tokens": options.max_tokens,
                 "max_length": options.length_limit,
@@ -87,7 +89,7 @@ class DemoResult:
 
     def panels(self) -> list[StepPanel]:
         """The two panels of the picture."""
-        names = (f"fixed batches of {self.choice.batch_size}", "evenstep")
+        names = (f"fixed batches of {self.choice.batch_size}", "evenstep.Even")
         return [
             StepPanel(
                 title=f"{name}: {run.tokens_per_second:,.0f} real tokens/s, "
@@ -116,39 +118,41 @@ class DemoResult:
             (name, f"{getattr(fixed, field):{form}}", f"{getattr(even, field):{form}}", change)
             for name, field, form, change in rows
         ]
+        own = [" + ".join(f"{s:.1f}" for s in run.rank_seconds) for run in (fixed, even)]
+        cells.insert(2, ("compute seconds of each rank", own[0], own[1], ""))
         title = (
             f"{self.choice.samples:,} documents, {int(self.lengths.sum()):,} tokens, each once, on "
             f"{self.options.world_size} ranks"
         )
-        table = text_table(["", "fixed", "evenstep", "change"], cells, title=title)
+        table = text_table(["", "fixed batches", "evenstep.Even", "change"], cells, title=title)
         return f"{table}\n\n{self.verdict()}"
 
     def verdict(self) -> str:
         """What was measured, in sentences."""
-        speedup = self.speedup
+        choice, speedup = self.choice, self.speedup
         text = (
-            f"On the same text evenstep trained {speedup:.2f} times as fast as fixed batches of "
-            f"{self.choice.batch_size}, the mean number of samples per rank and step that evenstep "
-            "was predicted to make of these lengths. "
+            f"Compared on the same documents: fixed batches of {choice.batch_size} samples, and "
+            f"evenstep's default policy, Even(max_tokens={self.options.max_tokens:,}). Even was "
+            f"predicted to make groups of {choice.batch_size} on average, so both take about as "
+            f"many steps. In real tokens per second evenstep was {speedup:.2f} times as fast. "
         )
         share = min(self.fixed.processor_share, self.even.processor_share)
         if share < _PROCESSOR_SHARE:
             text += (
-                f"But other work ran on this machine: a rank had a processor for only {share:.0%} "
-                "of the time it computed in one of the runs, so do not rely on this. Counted in "
-                "processor time, which other work affects less, evenstep was "
+                "But other programs ran on this machine: in one of the runs a rank had a processor "
+                f"for only {share:.0%} of the time it computed, so do not rely on this. Counted in "
+                "processor time, which other programs affect less, evenstep was "
                 f"{self.processor_speedup:.2f} times as fast. "
             )
         if speedup <= 1.0:
             text += "So it was no faster here; where lengths vary little, there is little to gain. "
-        text += "Imbalance 1 would mean that no rank ever waited for a slower one. "
-        change = self._loss_change
-        lower = "lower" if change < 0 else "higher"
         text += (
-            f"Held-out loss fell from {self.initial_loss:.3f} to {self.fixed.held_out_loss:.3f} "
-            f"and {self.even.held_out_loss:.3f}; evenstep's is {abs(change):.3f} {lower}, after "
-            f"{self.even.steps} steps instead of {self.fixed.steps}, in another order of samples. "
-            "The difference changes with --seed: try several before reading anything into it."
+            "Imbalance is the time of the slowest rank over the mean, summed over steps; at 1 no "
+            "rank waits for another. "
+            f"Held-out loss fell from {self.initial_loss:.3f} to {self.fixed.held_out_loss:.3f} in "
+            f"{self.fixed.steps} steps of fixed batches, and to {self.even.held_out_loss:.3f} in "
+            f"{self.even.steps} of evenstep. One short run with one seed does not show whether "
+            "both learn equally well: the difference changes with --seed."
         )
         return textwrap.fill(text, _COLUMNS)
 

@@ -8,9 +8,9 @@ import time
 from evenstep.errors import InvariantError
 from evenstep.tools.report.steps_plot import plot_steps
 from evenstep_demos.text.corpus import Corpus, read_parquet, read_standard_library
-from evenstep_demos.text.figures import RunFigures, measure
+from evenstep_demos.text.figures import TextRunFigures, measure
 from evenstep_demos.text.job import job
-from evenstep_demos.text.messages import Chosen, Finished, Message, Progress
+from evenstep_demos.text.messages import Chosen, Message, RunProgress, TextRunFinished
 from evenstep_demos.text.options import DemoOptions
 from evenstep_demos.text.progress import Display
 from evenstep_demos.text.ranks import run_ranks
@@ -41,20 +41,20 @@ def run_demo(options: DemoOptions, display: Display) -> DemoResult:
     display.note(f"starting {options.world_size} ranks and measuring their speed")
 
     chosen: list[Chosen] = []
-    runs: dict[str, RunFigures] = {}
+    runs: dict[str, TextRunFigures] = {}
 
     def receive(message: Message) -> None:
-        if isinstance(message, Progress):
+        if isinstance(message, RunProgress):
             display.step(message)
         elif isinstance(message, Chosen):
             chosen.append(message)
             display.note(_announce(message, workload, options))
-        elif isinstance(message, Finished):
+        elif isinstance(message, TextRunFinished):
             runs[message.run] = measure(message.records, message.held_out_loss)
 
     run_ranks(job, options.world_size, (options, workload), receive)
     for run, figures in runs.items():
-        # The promise of the demo: both runs train on the same samples, each of them once.
+        # The demo promises that both runs train on the same samples, each once.
         if figures.samples != chosen[0].choice.samples:
             raise InvariantError(
                 f"{run} trained on {figures.samples} samples instead of {chosen[0].choice.samples}"
@@ -104,6 +104,6 @@ def _announce(message: Chosen, workload: Workload, options: DemoOptions) -> str:
         f"median {lengths['median']:,.0f}, mean {lengths['mean']:,.0f}, 95th percentile "
         f"{lengths['p95']:,.0f}, longest {lengths['max']:,.0f} tokens, coefficient of variation "
         f"{lengths['cv']:.2f}\n"
-        f"first fixed batches of {choice.batch_size}, then evenstep with a budget of "
-        f"{options.max_tokens:,} tokens"
+        f"first fixed batches of {choice.batch_size}, then evenstep.Even(max_tokens="
+        f"{options.max_tokens:,})"
     )

@@ -1,8 +1,8 @@
 """One epoch of data-parallel training on one rank, timed step by step, and the held-out loss.
 
-*Wait* is what the rank spends in its loader. *Compute* is the forward and backward pass up to the
-moment its last gradient is ready; what follows it in the backward call is the other ranks' lateness
-and the exchange.
+*Wait* is the time that the rank spends in its loader. *Compute* is the forward and backward pass up
+to the moment when its last gradient is ready; the rest of the backward call is waiting for other
+ranks and the exchange.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from evenstep.batch import PadCollator
 from evenstep.plan.groups.token_budget_groups import token_budget_groups
 from evenstep_demos.text.batches import Batches
 from evenstep_demos.text.clock import GradientClock
-from evenstep_demos.text.workload import END, Documents
+from evenstep_demos.text.workload import END, TokenizedDocuments
 
 __all__ = ["StepRecords", "held_out_loss", "train_epoch"]
 
@@ -38,11 +38,11 @@ class StepRecords:
     padded_tokens: list[int] = field(default_factory=list)
     compute: list[float] = field(default_factory=list)
     compute_cpu: list[float] = field(default_factory=list)
-    """Processor time within `compute`: less of it where other work takes the processor."""
+    """Processor time within `compute`: less where other programs take the processor."""
     wait: list[float] = field(default_factory=list)
-    """In the loader: its start is part of the first, and one more is for the end of the epoch."""
+    """In the loader: the first includes its start, and one more is for the end of the epoch."""
     total: float = 0.0
-    """Of the whole epoch, from the moment when the loader is asked for an iterator."""
+    """The whole epoch, from the moment when the loader is asked for an iterator."""
 
 
 def train_epoch(
@@ -53,9 +53,9 @@ def train_epoch(
     Args:
         model: returns the mean loss of ``model(input_ids, labels)``.
         batches: the epoch.
-        samples: in the epoch, on all ranks. The learning rate follows how many are done, and not
-            the step, so that it is a function of the data alone and ends at the same place.
-        on_step: called after each step with the samples done so far, on all ranks, and this rank's
+        samples: in the epoch, on all ranks. The learning rate follows the samples done, not the
+            step, so it is a function of the data alone and ends at the same value in both runs.
+        on_step: called after each step with the samples that all ranks have done, and this rank's
             loss.
     """
     parallel = DistributedDataParallel(model)
@@ -71,21 +71,21 @@ def train_epoch(
         records.wait.append(time.perf_counter() - asked)
         if item is None:
             break
-        share = batches.share(item)
+        batch = batches.rank_batch(item)
         begin, begin_cpu = time.perf_counter(), time.thread_time()
-        loss = parallel(share.batch["input_ids"], share.batch["labels"])
-        (loss * share.loss_scale).backward()
+        loss = parallel(batch.batch["input_ids"], batch.batch["labels"])
+        (loss * batch.loss_scale).backward()
         records.compute.append(clock.ready - begin)
         records.compute_cpu.append(clock.ready_cpu - begin_cpu)
         torch.nn.utils.clip_grad_norm_(model.parameters(), _GRADIENT_NORM)
-        done += share.global_samples
+        done += batch.global_samples
         for group in optimizer.param_groups:
             group["lr"] = _learning_rate(done / samples)
         optimizer.step()
         optimizer.zero_grad()
-        records.samples.append(share.samples)
-        records.tokens.append(share.tokens)
-        records.padded_tokens.append(share.padded_tokens)
+        records.samples.append(batch.samples)
+        records.tokens.append(batch.tokens)
+        records.padded_tokens.append(batch.padded_tokens)
         on_step(done, float(loss.detach()))
         asked = time.perf_counter()
     records.total = time.perf_counter() - start
@@ -93,17 +93,19 @@ def train_epoch(
 
 
 def _learning_rate(progress: float) -> float:
-    """Rises linearly, then falls linearly and ends near zero, where batch noise no longer shows."""
+    """Rises linearly, then falls linearly to near zero, where noise of batches no longer shows."""
     return _LEARNING_RATE * max(min(progress / _WARM_UP, (1.01 - progress) / (1 - _WARM_UP)), 0.0)
 
 
 @torch.no_grad()
-def held_out_loss(model: torch.nn.Module, held_out: Documents, lengths: Any, budget: int) -> float:
+def held_out_loss(
+    model: torch.nn.Module, held_out: TokenizedDocuments, lengths: Any, budget: int
+) -> float:
     """Mean loss per predicted token over all held-out documents, equal on all ranks.
 
     Args:
         model: returns the summed loss of ``model(input_ids, labels, reduction="sum")``.
-        held_out: the documents; each rank takes its share.
+        held_out: the documents; divided among the ranks.
         lengths: [documents] int64.
         budget: padded tokens evaluated at a time.
     """

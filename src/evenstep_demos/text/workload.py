@@ -1,4 +1,4 @@
-"""A corpus turned into what the ranks need: a tokenizer, documents to train on and to hold out.
+"""Turns a corpus into what the ranks need: a tokenizer, documents to train on and to hold out.
 
 The held-out documents are set aside before the tokenizer sees any text. Documents that are longer
 than the limit are left out of both sets, and counted.
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "END",
-    "Documents",
+    "TokenizedDocuments",
     "Workload",
     "describe_lengths",
     "load_tokenizer",
@@ -38,13 +38,13 @@ END = 0
 
 _TOKENIZER_CHARACTERS = 3_000_000
 _TOKENIZER_CHARACTERS_PER_DOCUMENT = 20_000  # so that no single document shapes the vocabulary
-_CHARACTERS_PER_TOKEN = 8  # more than there are in nearly any text
+_CHARACTERS_PER_TOKEN = 8  # more than nearly any text has
 _HELD_OUT_SHARE, _HELD_OUT = 10, 48
 
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """Everything about the data, picklable."""
+    """All data of the demo, picklable."""
 
     tokenizer: str
     """The tokenizer as JSON."""
@@ -58,8 +58,8 @@ class Workload:
     """Documents over the limit."""
 
 
-class Documents(Dataset[dict[str, torch.Tensor]]):
-    """Map-style data set that tokenizes when asked, as a training job does."""
+class TokenizedDocuments(Dataset[dict[str, torch.Tensor]]):
+    """A map-style data set that tokenizes when asked, as a training job does."""
 
     def __init__(self, texts: Sequence[str], tokenizer: str) -> None:
         self.texts = texts
@@ -116,9 +116,9 @@ def prepare(corpus: Corpus, options: DemoOptions) -> Workload:
 
 
 def _lengths(texts: Sequence[str], tokenizer: str, limit: int) -> npt.NDArray[np.int64]:
-    """[texts] tokens; where there are more than `limit`, any number above it.
+    """[texts] tokens; for texts of more than `limit`, any number above it.
 
-    Most text of a heavy-tailed corpus is in documents far over the limit. Their beginning tells.
+    Most text of a heavy-tailed corpus is in documents far over the limit; their beginning suffices.
     """
     loaded = load_tokenizer(tokenizer)
     enough = _CHARACTERS_PER_TOKEN * limit
@@ -131,7 +131,7 @@ def _lengths(texts: Sequence[str], tokenizer: str, limit: int) -> npt.NDArray[np
 
 
 def train_tokenizer(texts: Sequence[str], vocab_size: int) -> str:
-    """A byte-level BPE tokenizer as JSON; ``END`` is its only special token."""
+    """Trains a byte-level BPE tokenizer, as JSON; ``END`` is its only special token."""
     tokenizers = _tokenizers()
     tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -154,7 +154,7 @@ def train_tokenizer(texts: Sequence[str], vocab_size: int) -> str:
 
 
 def load_tokenizer(tokenizer: str) -> Tokenizer:
-    """The tokenizer that `train_tokenizer` returned."""
+    """Loads the tokenizer that `train_tokenizer` returned."""
     loaded: Tokenizer = _tokenizers().Tokenizer.from_str(tokenizer)
     # Not part of the JSON. Text that spells the special token must not end a document early.
     loaded.encode_special_tokens = True

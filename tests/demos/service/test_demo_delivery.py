@@ -14,7 +14,7 @@ from evenstep.errors import InvariantError
 from evenstep_demos.service.delivery import check_delivery, check_drawn
 from evenstep_demos.service.encode import tokens_of
 from evenstep_demos.service.figures import draws_of, measure, planned_work
-from evenstep_demos.service.messages import Received, StepRecord
+from evenstep_demos.service.messages import ReceivedMicroBatch, StepRecord
 from evenstep_demos.service.options import RANKS, ServiceDemoOptions
 from evenstep_demos.service.stored import StoredSources, write_sources
 from evenstep_demos.service.strategies import TEXT_RUNS, follow_losses, text_job
@@ -69,7 +69,7 @@ def test_a_run_that_is_right_is_found_right(
     assert checked.tokens == sum(int(plan.tokens.sum()) for plan in plans)
 
 
-def changed(records: Records, rank: int, change: Callable[[Received], Any]) -> Records:
+def changed(records: Records, rank: int, change: Callable[[ReceivedMicroBatch], Any]) -> Records:
     """With the first micro-batch of a rank's second step changed."""
     step = records[rank][1]
     first, *rest = step.micro_batches
@@ -77,21 +77,21 @@ def changed(records: Records, rank: int, change: Callable[[Received], Any]) -> R
     return {**records, rank: [records[rank][0], new, *records[rank][2:]]}
 
 
-def without_last_token(part: Received) -> Received:
+def without_last_token(part: ReceivedMicroBatch) -> ReceivedMicroBatch:
     return dataclasses.replace(
         part, document=part.document[:-1], position=part.position[:-1], token=part.token[:-1]
     )
 
 
-def with_another_token(part: Received) -> Received:
+def with_another_token(part: ReceivedMicroBatch) -> ReceivedMicroBatch:
     return dataclasses.replace(part, token=np.append(part.token[:-1], part.token[-1] ^ 1))
 
 
-def with_a_strange_document(part: Received) -> Received:
+def with_a_strange_document(part: ReceivedMicroBatch) -> ReceivedMicroBatch:
     return dataclasses.replace(part, document=part.document + len(part.samples))
 
 
-def with_other_samples(part: Received) -> Received:
+def with_other_samples(part: ReceivedMicroBatch) -> ReceivedMicroBatch:
     return dataclasses.replace(part, samples=part.samples[::-1])
 
 

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 from evenstep_demos.text.budget import choose
-from evenstep_demos.text.figures import RunFigures
+from evenstep_demos.text.figures import TextRunFigures
 from evenstep_demos.text.options import DemoOptions
 from evenstep_demos.text.result import DemoResult
 
 LENGTHS = np.array([10, 20, 30, 40] * 4)
 
 
-def _figures(tokens_per_second: float, loss: float, share: float = 1.0) -> RunFigures:
-    return RunFigures(
+def _figures(tokens_per_second: float, loss: float, share: float = 1.0) -> TextRunFigures:
+    return TextRunFigures(
         steps=4,
         samples=16,
         tokens=400,
@@ -33,11 +33,12 @@ def _figures(tokens_per_second: float, loss: float, share: float = 1.0) -> RunFi
         processor_seconds=300 / tokens_per_second,
         most_padded_tokens=80,
         held_out_loss=loss,
+        rank_seconds=(4.0, 4.0),
         compute_seconds=np.ones((4, 2)),
     )
 
 
-def _result(fixed: RunFigures, even: RunFigures) -> DemoResult:
+def _result(fixed: TextRunFigures, even: TextRunFigures) -> DemoResult:
     options = DemoOptions(max_tokens=80, max_length=64, samples=16)
     return DemoResult(
         options=options,
@@ -64,8 +65,8 @@ def test_the_table_shows_the_figures_of_both_runs() -> None:
 @pytest.mark.parametrize(
     ("speed", "loss", "said", "unsaid"),
     [
-        (1900.0, 5.25, ["1.90 times as fast", "0.250 higher"], ["no faster"]),
-        (1900.0, 4.75, ["1.90 times as fast", "0.250 lower"], ["no faster"]),
+        (1900.0, 5.25, ["1.90 times as fast", "to 5.250 in"], ["no faster"]),
+        (1900.0, 4.75, ["1.90 times as fast", "to 4.750 in"], ["no faster"]),
         (900.0, 5.0, ["0.90 times as fast", "no faster"], []),
     ],
 )
@@ -83,18 +84,18 @@ def test_a_busy_machine_is_owned_up_to() -> None:
         verdict = " ".join(_result(fixed, even).verdict().split())
         assert "for only 60% of the time" in verdict
         assert "evenstep was 1.00 times as fast" in verdict
-    assert "other work" not in _result(quiet, quiet).verdict()
+    assert "other programs" not in _result(quiet, quiet).verdict()
 
 
 def test_the_object_is_json_and_has_every_figure() -> None:
     result = _result(_figures(1000.0, 5.0), _figures(1900.0, 5.25))
     values = json.loads(json.dumps(result.as_dict(), allow_nan=False))
     for run in ("fixed", "evenstep"):
-        assert set(values[run]) == {field.name for field in dataclasses.fields(RunFigures)}
+        assert set(values[run]) == {field.name for field in dataclasses.fields(TextRunFigures)}
     assert values["speedup"] == pytest.approx(1.9)
 
 
 def test_the_picture_has_the_headline_figures_as_titles() -> None:
     fixed, even = _result(_figures(1000.0, 5.0), _figures(1900.0, 5.25)).panels()
     assert fixed.title.startswith("fixed batches of ")
-    assert even.title == "evenstep: 1,900 real tokens/s, 20.0% padding, imbalance 1.25"
+    assert even.title == "evenstep.Even: 1,900 real tokens/s, 20.0% padding, imbalance 1.25"

@@ -13,21 +13,21 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from evenstep_demos.models import PaddedGPT
 from evenstep_demos.text.batches import Batches, EvenBatches, FixedBatches
 from evenstep_demos.text.clock import GradientClock
-from evenstep_demos.text.model import GPT
 from evenstep_demos.text.options import DemoOptions
 from evenstep_demos.text.ranks import run_ranks
 from evenstep_demos.text.train import held_out_loss
-from evenstep_demos.text.workload import Documents, load_tokenizer, train_tokenizer
+from evenstep_demos.text.workload import TokenizedDocuments, load_tokenizer, train_tokenizer
 
 Send = Callable[[Any], None]
 OPTIONS = DemoOptions(max_tokens=96, max_length=64, vocab_size=300, buffer_size=16)
 TEXTS = tuple(f"{i}:" + "ab" * (1 + 7 * i % 29) for i in range(50))
 
 
-def _documents() -> Documents:
-    return Documents(TEXTS, train_tokenizer(["1234567890:"], OPTIONS.vocab_size))
+def _documents() -> TokenizedDocuments:
+    return TokenizedDocuments(TEXTS, train_tokenizer(["1234567890:"], OPTIONS.vocab_size))
 
 
 def one_epoch_of_both(send: Send) -> None:
@@ -38,13 +38,11 @@ def one_epoch_of_both(send: Send) -> None:
     }
     for name, batches in ways.items():
         for step, item in enumerate(batches):
-            share = batches.share(item)
-            mask, labels = share.batch["attention_mask"], share.batch["labels"][:, 1:]
-            send(
-                (name, "counts", dist.get_rank(), share.samples, share.tokens, share.padded_tokens)
-            )
-            send((name, "rows", share.batch["input_ids"].tolist(), int(mask.sum()), mask.numel()))
-            send((name, step, share.loss_scale, int((labels != -100).sum())))
+            part = batches.rank_batch(item)
+            mask, labels = part.batch["attention_mask"], part.batch["labels"][:, 1:]
+            send((name, "counts", dist.get_rank(), part.samples, part.tokens, part.padded_tokens))
+            send((name, "rows", part.batch["input_ids"].tolist(), int(mask.sum()), mask.numel()))
+            send((name, step, part.loss_scale, int((labels != -100).sum())))
 
 
 def test_both_ways_train_on_every_sample_once_with_scales_of_the_token_mean() -> None:
@@ -111,7 +109,7 @@ def evaluate(send: Send) -> None:
     documents = _documents()
     lengths = np.array([len(documents[i]["input_ids"]) for i in range(len(TEXTS))])
     torch.manual_seed(0)
-    model = GPT(vocab_size=300, max_length=64, hidden_size=16, heads=2)
+    model = PaddedGPT(vocab_size=300, hidden_size=16, heads=2)
     send(held_out_loss(model, documents, lengths, 96))
     if dist.get_rank() == 0:
         total = count = 0.0

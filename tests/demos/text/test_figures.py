@@ -46,6 +46,7 @@ def test_figures_of_a_small_run_by_hand() -> None:
     assert figures.processor_share == pytest.approx(6 / 8)
     assert figures.processor_seconds == pytest.approx(2.5 + 1.5)
     assert figures.most_padded_tokens == 18
+    assert figures.rank_seconds == (4.0, 4.0)
     assert figures.compute_seconds.tolist() == [[3.0, 1.0], [1.0, 3.0]]
 
 

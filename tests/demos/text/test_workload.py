@@ -11,7 +11,7 @@ from evenstep_demos.text.corpus import Corpus
 from evenstep_demos.text.options import DemoOptions
 from evenstep_demos.text.workload import (
     END,
-    Documents,
+    TokenizedDocuments,
     describe_lengths,
     load_tokenizer,
     prepare,
@@ -47,14 +47,14 @@ def test_lengths_are_those_of_the_samples() -> None:
         (work.documents, work.lengths),
         (work.held_out, work.held_out_lengths),
     ):
-        samples = Documents(texts, work.tokenizer)
+        samples = TokenizedDocuments(texts, work.tokenizer)
         assert [len(samples[i]["input_ids"]) for i in range(len(samples))] == lengths.tolist()
     assert work.lengths.max() <= OPTIONS.length_limit
 
 
 def test_samples_end_with_the_end_token_and_survive_pickling() -> None:
     work = prepare(_corpus(100), OPTIONS)
-    samples = Documents(work.documents, work.tokenizer)
+    samples = TokenizedDocuments(work.documents, work.tokenizer)
     tokens = samples[0]["input_ids"]
     assert tokens[-1] == END
     assert (tokens[:-1] != END).all()

@@ -18,7 +18,7 @@ from evenstep.cost import GroupShapes, TransformerCost
 from evenstep.strategy import DGraph, LoadingPlan
 from evenstep.strategy.mesh import ClientPlaceTree
 from evenstep_demos.service.options import CONTEXT, DATA, ServiceDemoOptions
-from evenstep_demos.service.sizes import HEADS, HIDDEN, LAYERS, gpt_cost
+from evenstep_demos.service.sizes import HIDDEN, SHAPE, gpt_cost
 from evenstep_demos.service.stored import StoredSources
 from evenstep_demos.service.vision.collate import text_alone, text_and_pictures
 from evenstep_demos.service.vision.encode import PATCH, PICTURE, pictured, supervised
@@ -41,9 +41,7 @@ ENCODER = "encoder"
 VOCABULARY = PICTURE + 1
 
 _BACKBONE = gpt_cost(VOCABULARY)
-_ENCODER = TransformerCost.vision(
-    layers=LAYERS, hidden_size=HIDDEN, heads=HEADS, ffn_size=4 * HIDDEN
-)
+_ENCODER = TransformerCost.vision(**SHAPE, ffn_size=4 * HIDDEN)
 _EMBEDDING = 3 * 2 * PATCH * HIDDEN  # operations of a patch before the first layer
 _UNIT = 10**6
 _BUFFER = 32

@@ -23,10 +23,10 @@ import evenstep.service as es
 from evenstep.batch.labels import IGNORE_INDEX
 from evenstep.context_parallel import attention, prepare
 from evenstep.strategy.sample_table import SampleTable
-from evenstep_demos.service.messages import Finished, Ready, StepRecord, Took
-from evenstep_demos.service.model import GPT
+from evenstep_demos.models import GPT
+from evenstep_demos.service.messages import Ready, ServiceRunFinished, StepRecord, Took
 from evenstep_demos.service.options import CONTEXT, DATA, RANKS, ServiceDemoOptions
-from evenstep_demos.service.sizes import HIDDEN
+from evenstep_demos.service.sizes import HIDDEN, SHAPE
 from evenstep_demos.service.trainer import (
     LEARNING_RATE,
     average_gradients,
@@ -51,7 +51,7 @@ class VisionModel(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.encoder = VisionEncoder()
-        self.backbone = GPT(VOCABULARY)
+        self.backbone = GPT(VOCABULARY, **SHAPE)
 
 
 @dataclass
@@ -103,7 +103,7 @@ def train_vision(
                 mean = mean_loss(records[-1])
                 if rank == 0:
                     send(Took(run=run, step=step.step, loss=mean))
-        send(Finished(run=run, rank=rank, records=records))
+        send(ServiceRunFinished(run=run, rank=rank, records=records))
 
 
 def compute_gradients(

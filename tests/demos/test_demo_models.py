@@ -4,13 +4,13 @@ import pytest
 import torch
 
 from evenstep.batch import PadCollator
-from evenstep_demos.text.model import GPT
+from evenstep_demos.models import PaddedGPT
 
 
 @pytest.fixture
-def model() -> GPT:
+def model() -> PaddedGPT:
     torch.manual_seed(0)
-    return GPT(vocab_size=50, max_length=32, hidden_size=16, heads=2)
+    return PaddedGPT(vocab_size=50, hidden_size=16, heads=2)
 
 
 def _samples(*lengths: int) -> list[dict[str, torch.Tensor]]:
@@ -21,7 +21,7 @@ def _samples(*lengths: int) -> list[dict[str, torch.Tensor]]:
     ]
 
 
-def test_padding_changes_no_loss(model: GPT) -> None:
+def test_padding_changes_no_loss(model: PaddedGPT) -> None:
     samples = _samples(3, 17, 32, 2)
     batch = PadCollator()(samples)
     alone = sum(model(s["input_ids"][None], s["labels"][None], reduction="sum") for s in samples)
@@ -31,7 +31,7 @@ def test_padding_changes_no_loss(model: GPT) -> None:
     torch.testing.assert_close(mean, together / sum(len(s["labels"]) - 1 for s in samples))
 
 
-def test_no_token_is_predicted_from_itself_or_later_ones(model: GPT) -> None:
+def test_no_token_is_predicted_from_itself_or_later_ones(model: PaddedGPT) -> None:
     tokens = _samples(20)[0]["input_ids"][None]
     changed = tokens.clone()
     changed[0, 12] = (tokens[0, 12] + 1) % 50
@@ -42,13 +42,13 @@ def test_no_token_is_predicted_from_itself_or_later_ones(model: GPT) -> None:
     assert model(tokens, labels).item() != model(changed, labels).item()
 
 
-def test_an_untrained_model_knows_nothing(model: GPT) -> None:
+def test_an_untrained_model_knows_nothing(model: PaddedGPT) -> None:
     batch = PadCollator()(_samples(30, 30, 30))
     loss = model(batch["input_ids"], batch["labels"]).item()
     assert loss == pytest.approx(torch.log(torch.tensor(50.0)).item(), rel=0.02)
 
 
-def test_it_learns_what_can_be_learnt(model: GPT) -> None:
+def test_it_learns_what_can_be_learnt(model: PaddedGPT) -> None:
     batch = PadCollator()(_samples(16, 9))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     first = model(batch["input_ids"], batch["labels"]).item()
