@@ -26,7 +26,7 @@ class Unsized:
     ("arguments", "said"),
     [
         ({}, "no policy"),
-        ({"policy": "even"}, "no evenstep policy"),
+        ({"policy": "even"}, "not an evenstep policy"),
         ({"policy": BUDGET, "batch_size": 4}, "batch_size=4 contradicts policy"),
         ({"batch_size": 0}, "batch_size=0 must be at least 1"),
         ({"batch_size": 2.5}, "batch_size=2.5 must be an integer"),

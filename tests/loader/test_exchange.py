@@ -13,7 +13,8 @@ import pytest
 
 from evenstep.errors import PeerError
 from evenstep.loader.batcher.ports import PipePorts
-from evenstep.loader.transport.rank_exchange import LocalExchange, Session
+from evenstep.loader.transport.rank_exchange import LocalExchange
+from evenstep.loader.transport.session import Session
 from evenstep.protocol.wire import abort_message, check_no_abort
 
 WAIT = 20.0

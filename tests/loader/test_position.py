@@ -81,8 +81,8 @@ def positions(draw: st.DrawFn) -> EpochProgress:
         ),
         received=draw(st.integers(0, 9)),
         trained=array(trained),
-        witness=OrderChecksum.of(places, map(names, places)),
-        sources=draw(
+        checksum=OrderChecksum.of(places, map(names, places)),
+        worker_states=draw(
             st.none()
             | st.builds(
                 WorkerStates,
@@ -103,7 +103,7 @@ def through_json(position: EpochProgress) -> EpochProgress:
         step=position.start.step,
         received=position.received,
         stream=position.stream,
-        order=position.order,
+        checksum_before_reshard=position.checksum_before_reshard,
     )
 
 
@@ -120,7 +120,7 @@ def plain(value: Any) -> Any:
 def test_json_and_back_is_the_same_position(position: EpochProgress) -> None:
     again = through_json(position)
     assert plain(again) == plain(position)
-    assert plain(again.progress.unfinished) == plain(position.progress.unfinished)
+    assert plain(again.arrival_progress.unfinished) == plain(position.arrival_progress.unfinished)
     assert plain(again.remaining) == plain(position.remaining)
 
 
@@ -139,7 +139,7 @@ def test_what_remains_is_what_was_not_trained_on(position: EpochProgress) -> Non
 
 @given(positions())
 def test_new_windows_begin_with_what_remains_and_with_it_only(position: EpochProgress) -> None:
-    fresh = position.rewindowed()
+    fresh = position.with_new_windows()
     before, after = position.remaining, fresh.remaining
     horizon = max(before.place, after.place) + 5
     assert [*after.places.tolist(), *range(after.place, horizon)] == [
@@ -149,7 +149,7 @@ def test_new_windows_begin_with_what_remains_and_with_it_only(position: EpochPro
     assert len(fresh.start.numbers) == fresh.start.taken == fresh.received == 0
     assert (fresh.step, fresh.epoch) == (position.step, position.epoch)
     assert fresh.start.round == position.start.round + (1 if position.received else 0)
-    # Ranks that go on by places agree with it.
+    # Ranks that resume by places agree with it.
     assert fresh.place_progress.taken == position.place_progress.taken
     assert plain(fresh.place_progress.unfinished) == plain(position.place_progress.unfinished)
     assert plain(through_json(fresh)) == plain(fresh)
@@ -180,32 +180,32 @@ def test_a_position_moves_with_every_step_that_is_received() -> None:
         (info(3, (51,)), StepProgress(array([1]), round_of(1, 3, range(6, 8), bad=1))),
     ]
     seen = []
-    for step, mark in steps:
-        position = position.after(step, mark, iterable=False)
+    for step, message in steps:
+        position = position.after(step, message, iterable=False)
         assert not position.untouched
-        progress = position.progress
+        progress = position.arrival_progress
         seen.append((position.step, position.received, progress.unfinished.tolist()))
     assert seen == [(1, 1, [1, 3, 4, 5]), (2, 2, [1, 3, 4]), (3, 3, [1, 3, 4]), (4, 1, [6, 7])]
     assert [bad.index for bad in position.skipped] == [0, 1, 0]
-    assert position.witness == OrderChecksum.of([1], [51])
+    assert position.checksum == OrderChecksum.of([1], [51])
     assert not position.stateless
 
 
-def test_a_step_without_samples_of_its_own_keeps_the_witness() -> None:
+def test_a_step_without_samples_of_its_own_keeps_the_checksum() -> None:
     position = EpochProgress(epoch=2, stream=Stream(20))
-    mark = StepProgress(array([0]), round_of(0, 0, range(3)))
-    position = position.after(info(0, (7,)), mark, iterable=False)
+    message = StepProgress(array([0]), round_of(0, 0, range(3)))
+    position = position.after(info(0, (7,)), message, iterable=False)
     position = position.after(info(1, (), filler=True), StepProgress(array([])), iterable=False)
-    assert position.witness == OrderChecksum.of([0], [7])
+    assert position.checksum == OrderChecksum.of([0], [7])
 
 
-def test_an_iterable_dataset_that_gives_no_sources_cannot_be_resumed() -> None:
+def test_an_iterable_dataset_that_gives_no_states_cannot_be_resumed() -> None:
     position = EpochProgress(epoch=2, stream=None)
     assert not position.stateless
-    mark = StepProgress(array([0]), round_of(0, 0, range(3)))
-    position = position.after(info(0, None), mark, iterable=True)
+    message = StepProgress(array([0]), round_of(0, 0, range(3)))
+    position = position.after(info(0, None), message, iterable=True)
     assert position.stateless
-    assert position.rewindowed().stateless
+    assert position.with_new_windows().stateless
 
 
 def test_an_epoch_dealt_out_to_other_ranks_before_is_not_untouched() -> None:

@@ -90,7 +90,7 @@ class Epoch:
     def merge(self, states: list[dict[str, Any]]) -> None:
         self.draw.shuffle(states)
         merged = through_json(merge_states(states))
-        others = [LoaderState.read(merged).position(rank, 5) for rank in range(5)]
+        others = [LoaderState.read(merged).progress(rank, 5) for rank in range(5)]
         assert len({repr(position) for position in others}) == 1
         self.positions = others[:1]
 
@@ -125,13 +125,13 @@ def test_each_ranks_own_part_says_where_it_is(
     epoch.go_on(world_size, window)
     for rank, (state, position) in enumerate(zip(epoch.states(world_size), epoch.positions)):
         read = LoaderState.read(state)
-        again = read.position(rank, world_size)
+        again = read.progress(rank, world_size)
         assert to_dict(read.job, again, rank) == state
         assert again.remaining.numbers.tolist() == position.remaining.numbers.tolist()
         assert (again.step, again.epoch) == (position.step, 4)
         for other in {*range(world_size)} - {rank}:
             with pytest.raises(MismatchError, match=rf"ranks \[{rank}\], and this is rank {other}"):
-                read.position(other, world_size)
+                read.progress(other, world_size)
 
 
 @given(st.integers(2, 6), st.integers(1, 8), RANDOMS)
@@ -143,8 +143,8 @@ def test_the_parts_of_all_in_one_state_are_as_good_as_merged(
     states = epoch.states(world_size)
     together = {key: value for state in states for key, value in state.items()}
     if other != world_size:
-        dealt = LoaderState.read(together).position(0, other)
-        merged = LoaderState.read(merge_states(states)).position(0, other)
+        dealt = LoaderState.read(together).progress(0, other)
+        merged = LoaderState.read(merge_states(states)).progress(0, other)
         assert to_dict({}, dealt, 0) == to_dict({}, merged, 0)
     assert merge_states([together]) == merge_states(states)
 
@@ -161,7 +161,7 @@ def test_missing_ranks_are_named(world_size: int, draw: random.Random) -> None:
         merge_states(rest)
     together = {key: value for state in rest for key, value in state.items()}
     with pytest.raises(MismatchError, match=said):
-        LoaderState.read(together).position(0, world_size + 1)
+        LoaderState.read(together).progress(0, world_size + 1)
 
 
 def test_a_merged_state_may_be_merged_again() -> None:
@@ -219,7 +219,7 @@ def test_before_its_first_step_an_epoch_may_be_begun_by_any_ranks() -> None:
             for rank in range(2)
         ]
         for merged in (merge_states(states), states[0]):
-            position = LoaderState.read(merged).position(0, 3)
+            position = LoaderState.read(merged).progress(0, 3)
             assert position.untouched
             assert position.epoch == 4
 
@@ -317,7 +317,7 @@ def test_every_state_of_a_run_is_read_back_as_it_was(data: st.DataObject) -> Non
     states = list(states_of(make_loader(policy=policy, buffer_size=buffer_size)))
     for state in data.draw(st.lists(st.sampled_from(states), min_size=1, max_size=5)):
         read = LoaderState.read(through_json(state))
-        assert to_dict(read.job, read.position(0, 1), 0) == state
+        assert to_dict(read.job, read.progress(0, 1), 0) == state
 
 
 def in_the_middle() -> dict[str, Any]:
@@ -450,7 +450,7 @@ def test_a_state_without_any_part_says_what_is_missing() -> None:
     state = {key: value for key, value in MIDDLE.items() if key != "dp_rank_0"}
     for world_size in (1, 2):
         with pytest.raises(MismatchError, match=r"part.* of .*rank"):
-            LoaderState.read(state).position(0, world_size)
+            LoaderState.read(state).progress(0, world_size)
 
 
 def test_a_newer_version_says_which_is_understood() -> None:

@@ -1,13 +1,32 @@
-"""The drop-in DataLoader.
+"""The drop-in DataLoader, in folders by process.
 
-    sampler ─▶ feeder thread ─┐                              trainer process
-    trainer ◀─ StepIterator ◀─┼─ exchange thread ◀─ Gloo ─▶ other ranks
-    ──────────────────────────┼───────────────────────────────────────────
-                              └▶ batcher process: buffer, protocol, plan, collate
-                                    ▲ chunks of samples
-                                 worker processes: a plain torch DataLoader
+Each rank of a job runs these processes; with ``num_workers=0`` the batcher and the workers are
+threads of the trainer process.
 
-Bulk data moves through recycled shared memory (`arena`), decisions through small messages.
+    this folder,    trainer process
+    resume/             sampler           other ranks         training loop
+                           │                   ▲ Gloo               ▲
+                        feeder          exchange thread       StepIterator
+                           │ indices           │ messages           │ batches
+    batcher/        ───────▼───────────────────▼────────────────────┴──────
+                    batcher process: store, protocol, plan, collate
+                           │ indices           ▲ chunks of samples
+    workers/        ───────▼───────────────────┴───────────────────────────
+                    worker processes: prepare and measure samples, in a plain torch DataLoader
+
+Samples and batches travel through recycled shared memory, decisions as small messages in pipes.
+All three processes use transport/, where these and the exchange thread are.
+
+The files of this folder, in reading order:
+
+    dataloader     `DataLoader`: arguments, `steps`, `state_dict`, `close`
+    arguments      what it refuses, and its defaults
+    options        `LoaderOptions`: its arguments, checked, as far as the batcher needs them
+    runtime        `LoaderRuntime`: the exchange thread, and the batcher and feeder of each pass
+    iterator       `StepIterator`: one pass
+    feeder         `Feeder`: the sampler's indices
+    torch_loader   `wrap`: takes over a torch DataLoader
+    step_log       the steps received, for `evenstep tune`
 """
 
 from evenstep.loader.dataloader import DataLoader

@@ -1,4 +1,4 @@
-"""What `DataLoader` refuses before anything is started, and why."""
+"""What `DataLoader` refuses before anything is started, and what its defaults stand for."""
 
 from __future__ import annotations
 
@@ -20,26 +20,31 @@ from evenstep.protocol import EXHAUSTED_MODES
 __all__ = [
     "check_choices",
     "check_context_parallel",
+    "check_group",
     "check_order",
     "check_workers",
+    "resolve_chunk_size",
     "resolve_collate",
     "resolve_policy",
     "resolve_seed",
-    "start_method",
+    "resolve_start_method",
 ]
 
 
-def check_choices(*, loss_scaling: str, exhausted: str, group: Any) -> None:
+def check_choices(*, loss_scaling: str, exhausted: str) -> None:
     if loss_scaling not in LOSS_SCALING:
         raise ConfigurationError(f"loss_scaling={loss_scaling!r} must be one of {LOSS_SCALING}")
     if exhausted not in EXHAUSTED_MODES:
         raise ConfigurationError(f"exhausted={exhausted!r} must be one of {EXHAUSTED_MODES}")
+
+
+def check_group(group: Any) -> None:
     if isinstance(group, str) and group != "local":
         raise ConfigurationError(f'group={group!r} must be a process group, None or "local"')
 
 
 def check_context_parallel(policy: Policy, loss_scaling: str) -> None:
-    """Refuses what shards of micro-batches have no meaning for."""
+    """Refuses loss scaling that has no meaning for shards of micro-batches."""
     if policy.context_parallel == 1:
         return
     if loss_scaling not in ("token", "none"):
@@ -66,8 +71,8 @@ def check_workers(num_workers: int, **needing: Any) -> None:
 
 def check_order(
     dataset: Any, *, shuffle: bool, sampler: Any, shard_sampler: bool, replay: bool
-) -> bool:
-    """Whether the dataset is iterable, once it and the order asked for have been found to fit."""
+) -> None:
+    """Refuses an order that the dataset does not have or that is given twice."""
     iterable = isinstance(dataset, IterableDataset)
     if iterable and (shuffle or sampler is not None):
         raise ConfigurationError(
@@ -84,12 +89,11 @@ def check_order(
         raise ConfigurationError("shard_sampler=True needs a sampler that has a length")
     if not iterable and not hasattr(dataset, "__getitem__"):
         raise ConfigurationError(
-            f"dataset of type {type(dataset).__name__} has no __getitem__ and is no "
+            f"dataset of type {type(dataset).__name__} has no __getitem__ and is not a "
             "torch.utils.data.IterableDataset; it must be one or the other"
         )
     if not iterable and sampler is None and not hasattr(dataset, "__len__"):
         raise ConfigurationError("a map-style dataset without __len__ needs a sampler")
-    return iterable
 
 
 def resolve_policy(policy: Policy | None, batch_size: int | None, drop_last: bool) -> Policy:
@@ -106,7 +110,7 @@ def resolve_policy(policy: Policy | None, batch_size: int | None, drop_last: boo
             "no policy: pass policy=evenstep.Even(max_tokens=...) or batch_size=..."
         )
     if not isinstance(policy, Policy):
-        raise ConfigurationError(f"policy={policy!r} is no evenstep policy object")
+        raise ConfigurationError(f"policy={policy!r} is not an evenstep policy")
     return policy
 
 
@@ -131,7 +135,19 @@ def resolve_seed(seed: int, generator: torch.Generator | None) -> int:
     return int(generator.initial_seed())
 
 
-def start_method(context: Any) -> str | None:
+def resolve_chunk_size(
+    chunk_size: int | None, *, policy: Policy, buffer_size: int, num_workers: int
+) -> int:
+    check_at_least(1, buffer_size=buffer_size, chunk_size=chunk_size)
+    check_at_least(0, num_workers=num_workers)
+    if chunk_size is not None:
+        return int(chunk_size)
+    # Large chunks save messages; several to a window let every worker have one in the making.
+    window = policy.window_size(buffer_size)
+    return max(1, min(16, window // max(2 * num_workers, 1)))
+
+
+def resolve_start_method(context: Any) -> str | None:
     if context is None or isinstance(context, str):
         return context
     return str(context.get_start_method())

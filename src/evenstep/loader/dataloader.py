@@ -13,44 +13,51 @@ import torch
 import torch.distributed as dist
 
 from evenstep.batch.measure import Measure
-from evenstep.batch.step_info import StepInfo, attach_step
+from evenstep.batch.step_info import StepInfo
 from evenstep.data.fingerprint import dataset_size
-from evenstep.errors import ConfigurationError, MismatchError
+from evenstep.data.resumable import Rewinder, has_state
+from evenstep.errors import ConfigurationError
 from evenstep.loader.arguments import (
-    check_choices,
-    check_context_parallel,
+    check_group,
     check_order,
-    check_workers,
+    resolve_chunk_size,
     resolve_collate,
     resolve_policy,
     resolve_seed,
-    start_method,
+    resolve_start_method,
 )
-from evenstep.loader.batcher.pipeline import End
-from evenstep.loader.batcher.process import BatcherProcess
-from evenstep.loader.batcher.progress import BadSample, StepProgress
-from evenstep.loader.batcher.spec import EpochSpec, LoaderSpec
-from evenstep.loader.batcher.thread import BatcherThread
-from evenstep.loader.feeder import Feeder
-from evenstep.loader.iterator import StepIterator
-from evenstep.loader.resume.epoch_progress import EpochProgress
+from evenstep.loader.batcher.progress import BadSample, EpochEnd, StepProgress
+from evenstep.loader.batcher.spec import LoaderSpec
+from evenstep.loader.iterator import BatchIterator, StepIterator
+from evenstep.loader.options import LoaderOptions
+from evenstep.loader.resume.epoch_cursor import EpochCursor
 from evenstep.loader.resume.epochs import Epochs
-from evenstep.loader.resume.precomputed import PlannedShare, check_planned
-from evenstep.loader.resume.rewind import OwnPlace
-from evenstep.loader.resume.sample_order import EpochShare, remaining_indices
+from evenstep.loader.resume.precomputed import check_planned
 from evenstep.loader.resume.state import LoaderState, check_job, to_dict
 from evenstep.loader.resume.step_count import StepCount
+from evenstep.loader.runtime import LoaderRuntime
 from evenstep.loader.step_log import StepLog
 from evenstep.loader.transport.at_exit import close_at_exit, closed
 from evenstep.loader.transport.cp_peers import GroupPlace
-from evenstep.loader.transport.rank_exchange import GlooExchange, LocalExchange, RankExchange
-from evenstep.loader.workers.iterable import has_state
+from evenstep.loader.transport.rank_exchange import place_in_group
 from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.policy import Policy
 
 __all__ = ["DataLoader"]
 
 logger = logging.getLogger("evenstep")
+
+
+def _option(name: str) -> Any:
+    """An attribute that a loader's options hold. A new value is for batchers that start later."""
+
+    def read(loader: DataLoader) -> Any:
+        return getattr(loader._options, name)
+
+    def write(loader: DataLoader, value: Any) -> None:
+        loader._options = replace(loader._options, **{name: value})
+
+    return property(read, write)
 
 
 class DataLoader:
@@ -138,103 +145,92 @@ class DataLoader:
         group: dist.ProcessGroup | str | None = None,
     ) -> None:
         policy = resolve_policy(policy, batch_size, drop_last)
-        seed = resolve_seed(seed, generator)
-        check_at_least(0, seed=seed, skip_bad_samples=skip_bad_samples)
-        check_at_least(
-            1,
-            prefetch=prefetch,
-            prefetch_factor=prefetch_factor,
+        self._options = options = LoaderOptions(
+            dataset=dataset,
+            policy=policy,
+            seed=resolve_seed(seed, generator),
             buffer_size=buffer_size,
-            chunk_size=chunk_size,
+            exhausted=exhausted,
+            loss_scaling=loss_scaling,
+            prefetch=prefetch,
+            collate_fn=resolve_collate(policy, collate_fn),
             collate_threads=collate_threads,
-        )
-        check_choices(loss_scaling=loss_scaling, exhausted=exhausted, group=group)
-        check_context_parallel(policy, loss_scaling)
-        check_workers(
-            num_workers,
+            measure=Measure(
+                length_fn=length_fn,
+                supervised_fn=supervised_fn,
+                patches_fn=patches_fn,
+                count_patches=policy.counts_patches,
+            ),
+            chunk_size=resolve_chunk_size(
+                chunk_size, policy=policy, buffer_size=buffer_size, num_workers=num_workers
+            ),
+            num_workers=num_workers,
             prefetch_factor=prefetch_factor,
             timeout=timeout,
+            worker_init_fn=worker_init_fn,
+            start_method=resolve_start_method(multiprocessing_context),
             persistent_workers=persistent_workers,
-            multiprocessing_context=multiprocessing_context,
+            skip_bad_samples=skip_bad_samples,
+            replay=replay,
         )
-        self._iterable = check_order(
+        check_group(group)
+        check_order(
             dataset, shuffle=shuffle, sampler=sampler, shard_sampler=shard_sampler, replay=replay
         )
         check_planned(
             policy,
             dataset,
-            iterable=self._iterable,
+            iterable=options.iterable,
             sampler=sampler,
             shuffle=shuffle,
             drop_last=drop_last,
         )
-        self.dataset = dataset
-        self.policy = policy
-        self.collate_fn = resolve_collate(policy, collate_fn)
         self.shuffle = shuffle
-        self.seed = int(seed)
         self.sampler = sampler
         self.drop_last = drop_last
-        self.num_workers = int(num_workers)
-        self.prefetch = int(prefetch)
-        self.buffer_size = int(buffer_size)
         self.pin_memory = pin_memory
-        self.exhausted = exhausted
-        self.loss_scaling = loss_scaling
-        self.persistent_workers = persistent_workers
         self.skipped: list[BadSample] = []
         """Samples left out so far."""
-        self._skip_bad_samples = int(skip_bad_samples)
-        self._replay = replay
         self._group: Any = group
-        self._collate_threads = collate_threads
-        self._measure = Measure(
-            length_fn=length_fn,
-            supervised_fn=supervised_fn,
-            patches_fn=patches_fn,
-            count_patches=policy.counts_patches,
-        )
-        window = policy.window_size(buffer_size)
-        # Large chunks save messages; several to a window let every worker have one in the making.
-        several = max(1, min(16, window // max(2 * num_workers, 1)))
-        self._chunk_size = int(chunk_size or several)
-        self._given_chunk_size = chunk_size is not None
-        self._prefetch_factor = prefetch_factor
-        self._timeout = timeout
-        self._worker_init_fn = worker_init_fn
-        self._start_method = start_method(multiprocessing_context)
+        self._chunk_size_given = chunk_size is not None
+        # Where the trainer is.
         self._epochs = Epochs(
             dataset=dataset,
             policy=policy,
-            iterable=self._iterable,
+            iterable=options.iterable,
             sampler=sampler,
             shard_sampler=shard_sampler,
             shuffle=shuffle,
-            seed=self.seed,
+            seed=options.seed,
             drop_last=drop_last,
         )
-        self._position = self._epochs.begin(0)
-        self._resumes = False  # the next pass goes on from `_position`
-        self._next_epoch = 0
-        self._passes = 0
+        keeps_position = options.iterable and has_state(dataset)
+        self._cursor = EpochCursor(self._epochs, Rewinder(dataset) if keeps_position else None)
         self._step_count = StepCount(self._epochs)
-        self._exchange: RankExchange | None = None
-        self._batcher: BatcherProcess | None = None
-        self._feeder: Feeder | None = None
-        self._current: weakref.ref[StepIterator] | None = None
-        self._dealt: tuple[int, int] | None = None
-        """(rank, world size) that `_position` is of; None for any."""
-        keeps_place = self._iterable and has_state(dataset)
-        self._own_place = OwnPlace(dataset) if keeps_place else None
         self._step_log = StepLog.wanted(policy.fingerprint)
+        # What runs.
+        self._runtime = LoaderRuntime()
+        self._passes = 0
+        self._current: weakref.ref[StepIterator] | None = None
         self._owner = os.getpid()
+
+    dataset: Any = _option("dataset")
+    policy: Policy = _option("policy")
+    collate_fn: Callable[[list[Any]], Any] = _option("collate_fn")
+    seed: int = _option("seed")
+    num_workers: int = _option("num_workers")
+    prefetch: int = _option("prefetch")
+    buffer_size: int = _option("buffer_size")
+    exhausted: str = _option("exhausted")
+    loss_scaling: str = _option("loss_scaling")
+    persistent_workers: bool = _option("persistent_workers")
 
     # Iterating
 
     @property
     def epoch(self) -> int:
         """Number of the next pass; while one is under way, of the one after it."""
-        return self._next_epoch
+        return self._cursor.next_epoch
 
     def set_epoch(self, epoch: int) -> None:
         """Sets the number of the next pass, which decides its order together with the seed. Without
@@ -244,107 +240,65 @@ class DataLoader:
             MismatchError: a state was loaded that is in the middle of another epoch.
         """
         check_at_least(0, epoch=epoch)
-        position = self._position
-        if self._resumes and not position.untouched and epoch != position.epoch:
-            raise MismatchError(
-                f"set_epoch({epoch}), but the state that was loaded is at step {position.step} of "
-                f"epoch {position.epoch}, which would be lost; begin the loop with epoch "
-                "loader.epoch"
-            )
-        self._next_epoch = int(epoch)
-        # After a pass that was left the next one is a new epoch, and so is the state.
-        if (position.untouched or not self._resumes) and not self._under_way():
-            self._position = self._epochs.begin(self._next_epoch)
+        self._cursor.set_epoch(epoch, under_way=self._under_way())
 
     def __iter__(self) -> Iterator[Any]:
         """Yields batches. Those that are mappings carry their `StepInfo`: see `pop_step`."""
-        return _Batches(self.steps())
+        return BatchIterator(self.steps())
 
     def steps(self) -> StepIterator:
-        """Begins a pass that yields (batch, `StepInfo`), and leaves any other under way. The first
-        pass after `load_state_dict` goes on with the epoch of the state."""
-        self._leave()
-        exchange = self._connect()
-        if not self._resumes or self._position.untouched:
-            self._position = self._epochs.begin(self._next_epoch)
-        position, place = self._position, self._place()
-        if self._dealt not in (None, place) and self._resumes and not position.untouched:
-            raise MismatchError(
-                f"the state was loaded by what was then rank {self._dealt[0]} of {self._dealt[1]}, "
-                f"and this is rank {place[0]} of {place[1]} now; call load_state_dict after "
-                "torch.distributed.init_process_group"
-            )
-        share = self._epochs.share(position, *place)
-        epoch = self._epoch_spec(position, share)
+        """Begins a pass that yields (batch, `StepInfo`), and abandons any other under way. The
+        first pass after `load_state_dict` resumes the epoch of the state."""
+        self._abandon()
+        exchange = self._runtime.connect(self._group, self.policy.context_parallel)
+        close_at_exit(self)
+        start = self._cursor.start(*self._rank_of_ranks(), here=not self.num_workers)
+        epoch = start.spec(self._passes)
         self._passes += 1
-        keep = self.persistent_workers and self.num_workers > 0
-        astray = self._own_place is not None and self._own_place.begin(here=not self.num_workers)
-        if self._batcher is not None and (position.sources is not None or astray):
-            # Workers are told where to begin when they start.
-            self._close_batcher()
-        batcher = self._start(exchange, keep)
-        feeder = None
-        if share is not None:
-            indices = remaining_indices(share, position.remaining, position.witness)
-            feeder = Feeder(batcher.feed, epoch.serial, indices, self._feeder if keep else None)
-        self._feeder = feeder
+        batcher = self._runtime.start_batcher(start, self._spec(exchange.place))
         iterator = StepIterator(
             loader=self,
             batcher=batcher,
-            keep_batcher=keep,
+            keep_batcher=self._options.keeps_workers,
             exchange=exchange,
-            feeder=feeder,
+            feeder=self._runtime.start_feeder(start, batcher, epoch.serial),
             epoch=epoch,
             pin_memory=self.pin_memory and torch.cuda.is_available(),
             received=self._received,
             ended=self._ended,
         )
         self._current = weakref.ref(iterator)
-        # Not before: what could not be begun is begun again by the next call.
-        self._resumes, self._dealt = False, place
-        self._next_epoch = position.epoch + 1
+        self._cursor.begun(start)
         return iterator
 
-    def _close_batcher(self) -> None:
-        if self._batcher is not None:
-            self._batcher.close()
-            self._batcher = None
+    def _spec(self, place: GroupPlace) -> LoaderSpec:
+        return LoaderSpec(
+            **vars(self._options),
+            rank=place.rank,
+            world_size=place.world_size,
+            context_rank=place.context_rank,
+            compared={
+                "dataset size": dataset_size(self.dataset, iterable=self._options.iterable),
+                "loss_scaling": self.loss_scaling,
+                "shuffle": self.shuffle,
+                "drop_last": self.drop_last,
+            },
+        )
 
-    def _under_way(self) -> bool:
-        running = self._current() if self._current is not None else None
-        return running is not None and not running.closed
-
-    def _leave(self) -> None:
-        if self._current is not None and (running := self._current()) is not None:
-            running.close()
-
-    def _start(self, exchange: RankExchange, keep: bool) -> BatcherProcess | BatcherThread:
-        """The batcher of the next pass: the last one's where it was kept and still lives."""
-        if not self.num_workers:
-            return BatcherThread(self._spec(exchange))
-        if keep and self._batcher is not None and self._batcher.alive():
-            return self._batcher
-        batcher = BatcherProcess(self._spec(exchange))
-        if keep:
-            self._batcher = batcher
-        return batcher
-
-    def _received(self, step: StepInfo, mark: StepProgress) -> None:
+    def _received(self, step: StepInfo, message: StepProgress) -> None:
         if self._step_log is not None:
             self._step_log.write(step)
-        self._position = self._position.after(step, mark, iterable=self._iterable)
+        self._cursor.received(step, message)
         self._step_count.note(step)
-        if mark.begins is not None:
-            self._note(mark.begins.bad)
+        if message.new_round is not None:
+            self._note_skipped(message.new_round.bad)
 
-    def _ended(self, end: End) -> None:
-        self._note(end.bad)
+    def _ended(self, end: EpochEnd) -> None:
+        self._note_skipped(end.bad)
         # Where one rank's end is that of all, this rank's dataset may be anywhere.
-        if self._own_place is not None and self.exhausted != "stop" and not self._position.resumed:
-            self._own_place.end()
-        self._position = self._epochs.begin(self._next_epoch)
+        self._cursor.ended(exhausted=self.exhausted != "stop")
 
-    def _note(self, bad: Iterable[BadSample]) -> None:
+    def _note_skipped(self, bad: Iterable[BadSample]) -> None:
         for sample in bad:
             logger.warning("skipped a sample in epoch %d: %s", sample.epoch, sample.reason)
             self.skipped.append(sample)
@@ -359,98 +313,77 @@ class DataLoader:
             ConfigurationError: an iterable dataset that has no ``state_dict`` and may not be
                 replayed is in the middle of an epoch.
         """
-        # Of a loader that has iterated: its process group may be gone by now.
-        rank, world_size = self._dealt or self._place()
-        position = self._position
-        if position.untouched and not self._under_way():
-            position = self._epochs.begin(position.epoch)  # its size may be another by now
-        if position.stateless:
+        # A loader that has iterated knows them, though its process group may be gone by now.
+        rank, world_size = self._cursor.ranks or self._rank_of_ranks()
+        progress = self._cursor.to_save(under_way=self._under_way())
+        if progress.stateless:
             raise ConfigurationError(
                 f"the dataset {type(self.dataset).__name__} has no state_dict() and "
                 "load_state_dict(), so it cannot be resumed in the middle of an epoch; give it or "
                 "its iterator both, or pass replay=True to have it read again from its beginning"
             )
-        return to_dict(self._job(world_size, self._chunk_size), position, rank)
+        return to_dict(self._job(world_size, self._options.chunk_size), progress, rank)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on where a state was saved: the next pass makes the steps that would have come.
+        """Resumes where a state was saved: the next pass makes the steps that would have come.
 
         On as many ranks, each with its own state, those are exactly the same batches in the same
         order; `num_workers`, `prefetch` and, for map-style datasets, `chunk_size` may differ. With
         another `buffer_size`, or from `evenstep.merge_states` on any number of ranks, batches are
-        formed anew from the samples not trained on, each of which comes once.
+        formed again from the samples not trained on, each of which comes once.
 
         Raises:
             MismatchError: the state is of a loader with another policy, dataset, order or seed, or
                 lacks what this number of ranks needs.
         """
-        rank, world_size = self._place()
+        rank, world_size = self._rank_of_ranks()
         loaded = LoaderState.read(state)
-        position = loaded.position(rank, world_size)
+        progress = loaded.progress(rank, world_size)
         saved = loaded.job.get("iterable")
-        chunk_size = self._chunk_size
-        if saved is not None and not self._given_chunk_size:
+        chunk_size = self._options.chunk_size
+        if saved is not None and not self._chunk_size_given:
             chunk_size = saved["chunk_size"]  # it decides the order in which samples come
         job = self._job(world_size, chunk_size)
-        if position.untouched:
+        if progress.untouched:
             job.pop("iterable")
         check_job(loaded.job, job)
         window_size = self.policy.window_size
         if window_size(loaded.job["buffer_size"]) != window_size(self.buffer_size):
-            position = position.rewindowed()
-        self._leave()
-        if chunk_size != self._chunk_size:
-            self._chunk_size = chunk_size
-            self._close_batcher()  # which was started with the other
-        position = replace(position, resumed=position.sources is not None)
-        self._position, self._resumes = position, True
-        self._next_epoch = position.epoch
-        self._dealt = None if loaded.merged is not None else (rank, world_size)
+            progress = progress.with_new_windows()
+        self._abandon()
+        if chunk_size != self._options.chunk_size:
+            self._options = replace(self._options, chunk_size=chunk_size)
+            self._runtime.close_batcher()  # it was started with the other
+        self._cursor.load(progress, None if loaded.merged is not None else (rank, world_size))
 
     def _job(self, world_size: int, chunk_size: int) -> dict[str, Any]:
+        """How the loader is built, as far as a state depends on it."""
         iterable = {"num_workers": self.num_workers, "chunk_size": chunk_size}
         return {
             "world_size": world_size,
             "policy": self.policy.fingerprint,
             "buffer_size": self.buffer_size,
-            "iterable": iterable if self._iterable else None,
+            "iterable": iterable if self._options.iterable else None,
             **self._epochs.describe(),
         }
-
-    def _epoch_spec(self, position: EpochProgress, share: EpochShare | None) -> EpochSpec:
-        size = share.size if share is not None else None
-        if size is not None:
-            size = max(size - position.share.tail, 0) + len(position.share.leftover)
-        return EpochSpec(
-            serial=self._passes,
-            epoch=position.epoch,
-            share=size,
-            start=position.start,
-            received=position.received,
-            remaining=position.remaining,
-            sources=position.sources,
-            skipped=len(position.skipped),
-            left=position.stream.digest if position.stream is not None else None,
-            expected=share.expected(position.share) if isinstance(share, PlannedShare) else None,
-        )
 
     # How many steps
 
     def __len__(self) -> int:
-        """Steps of a whole pass, where they are known beforehand: with `FixedBatch` over a sized
-        dataset or sampler, and with policies that plan beforehand.
+        """Steps of a whole pass, where they are known in advance: with `FixedBatch` over a sized
+        dataset or sampler, and with policies that plan offline.
 
         Raises:
             TypeError: the number depends on lengths that are not known yet; see `estimated_steps`.
         """
-        return self._step_count.exact(self._next_epoch, *self._place())
+        return self._step_count.exact(self.epoch, *self._rank_of_ranks())
 
     @property
     def estimated_steps(self) -> int | None:
         """Steps of a whole pass, estimated from the mean samples per step so far. None before the
-        first step, and where the number of samples is not known; exact with policies that plan
-        beforehand. To draw progress or a learning rate by: the loop ends when the loader does."""
-        return self._step_count.estimate(self._next_epoch, *self._place())
+        first step, and where the number of samples is unknown; exact with policies that plan
+        offline. For progress bars and learning rates: the loop ends when the loader does."""
+        return self._step_count.estimate(self.epoch, *self._rank_of_ranks())
 
     # Ending
 
@@ -458,92 +391,24 @@ class DataLoader:
         """Ends everything this loader runs. It can be iterated again afterwards."""
         if self._owner != os.getpid():
             return  # a copy in a forked child
-        self._leave()
-        self._close_batcher()
-        if self._exchange is not None:
-            self._exchange.close()
-            self._exchange = None
+        self._abandon()
+        self._runtime.close()
         closed(self)
 
     def __del__(self) -> None:
         if hasattr(self, "_owner"):
             self.close()
 
-    # How it is put together
+    def _under_way(self) -> bool:
+        running = self._current() if self._current is not None else None
+        return running is not None and not running.closed
 
-    def _alone(self) -> bool:
-        """Whether this process feeds itself only."""
-        distributed = dist.is_available() and dist.is_initialized()
-        return self._group == "local" or (self._group is None and not distributed)
+    def _abandon(self) -> None:
+        """Abandons the pass under way, if there is one."""
+        if self._current is not None and (running := self._current()) is not None:
+            running.close()
 
-    def _place(self) -> tuple[int, int]:
-        """(data-parallel rank, data-parallel ranks), without a word to the other ranks."""
-        number, size = 0, 1
-        if not self._alone():
-            number, size = dist.get_rank(self._group), dist.get_world_size(self._group)
-        place = GroupPlace(number, size, self.policy.context_parallel)
+    def _rank_of_ranks(self) -> tuple[int, int]:
+        """(data-parallel rank, data-parallel ranks)."""
+        place = place_in_group(self._group, self.policy.context_parallel)
         return place.rank, place.world_size
-
-    def _connect(self) -> RankExchange:
-        if self._exchange is None:
-            parallel = self.policy.context_parallel
-            self._exchange = (
-                LocalExchange()
-                if self._alone()
-                else GlooExchange(self._group, context_parallel=parallel)
-            )
-            close_at_exit(self)
-        if self._exchange.failure is not None:
-            raise self._exchange.failure
-        return self._exchange
-
-    def _spec(self, exchange: RankExchange) -> LoaderSpec:
-        return LoaderSpec(
-            dataset=self.dataset,
-            iterable=self._iterable,
-            policy=self.policy,
-            rank=exchange.place.rank,
-            world_size=exchange.place.world_size,
-            context_rank=exchange.place.context_rank,
-            seed=self.seed,
-            buffer_size=self.buffer_size,
-            exhausted=self.exhausted,
-            loss_scaling=self.loss_scaling,
-            prefetch=self.prefetch,
-            collate_fn=self.collate_fn,
-            collate_threads=self._collate_threads,
-            measure=self._measure,
-            chunk_size=self._chunk_size,
-            num_workers=self.num_workers,
-            prefetch_factor=self._prefetch_factor,
-            timeout=self._timeout,
-            worker_init_fn=self._worker_init_fn,
-            start_method=self._start_method,
-            persistent_workers=self.persistent_workers,
-            skip_bad_samples=self._skip_bad_samples,
-            replay=self._replay,
-            compared=self._compared(),
-        )
-
-    def _compared(self) -> Mapping[str, Any]:
-        return {
-            "dataset size": dataset_size(self.dataset, iterable=self._iterable),
-            "loss_scaling": self.loss_scaling,
-            "shuffle": self.shuffle,
-            "drop_last": self.drop_last,
-        }
-
-
-class _Batches(Iterator[Any]):
-    """Batches with their `StepInfo` inside."""
-
-    def __init__(self, steps: StepIterator) -> None:
-        self._steps = steps
-
-    def __next__(self) -> Any:
-        batch, step = next(self._steps)
-        attach_step(batch, step)
-        return batch
-
-    def close(self) -> None:
-        self._steps.close()

@@ -1,7 +1,7 @@
 """Sends the sampler's indices to the batcher, from a thread of the trainer process.
 
-The sampler runs where the user made it, so it need not be picklable, may be infinite, and any
-state it has stays within reach.
+The sampler runs in the process in which the user made it, so it need not be picklable, may be
+infinite, and its state can be read there.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from evenstep.errors import EvenstepError
-from evenstep.loader.batcher.intake import FeederError
+from evenstep.loader.batcher.index_feed import FeederError
 
 __all__ = ["Feeder"]
 
@@ -21,7 +21,7 @@ _BLOCK = 512  # indices in a message
 
 
 class Feeder:
-    """Feeds one pass. The pipe's capacity is what holds it back."""
+    """Feeds one pass. Waits while the pipe is full."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class Feeder:
         """
         Args:
             indices: arrival numbers and dataset indices.
-            after: the feeder of the pass before, which must have sent its end first.
+            after: the feeder of the pass before, which must have sent its last block first.
         """
         self._connection = connection
         self._serial = serial
@@ -44,7 +44,7 @@ class Feeder:
         self._thread.start()
 
     def leave(self) -> None:
-        """Stop feeding: the pass has been left."""
+        """Stops feeding: the pass was abandoned."""
         self._left.set()
 
     def _run(self) -> None:
@@ -60,10 +60,10 @@ class Feeder:
                     return
             self._connection.send((self._serial, None))
         except (OSError, ValueError):
-            return  # the batcher is gone; who waits for its steps will say so
+            return  # the batcher is gone; the iterator that waits for its steps will report it
 
     def _blocks(self) -> Iterator[list[tuple[int, Any]] | Exception | None]:
-        """Blocks of indices, then None, or what the sampler raised."""
+        """Blocks of indices, then the error that the sampler raised, if any, then None."""
         try:
             iterator = iter(self._indices)
             while block := list(itertools.islice(iterator, _BLOCK)):

@@ -9,25 +9,25 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from evenstep.batch.step_info import StepInfo
+from evenstep.batch.step_info import StepInfo, attach_step
 from evenstep.errors import EvenstepError, LoaderDiedError, PeerError
-from evenstep.loader.batcher.pipeline import End
 from evenstep.loader.batcher.ports import BatcherFailure
 from evenstep.loader.batcher.process import BatcherProcess
-from evenstep.loader.batcher.progress import StepProgress
+from evenstep.loader.batcher.progress import EpochEnd, StepProgress
 from evenstep.loader.batcher.spec import EpochSpec
 from evenstep.loader.batcher.thread import BatcherThread
 from evenstep.loader.feeder import Feeder
 from evenstep.loader.transport.pinning import pin
-from evenstep.loader.transport.rank_exchange import RankExchange, Session
+from evenstep.loader.transport.rank_exchange import RankExchange
+from evenstep.loader.transport.session import Session
 
-__all__ = ["StepIterator"]
+__all__ = ["BatchIterator", "StepIterator"]
 
-_LOOK_UP = 0.25  # seconds between looks at whether everybody is alive
+_CHECK_INTERVAL = 0.25  # seconds between checks that everybody is alive
 
 
 class StepIterator(Iterator[tuple[Any, StepInfo]]):
-    """Yields (batch, StepInfo). `close` may be called at any time, and is by garbage collection."""
+    """Yields (batch, StepInfo). `close` may be called at any time, also by garbage collection."""
 
     def __init__(
         self,
@@ -40,11 +40,11 @@ class StepIterator(Iterator[tuple[Any, StepInfo]]):
         epoch: EpochSpec,
         pin_memory: bool,
         received: Callable[[StepInfo, StepProgress], None],
-        ended: Callable[[End], None],
+        ended: Callable[[EpochEnd], None],
     ) -> None:
         """
         Args:
-            loader: whose pass this is. Kept, since a loader that nobody holds closes itself.
+            loader: the loader of this pass. Kept, since a loader that nobody holds closes itself.
             received: called with every step that is about to be yielded.
             ended: called when all steps have been yielded, on all ranks.
         """
@@ -61,7 +61,9 @@ class StepIterator(Iterator[tuple[Any, StepInfo]]):
         self._owner = os.getpid()
         self._closing = threading.Lock()
         self._closed = False
-        self._session = Session(batcher.exchange, epoch.serial, batcher.alive, batcher.epitaph)
+        self._session = Session(
+            batcher.exchange, epoch.serial, batcher.alive, batcher.cause_of_death
+        )
         batcher.begin(epoch)
         exchange.begin(self._session)
 
@@ -87,14 +89,14 @@ class StepIterator(Iterator[tuple[Any, StepInfo]]):
         while True:
             if self._exchange.failure is not None:
                 raise self._exchange.failure
-            result = self._batcher.get(_LOOK_UP)
+            result = self._batcher.get(_CHECK_INTERVAL)
             if result is None:
                 continue
             if isinstance(result, BatcherFailure):
                 if isinstance(result.error, PeerError) and self._exchange.failure is not None:
                     raise self._exchange.failure
                 result.reraise()
-            if isinstance(result, End):
+            if isinstance(result, EpochEnd):
                 self._await_others()
                 self._ended(result)
                 if result.undelivered:
@@ -105,17 +107,18 @@ class StepIterator(Iterator[tuple[Any, StepInfo]]):
                         stacklevel=4,
                     )
                 raise StopIteration
-            step, batch, mark = result
+            step, batch, progress = result
             self._batcher.credit()
             if self._pin_memory:
                 batch = pin(batch)
-            self._received(step, mark)
+            self._received(step, progress)
             return batch, step
 
     def _await_others(self) -> None:
-        """An epoch ends on all ranks or on none: not before all have made their last batch, so that
-        one that fails at it is heard, and one that exits now disturbs nobody."""
-        while not self._session.over.wait(_LOOK_UP):
+        """Waits until all ranks have made their last batch. An epoch ends on all ranks or on
+        none, so a rank that fails at its last batch is heard, and one that exits now disturbs no
+        other."""
+        while not self._session.over.wait(_CHECK_INTERVAL):
             pass
         failure = self._exchange.failure or self._session.failure
         if failure is not None:
@@ -127,16 +130,16 @@ class StepIterator(Iterator[tuple[Any, StepInfo]]):
 
     @property
     def closed(self) -> bool:
-        """Whether the pass is over, or was left."""
+        """Whether the pass has ended or was abandoned."""
         return self._closed
 
     def close(self) -> None:
-        """Leaves the pass: no process, thread or memory of it remains. Idempotent."""
+        """Abandons the pass: no process, thread or memory of it remains. Idempotent."""
         self._close()
 
     def _close(self, reason: str | None = None) -> None:
         if self._owner != os.getpid():
-            return  # a copy in a forked child; the pass is not its to close
+            return  # a copy in a forked child, which must not close the parent's pass
         with self._closing:
             if self._closed:
                 return
@@ -158,5 +161,20 @@ class StepIterator(Iterator[tuple[Any, StepInfo]]):
             if hasattr(self, "_session"):  # else it was never begun
                 self.close()
         except KeyboardInterrupt:
-            # Python drops what a finalizer raises, so it is raised anew when this one is through.
+            # Python drops exceptions of finalizers, so this one is raised again right after.
             threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT)).start()
+
+
+class BatchIterator(Iterator[Any]):
+    """Yields the batches of a `StepIterator`, with their `StepInfo` inside."""
+
+    def __init__(self, steps: StepIterator) -> None:
+        self._steps = steps
+
+    def __next__(self) -> Any:
+        batch, step = next(self._steps)
+        attach_step(batch, step)
+        return batch
+
+    def close(self) -> None:
+        self._steps.close()

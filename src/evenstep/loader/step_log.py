@@ -1,9 +1,9 @@
-"""What reaches the trainer and when, written down where `evenstep tune` asks for it.
+"""Logs each step that the trainer receives, for `evenstep tune`.
 
-`evenstep tune` runs the user's own script and has to time its steps without changing it. So the
-loader tells: where the environment variable `FOLDER` names a folder, each loader's rank 0 appends
-one line of JSON to a file of its own in it for each step that it hands over. Without the variable
-nothing is opened and a step costs one comparison.
+`evenstep tune` runs the user's own script and times its steps without changing it. If the
+environment variable `FOLDER` names a folder, each loader's rank 0 appends one line of JSON for each
+step to a file of its own there. Without the variable nothing is opened, and a step costs one
+comparison.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _numbers = itertools.count()
 
 
 class StepLog:
-    """Lines of one loader: its policy, then one for each step."""
+    """The log of one loader: a line with its policy, then a line for each step."""
 
     def __init__(self, folder: Path, policy: str) -> None:
         """
@@ -43,7 +43,7 @@ class StepLog:
 
     @classmethod
     def wanted(cls, policy: str) -> StepLog | None:
-        """The log that the environment asks for; None where it asks for none.
+        """The log that the environment asks for; None if it asks for none.
 
         Raises:
             ConfigurationError: the folder is not there.
@@ -53,15 +53,15 @@ class StepLog:
             return None
         if not os.path.isdir(folder):
             raise ConfigurationError(
-                f"{FOLDER}={folder} is no folder on {socket.gethostname()}; unset the variable, "
+                f"{FOLDER}={folder} is not a folder on {socket.gethostname()}; unset the variable, "
                 "or, where `evenstep tune` starts processes on other machines, set TMPDIR to a "
                 "folder that all share"
             )
         return cls(Path(folder), policy)
 
     def write(self, step: StepInfo) -> None:
-        """Notes that `step` is handed over now. Steps of other ranks are not written, nor are those
-        taken with gradients switched off, which evaluate."""
+        """Logs that `step` is received now. Steps of other ranks are not logged, nor those of an
+        evaluation, which has gradients switched off."""
         if step.rank != 0 or not torch.is_grad_enabled():
             return
         line: dict[str, object] = {
@@ -77,6 +77,6 @@ class StepLog:
             self._path = self._folder / name
             head = {"policy": self._policy, "world_size": step.world_size}
             text = json.dumps(head) + "\n" + text
-        # Opened each time: then there is nothing to close, and nothing that forks share.
+        # Opened each time, so that there is nothing to close and nothing that forks share.
         with open(self._path, "ab", buffering=0) as file:
             file.write(text.encode())

@@ -1,4 +1,4 @@
-"""`evenstep.wrap`: take over a torch DataLoader that somebody else has built."""
+"""`evenstep.wrap`: takes over a torch DataLoader that somebody else has built."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ __all__ = ["wrap"]
 def wrap(loader: TorchDataLoader[Any], *, policy: Policy, **options: Any) -> DataLoader:
     """A loader over the same dataset, in the same order, with batches formed by `policy`.
 
-    Taken over are the dataset, sampler, collate function, seed, workers, pinning, timeout, start
-    method and persistence. Where the torch loader has its stock sampler, evenstep shards by rank
-    itself; any other sampler is trusted to yield this rank's share. Its batch size is given up:
-    that is what `policy` decides. The torch loader itself is not touched.
+    The dataset, sampler, collate function, seed, workers, pinning, timeout, start method and
+    persistence are taken over. Where the torch loader has its stock sampler, evenstep shards by
+    rank itself; any other sampler is trusted to yield this rank's share. The batch size is not:
+    `policy` decides it. The torch loader itself is not changed.
 
     Args:
         loader: a plain `torch.utils.data.DataLoader`, not one that a framework has rebuilt.
@@ -36,7 +36,7 @@ def wrap(loader: TorchDataLoader[Any], *, policy: Policy, **options: Any) -> Dat
         **options: arguments of `evenstep.DataLoader`; they win over what the torch loader has.
 
     Raises:
-        ConfigurationError: `loader` is no torch DataLoader, or an option is wrong.
+        ConfigurationError: `loader` is not a torch DataLoader, or an option is wrong.
     """
     if not isinstance(loader, TorchDataLoader):
         raise ConfigurationError(
@@ -55,7 +55,7 @@ def wrap(loader: TorchDataLoader[Any], *, policy: Policy, **options: Any) -> Dat
         taken["prefetch_factor"] = loader.prefetch_factor
         taken["multiprocessing_context"] = loader.multiprocessing_context
         taken["persistent_workers"] = loader.persistent_workers
-    # Those two are what torch fills in when the user gave no function.
+    # These two are torch's defaults, for users who passed no function.
     if loader.collate_fn not in (default_collate, default_convert):
         taken["collate_fn"] = loader.collate_fn
     if not isinstance(loader.dataset, IterableDataset):

@@ -1,1 +1,15 @@
-"""Runs in the trainer process: which samples come in which order, and where to resume."""
+"""Runs in the trainer process: which samples come in which order, and where a pass resumes.
+
+    sample_order     a rank's share of an epoch in order, and the checksum of that order
+    precomputed      the same for an epoch that the policy planned offline
+    epochs           `Epochs`: every epoch, as the loader's arguments define it
+    step_count       how many steps an epoch has, or probably has
+    epoch_progress   `EpochProgress`: where the trainer is in an epoch
+    epoch_start      `EpochStart`: where a pass begins, as the batcher and the feeder are told
+    epoch_cursor     `EpochCursor`: the trainer's position, from step to step and pass to pass
+    state            progress -> a saved state, and back, on any number of ranks
+    state_schema     the types of a saved state's values
+    dcp_states       states out of a checkpoint of ``torch.distributed.checkpoint``
+
+Needs no process group; `merge_states` and `read_states` run wherever a checkpoint is converted.
+"""

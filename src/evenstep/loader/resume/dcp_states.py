@@ -1,6 +1,6 @@
 """Reads the states of all ranks out of a checkpoint of ``torch.distributed.checkpoint``.
 
-A rank that loads such a checkpoint gets its own part only. To go on with another number of ranks,
+A rank that loads such a checkpoint gets its own part only. To resume on another number of ranks,
 every rank needs the parts of all.
 """
 
@@ -21,12 +21,12 @@ def read_states(checkpoint: str | os.PathLike[str], key: str = "loader") -> dict
 
     Args:
         checkpoint: folder written by ``torch.distributed.checkpoint.save``.
-        key: under which the loader's state was saved; with dots where it was nested.
+        key: the key under which the loader's state was saved; with dots where it was nested.
 
     Raises:
         MismatchError: the checkpoint has nothing under `key`.
     """
-    # Imported here, for it takes a second.
+    # Imported here because it takes a second.
     from torch.distributed.checkpoint.filesystem import FileSystemReader
     from torch.distributed.checkpoint.state_dict_loader import load
 
@@ -39,18 +39,18 @@ def read_states(checkpoint: str | os.PathLike[str], key: str = "loader") -> dict
     if not found:
         some = sorted({name.split(".")[0] for name in metadata.state_dict_metadata})
         raise MismatchError(
-            f"the checkpoint {os.fspath(checkpoint)} has nothing under {key!r}, but {some}; give "
-            "the key under which the loader was saved"
+            f"the checkpoint {os.fspath(checkpoint)} has nothing under {key!r}, only under {some}; "
+            "give the key under which the loader was saved"
         )
     with warnings.catch_warnings():
-        # Each rank reads for itself, whatever the others do: that is not worth a warning.
+        # Each rank reads by itself on purpose.
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
         load(found, storage_reader=reader, no_dist=True)
     state: dict[str, Any] = {}
     for name, value in found.items():
-        place = state
+        inner = state
         *outer, last = name.removeprefix(prefix).split(".")
         for part in outer:
-            place = place.setdefault(part, {})
-        place[last] = value
+            inner = inner.setdefault(part, {})
+        inner[last] = value
     return state

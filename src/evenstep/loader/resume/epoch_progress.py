@@ -14,6 +14,7 @@ from evenstep.loader.resume.sample_order import OrderChecksum
 from evenstep.loader.workers.iterable import WorkerStates
 from evenstep.plan.epoch.remaining import UNSIZED, Remaining
 from evenstep.plan.epoch.stream import Progress, Stream
+from evenstep.plan.plain_values import plain_value
 from evenstep.protocol.window_buffer import RoundStart
 
 __all__ = ["EpochProgress"]
@@ -21,33 +22,35 @@ __all__ = ["EpochProgress"]
 
 @dataclass(frozen=True, kw_only=True)
 class EpochProgress:
-    """The round that the trainer is in, how many of its steps it has had, and how this rank's
-    arrival numbers came about."""
+    """The round that the trainer is in, the steps of it that it has received, and what this rank's
+    arrival numbers count."""
 
     epoch: int
     stream: Stream | None
-    """What the epoch's ranks dealt out among them; None where the order is not one for the job."""
+    """What the ranks share in this pass; None where each rank has an order of its own."""
     share: Stream = field(default_factory=lambda: Stream(UNSIZED))
     """The places of this rank's share that arrival numbers count."""
     start: RoundStart = field(default_factory=RoundStart.empty)
+    """The beginning of the round."""
     received: int = 0
-    """Steps of the round that the trainer has had."""
+    """Steps of the round that the trainer has received."""
     trained: Int64Array = field(default_factory=lambda: np.empty(0, np.int64))
     """Arrival numbers that those steps trained on."""
-    witness: OrderChecksum = field(default_factory=OrderChecksum)
-    order: OrderChecksum = field(default_factory=OrderChecksum)
-    """The same of other ranks, before the epoch was dealt out anew: by its positions."""
-    sources: WorkerStates | None = None
-    """How the workers of an iterable dataset make the window again."""
+    checksum: OrderChecksum = field(default_factory=OrderChecksum)
+    """Checksum of the order that this rank's samples came in, by places of its share."""
+    checksum_before_reshard: OrderChecksum = field(default_factory=OrderChecksum)
+    """As `checksum`, from the ranks before the last re-sharding, by positions of the epoch."""
+    worker_states: WorkerStates | None = None
+    """States from which the workers of an iterable dataset yield the window again."""
     stateless: bool = False
-    """The iterable dataset cannot say how to."""
+    """The iterable dataset has no such states, so the epoch cannot be resumed here."""
     skipped: tuple[BadSample, ...] = ()
     resumed: bool = False
-    """Its pass was begun from a state, so the dataset was told where to begin."""
+    """The pass began from a state, so the dataset did not begin at its beginning."""
 
     @property
     def step(self) -> int:
-        """Steps of the epoch that the trainer has had."""
+        """Steps of the epoch that the trainer has received."""
         return self.start.step + self.received
 
     @property
@@ -58,60 +61,61 @@ class EpochProgress:
         )
 
     @property
-    def progress(self) -> Progress:
-        """In arrival numbers."""
+    def arrival_progress(self) -> Progress:
+        """How far this rank is, in arrival numbers."""
         unfinished = np.setdiff1d(self.start.numbers, self.trained, assume_unique=True)
         return Progress(self.start.taken, unfinished)
 
     @property
     def remaining(self) -> Remaining:
-        return Remaining.of(self.share, self.progress)
+        """What this rank still has to receive."""
+        return Remaining.of(self.share, self.arrival_progress)
 
     @property
     def place_progress(self) -> Progress:
-        """In places of the rank's share."""
-        left = self.share.after([self.progress])
+        """How far this rank is, in places of its share."""
+        left = self.share.after([self.arrival_progress])
         return Progress(left.tail, left.leftover)
 
-    def after(self, step: StepInfo, mark: StepProgress, *, iterable: bool) -> EpochProgress:
-        """Where the trainer is when it has received a step. A new position, so that a state that is
-        saved meanwhile, in a signal handler say, is of before the step or of after it."""
+    def after(self, step: StepInfo, message: StepProgress, *, iterable: bool) -> EpochProgress:
+        """Where the trainer is once it has received a step. A new object, so that a state saved
+        meanwhile, in a signal handler say, is that before the step or that after it."""
         changes: dict[str, Any] = {}
-        trained, begin = self.trained, self.start.step
-        if (begins := mark.begins) is not None:
-            trained, begin = begins.trained, begins.start.step
+        trained, first_step = self.trained, self.start.step
+        if (new_round := message.new_round) is not None:
+            trained, first_step = new_round.trained, new_round.start.step
             changes = {
-                "start": begins.start,
-                "sources": begins.sources,
-                "stateless": iterable and begins.sources is None,
-                "skipped": self.skipped + begins.bad,
+                "start": new_round.start,
+                "worker_states": new_round.worker_states,
+                "stateless": iterable and new_round.worker_states is None,
+                "skipped": self.skipped + new_round.bad,
             }
         if step.indices:
-            places = self.share.positions(mark.members).tolist()
-            changes["witness"] = OrderChecksum.of(places, step.indices)
+            places = self.share.positions(message.members).tolist()
+            changes["checksum"] = OrderChecksum.of(places, step.indices)
         return replace(
             self,
-            received=step.step - begin + 1,
-            trained=np.concatenate([trained, mark.members]),
+            received=step.step - first_step + 1,
+            trained=np.concatenate([trained, message.members]),
             **changes,
         )
 
-    def rewindowed(self) -> EpochProgress:
-        """The same place in the epoch, from which windows are formed anew."""
+    def with_new_windows(self) -> EpochProgress:
+        """The same point of the epoch, with windows formed again from what remains."""
         return EpochProgress(
             epoch=self.epoch,
             stream=self.stream,
-            share=self.share.after([self.progress]),
+            share=self.share.after([self.arrival_progress]),
             start=RoundStart.empty(self.start.round + bool(self.received), self.step),
-            witness=self.witness,
-            order=self.order,
-            sources=self.sources,
+            checksum=self.checksum,
+            checksum_before_reshard=self.checksum_before_reshard,
+            worker_states=self.worker_states,
             stateless=self.stateless,
             skipped=self.skipped,
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """This rank's own part, of numbers, text and lists."""
+        """This rank's own part of a state: numbers, text and lists."""
         lengths, supervised, patches = self.start.columns.tolist()
         window = self.start.numbers
         return {
@@ -124,9 +128,9 @@ class EpochProgress:
             "ages": self.start.ages.tolist(),
             "trained": np.searchsorted(window, self.trained).tolist(),
             "share": {"tail": self.share.tail, "leftover": self.share.leftover.tolist()},
-            "witness": self.witness.to_dict(),
-            "sources": self.sources.to_json() if self.sources else None,
-            "skipped": [[_plain(bad.index), bad.reason] for bad in self.skipped],
+            "witness": self.checksum.to_dict(),
+            "sources": self.worker_states.to_json() if self.worker_states else None,
+            "skipped": [[plain_value(bad.index), bad.reason] for bad in self.skipped],
         }
 
     @classmethod
@@ -138,13 +142,13 @@ class EpochProgress:
         round: int,
         step: int,
         received: int,
-        stream: Any,
-        order: OrderChecksum,
+        stream: Stream | None,
+        checksum_before_reshard: OrderChecksum,
     ) -> EpochProgress:
         """Inverse of `to_dict`."""
         numbers = np.array(rank["numbers"], np.int64)
         columns = np.array([rank["lengths"], rank["supervised"], rank["patches"]], np.int64)
-        sources = rank["sources"]
+        states = rank["sources"]
         return cls(
             epoch=epoch,
             stream=stream,
@@ -162,14 +166,8 @@ class EpochProgress:
             ),
             received=received,
             trained=numbers[np.array(rank["trained"], np.int64)],
-            witness=OrderChecksum.from_dict(rank["witness"]),
-            order=order,
-            sources=WorkerStates.from_json(sources) if sources is not None else None,
+            checksum=OrderChecksum.from_dict(rank["witness"]),
+            checksum_before_reshard=checksum_before_reshard,
+            worker_states=WorkerStates.from_json(states) if states is not None else None,
             skipped=tuple(BadSample(epoch, index, why) for index, why in rank["skipped"]),
         )
-
-
-def _plain(index: Any) -> Any:
-    if isinstance(index, np.generic):
-        index = index.item()
-    return index if isinstance(index, (int, str)) else repr(index)

@@ -1,4 +1,4 @@
-"""The samples of every epoch: which there are, in which order, and who receives which."""
+"""The samples of every epoch: which there are, in which order, and which rank receives which."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["Epochs"]
 
 @dataclass(frozen=True, kw_only=True)
 class Epochs:
-    """What a loader's arguments say of it."""
+    """Any epoch, as the arguments of a loader define it."""
 
     dataset: Any
     policy: Policy
@@ -36,14 +36,15 @@ class Epochs:
     seed: int
     drop_last: bool
     _plans: dict[tuple[int, int, int], PlannedShare] = field(default_factory=dict, init=False)
-    """The latest epoch that was planned beforehand: its length is asked for, too."""
+    """The latest share that was planned offline, by (epoch, rank, world size). Both a pass and its
+    length need it."""
 
     def begin(self, epoch: int) -> EpochProgress:
-        """Before the first step of an epoch."""
-        self._tell_sampler(epoch)  # before it is asked how long it is
+        """The progress before the first step of an epoch."""
+        self._set_sampler_epoch(epoch)  # its length may depend on it
         return EpochProgress(epoch=epoch, stream=self._stream())
 
-    def _tell_sampler(self, epoch: int) -> None:
+    def _set_sampler_epoch(self, epoch: int) -> None:
         set_epoch = getattr(self.sampler, "set_epoch", None)
         if callable(set_epoch):
             set_epoch(epoch)
@@ -57,14 +58,18 @@ class Epochs:
             return Stream(len(self.sampler))  # type: ignore[arg-type]
         return None
 
-    def share(self, position: EpochProgress, rank: int, world_size: int) -> EpochShare | None:
-        """A rank's samples of the epoch; None for an iterable dataset."""
+    def share(self, progress: EpochProgress, rank: int, world_size: int) -> EpochShare | None:
+        """A rank's samples of the epoch; None for an iterable dataset.
+
+        Raises:
+            MismatchError: the dataset or the sampler's order has changed.
+        """
         if self.iterable:
             return None
         if self.policy.lengths is not None:
-            return self._planned(position.epoch, rank, world_size)
-        stream, sampler = position.stream, self.sampler
-        self._tell_sampler(position.epoch)
+            return self._planned(progress.epoch, rank, world_size)
+        stream, sampler = progress.stream, self.sampler
+        self._set_sampler_epoch(progress.epoch)
         if stream is None:
             assert sampler is not None
             return SamplerOrder(sampler)
@@ -73,16 +78,17 @@ class Epochs:
             indices: Any
             if sampler is None:
                 indices = epoch_order(
-                    self.dataset, shuffle=self.shuffle, seed=self.seed, epoch=position.epoch
+                    self.dataset, shuffle=self.shuffle, seed=self.seed, epoch=progress.epoch
                 )
                 if len(indices) != stream.total:
                     raise MismatchError(
                         f"the dataset has {len(indices)} samples now, and had {stream.total} when "
-                        f"epoch {position.epoch} began; its size may change between epochs only"
+                        f"epoch {progress.epoch} began; its size may change between epochs only"
                     )
             else:
                 indices = sampler_order(sampler, stream.total)
-            position.order.check(indices[list(position.order.places)].tolist())
+            before = progress.checksum_before_reshard
+            before.check(indices[list(before.places)].tolist())
             return indices
 
         return deal(order, stream, rank, world_size, drop_last=self.drop_last)
@@ -103,13 +109,13 @@ class Epochs:
         return self._plans[key]
 
     def share_size(self, world_size: int) -> int | None:
-        """Samples of a rank in a whole epoch; None where it is not known."""
+        """Samples of a rank in a whole epoch; None where unknown."""
         if (stream := self._stream()) is None:
             return SamplerOrder(self.sampler).size if self.sampler is not None else None
         return stream.total // world_size if self.drop_last else -(-stream.total // world_size)
 
     def describe(self) -> dict[str, Any]:
-        """What must be the same when an epoch is gone on with."""
+        """What must be the same when an epoch is resumed."""
         name = "built-in" if self.sampler is None else type(self.sampler).__qualname__
         return {
             "seed": self.seed,

@@ -1,55 +1,29 @@
-"""A rank's share of an epoch that its policy planned beforehand, from all lengths."""
+"""A rank's share of an epoch that its policy planned offline, from all lengths."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from evenstep.arrays import Int64Array
-from evenstep.errors import ConfigurationError, SampleError
+from evenstep.errors import ConfigurationError
+from evenstep.loader.batcher.expected_samples import ExpectedSamples
 from evenstep.plan.epoch.stream import Stream
 from evenstep.plan.groups.groups import Groups
 from evenstep.plan.policy import Policy
 
-__all__ = ["Expected", "PlannedShare", "check_planned"]
-
-
-@dataclass(frozen=True)
-class Expected:
-    """What a share was planned by, by arrival number."""
-
-    ends: Int64Array
-    """[groups] number at which each group ends."""
-    lengths: Int64Array
-    """[samples] tokens that each sample had when they were counted."""
-
-    def check(self, numbers: Int64Array, lengths: Int64Array, indices: Sequence[Any]) -> None:
-        """
-        Args:
-            numbers, lengths, indices: [samples] of what has arrived.
-
-        Raises:
-            SampleError: a sample has another length now.
-        """
-        known = self.lengths[numbers]
-        if (wrong := np.flatnonzero(known != lengths)).size:
-            first = int(wrong[0])
-            raise SampleError(
-                f"sample {indices[first]!r} has {lengths[first]:,} tokens, and {known[first]:,} in "
-                "the lengths that the epoch was planned by; count them anew (evenstep lengths), or "
-                "use a policy that needs none beforehand, such as evenstep.Even"
-            )
+__all__ = ["PlannedShare", "check_planned"]
 
 
 @dataclass(frozen=True)
 class PlannedShare:
-    """A `Share` of which the groups are known."""
+    """An `EpochShare` whose groups are known."""
 
     groups: Groups
-    """Of dataset indices, in the order in which they are trained on."""
+    """Groups of dataset indices, in the order in which they are trained on."""
     lengths: Int64Array
     """[dataset] tokens of every sample."""
 
@@ -62,14 +36,15 @@ class PlannedShare:
         found = dict(zip(places.tolist(), members[places].tolist()))
         return found, iter(members[begin:].tolist())
 
-    def expected(self, left: Stream) -> Expected:
+    def expected(self, left: Stream) -> ExpectedSamples:
         """
         Args:
             left: the places of this share that arrival numbers count.
         """
         members = self.groups.members
         places = np.concatenate([left.leftover, np.arange(left.tail, len(members))])
-        return Expected(left.count_below(self.groups.offsets[1:]), self.lengths[members[places]])
+        ends = left.count_below(self.groups.offsets[1:])
+        return ExpectedSamples(ends, self.lengths[members[places]])
 
 
 def check_planned(
@@ -77,7 +52,7 @@ def check_planned(
 ) -> None:
     """
     Raises:
-        ConfigurationError: `policy` plans beforehand, and that does not go with an argument.
+        ConfigurationError: `policy` plans offline, and an argument contradicts that.
     """
     lengths = policy.lengths
     if lengths is None:
@@ -97,5 +72,5 @@ def check_planned(
     if len(dataset) != len(lengths):
         raise ConfigurationError(
             f"{name} was given the lengths of {len(lengths):,} samples, and the dataset has "
-            f"{len(dataset):,}; count them anew: evenstep lengths"
+            f"{len(dataset):,}; count them again: evenstep lengths"
         )

@@ -1,8 +1,8 @@
 """Which samples a rank receives, in which order: its share of an epoch.
 
-The built-in order, and that of a sampler with ``shard_sampler=True``, is one for the whole job, and
-dealt out to the ranks: so it can be dealt out anew to another number of them. Any other sampler
-yields one rank's share, of which nothing more is known than that it comes again the same.
+The built-in order, and that of a sampler with ``shard_sampler=True``, is one order for the whole
+job, dealt out to the ranks; so its rest can be dealt out again to another number of ranks. Any
+other sampler yields one rank's share, and nothing more is known of it than that it repeats.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ __all__ = [
 ]
 
 
-_WITNESSES = 32  # samples
-_BLOCK = 1 << 16
+_CHECKED = 32  # samples of a step that its checksum covers
+_BLOCK = 1 << 16  # indices converted to Python integers at a time
 
 
 class EpochShare(Protocol):
@@ -42,21 +42,21 @@ class EpochShare(Protocol):
 
     @property
     def size(self) -> int | None:
-        """How many; None where it is not known."""
+        """Number of samples; None where unknown."""
 
     def read(self, places: Int64Array, begin: int) -> tuple[dict[int, Any], Iterator[Any]]:
-        """The dataset indices at `places`, which are increasing and below `begin`; and all from
-        `begin` on."""
+        """The dataset indices at `places`, which are increasing and below `begin`, by place; and an
+        iterator over all from `begin` on."""
 
 
 class ShardedOrder:
-    """A share that is dealt out of the whole job's order."""
+    """A share of one order for the whole job."""
 
     def __init__(self, order: Callable[[], npt.NDArray[Any]], positions: Int64Array) -> None:
         """
         Args:
-            order: gives the dataset indices of the whole epoch.
-            positions: of this rank's samples in it.
+            order: returns the dataset indices of the whole epoch.
+            positions: [samples] of this rank's samples in that order.
         """
         self._order = order
         self._positions = positions
@@ -107,7 +107,11 @@ def epoch_order(dataset: Any, *, shuffle: bool, seed: int, epoch: int) -> Int64A
 
 
 def sampler_order(sampler: Iterable[Any], total: int) -> npt.NDArray[Any]:
-    """All that a sampler yields, which must be `total` indices."""
+    """[total] all indices that a sampler yields.
+
+    Raises:
+        MismatchError: it does not yield `total` indices.
+    """
     indices = list(sampler)
     if len(indices) != total:
         raise MismatchError(
@@ -129,8 +133,8 @@ def deal(
     *,
     drop_last: bool,
 ) -> ShardedOrder:
-    """This rank's share of what `stream` leaves of an epoch. A whole epoch is dealt out as
-    ``DistributedSampler`` does: equally many to each rank, by repeating or dropping a few."""
+    """This rank's share of what `stream` leaves of an epoch. A whole epoch is dealt out as by
+    ``DistributedSampler``: equally many samples to each rank, by repeating or dropping a few."""
     if stream.whole and drop_last:
         stream = Stream(stream.total // world_size * world_size)
     return ShardedOrder(order, stream.share(rank, world_size, even=stream.whole))
@@ -138,14 +142,16 @@ def deal(
 
 @dataclass(frozen=True, kw_only=True)
 class OrderChecksum:
-    """Some samples that were trained on, to tell by them whether the order is still the same."""
+    """Checksum of a few trained-on indices. Detects on resume that the sampler's order has
+    changed."""
 
     places: tuple[int, ...] = ()
+    """Where these indices are in the order."""
     digest: int = 0
 
     @classmethod
     def of(cls, places: Iterable[int], indices: Iterable[Any]) -> OrderChecksum:
-        pairs = sorted(zip(places, indices), key=lambda pair: pair[0])[:_WITNESSES]
+        pairs = sorted(zip(places, indices), key=lambda pair: pair[0])[:_CHECKED]
         return cls(places=tuple(p for p, _ in pairs), digest=_digest([i for _, i in pairs]))
 
     @classmethod
@@ -158,16 +164,16 @@ class OrderChecksum:
     def check(self, indices: list[Any]) -> None:
         """
         Args:
-            indices: of the dataset, what `places` are now.
+            indices: the dataset indices that are at `places` now.
 
         Raises:
-            MismatchError: they are others than they were.
+            MismatchError: they differ from those of the checksum.
         """
         if self.places and _digest(indices) != self.digest:
             raise MismatchError(
                 "the sampler yields another order than when the checkpoint was made, so samples "
                 "would be lost or repeated; its order must be a function of (seed, epoch), as with "
-                "set_epoch() or a generator that is seeded anew before every epoch"
+                "set_epoch() or a generator that is seeded again before every epoch"
             )
 
 
@@ -176,20 +182,20 @@ def _digest(indices: list[Any]) -> int:
 
 
 def remaining_indices(
-    share: EpochShare, remaining: Remaining, witness: OrderChecksum
+    share: EpochShare, remaining: Remaining, checksum: OrderChecksum
 ) -> Iterator[tuple[int, Any]]:
     """Arrival numbers and dataset indices of what remains of a share, in order.
 
     Raises:
-        MismatchError: the order is not that of `witness`.
+        MismatchError: the order is not that of `checksum`.
     """
-    places = np.union1d(remaining.places, np.array(witness.places, np.int64))
+    places = np.union1d(remaining.places, np.array(checksum.places, np.int64))
     found, rest = share.read(places, remaining.place)
     if set(places.tolist()) - found.keys():
         raise MismatchError(
             f"the checkpoint was made at place {places[-1]} of this rank's share, but the sampler "
             f"yields fewer than {remaining.place} indices now; use the sampler of the checkpoint"
         )
-    witness.check([found[place] for place in witness.places])
+    checksum.check([found[place] for place in checksum.places])
     yield from zip(remaining.numbers.tolist(), [found[p] for p in remaining.places.tolist()])
     yield from enumerate(rest, remaining.number)

@@ -7,7 +7,7 @@
 
 A rank's own key lets ``torch.distributed.checkpoint`` keep every rank's part. The parts of all
 ranks together say which samples of the epoch have not been trained on, so any number of ranks can
-go on: see `merge_states`. All keys are there at all times.
+resume: see `merge_states`. All keys are there at all times.
 
 Size: per rank five numbers for each sample of a window; after a change of the number of ranks, one
 number more, on all ranks alike, for each sample that was in some rank's window then.
@@ -24,6 +24,13 @@ import numpy as np
 from evenstep.errors import MismatchError
 from evenstep.loader.resume.epoch_progress import EpochProgress
 from evenstep.loader.resume.sample_order import OrderChecksum
+from evenstep.loader.resume.state_schema import (
+    EPOCH_SCHEMA,
+    JOB_SCHEMA,
+    RANK_SCHEMA,
+    check_schema,
+    shorten,
+)
 from evenstep.plan.epoch.stream import Stream
 from evenstep.protocol.window_buffer import RoundStart
 
@@ -31,32 +38,34 @@ __all__ = ["VERSION", "LoaderState", "check_job", "merge_states", "rank_key", "t
 
 VERSION = 1
 
+_RANK_PREFIX = "dp_rank_"
+
 # What may differ between the checkpoint and the loader that loads it.
 _FREE = ("world_size", "buffer_size")
 
 
 def rank_key(rank: int) -> str:
-    return f"dp_rank_{rank}"
+    return f"{_RANK_PREFIX}{rank}"
 
 
-def to_dict(job: Mapping[str, Any], position: EpochProgress, rank: int) -> dict[str, Any]:
+def to_dict(job: Mapping[str, Any], progress: EpochProgress, rank: int) -> dict[str, Any]:
     """The state of one rank."""
     return {
         "version": VERSION,
         "job": dict(job),
-        "epoch": _epoch_dict(position),
-        rank_key(rank): position.to_dict(),
+        "epoch": _epoch_dict(progress),
+        rank_key(rank): progress.to_dict(),
     }
 
 
-def _epoch_dict(position: EpochProgress) -> dict[str, Any]:
-    stream = position.stream
+def _epoch_dict(progress: EpochProgress) -> dict[str, Any]:
+    stream = progress.stream
     return {
-        "number": position.epoch,
-        "round": position.start.round,
-        "step": position.start.step,
-        "received": position.received,
-        "order": position.order.to_dict(),
+        "number": progress.epoch,
+        "round": progress.start.round,
+        "step": progress.start.step,
+        "received": progress.received,
+        "order": progress.checksum_before_reshard.to_dict(),
         "stream": None  # a stream of which nothing is left is false
         if stream is None
         else {"total": stream.total, "tail": stream.tail, "leftover": stream.leftover.tolist()},
@@ -70,73 +79,49 @@ class LoaderState:
     job: Mapping[str, Any]
     epoch: Mapping[str, Any]
     ranks: Mapping[int, EpochProgress]
-    """Of those ranks whose part it has; none in a merged state."""
+    """By rank, for those ranks whose part the state has; empty in a merged state."""
     merged: EpochProgress | None
-    """Where a merged state goes on, on any number of ranks."""
+    """Where a merged state resumes, on any number of ranks; None for any other state."""
 
     @classmethod
     def read(cls, state: Mapping[str, Any]) -> LoaderState:
         """
         Raises:
-            MismatchError: this is no state of a loader, or one of a newer version.
+            MismatchError: this is not a loader's state, is damaged, or has another version.
         """
-        version = state.get("version") if isinstance(state, Mapping) else None
-        if version != VERSION:
-            raise MismatchError(
-                f"a loader's state of version {VERSION} was expected, and this one has "
-                f"version={version!r}; load what evenstep.DataLoader.state_dict() gave, with the "
-                "evenstep that wrote it or a newer one"
-            )
+        _check_version(state)
         try:
-            epoch, job = state["epoch"], state["job"]
-            _check_kinds(epoch, _EPOCH_KINDS)
-            _check_kinds(job, _JOB_KINDS)
-            for key, part in state.items():
-                if key.startswith("dp_rank_"):
-                    _check_kinds(part, _RANK_KINDS)
-            stream = None
-            if epoch["stream"] is not None:
-                stream = Stream(
-                    epoch["stream"]["total"],
-                    epoch["stream"]["tail"],
-                    np.array(epoch["stream"]["leftover"], np.int64),
-                )
-            where = {
-                "epoch": epoch["number"],
-                "round": epoch["round"],
-                "step": epoch["step"],
-                "received": epoch["received"],
-                "stream": stream,
-                "order": OrderChecksum.from_dict(epoch["order"]),
-            }
+            job, epoch = state["job"], state["epoch"]
+            check_schema(epoch, EPOCH_SCHEMA)
+            check_schema(job, JOB_SCHEMA)
+            parts = {key: part for key, part in state.items() if key.startswith(_RANK_PREFIX)}
+            for part in parts.values():
+                check_schema(part, RANK_SCHEMA)
+            shared = _shared_by_ranks(epoch)
             ranks = {
-                int(key.removeprefix("dp_rank_")): EpochProgress.from_dict(part, **where)
-                for key, part in state.items()
-                if key.startswith("dp_rank_")
+                int(key.removeprefix(_RANK_PREFIX)): EpochProgress.from_dict(part, **shared)
+                for key, part in parts.items()
             }
         except (KeyError, TypeError, ValueError, IndexError) as error:
             raise MismatchError(
                 f"the loader's state is damaged: {type(error).__name__}: {error}; load it as "
-                "DataLoader.state_dict() gave it"
+                "DataLoader.state_dict() returned it"
             ) from error
-        merged = None
         if job["world_size"] is None:
-            start = RoundStart.empty(epoch["round"], epoch["step"])
-            merged = EpochProgress(
-                epoch=epoch["number"], stream=stream, start=start, order=where["order"]
-            )
-        elif not ranks:
+            return cls(job=job, epoch=epoch, ranks=ranks, merged=_merged(shared))
+        if not ranks:
             raise MismatchError(
-                "the state has the part of no rank; give every rank the state that it saved, or "
+                "the state has the parts of no rank; give every rank the state that it saved, or "
                 "the parts of all: evenstep.merge_states(states)"
             )
-        return cls(job=job, epoch=epoch, ranks=ranks, merged=merged)
+        return cls(job=job, epoch=epoch, ranks=ranks, merged=None)
 
-    def position(self, rank: int, world_size: int) -> EpochProgress:
-        """Where `rank` of `world_size` ranks goes on.
+    def progress(self, rank: int, world_size: int) -> EpochProgress:
+        """Where `rank` of `world_size` ranks resumes.
 
         Raises:
-            MismatchError: the state does not say it.
+            MismatchError: parts of the state are missing, or only as many ranks as before can
+                resume it.
         """
         if self.merged is not None:
             return self.merged
@@ -147,61 +132,100 @@ class LoaderState:
                     f"{rank}; give every rank the state that it saved"
                 )
             return self.ranks[rank]
-        return self._dealt_anew()
+        return self.resharded()
 
-    def _dealt_anew(self) -> EpochProgress:
-        """What is left of the epoch, for any number of ranks."""
-        some = next(iter(self.ranks.values()))
-        round, step = some.start.round + bool(some.received), some.step
-        if all(position.untouched for position in self.ranks.values()):
-            return EpochProgress(epoch=some.epoch, stream=some.stream)
+    def resharded(self) -> EpochProgress:
+        """What is left of the epoch, for any number of ranks.
+
+        Raises:
+            MismatchError: parts are missing, or only as many ranks as before can resume.
+        """
+        first = next(iter(self.ranks.values()))
+        if all(progress.untouched for progress in self.ranks.values()):
+            return EpochProgress(epoch=first.epoch, stream=first.stream)
         world_size = self.job["world_size"]
-        if some.stream is None:
+        if first.stream is None:
             raise MismatchError(
-                f"the state was saved by {world_size} ranks in the middle of epoch {some.epoch}, "
+                f"the state was saved by {world_size} ranks in the middle of epoch {first.epoch}, "
                 "in which each had an order of its own, or a policy had planned the epoch for that "
-                "many, so its rest cannot be dealt out to another number of ranks; go on with as "
-                "many, or let evenstep shard, under an online policy: shuffle= or "
+                "many, so its rest cannot be dealt out to another number of ranks; resume on "
+                f"{world_size} ranks, or let evenstep shard, under an online policy: shuffle= or "
                 "shard_sampler=True"
             )
         if missing := sorted(set(range(world_size)) - self.ranks.keys()):
             raise MismatchError(
                 f"the state was saved by {world_size} ranks, and the parts of ranks {missing} are "
-                "missing; to go on with another number of ranks give every rank the parts of all: "
+                "missing; to resume on another number of ranks give every rank the parts of all: "
                 "evenstep.merge_states(states), or evenstep.read_states(checkpoint)"
             )
         parts = [self.ranks[rank].place_progress for rank in range(world_size)]
         return EpochProgress(
-            epoch=some.epoch,
-            stream=some.stream.after(parts),
-            start=RoundStart.empty(round, step),
-            order=self._order(some.stream, some.order),
+            epoch=first.epoch,
+            stream=first.stream.after(parts),
+            start=RoundStart.empty(first.start.round + bool(first.received), first.step),
+            checksum_before_reshard=self._order_checksum(first.stream)
+            or first.checksum_before_reshard,
         )
 
-    def _order(self, stream: Stream, before: OrderChecksum) -> OrderChecksum:
-        """Some rank's witness, by positions of the epoch."""
-        for rank, position in sorted(self.ranks.items()):
-            if position.witness.places:
-                entries = np.array(position.witness.places, np.int64) * len(self.ranks) + rank
+    def _order_checksum(self, stream: Stream) -> OrderChecksum | None:
+        """The checksum of the first rank that has one, by positions of the epoch."""
+        for rank, progress in sorted(self.ranks.items()):
+            if progress.checksum.places:
+                entries = np.array(progress.checksum.places, np.int64) * len(self.ranks) + rank
                 if stream.whole:  # beyond the end are the repeats that make shares even
                     entries %= len(stream)
-                places = stream.positions(entries).tolist()
-                return OrderChecksum(places=tuple(places), digest=position.witness.digest)
-        return before
+                positions = stream.positions(entries).tolist()
+                return OrderChecksum(places=tuple(positions), digest=progress.checksum.digest)
+        return None
+
+
+def _check_version(state: Any) -> None:
+    version = state.get("version") if isinstance(state, Mapping) else None
+    if version != VERSION:
+        raise MismatchError(
+            f"a loader's state of version {VERSION} was expected, and this one has "
+            f"version={version!r}; load what evenstep.DataLoader.state_dict() returned, with the "
+            "evenstep that wrote it or a newer one"
+        )
+
+
+def _shared_by_ranks(epoch: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of `EpochProgress.from_dict` that are the same on all ranks."""
+    stream = epoch["stream"]
+    if stream is not None:
+        leftover = np.array(stream["leftover"], np.int64)
+        stream = Stream(stream["total"], stream["tail"], leftover)
+    return {
+        "epoch": epoch["number"],
+        "round": epoch["round"],
+        "step": epoch["step"],
+        "received": epoch["received"],
+        "stream": stream,
+        "checksum_before_reshard": OrderChecksum.from_dict(epoch["order"]),
+    }
+
+
+def _merged(shared: Mapping[str, Any]) -> EpochProgress:
+    return EpochProgress(
+        epoch=shared["epoch"],
+        stream=shared["stream"],
+        start=RoundStart.empty(shared["round"], shared["step"]),
+        checksum_before_reshard=shared["checksum_before_reshard"],
+    )
 
 
 def merge_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """One state out of all ranks', from which any number of ranks can go on.
+    """One state out of all ranks', from which any number of ranks can resume.
 
-    Every sample that was not trained on comes once. The batches are formed anew: to have exactly
-    those that would have come, load each rank's own state on as many ranks instead. Needs no
-    process group, no dataset and no GPU.
+    Every sample that was not trained on comes once. Batches are formed again: for exactly those
+    that would have come, load each rank's own state on as many ranks instead. Needs no process
+    group, no dataset and no GPU.
 
     Args:
-        states: what `DataLoader.state_dict` gave on every rank at the same step, in any order.
+        states: what `DataLoader.state_dict` returned on every rank at the same step, in any order.
 
     Returns:
-        A state that `DataLoader.load_state_dict` takes, on every rank the same.
+        A state that `DataLoader.load_state_dict` takes, the same on every rank.
 
     Raises:
         MismatchError: the states are not those of all ranks of one job at one step.
@@ -215,16 +239,15 @@ def merge_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             for key in mine:
                 if mine[key] != theirs.get(key):
                     raise MismatchError(
-                        f"states 0 and {number} differ in {name} {key}: {_short(mine[key])} and "
-                        f"{_short(theirs.get(key))}; merge the states of one checkpoint"
+                        f"states 0 and {number} differ in {name} {key}: {shorten(mine[key])} and "
+                        f"{shorten(theirs.get(key))}; merge the states of one checkpoint"
                     )
-    ranks = {rank: position for one in read for rank, position in one.ranks.items()}
+    ranks = {rank: progress for one in read for rank, progress in one.ranks.items()}
     whole = LoaderState(job=read[0].job, epoch=read[0].epoch, ranks=ranks, merged=read[0].merged)
-    position = whole.merged or whole._dealt_anew()
     return {
         "version": VERSION,
         "job": {**whole.job, "world_size": None},
-        "epoch": _epoch_dict(position),
+        "epoch": _epoch_dict(whole.merged or whole.resharded()),
     }
 
 
@@ -236,53 +259,7 @@ def check_job(saved: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     for key in now:
         if key not in _FREE and saved.get(key) != now[key]:
             raise MismatchError(
-                f"the state was saved with another {key}: {_short(saved.get(key))}, and this "
-                f"loader has {_short(now[key])}; build it as before, or begin a new epoch without "
+                f"the state was saved with another {key}: {shorten(saved.get(key))}, and this "
+                f"loader has {shorten(now[key])}; build it as before, or begin a new epoch without "
                 "loading the state"
             )
-
-
-_STREAM_KINDS = {"total": int, "tail": int, "leftover": [int]}
-_EPOCH_KINDS = {
-    "number": int,
-    "round": int,
-    "step": int,
-    "received": int,
-    "order": {"places": [int], "digest": int},
-    "stream": (_STREAM_KINDS, None),
-}
-_JOB_KINDS = {
-    "world_size": (int, None),
-    "buffer_size": int,
-    "iterable": ({"num_workers": int, "chunk_size": int}, None),
-}
-_RANK_KINDS = {
-    **{key: [int] for key in ("numbers", "lengths", "supervised", "patches", "ages", "trained")},
-    "taken": int,
-    "quota": (int, None),
-    "share": {"tail": int, "leftover": [int]},
-    "witness": {"places": [int], "digest": int},
-    "sources": (str, None),
-    "skipped": list,
-}
-
-
-def _check_kinds(value: Any, kind: Any, path: str = "") -> None:
-    """Raises `TypeError` where a value is not of the kind: a type, fields by name, a list of one
-    kind, or one of several kinds."""
-    if isinstance(kind, dict) and isinstance(value, Mapping):
-        for name, inner in kind.items():
-            _check_kinds(value[name], inner, f"{path}.{name}")
-    elif isinstance(kind, list) and isinstance(value, list):
-        for item in value:
-            _check_kinds(item, kind[0], path)
-    elif isinstance(kind, tuple):
-        if value is not None:
-            _check_kinds(value, kind[0], path)
-    elif not isinstance(kind, type) or not isinstance(value, kind):
-        raise TypeError(f"{path.lstrip('.')} is {_short(value)}")
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) < 200 else f"{text[:200]}..."

@@ -1,4 +1,4 @@
-"""How many steps a pass has: known beforehand under some policies, estimated under the others."""
+"""How many steps a pass has: known in advance under some policies, estimated under the others."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ __all__ = ["StepCount"]
 
 
 class StepCount:
-    """Of one loader."""
+    """The number of steps of one loader's passes."""
 
     def __init__(self, epochs: Epochs) -> None:
         self._epochs = epochs
-        self._samples = self._steps = 0  # so far, of all ranks
+        self._samples = self._steps = 0  # received so far; samples of all ranks
 
     def note(self, step: StepInfo) -> None:
-        """A step was received."""
+        """Counts a step that was received."""
         self._samples += step.global_samples
         self._steps += 1
 
@@ -39,12 +39,12 @@ class StepCount:
             )
         size = self._epochs.share_size(world_size)
         if size is None:
-            raise TypeError("the number of samples is not known, so neither is that of steps")
+            raise TypeError("the number of samples is unknown, so the number of steps is, too")
         return size // policy.batch_size if policy.drop_last else -(-size // policy.batch_size)
 
     def estimate(self, epoch: int, rank: int, world_size: int) -> int | None:
         """From the mean samples per step so far; None before the first step, and where the number
-        of samples is not known."""
+        of samples is unknown."""
         if self._epochs.policy.lengths is not None:
             return self.exact(epoch, rank, world_size)
         size = self._epochs.share_size(world_size)

@@ -1,7 +1,7 @@
-"""Closes what is open when the process ends.
+"""Closes loaders that are open when the process ends.
 
-Before multiprocessing waits for its children to end, which it does in the main process and in ranks
-that are themselves its children.
+This happens before multiprocessing waits for child processes to end, as it does in the main process
+and in ranks that multiprocessing started.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Any
 __all__ = ["close_at_exit", "closed"]
 
 _open: weakref.WeakSet[Any] = weakref.WeakSet()
-_registered_in = -1  # the process that has `_close_all` registered
+_registered_in = -1  # the process in which `_close_all` is registered
 
 
 def close_at_exit(owner: Any) -> None:
-    """Has ``owner.close()`` called, if it lives until then."""
+    """Registers ``owner.close()`` to be called, if the owner lives until then."""
     global _registered_in
     _open.add(owner)
     if _registered_in != os.getpid():
@@ -27,7 +27,7 @@ def close_at_exit(owner: Any) -> None:
 
 
 def closed(owner: Any) -> None:
-    """It is closed already."""
+    """Unregisters an owner that is closed."""
     _open.discard(owner)
 
 

@@ -1,8 +1,8 @@
 """Samples and batches -> a small pickle and a list of buffers, and back without copying.
 
 Tensors and arrays leave the pickle as buffers (pickle protocol 5), so their bytes are copied once,
-into shared memory, and are used there in place. Anything that is no plain CPU tensor is pickled the
-ordinary way, so every picklable sample works.
+into shared memory, and are used there in place. Anything that is not a plain CPU tensor is pickled
+the ordinary way, so every picklable sample works.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ __all__ = ["pin"]
 
 
 def pin(batch: Any) -> Any:
-    """The batch with every tensor in page-locked memory. Follows torch's DataLoader: containers are
-    rebuilt, an object with a ``pin_memory`` method is asked to do it itself, all else stays."""
+    """The batch with every tensor in page-locked memory. As in torch's DataLoader, containers are
+    rebuilt, an object with a ``pin_memory`` method pins itself, and anything else stays."""
     if isinstance(batch, torch.Tensor) or hasattr(batch, "pin_memory"):
         return batch.pin_memory()
     if isinstance(batch, Mapping):

@@ -22,8 +22,6 @@ import struct
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
-from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
@@ -31,9 +29,9 @@ import torch.distributed as dist
 
 from evenstep.errors import PeerError
 from evenstep.loader.transport.cp_peers import GroupPlace
-from evenstep.protocol.wire import abort_message, check_no_abort
+from evenstep.loader.transport.session import Session
 
-__all__ = ["GlooExchange", "LocalExchange", "RankExchange", "Session"]
+__all__ = ["GlooExchange", "LocalExchange", "RankExchange", "make_exchange", "place_in_group"]
 
 TICK = 0.5
 """Seconds between two ticks of a rank that waits for its batcher."""
@@ -41,99 +39,22 @@ TICK = 0.5
 # A collective is never late, only dead, so its own timeout must not speak first.
 _FOREVER = datetime.timedelta(days=365)
 
-# What ranks that have just met may take to connect to each other.
-_MEETING = datetime.timedelta(minutes=2)
+# Limit for ranks that have just met to connect to each other.
+_CONNECT_LIMIT = datetime.timedelta(minutes=2)
 
 _FRAME = 1024  # bytes of a tick; a longer message takes a second gather
 _HEAD = struct.Struct("<BI")  # state, length of the message
 _WAITING, _MESSAGE, _DONE = 0, 1, 2
 
 
-class Session:
-    """One epoch's use of an exchange."""
-
-    def __init__(
-        self,
-        connection: Connection,
-        serial: int,
-        alive: Callable[[], bool] = lambda: True,
-        epitaph: Callable[[], str] = lambda: "its batcher process died",
-    ) -> None:
-        """
-        Args:
-            connection: pipe to the batcher.
-            serial: number of the pass; messages of other passes are thrown away.
-            alive: whether the batcher lives. Its children may hold the pipe open after it died.
-            epitaph: what the other ranks are told when it does not.
-        """
-        self.connection = connection
-        self.serial = serial
-        self._alive = alive
-        self._epitaph = epitaph
-        self._finished = False
-        self.failure: PeerError | None = None
-        """What went wrong on another rank after the last exchange. Final once `over` is set."""
-        self.left = threading.Event()
-        """Set when this rank's trainer needs no more steps."""
-        self._reason: str | None = None
-        self.over = threading.Event()
-        """Set when the exchange will touch the connection no more."""
-
-    def leave(self, reason: str | None = None) -> None:
-        """This rank's trainer needs no more steps; because of `reason`, if something went wrong of
-        which the batcher could not tell the others."""
-        self._reason = reason
-        self.left.set()
-
-    def message(self, timeout: float) -> bytes | None:
-        """The batcher's next message; None when there is none yet. Empty when none will follow,
-        because it has finished or the trainer has left."""
-        deadline = time.monotonic() + timeout
-        while not (self._finished or self.left.is_set()):
-            alive = self._alive()
-            remaining = max(deadline - time.monotonic(), 0) if alive else 0
-            try:
-                if not self.connection.poll(remaining):
-                    if alive:
-                        return None
-                    raise EOFError
-                received: tuple[int, bytes] = self.connection.recv()
-                serial, message = received
-            except (EOFError, OSError):
-                if self.left.is_set():
-                    break
-                self._finished = True
-                return abort_message(self._epitaph())
-            if serial == self.serial:
-                self._finished = not message
-                return message
-        if self._reason is not None and not self._finished:
-            self._finished = True
-            return abort_message(self._reason)
-        return b""
-
-    def note(self, messages: Sequence[bytes]) -> None:
-        """Looks through messages that the batcher, being done, does not wait for."""
-        try:
-            check_no_abort(messages)
-        except PeerError as error:
-            self.failure = self.failure or error
-
-    def reply(self, messages: Sequence[bytes]) -> None:
-        if self.left.is_set():
-            return  # nobody reads it, so a large one might block for ever
-        with contextlib.suppress(OSError):  # the batcher is gone; who waits for it will say so
-            self.connection.send((self.serial, list(messages)))
-
-
 class RankExchange:
-    """A thread that serves one session after the other."""
+    """The exchange thread of one process. It serves one session after the other."""
 
     place = GroupPlace(0, 1)
 
     def __init__(self) -> None:
         self.failure: PeerError | None = None
-        """Why no session can go on: set once, read by the trainer."""
+        """Why no session can be served any more: set once, read by the trainer."""
         self._latest: weakref.ref[Session] | None = None
         self._sessions: queue.SimpleQueue[Session | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="evenstep-exchange", daemon=True)
@@ -145,9 +66,9 @@ class RankExchange:
         self._sessions.put(session)
 
     def close(self, timeout: float = 5.0) -> None:
-        """Ends the thread, after the sessions that were begun; nobody wants more of them."""
+        """Ends the thread, after the sessions that were begun."""
         latest = self._latest and self._latest()
-        # A loader and its pass that are collected together come here in any order.
+        # A loader and its pass that are collected together may be finalized in either order.
         if latest and not latest.left.is_set():
             latest.leave()
         self._sessions.put(None)
@@ -163,7 +84,7 @@ class RankExchange:
                 self.failure = self._explain(error)
             finally:
                 session.over.set()
-                del session  # and with it the batcher, whose memory this thread must not keep
+                del session  # it refers to the batcher, whose memory this thread must not keep
         self._release()
 
     def _serve(self, session: Session) -> None:
@@ -177,7 +98,7 @@ class RankExchange:
 
 
 class LocalExchange(RankExchange):
-    """One rank alone: its message comes back."""
+    """The exchange of one rank alone: its own message comes back."""
 
     def _serve(self, session: Session) -> None:
         while True:
@@ -189,7 +110,7 @@ class LocalExchange(RankExchange):
 
 
 class GlooExchange(RankExchange):
-    """All ranks of a process group."""
+    """The exchange of all ranks of a process group."""
 
     def __init__(
         self, group: dist.ProcessGroup | None = None, *, context_parallel: int = 1
@@ -198,7 +119,7 @@ class GlooExchange(RankExchange):
         Args:
             group: all ranks that train on the loader's steps; the default group when None. They
                 must make their exchanges in the same order, as with any collective.
-            context_parallel: ranks that share every micro-batch; see `evenstep.loader.transport.cp_peers`.
+            context_parallel: ranks that share every micro-batch; see `GroupPlace`.
 
         Raises:
             PeerError: a rank died meanwhile.
@@ -206,7 +127,8 @@ class GlooExchange(RankExchange):
         ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
         self.place = GroupPlace(dist.get_rank(group), len(ranks), context_parallel)
         # torch names a group of all ranks by a counter. One of some ranks, who make it without the
-        # others, it names by how many groups exist: so none of these may go while more may come.
+        # others, it names by how many groups exist: so while more may be made, none of these may be
+        # destroyed.
         self._keep = self.place.size < dist.get_world_size()
         lasting = hasattr(dist.ProcessGroup, "set_timeout")  # newer torch
         here: dict[str, Any] = {"host": socket.gethostname(), "pid": os.getpid()}
@@ -214,9 +136,9 @@ class GlooExchange(RankExchange):
         limit = None if lasting else _FOREVER
         try:
             if dist.get_backend(group) == "gloo":
-                # Misses at once who is missing, for which `new_group` needs its time limit.
+                # Fails at once if a rank is missing; `new_group` would wait for its timeout.
                 dist.barrier(group)
-                limit = _MEETING if lasting else limit
+                limit = _CONNECT_LIMIT if lasting else limit
             self._group: Any = dist.new_group(
                 ranks,
                 timeout=limit,
@@ -227,9 +149,9 @@ class GlooExchange(RankExchange):
         except RuntimeError as error:
             raise PeerError(
                 f"rank {self.place.number} could not connect to the other ranks, one of which has "
-                f"died or does not use this loader ({_what(error)})"
+                f"died or does not use this loader ({_brief(error)})"
             ) from error
-        if lasting:  # so far there was a time limit, for a rank that never comes
+        if lasting:  # so far there was a time limit, for a rank that never connects
             self._group.set_timeout(_FOREVER)
         super().__init__()
 
@@ -274,8 +196,8 @@ class GlooExchange(RankExchange):
         return [t.numpy().tobytes() for t in out]
 
     def _explain(self, error: Exception) -> PeerError:
-        # Closing this rank's connections passes the news on to ranks that were not connected to
-        # the one that died.
+        # Closing this rank's connections lets ranks notice that were not connected to the one that
+        # died.
         self._keep = False
         self._release()
         time.sleep(0.1)  # a killed process needs a moment to become a zombie
@@ -284,9 +206,9 @@ class GlooExchange(RankExchange):
             for rank, peer in enumerate(self._peers)
             if peer["host"] == socket.gethostname() and not _alive(peer["pid"])
         ]
-        who = ", ".join(dead) + " died" if dead else "a rank on another host died or failed"
+        cause = ", ".join(dead) + " died" if dead else "a rank on another host died or failed"
         return PeerError(
-            f"{who}, so rank {self.place.number} can make no further step ({_what(error)})"
+            f"{cause}, so rank {self.place.number} can make no further step ({_brief(error)})"
         )
 
     def _release(self) -> None:
@@ -297,14 +219,39 @@ class GlooExchange(RankExchange):
                 dist.destroy_process_group(group)
 
 
-def _what(error: Exception) -> str:
-    """What Gloo has to say, without where in its source it says so, and its general advice."""
+def _brief(error: Exception) -> str:
+    """Gloo's message without its place in Gloo's source and without general advice."""
     return re.sub(r"^\[\S*\] ", "", str(error).splitlines()[0]).partition(". This is ")[0]
 
 
 def _alive(pid: int) -> bool:
+    """Whether a process of this host exists and is not a zombie."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return file.read().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
     except OSError:
         return False
+
+
+def place_in_group(group: Any, context_parallel: int) -> GroupPlace:
+    """Where this process stands in a loader's `group`, found without a message to other ranks."""
+    if _alone(group):
+        return GroupPlace(0, 1, context_parallel)
+    return GroupPlace(dist.get_rank(group), dist.get_world_size(group), context_parallel)
+
+
+def make_exchange(group: Any, context_parallel: int) -> RankExchange:
+    """The exchange of a loader's `group`. All its ranks must call this.
+
+    Raises:
+        PeerError: a rank died meanwhile.
+    """
+    return (
+        LocalExchange() if _alone(group) else GlooExchange(group, context_parallel=context_parallel)
+    )
+
+
+def _alone(group: Any) -> bool:
+    """Whether a loader over `group` feeds this process only."""
+    distributed = dist.is_available() and dist.is_initialized()
+    return group == "local" or (group is None and not distributed)

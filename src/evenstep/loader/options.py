@@ -1,0 +1,81 @@
+"""`LoaderOptions`: what the arguments of a `DataLoader` ask for, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch.utils.data import IterableDataset
+
+from evenstep.batch.measure import Measure
+from evenstep.loader.arguments import check_choices, check_context_parallel, check_workers
+from evenstep.plan.argument_checks import check_at_least
+from evenstep.plan.policy import Policy
+
+__all__ = ["LoaderOptions"]
+
+_INTEGERS = ("seed", "num_workers", "buffer_size", "prefetch", "skip_bad_samples")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoaderOptions:
+    """Options that the trainer process and the batcher share; see `DataLoader`.
+
+    Picklable as far as the dataset and the functions are.
+
+    Raises:
+        ConfigurationError: a value is wrong or contradicts another.
+    """
+
+    dataset: Any
+    policy: Policy
+    seed: int
+    buffer_size: int
+    exhausted: str
+    loss_scaling: str
+    prefetch: int
+    collate_fn: Callable[[list[Any]], Any]
+    collate_threads: int
+    measure: Measure
+    chunk_size: int
+    num_workers: int
+    prefetch_factor: int | None
+    timeout: float
+    worker_init_fn: Callable[[int], None] | None
+    start_method: str | None
+    persistent_workers: bool
+    skip_bad_samples: int
+    replay: bool
+
+    def __post_init__(self) -> None:
+        check_at_least(0, seed=self.seed, skip_bad_samples=self.skip_bad_samples)
+        check_at_least(
+            1,
+            prefetch=self.prefetch,
+            prefetch_factor=self.prefetch_factor,
+            buffer_size=self.buffer_size,
+            chunk_size=self.chunk_size,
+            collate_threads=self.collate_threads,
+        )
+        check_choices(loss_scaling=self.loss_scaling, exhausted=self.exhausted)
+        check_context_parallel(self.policy, self.loss_scaling)
+        check_workers(
+            self.num_workers,
+            prefetch_factor=self.prefetch_factor,
+            timeout=self.timeout,
+            persistent_workers=self.persistent_workers,
+            multiprocessing_context=self.start_method,
+        )
+        for name in _INTEGERS:  # NumPy's integers would not be JSON-able in a state
+            object.__setattr__(self, name, int(getattr(self, name)))
+
+    @property
+    def iterable(self) -> bool:
+        """Whether the dataset is iterable, not map-style."""
+        return isinstance(self.dataset, IterableDataset)
+
+    @property
+    def keeps_workers(self) -> bool:
+        """Whether one batcher, and its workers, serve all passes."""
+        return self.persistent_workers and self.num_workers > 0

@@ -1,0 +1,120 @@
+"""`EpochCursor`: the trainer's position, from step to step and from pass to pass."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from evenstep.batch.step_info import StepInfo
+from evenstep.data.resumable import Rewinder
+from evenstep.errors import MismatchError
+from evenstep.loader.batcher.progress import StepProgress
+from evenstep.loader.resume.epoch_progress import EpochProgress
+from evenstep.loader.resume.epoch_start import EpochStart
+from evenstep.loader.resume.epochs import Epochs
+
+__all__ = ["EpochCursor"]
+
+
+class EpochCursor:
+    """The epoch that is under way, or that the next pass begins or resumes, and how far it is.
+
+    A pass goes through `start`, `begun`, `received` for each step, and `ended`. A pass that was
+    abandoned leaves the position where it is, for `to_save`; the next one begins a new epoch.
+    """
+
+    def __init__(self, epochs: Epochs, rewinder: Rewinder | None) -> None:
+        """
+        Args:
+            rewinder: of an iterable dataset that keeps its own position.
+        """
+        self._epochs = epochs
+        self._rewinder = rewinder
+        self._progress = epochs.begin(0)
+        self._resumes = False  # the next pass resumes at `_progress`
+        self.ranks: tuple[int, int] | None = None
+        """(rank, world size) whose progress this is; None for that of any."""
+        self.next_epoch = 0
+        """Number of the next pass; while one is under way, of the one after it."""
+
+    def set_epoch(self, epoch: int, *, under_way: bool) -> None:
+        """
+        Raises:
+            MismatchError: a state was loaded that is in the middle of another epoch.
+        """
+        progress = self._progress
+        if self._resumes and not progress.untouched and epoch != progress.epoch:
+            raise MismatchError(
+                f"set_epoch({epoch}), but the state that was loaded is at step {progress.step} of "
+                f"epoch {progress.epoch}, which would be lost; begin the loop with epoch "
+                "loader.epoch"
+            )
+        self.next_epoch = int(epoch)
+        # After a pass that was abandoned the next one is a new epoch, and so is the state.
+        if (progress.untouched or not self._resumes) and not under_way:
+            self._progress = self._epochs.begin(self.next_epoch)
+
+    def load(self, progress: EpochProgress, ranks: tuple[int, int] | None) -> None:
+        """Resumes at `progress` in the next pass.
+
+        Args:
+            ranks: (rank, world size) whose progress it is; None for that of any.
+        """
+        self._progress = replace(progress, resumed=progress.worker_states is not None)
+        self._resumes = True
+        self.next_epoch = progress.epoch
+        self.ranks = ranks
+
+    def start(self, rank: int, world_size: int, *, here: bool) -> EpochStart:
+        """Where the next pass begins on this rank.
+
+        Args:
+            here: it reads the dataset in this process, not a copy in a worker.
+
+        Raises:
+            MismatchError: the progress is that of another rank or number of ranks, or the dataset
+                has changed.
+        """
+        if not self._resumes or self._progress.untouched:
+            self._progress = self._epochs.begin(self.next_epoch)
+        progress, saved_by = self._progress, self.ranks
+        resumes = self._resumes and not progress.untouched
+        if resumes and saved_by is not None and saved_by != (rank, world_size):
+            raise MismatchError(
+                f"the state was loaded by what was then rank {saved_by[0]} of {saved_by[1]}, "
+                f"and this is rank {rank} of {world_size} now; call load_state_dict after "
+                "torch.distributed.init_process_group"
+            )
+        return EpochStart(
+            progress=progress,
+            rank=rank,
+            world_size=world_size,
+            share=self._epochs.share(progress, rank, world_size),
+            dataset_moved=self._rewinder is not None and self._rewinder.begin(here=here),
+        )
+
+    def begun(self, start: EpochStart) -> None:
+        """Notes that a pass has begun. One that could not is begun again by the next `start`."""
+        self._resumes = False
+        self.ranks = start.rank, start.world_size
+        self.next_epoch = start.progress.epoch + 1
+
+    def received(self, step: StepInfo, message: StepProgress) -> None:
+        """Notes that the trainer has received a step."""
+        self._progress = self._progress.after(step, message, iterable=self._epochs.iterable)
+
+    def ended(self, *, exhausted: bool) -> None:
+        """Notes that a pass has delivered all its steps.
+
+        Args:
+            exhausted: this rank's samples ran out, not those of another rank alone.
+        """
+        if self._rewinder is not None:
+            self._rewinder.finished(whole=exhausted and not self._progress.resumed)
+        self._progress = self._epochs.begin(self.next_epoch)
+
+    def to_save(self, *, under_way: bool) -> EpochProgress:
+        """The progress to put into a state."""
+        if self._progress.untouched and not under_way:
+            # The size of the dataset may have changed since.
+            return self._epochs.begin(self._progress.epoch)
+        return self._progress

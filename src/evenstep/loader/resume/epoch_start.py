@@ -1,0 +1,63 @@
+"""`EpochStart`: where a pass begins, and what its batcher and its feeder have to know of that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from evenstep.loader.batcher.spec import EpochSpec
+from evenstep.loader.resume.epoch_progress import EpochProgress
+from evenstep.loader.resume.precomputed import PlannedShare
+from evenstep.loader.resume.sample_order import EpochShare, remaining_indices
+
+__all__ = ["EpochStart"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochStart:
+    """The point of an epoch, at its beginning or in its middle, at which a pass begins."""
+
+    progress: EpochProgress
+    rank: int
+    """Data-parallel rank of which `progress` and `share` are."""
+    world_size: int
+    share: EpochShare | None
+    """The rank's samples of the epoch; None for an iterable dataset."""
+    dataset_moved: bool
+    """The iterable dataset of the last pass may not be at its beginning."""
+
+    @property
+    def needs_new_workers(self) -> bool:
+        """Whether the workers of the last pass cannot serve this one: they are told where to begin
+        when they start."""
+        return self.progress.worker_states is not None or self.dataset_moved
+
+    def spec(self, serial: int) -> EpochSpec:
+        """
+        Args:
+            serial: passes that the loader began before.
+        """
+        progress, share = self.progress, self.share
+        size = share.size if share is not None else None
+        if size is not None:
+            size = max(size - progress.share.tail, 0) + len(progress.share.leftover)
+        return EpochSpec(
+            serial=serial,
+            epoch=progress.epoch,
+            share=size,
+            start=progress.start,
+            received=progress.received,
+            remaining=progress.remaining,
+            worker_states=progress.worker_states,
+            skipped=len(progress.skipped),
+            stream_digest=progress.stream.digest if progress.stream is not None else None,
+            expected=share.expected(progress.share) if isinstance(share, PlannedShare) else None,
+        )
+
+    def indices(self) -> Iterator[tuple[int, Any]] | None:
+        """Arrival numbers and dataset indices of what the rank has still to receive; None for an
+        iterable dataset."""
+        if self.share is None:
+            return None
+        return remaining_indices(self.share, self.progress.remaining, self.progress.checksum)

@@ -1,0 +1,61 @@
+"""The types of a saved state's values, so that a damaged state is refused when it is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+__all__ = ["EPOCH_SCHEMA", "JOB_SCHEMA", "RANK_SCHEMA", "check_schema", "shorten"]
+
+# A schema is a type, a dict of schemas by field, a list of one schema for all its items, or
+# (schema, None) for a value that may be None.
+
+_CHECKSUM = {"places": [int], "digest": int}
+
+JOB_SCHEMA = {
+    "world_size": (int, None),
+    "buffer_size": int,
+    "iterable": ({"num_workers": int, "chunk_size": int}, None),
+}
+EPOCH_SCHEMA = {
+    "number": int,
+    "round": int,
+    "step": int,
+    "received": int,
+    "order": _CHECKSUM,
+    "stream": ({"total": int, "tail": int, "leftover": [int]}, None),
+}
+RANK_SCHEMA = {
+    **{key: [int] for key in ("numbers", "lengths", "supervised", "patches", "ages", "trained")},
+    "taken": int,
+    "quota": (int, None),
+    "share": {"tail": int, "leftover": [int]},
+    "witness": _CHECKSUM,
+    "sources": (str, None),
+    "skipped": list,
+}
+
+
+def check_schema(value: Any, schema: Any, path: str = "") -> None:
+    """
+    Raises:
+        KeyError: a field is missing.
+        TypeError: a value has another type.
+    """
+    if isinstance(schema, dict) and isinstance(value, Mapping):
+        for name, inner in schema.items():
+            check_schema(value[name], inner, f"{path}.{name}")
+    elif isinstance(schema, list) and isinstance(value, list):
+        for item in value:
+            check_schema(item, schema[0], path)
+    elif isinstance(schema, tuple):
+        if value is not None:
+            check_schema(value, schema[0], path)
+    elif not isinstance(schema, type) or not isinstance(value, schema):
+        raise TypeError(f"{path.lstrip('.')} is {shorten(value)}")
+
+
+def shorten(value: Any) -> str:
+    """The repr of a value, cut to the length that an error has room for."""
+    text = repr(value)
+    return text if len(text) < 200 else f"{text[:200]}..."

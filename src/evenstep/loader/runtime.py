@@ -1,0 +1,72 @@
+"""`LoaderRuntime`: what runs for a loader, started from the trainer process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from evenstep.loader.batcher.process import BatcherProcess
+from evenstep.loader.batcher.spec import LoaderSpec
+from evenstep.loader.batcher.thread import BatcherThread
+from evenstep.loader.feeder import Feeder
+from evenstep.loader.resume.epoch_start import EpochStart
+from evenstep.loader.transport.rank_exchange import RankExchange, make_exchange
+
+__all__ = ["LoaderRuntime"]
+
+
+class LoaderRuntime:
+    """One exchange thread for the life of the loader; a batcher and a feeder for each pass, or one
+    batcher for all where workers are persistent."""
+
+    def __init__(self) -> None:
+        self._exchange: RankExchange | None = None
+        self._kept: BatcherProcess | None = None
+        self._feeder: Feeder | None = None  # the last pass's
+
+    def connect(self, group: Any, context_parallel: int) -> RankExchange:
+        """The exchange, made when it is first needed.
+
+        Raises:
+            PeerError: a rank died, now or before.
+        """
+        if self._exchange is None:
+            self._exchange = make_exchange(group, context_parallel)
+        if self._exchange.failure is not None:
+            raise self._exchange.failure
+        return self._exchange
+
+    def start_batcher(self, start: EpochStart, spec: LoaderSpec) -> BatcherProcess | BatcherThread:
+        """The batcher of a pass: the last one's, if it was kept, lives and can serve this one."""
+        if start.needs_new_workers:
+            self.close_batcher()
+        if not spec.num_workers:
+            return BatcherThread(spec)
+        if not spec.keeps_workers:
+            return BatcherProcess(spec)
+        if self._kept is None or not self._kept.alive():
+            self._kept = BatcherProcess(spec)
+        return self._kept
+
+    def start_feeder(
+        self, start: EpochStart, batcher: BatcherProcess | BatcherThread, serial: int
+    ) -> Feeder | None:
+        """The feeder of a pass; None for an iterable dataset."""
+        indices = start.indices()
+        previous = self._feeder if batcher is self._kept else None
+        self._feeder = None
+        if indices is not None:
+            self._feeder = Feeder(batcher.feed, serial, indices, previous)
+        return self._feeder
+
+    def close_batcher(self) -> None:
+        """Ends the batcher that is kept between passes, if there is one."""
+        if self._kept is not None:
+            self._kept.close()
+            self._kept = None
+
+    def close(self) -> None:
+        """Ends everything. Idempotent."""
+        self.close_batcher()
+        if self._exchange is not None:
+            self._exchange.close()
+            self._exchange = None

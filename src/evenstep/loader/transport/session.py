@@ -1,0 +1,92 @@
+"""`Session`: the exchange thread's end of one pass, between the batcher's pipe and the trainer."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
+
+from evenstep.errors import PeerError
+from evenstep.protocol.wire import abort_message, check_no_abort
+
+__all__ = ["Session"]
+
+
+class Session:
+    """One pass's use of an exchange. Begun by the trainer, served by the exchange thread."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        serial: int,
+        alive: Callable[[], bool] = lambda: True,
+        cause_of_death: Callable[[], str] = lambda: "its batcher process died",
+    ) -> None:
+        """
+        Args:
+            connection: pipe to the batcher.
+            serial: number of the pass; messages of other passes are dropped.
+            alive: whether the batcher lives. Its children may hold the pipe open after it died.
+            cause_of_death: what the other ranks receive as a reason when it does not.
+        """
+        self.connection = connection
+        self.serial = serial
+        self._alive = alive
+        self._cause_of_death = cause_of_death
+        self._finished = False
+        self.failure: PeerError | None = None
+        """The error of another rank after the last exchange. Final once `over` is set."""
+        self.left = threading.Event()
+        """Set when this rank's trainer needs no more steps."""
+        self._reason: str | None = None
+        self.over = threading.Event()
+        """Set when the exchange will touch the connection no more."""
+
+    def leave(self, reason: str | None = None) -> None:
+        """Notes that this rank's trainer needs no more steps, because of `reason` if something went
+        wrong that the batcher cannot report to the other ranks."""
+        self._reason = reason
+        self.left.set()
+
+    def message(self, timeout: float) -> bytes | None:
+        """The batcher's next message; None if there is none within `timeout` seconds; empty if none
+        will follow, because the batcher has finished or the trainer has left."""
+        deadline = time.monotonic() + timeout
+        while not (self._finished or self.left.is_set()):
+            alive = self._alive()
+            remaining = max(deadline - time.monotonic(), 0) if alive else 0
+            try:
+                if not self.connection.poll(remaining):
+                    if alive:
+                        return None
+                    raise EOFError
+                received: tuple[int, bytes] = self.connection.recv()
+                serial, message = received
+            except (EOFError, OSError):
+                if self.left.is_set():
+                    break
+                self._finished = True
+                return abort_message(self._cause_of_death())
+            if serial == self.serial:
+                self._finished = not message
+                return message
+        if self._reason is not None and not self._finished:
+            self._finished = True
+            return abort_message(self._reason)
+        return b""
+
+    def note(self, messages: Sequence[bytes]) -> None:
+        """Checks messages for an error of another rank, once the batcher is done and reads none."""
+        try:
+            check_no_abort(messages)
+        except PeerError as error:
+            self.failure = self.failure or error
+
+    def reply(self, messages: Sequence[bytes]) -> None:
+        """Sends all ranks' messages to the batcher."""
+        if self.left.is_set():
+            return  # nobody reads it, so a large one might block for ever
+        with contextlib.suppress(OSError):  # the batcher is gone; its reader will report it
+            self.connection.send((self.serial, list(messages)))

@@ -1,0 +1,97 @@
+"""A slab's memory as an anonymous file, which a writer allocates and readers map."""
+
+from __future__ import annotations
+
+import errno
+import functools
+import io
+import mmap
+import os
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from evenstep.errors import LoaderDiedError
+
+__all__ = ["GROWTH", "Bytes", "SlabFile", "allocate", "out_of_memory_error"]
+
+GROWTH = 1.125  # size of a new slab over what is asked for, so that larger objects still fit
+_PAGE = mmap.PAGESIZE
+
+Bytes = npt.NDArray[np.uint8]
+
+
+class SlabFile:
+    """Where readers find a slab. Its path lasts as long as its writer lives, so it is opened while
+    the message that names it is unpickled, not when the message is processed: the writer, a worker
+    with nothing left to do, may have exited by then."""
+
+    def __init__(self, path: str, *, opened: bool = False) -> None:
+        self._path = path
+        self._file = self._open() if opened else None
+
+    def _open(self) -> io.FileIO:
+        try:
+            return io.FileIO(self._path, "r+")
+        except FileNotFoundError as error:
+            raise ProcessLookupError(f"a worker process died: {self._path} is gone") from error
+        except OSError as error:
+            raise out_of_memory_error(
+                error, "to open a slab that another process has filled"
+            ) from error
+
+    def __reduce__(self) -> Any:
+        return functools.partial(SlabFile, opened=True), (self._path,)
+
+    def map(self) -> Bytes:
+        with self._file or self._open() as file:
+            size = os.fstat(file.fileno()).st_size
+            try:
+                return _map(file.fileno(), size)
+            except (OSError, RuntimeError) as error:
+                raise out_of_memory_error(error, f"to map a slab of {size:,} bytes") from error
+
+    def close(self) -> None:
+        """Closes a file that will not be mapped."""
+        if self._file is not None:
+            self._file.close()
+
+
+def allocate(size: int) -> tuple[Bytes, int]:
+    """Reserved memory of at least `size` bytes, and its file descriptor."""
+    room = int(size * GROWTH)
+    room += -room % _PAGE
+    fd = os.memfd_create("evenstep")
+    try:
+        # Otherwise pages would be allocated as they are filled, and running out then is a SIGBUS.
+        os.posix_fallocate(fd, 0, room)
+        return _map(fd, room), fd
+    except BaseException:
+        os.close(fd)
+        raise
+
+
+def _map(fd: int, size: int) -> Bytes:
+    # Python's own mmap keeps a second descriptor for as long as it lives, and a job's limit of open
+    # files is soon reached.
+    path = f"/proc/self/fd/{fd}"
+    return torch.from_file(path, shared=True, size=size, dtype=torch.uint8).numpy()
+
+
+def out_of_memory_error(error: OSError | RuntimeError, asked: str) -> LoaderDiedError:
+    """An error that says what was asked for and what to do, in place of one that says neither."""
+    why = (isinstance(error, OSError) and error.strerror) or str(error)
+    begin = f"shared memory ran out: process {os.getpid()} asked {asked}"
+    if os.strerror(errno.EMFILE) in why:
+        import resource  # not every system has it
+
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        return LoaderDiedError(
+            f"{begin}, and each slab is an open file, of which {limit:,} are allowed; raise that "
+            "(ulimit -n) or chunk_size, or lower buffer_size"
+        )
+    return LoaderDiedError(
+        f"{begin} ({why}); lower buffer_size, prefetch or num_workers, or give the job more memory"
+    )
