@@ -4,8 +4,8 @@ The setting is one machine with several data-parallel ranks, each a trainer proc
 a mixture of many Parquet sources. With torch each rank has its own DataLoader, and each of its
 worker processes draws from the mixture, so it has every source open: memory grows with ranks times
 workers times sources. The service has as many reading processes, Source Loaders, which share the
-sources out among them; beside them it has a planner, Data Constructors, a registry and Ray itself, and
-all of that is counted.
+sources out among them; beside them it has a planner, Data Constructors, a registry and Ray itself,
+and all of that is counted.
 
 Both sides read with the same reader, which holds one decoded row group of each open source, prepare
 the same samples and hand each rank the same number of rows in each step. Workers are made in
