@@ -69,7 +69,7 @@ def test_people_get_a_table(capsys: Capture, tmp_path: Path) -> None:
     shape = read_calibration(path).shape
     assert (shape.gated, shape.causal) == (False, False)
     assert out.startswith("one layer, forward and backward, on ")
-    assert "of 3 equal layers: " in out
+    assert "3 equal layers: " in out
 
 
 def test_too_little_time_writes_nothing_and_says_what_to_do(
@@ -78,7 +78,7 @@ def test_too_little_time_writes_nothing_and_says_what_to_do(
     path = tmp_path / "calibration.json"
     code, out, err = run(capsys, "profile", *SMALL, *QUICK, "1e-9", "--out", str(path))
     assert (code, out) == (2, "")
-    assert "1 lengths were measured, and a fit needs 4; give more time" in err
+    assert "1 lengths were measured, and a fit needs 4; give more --seconds" in err
     assert not path.exists()
 
 

@@ -80,7 +80,7 @@ def test_the_head_size_follows_from_the_width(capsys: Capture, tmp_path: Path) -
         (("--attention", "--kv-heads", "3"), "kv_heads=3 must divide"),
         (("--attention", "--max-length", "64"), "max_length=64"),
         (("--attention", "--seconds", "0"), "seconds=0"),
-        (("--attention", "--seconds", "1e-9", "--device", "cpu"), "give more time"),
+        (("--attention", "--seconds", "1e-9", "--device", "cpu"), "give more --seconds"),
         (("--quick",), "--quick is an option of --attention"),
         (("--head-size", "8"), "--head-size is an option of --attention"),
         (("--heads", "8"), "--layers, --hidden-size, --ffn-size, --out must be given"),

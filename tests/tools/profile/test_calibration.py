@@ -105,9 +105,9 @@ def change(content: dict[str, Any], *keys: str | int, value: Any) -> None:
 @pytest.mark.parametrize(
     ("keys", "value", "message"),
     [
-        (("version",), 2, "is of version 2, and this evenstep reads version 1; make it anew"),
+        (("version",), 2, "is of version 2, and this evenstep reads version 1; recreate it"),
         (("version",), None, "is of version None"),
-        (("format",), "calibration of a scale", "is no calibration of evenstep; make it anew"),
+        (("format",), "calibration of a scale", "is no calibration of evenstep; recreate it"),
         (("coefficients", "per_pair"), 1.0, "is damaged: it is not what was written"),
         (("coefficients", "per_pair"), float("nan"), "is damaged: it is not what was written"),
         (("layer_fits", "rest", 0), 1.0, "is damaged: it is not what was written"),
@@ -132,7 +132,7 @@ def test_changed_and_foreign_files_are_refused(
 def test_files_that_are_something_else_are_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "calibration.json"
     path.write_bytes(content)
-    with pytest.raises(ConfigurationError, match=r"calibration\.json is .* make it anew"):
+    with pytest.raises(ConfigurationError, match=r"calibration\.json is .* recreate it"):
         load_calibration(path)
 
 
@@ -164,7 +164,7 @@ def test_the_text_has_a_row_for_each_length_and_the_crossing() -> None:
     assert rows["1,024"][1:4] == ["1.05", "0.0105", "4.2"]
     assert rows["1,024"][5:] == ["5.24", "5.24", "-0.0%"] or rows["1,024"][7] == "+0.0%"
     assert rows["8,192"][-3:] == ["out", "of", "memory"]
-    assert "of 10 equal layers: 0.001 s per group, 4e-05 s per token, 1e-08 s per squared" in text
+    assert "10 equal layers: 0.001 s per group, 4e-05 s per token, 1e-08 s per squared" in text
     assert (
         "attention costs as much as the rest at 4,000 tokens, 3,921 to 4,081 by the quart" in text
     )
@@ -176,4 +176,4 @@ def test_notes_tell_what_weakens_the_coefficients() -> None:
     assert any(
         "4,096 measured" in note for note in calibration_notes(known_calibration(pair=1e-10))
     )
-    assert any("too little to be seen" in n for n in calibration_notes(known_calibration(pair=0)))
+    assert any("too fast to be measured" in n for n in calibration_notes(known_calibration(pair=0)))

@@ -200,7 +200,7 @@ def test_want_of_memory_ends_one_shape_and_other_errors_end_all() -> None:
 
 def test_too_few_shapes_make_no_model() -> None:
     shapes = [timed(FragmentMeasurement(queries=128, keys=128), law())]
-    with pytest.raises(ConfigurationError, match=r"1 shapes.*give more time"):
+    with pytest.raises(ConfigurationError, match=r"only 1 numbers of queries.*give more --seconds"):
         fit_latency(shapes, launch_alone(), law())
 
 

@@ -62,7 +62,7 @@ def test_running_out_of_memory_is_survived_and_said(error: Exception) -> None:
     assert [m.outcome for m in found] == ["ok", "ok", "ok", "out of memory", "skipped"]
     assert [m.length for m in found] == LENGTHS
     assert found[3].detail == str(error).partition("\n")[0]
-    assert found[4].detail == "1,024 ran out of memory already"
+    assert found[4].detail == "1,024 already ran out of memory"
     assert found[3].attention is found[3].rest is None
 
 
@@ -97,7 +97,7 @@ def test_lengths_that_would_take_too_long_are_not_begun() -> None:
     )
     assert [m.outcome for m in found] == ["ok", "ok", "ok", "skipped", "skipped"]
     assert "72 s do not fit in the 3.3e+02 s left" in found[3].detail
-    assert found[4].detail == "1,024 would have taken too long already"
+    assert found[4].detail == "1,024 would already have taken too long"
     assert told == [(done, 5) for done in range(1, 6)]
     now = 0.0
     assert measure_upward(LENGTHS, time_length, seconds=2500, clock=clock)[-1].outcome == "ok"

@@ -1,10 +1,9 @@
-"""Measures attention over (queries, keys) and makes an `AttentionLatency` of it.
+"""Measures attention over (queries, keys), and fits an `AttentionLatency`.
 
-A grid of shapes fills the table; other shapes, between its points, are measured only to say how
-well the model predicts what it has not seen. Shapes are timed from the smallest on, and what would
-not fit in the time or memory left is left out: the table then has there what it has for as many
-queries of the nearest number of keys. So it does where there are more queries than keys, which is
-no fragment.
+A grid of shapes fills the table; shapes between its points are measured only to test the model's
+predictions. Shapes are timed from the smallest on, and those that do not fit in the remaining time
+or memory are skipped: the table then repeats the entry with as many queries and the nearest number
+of keys. So it does for more queries than keys, which cannot occur in a fragment.
 """
 
 from __future__ import annotations
@@ -37,18 +36,18 @@ __all__ = [
 ]
 
 Progress = Callable[[int, int], None]
-"""Of (done, total) shapes."""
+"""Called with (done, total) shapes."""
 TimeShape = Callable[["FragmentMeasurement", float, float], tuple[Timing, Timing]]
-"""Forward, and both passes, of (shape, share, limit), both in seconds."""
+"""From (shape, share, limit), the latter in seconds, to timings of forward and of both passes."""
 
 _QUERIES = (16, 32, 64, 128, 256, 512, 1024, 4096, 16_384)
 _KEYS = (64, 128, 256, 512, 2048, 8192, 32_768, 131_072)
 _CALLS = 6
-"""A shape runs both passes about this often at least."""
+"""Times that a shape runs both passes, about and at least."""
 _LEAST_SHARE = 0.01
-"""Of all the time, for one shape."""
+"""Share of the whole time for one shape."""
 _LEAST_COMPUTING = 0.1
-"""Of a call's time, however long a launch takes: below, a difference of two times is noise."""
+"""Share of a call's time that counts as computing, at least: a smaller difference is noise."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,32 +58,32 @@ class FragmentMeasurement:
     keys: int
     fragments: int = 1
     held_out: bool = False
-    """Not in the table: measured to compare with the prediction."""
+    """Whether it is not in the table, and only compared with the prediction."""
     outcome: str = "ok"
     """"ok", "out of memory" or "skipped"."""
     forward: Timing | None = None
-    """Of the call."""
+    """Forward pass of the call."""
     both: Timing | None = None
-    """Forward and backward."""
+    """Forward and backward pass of the call."""
 
     @property
     def seconds(self) -> tuple[float, float] | None:
-        """Forward and backward, of the call. None where it was not measured."""
+        """Seconds of forward and backward pass of the call; None if it was not measured."""
         if self.forward is None or self.both is None:
             return None
-        ahead = min(self.forward.seconds, (1 - _LEAST_COMPUTING) * self.both.seconds)
-        return ahead, self.both.seconds - ahead
+        forward = min(self.forward.seconds, (1 - _LEAST_COMPUTING) * self.both.seconds)
+        return forward, self.both.seconds - forward
 
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionProfile:
-    """A model, and what it was made from."""
+    """A latency model, and the measurements that it was fitted to."""
 
     latency: AttentionLatency
     measurements: tuple[FragmentMeasurement, ...]
 
     def predicted(self, measured: FragmentMeasurement) -> float:
-        """Seconds of the call, forward and backward, by the model."""
+        """Seconds of the call, forward and backward, as the model predicts."""
         shape = (np.array([measured.queries]), np.array([measured.keys]))
         seconds = measured.fragments * float(self.latency(*shape)[0])
         if self.latency.launches == "rank":
@@ -92,19 +91,19 @@ class AttentionProfile:
         return seconds
 
     def error(self, measured: FragmentMeasurement) -> float | None:
-        """Of the prediction, relative to what was measured: positive where it is too high."""
+        """Error of the prediction, relative to the measurement: positive if it is too high."""
         if measured.both is None:
             return None
         return self.predicted(measured) / measured.both.seconds - 1
 
     @property
     def held_out_errors(self) -> list[float]:
-        """Of all shapes that are not in the table, sign left out, ascending."""
+        """Absolute errors of all shapes that are not in the table, ascending."""
         errors = [self.error(m) for m in self.measurements if m.held_out]
         return sorted(abs(error) for error in errors if error is not None)
 
     def as_dict(self) -> dict[str, Any]:
-        """What the file has beside the model."""
+        """The part of the file beside the model."""
         errors = self.held_out_errors
         return {
             "held_out": len(errors),
@@ -122,19 +121,19 @@ class AttentionProfile:
 
 
 def this_device() -> str:
-    """The name by which files of this machine's device are known: `load_latency(device=...)`."""
+    """The name of this machine's device in files: `load_latency(device=...)`."""
     return str(choose_device())
 
 
 def fragment_shapes(
     kernel: AttentionKernel, max_length: int, *, quick: bool = False
 ) -> list[FragmentMeasurement]:
-    """The shapes to measure, by the pairs of a call, ascending: a grid, and between its points
-    those that are held out.
+    """The shapes to measure, in ascending order of a call's pairs: a grid, and held-out shapes
+    between its points.
 
     Args:
-        max_length: most keys, at least 1,024.
-        quick: half as many points on each axis, and fewer shapes held out.
+        max_length: the most keys, at least 1,024.
+        quick: half as many points on each axis, and fewer held-out shapes.
 
     Raises:
         ConfigurationError: `max_length` is too small.
@@ -175,14 +174,14 @@ def measure_attention(
     """Times a kernel and fits the model.
 
     Args:
-        device, dtype: as `choose_device` and `choose_dtype` give them.
-        max_length: most keys of a fragment.
-        seconds: for all shapes together, about.
+        device, dtype: as `choose_device` and `choose_dtype` return them.
+        max_length: the most keys of a fragment.
+        seconds: time for all shapes together, about.
         quick: fewer shapes.
         progress: called with (done, total) shapes.
 
     Raises:
-        ConfigurationError: an argument is out of range, or there was too little time for a model.
+        ConfigurationError: an argument is out of range, or the time was too short for a model.
     """
     if not 0 < seconds < float("inf"):
         raise ConfigurationError(f"seconds={seconds} must be positive and finite")
@@ -191,7 +190,7 @@ def measure_attention(
     def time_shape(shape: FragmentMeasurement, share: float, limit: float) -> tuple[Timing, Timing]:
         passes = kernel.passes(shape.queries, shape.keys, shape.fragments, heads, device, dtype)
         for run in passes:
-            run()  # loads libraries, compiles and chooses, which is the time of no shape
+            run()  # loads libraries, compiles and chooses kernels, which is not timed
         forward, both = time_in_turn(
             passes, synchronize=device.synchronize, share=share, limit=limit
         )
@@ -231,25 +230,25 @@ def measure_shapes(
     progress: Progress | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> list[FragmentMeasurement]:
-    """Times `shapes`, which come in the order of their pairs, as far as time and memory allow.
+    """Times `shapes`, given in ascending order of their pairs, as far as time and memory allow.
 
     Returns:
-        One for each; exceptions other than for want of memory are raised.
+        A measurement for each. Exceptions other than out of memory are raised.
     """
     begin = clock()
     found: list[FragmentMeasurement] = []
-    known = 0.0
+    per_pair = 0.0
     counts = [shape.fragments * shape.queries * shape.keys for shape in shapes]
     for index, (shape, pairs) in enumerate(zip(shapes, counts)):
         left = seconds - (clock() - begin)
-        if left <= 0 or _CALLS * known * pairs > left:
+        if left <= 0 or _CALLS * per_pair * pairs > left:
             found.append(replace(shape, outcome="skipped"))
         else:
             try:
                 share = max(left * pairs / sum(counts[index:]), _LEAST_SHARE * seconds)
                 forward, both = time_shape(shape, share, left)
                 found.append(replace(shape, forward=forward, both=both))
-                known = both.seconds / pairs  # seconds per pair; of larger shapes it is less
+                per_pair = both.seconds / pairs  # seconds per pair; larger shapes take less
             except Exception as error:
                 if not ran_out_of_memory(error):
                     raise
@@ -266,23 +265,23 @@ def fit_latency(
     launch: FragmentMeasurement,
     like: AttentionLatency,
 ) -> AttentionLatency:
-    """The model of what was measured.
+    """Fits the latency model to measurements.
 
     Args:
-        measurements: those held out are not used.
-        launch: of the smallest fragment there is.
-        like: has the tile, heads and names of the model; its table is replaced.
+        measurements: held-out ones are not used.
+        launch: the measurement of the smallest possible fragment.
+        like: a model with the right tile, heads and names; its table is replaced.
 
     Raises:
-        ConfigurationError: shapes of fewer than two numbers of queries and of keys were measured.
+        ConfigurationError: fewer than two numbers of queries or of keys were measured.
     """
     timed = [(m, m.seconds) for m in measurements if not m.held_out]
     cells = {(m.queries, m.keys): (m, seconds) for m, seconds in timed if seconds is not None}
     queries, keys = (tuple(sorted({cell[axis] for cell in cells})) for axis in (0, 1))
     if len(queries) < 2 or len(keys) < 2 or launch.seconds is None:
         raise ConfigurationError(
-            f"{len(cells)} shapes of {len(queries)} numbers of queries and {len(keys)} of keys "
-            "were measured, and a table needs two of each; give more time"
+            f"only {len(queries)} numbers of queries and {len(keys)} of keys were measured, and a "
+            "table needs two of each; give more --seconds"
         )
 
     def table(which: int, per_pair: int) -> Table:

@@ -1,8 +1,8 @@
-"""The back ends of `evenstep.context_parallel`, as they run on the fragments of a rank, to be timed.
+"""Runs the attention kernels of `evenstep.context_parallel` on the fragments of a rank, for timing.
 
-Each is given a plan whose last rank holds so many equal fragments, the last queries of documents of
-so many keys; the other rank holds the rest. A back end that computes all fragments of a rank
-in one launch gets so many that a GPU is full, as a rank's are; another one gets one.
+Each gets a sharding over two ranks. The last rank holds equal fragments: the last queries of
+documents with a given number of keys; the other rank holds the rest. A kernel that computes all
+fragments of a rank in one launch gets enough fragments to fill a GPU, others get one.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ Pass = Callable[[], object]
 
 @dataclass(frozen=True, kw_only=True)
 class Heads:
-    """What a GPU computes of every fragment."""
+    """The attention heads that a GPU computes."""
 
     heads: int
     head_size: int
     kv_heads: int | None = None
-    """Fewer than `heads` for grouped-query attention; None is as many."""
+    """Heads of keys and values: fewer than `heads` for grouped-query attention; None is as many."""
 
     def __post_init__(self) -> None:
         check_at_least(1, heads=self.heads, head_size=self.head_size, kv_heads=self.kv_heads)
@@ -48,25 +48,25 @@ class Heads:
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionKernel:
-    """One back end, on one device."""
+    """One kernel on one device."""
 
     name: str
     launches: str
-    """"rank" or "fragment", as of `AttentionLatency`."""
+    """"rank" or "fragment", as in `AttentionLatency`."""
     tile: int
     most_queries: int = 16_384
-    """In a call of several fragments: enough to fill a GPU."""
+    """Most queries in a call of several fragments: enough to fill a GPU."""
     most_keys: int = 1 << 20
-    """In a call of several fragments, so that they fit in memory."""
+    """Most keys in a call of several fragments, so that they fit in memory."""
 
     @property
     def versions(self) -> tuple[tuple[str, str], ...]:
-        """(package, version) of PyTorch, and of what else the back end may come from."""
+        """(package, version) of PyTorch, and of the package that has the kernel."""
         packages = ["torch", *{"flash": ["flash-attn"], "flex": ["triton"]}.get(self.name, [])]
         return tuple((name, found) for name in packages if (found := _version(name)))
 
     def fragments(self, queries: int, keys: int) -> int:
-        """How many are timed in one call."""
+        """Number of fragments timed in one call."""
         if self.launches == "fragment":
             return 1
         return max(1, min(self.most_queries // queries, self.most_keys // keys))
@@ -74,7 +74,7 @@ class AttentionKernel:
     def passes(
         self, queries: int, keys: int, fragments: int, heads: Heads, device: Device, dtype: str
     ) -> tuple[Pass, Pass]:
-        """Forward, and forward and backward, of so many fragments on values of their own."""
+        """Functions that run the forward pass, and both passes, of `fragments` on random values."""
         plan = equal_fragments(queries, keys, fragments)
         kernel = kernel_of(self.name, plan, plan.ranks - 1, torch.device(device.kind))
         generator = torch.Generator(device.kind).manual_seed(0)
@@ -100,7 +100,7 @@ class AttentionKernel:
 
 
 def equal_fragments(queries: int, keys: int, fragments: int) -> Sharding:
-    """A plan for two ranks, of documents of `keys` tokens: the last `queries` of each are one
+    """A sharding of documents of `keys` tokens over two ranks: the last `queries` of each are one
     fragment on the last rank, and the rest is on the other."""
     documents = np.arange(fragments)
     before = keys - queries
@@ -116,10 +116,10 @@ def equal_fragments(queries: int, keys: int, fragments: int) -> Sharding:
 
 
 def choose_kernel(wanted: str, device: Device, dtype: str) -> AttentionKernel:
-    """The back end called `wanted`; of "auto" the one that `evenstep.context_parallel` would take.
+    """The kernel called `wanted`; "auto" is the one that `evenstep.context_parallel` would choose.
 
     Raises:
-        ConfigurationError: another name, or it does not run here, or not with this dtype.
+        ConfigurationError: the name is unknown, or the kernel does not run here or with this dtype.
     """
     if wanted not in BACKENDS:
         raise ConfigurationError(f"kernel={wanted!r} must be one of {', '.join(BACKENDS)}")
@@ -127,7 +127,7 @@ def choose_kernel(wanted: str, device: Device, dtype: str) -> AttentionKernel:
     check_backend(wanted, where)
     name = pick_backend(wanted, where, DTYPES[dtype], trains=True)
     if name == "sdpa":
-        # PyTorch's kernel for CPUs has tiles of other sizes, and computes few rows as few.
+        # PyTorch's kernel for CPUs has other tile sizes, and does not pad a tile of few rows.
         tile = 1 if device.kind == "cpu" else TILE
         return AttentionKernel(name=name, launches="fragment", tile=tile)
     return AttentionKernel(name=name, launches="rank", tile=TILE)

@@ -1,4 +1,4 @@
-"""A measured `AttentionLatency` for people to read."""
+"""A measured `AttentionLatency` as text for people."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _WIDE_SPREAD = 0.2
 
 
 def attention_text(profile: AttentionProfile) -> str:
-    """Tables of throughput, and how well the model predicts what it has not seen."""
+    """Tables of throughput, and of the errors on held-out shapes."""
     latency = profile.latency
     versions = ", ".join(f"{name} {number}" for name, number in latency.versions)
     title = f"attention on {latency.device}, kernel {latency.kernel}, {latency.dtype}, {versions}"
@@ -39,7 +39,7 @@ def attention_text(profile: AttentionProfile) -> str:
         parts.append(text_table(header, rows))
     parts.append(
         f"a launch takes {1e6 * latency.forward_launch:,.0f} µs forward and "
-        f"{1e6 * latency.backward_launch:,.0f} µs backward, once for each {latency.launches}"
+        f"{1e6 * latency.backward_launch:,.0f} µs backward, once per {latency.launches}"
     )
     held_out = [_row(profile, m, m.both) for m in profile.measurements if m.held_out and m.both]
     if held_out:
@@ -51,7 +51,7 @@ def attention_text(profile: AttentionProfile) -> str:
 def _notes(profile: AttentionProfile) -> list[str]:
     errors = profile.held_out_errors
     if not errors:
-        notes = ["no shape was held out, so nothing is known of the error: give more time"]
+        notes = ["no held-out shape was measured, so the error is unknown: give more --seconds"]
     else:
         text = (
             f"of {len(errors)} shapes that are not in the table, the error is "
@@ -59,15 +59,17 @@ def _notes(profile: AttentionProfile) -> list[str]:
         )
         notes = [text]
         if np.median(errors) > _POOR:
-            notes.append(f"note: that is more than {_POOR:.0%}; measure again, with more time")
+            notes.append(
+                f"note: the median is over {_POOR:.0%}; measure again, with more --seconds"
+            )
     for outcome in ("skipped", "out of memory"):
         shapes = [m for m in profile.measurements if m.outcome == outcome]
         if shapes:
             largest = max(shapes, key=lambda m: m.queries * m.keys)
             notes.append(
                 f"note: {outcome}: {len(shapes)} of {len(profile.measurements)} shapes, up to "
-                f"{largest.queries:,} queries of {largest.keys:,} keys; the model takes for them "
-                "what it has of as many queries and the nearest keys"
+                f"{largest.queries:,} queries of {largest.keys:,} keys; the model uses the "
+                "entry with as many queries and the nearest keys"
             )
     timed = [m.both for m in profile.measurements if m.both]
     wide = sum(both.high - both.low > _WIDE_SPREAD * both.seconds for both in timed)

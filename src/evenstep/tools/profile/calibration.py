@@ -1,8 +1,8 @@
-"""The calibration file: what was measured, on what, and the cost that follows from it.
+"""The calibration file: the device, the measurements, and the cost that follows from them.
 
-JSON, to be read by people too. It is written for one model on one device; the coefficients are of
-the whole model, measurements of one of its layers. A digest over all of it tells a file that was
-damaged or edited, which would balance a training wrongly without a word.
+It is JSON, which people can read too, for one model on one device. The coefficients are those of
+the whole model, the measurements those of one layer. A digest over the content detects a file that
+was damaged or edited, which would silently balance a training wrongly.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _FILE = MeasuredFile(
     format="evenstep calibration",
     name="calibration",
     version=1,
-    again="make it anew with evenstep profile",
+    again="recreate it with evenstep profile",
     by_hand="To change coefficients by hand, use evenstep.FittedCost",
 )
 
@@ -45,7 +45,7 @@ class Calibration:
     torch: str
     """Version of PyTorch."""
     measurements: tuple[LengthMeasurement, ...]
-    """With outcomes other than ok: lengths for which memory or time did not suffice."""
+    """Includes lengths for which memory or time did not suffice, with outcomes other than ok."""
     fits: PartFits
 
     @classmethod
@@ -58,7 +58,7 @@ class Calibration:
         dtype: str,
         torch: str,
     ) -> Calibration:
-        """Fits coefficients to what `measure_layer` has measured.
+        """Fits coefficients to the measurements of `measure_layer`.
 
         Raises:
             ConfigurationError: fewer than four lengths could be measured.
@@ -77,26 +77,26 @@ class Calibration:
             shape=shape,
             device=device,
             dtype=dtype,
-            torch=str(torch),  # PyTorch's own is of a subclass
+            torch=str(torch),  # PyTorch's version is a subclass of str
             measurements=tuple(measurements),
             fits=fits,
         )
 
     @property
     def cost(self) -> FittedCost:
-        """Of the whole model, in seconds."""
+        """Cost of the whole model, in seconds."""
         return self.fits.cost(self.shape.layers)
 
     @property
     def linear(self) -> float | None:
-        """Tokens of the document whose attention costs as much as everything else: what
-        ``Workload(linear=...)`` takes. None where attention was too little to be seen."""
+        """Tokens of the document whose attention costs as much as everything else: the argument of
+        ``DocumentCost(linear=...)``. None if attention was too fast to be measured."""
         return _linear(self.fits)
 
     @property
     def linear_range(self) -> tuple[float | None, float | None]:
-        """`linear` where attention took as long as the upper quartile of its repeats and the rest
-        as long as the lower one of its own, and the other way round."""
+        """`linear` with attention at the upper quartile of its times and the rest at the lower one,
+        and the other way round."""
         timed = [
             (m.length, m.attention, m.rest) for m in self.measurements if m.attention and m.rest
         ]
@@ -111,19 +111,19 @@ class Calibration:
         return max(m.length for m in self.measurements if m.outcome == "ok")
 
     def fitted(self, length: int) -> float:
-        """Seconds that the fit gives one layer at `length`."""
+        """Seconds of one layer at `length`, by the fit."""
         cost = self.fits.cost(1)
         return cost.per_group + length * (cost.per_token + length * cost.per_pair)
 
     def error(self, measurement: LengthMeasurement) -> float | None:
-        """Of the fit, relative to what was measured: positive where the fit is too high."""
+        """Error of the fit, relative to the measurement: positive if the fit is too high."""
         if measurement.attention is None or measurement.rest is None:
             return None
         seconds = measurement.attention.seconds + measurement.rest.seconds
         return self.fitted(measurement.length) / seconds - 1
 
     def as_dict(self) -> dict[str, Any]:
-        """The JSON object of the file. Seconds of measurements are of one layer."""
+        """The JSON object of the file. The seconds of measurements are those of one layer."""
         return _FILE.content(self._values())
 
     def write(self, path: str | os.PathLike[str]) -> None:
@@ -148,11 +148,11 @@ class Calibration:
 
 
 def read_calibration(path: str | os.PathLike[str]) -> Calibration:
-    """All that `Calibration.write` has written.
+    """Reads a file of `Calibration.write`.
 
     Raises:
         ConfigurationError: there is no such file, another program or version wrote it, or it has
-            changed since.
+            changed since then.
     """
     content = _FILE.read(path)
     fits = {name: tuple(values) for name, values in content["layer_fits"].items()}
@@ -167,11 +167,11 @@ def read_calibration(path: str | os.PathLike[str]) -> Calibration:
 
 
 def load_calibration(path: str | os.PathLike[str]) -> FittedCost:
-    """The cost of a model as `evenstep profile` measured it, in seconds. Logs on what device.
+    """The cost of a model as `evenstep profile` measured it, in seconds. Logs the device.
 
     Raises:
         ConfigurationError: there is no such file, another program or version wrote it, or it has
-            changed since.
+            changed since then.
     """
     calibration = read_calibration(path)
     logger.info("%s: measured on %s, %s", path, calibration.device, calibration.dtype)

@@ -1,4 +1,4 @@
-"""A calibration for people to read."""
+"""A calibration as text for people."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _WIDE_SPREAD = 0.2
 
 
 def calibration_text(calibration: Calibration) -> str:
-    """A table of what was measured, and what follows from it."""
+    """A table of the measurements, the coefficients and the notes."""
     shape, cost = calibration.shape, calibration.cost
     layers = "1 layer" if shape.layers == 1 else f"{shape.layers} equal layers"
     header = ("length", "attention ms", "± ms", "rest ms", "± ms", "both ms", "fitted ms", "error")
@@ -26,7 +26,7 @@ def calibration_text(calibration: Calibration) -> str:
         header, [_row(calibration, m) for m in calibration.measurements], title=title
     )
     coefficients = (
-        f"of {layers}: {cost.per_group:.3g} s per group, {cost.per_token:.3g} s per token, "
+        f"{layers}: {cost.per_group:.3g} s per group, {cost.per_token:.3g} s per token, "
         f"{cost.per_pair:.3g} s per squared token"
     )
     notes = [f"note: {note}" for note in calibration_notes(calibration)]
@@ -34,7 +34,7 @@ def calibration_text(calibration: Calibration) -> str:
 
 
 def calibration_notes(calibration: Calibration) -> list[str]:
-    """What the reader must know to trust the coefficients."""
+    """Remarks on how far to trust the coefficients."""
     notes = [
         f"{m.length:,}: {m.outcome} ({m.detail})"
         for m in calibration.measurements
@@ -42,11 +42,11 @@ def calibration_notes(calibration: Calibration) -> list[str]:
     ]
     linear = calibration.linear
     if linear is None:
-        notes.append("attention was too little to be seen: measure longer documents")
+        notes.append("attention was too fast to be measured: measure longer documents")
     elif linear > calibration.longest:
         notes.append(
-            f"{linear:,.0f} tokens are beyond the {calibration.longest:,} measured: the more so, "
-            "the less exact"
+            f"{linear:,.0f} tokens are beyond the {calibration.longest:,} measured, and less exact "
+            "the further beyond"
         )
     timed = [(m, m.attention, m.rest) for m in calibration.measurements if m.attention and m.rest]
     noisy = [m.length for m, *parts in timed if _spread(*parts) > _WIDE_SPREAD]
@@ -70,12 +70,12 @@ def _crossing(calibration: Calibration) -> str:
     low, high = ("?" if n is None else f"{n:,.0f}" for n in calibration.linear_range)
     return (
         f"attention costs as much as the rest at {linear:,.0f} tokens, {low} to {high} by the "
-        f"quartiles: Workload(linear={round(linear)}); by operations, at {by_operations}"
+        f"quartiles: DocumentCost(linear={round(linear)}); by operations, at {by_operations}"
     )
 
 
 def _spread(attention: Timing, rest: Timing) -> float:
-    """Between the quartiles, as a fraction of both together."""
+    """Sum of both quartile ranges, as a fraction of the sum of both times."""
     width = attention.high - attention.low + rest.high - rest.low
     return width / (attention.seconds + rest.seconds)
 

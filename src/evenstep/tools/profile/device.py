@@ -1,4 +1,4 @@
-"""The hardware that is measured, by name: a calibration of one device says nothing of another."""
+"""The measured hardware, by name: a calibration of one device does not apply to another."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 @dataclass(frozen=True, kw_only=True)
 class Device:
-    """A device, and what its speed hangs on."""
+    """A device, and the settings that its speed depends on."""
 
     kind: str
     """"cpu" or "cuda"."""
     name: str
     threads: int | None = None
-    """Of PyTorch, on a CPU."""
+    """Threads of PyTorch, on a CPU."""
 
     def __str__(self) -> str:
         if self.threads is None:
@@ -31,32 +31,32 @@ class Device:
         return f"{self.name}, {self.threads} thread{'s' if self.threads > 1 else ''}"
 
     def synchronize(self) -> None:
-        """Waits until what was launched has been done."""
+        """Waits until all launched work is done."""
         if self.kind == "cuda":
             torch.cuda.synchronize()
 
 
 def choose_device(wanted: str = "auto") -> Device:
-    """The device called `wanted`: cpu, cuda, or auto for CUDA where there is one.
+    """The device called `wanted`: cpu, cuda, or auto for CUDA if available.
 
     Raises:
-        ConfigurationError: another name, or there is no such device.
+        ConfigurationError: the name is unknown, or there is no such device.
     """
     if wanted not in ("auto", "cpu", "cuda"):
         raise ConfigurationError(f"device={wanted!r} must be auto, cpu or cuda")
-    there = torch.cuda.is_available()
-    if wanted == "cuda" and not there:
+    available = torch.cuda.is_available()
+    if wanted == "cuda" and not available:
         raise ConfigurationError("device='cuda', but PyTorch finds no CUDA device; use cpu")
-    if there and wanted != "cpu":
+    if available and wanted != "cpu":
         return Device(kind="cuda", name=torch.cuda.get_device_name())
     return Device(kind="cpu", name=_processor(), threads=torch.get_num_threads())
 
 
 def choose_dtype(wanted: str | None, device: Device) -> str:
-    """The name of a dtype: what is wanted, or by default bf16 on a GPU and fp32 on a CPU.
+    """The name of a dtype: `wanted`, or by default bf16 on a GPU and fp32 on a CPU.
 
     Raises:
-        ConfigurationError: there is none of that name.
+        ConfigurationError: the name is unknown.
     """
     if wanted is None:
         return "bf16" if device.kind == "cuda" else "fp32"

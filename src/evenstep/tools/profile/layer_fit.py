@@ -1,10 +1,10 @@
-"""Coefficients from the seconds of both parts of a layer.
+"""Fits coefficients to the seconds of both parts of a layer.
 
 Attention over a document of l tokens takes ``a0 + a1 l + a2 l²`` seconds and the rest
-``r0 + r1 l``, none of the five negative. They are fitted apart: in their sum, a rest that gets
-faster per token as matrices grow would pass for less attention. Errors count relative to the whole
-layer at that length, so that short documents count as much as long ones, and the launch overhead of
-their attention no more than it matters.
+``r0 + r1 l``; none of the five coefficients is negative. The parts are fitted separately: in their
+sum, a rest that gets faster per token as matrices grow would look like less attention. Errors are
+relative to the whole layer at that length, so that short documents count as much as long ones, and
+the launch overhead of their attention only as much as it matters.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ __all__ = ["PartFits", "fit_parts"]
 
 
 _FEWEST_LENGTHS = 4
-"""One more than the coefficients of attention: fewer would be met exactly, by noise too."""
+"""One more than the coefficients of attention: a fit to fewer lengths would follow the noise."""
 
 _NOTHING = 1e-6
-"""A term that is at no length more than this share of its part is rounding, and zero."""
+"""A term below this share of its part at all lengths is rounding, and set to zero."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ class PartFits:
     rest: tuple[float, float]
 
     def cost(self, layers: int) -> FittedCost:
-        """Of a model of so many equal layers."""
+        """Cost of a model with this number of equal layers."""
         overhead, token, pair = self.attention
         return FittedCost(
             per_group=layers * (overhead + self.rest[0]),
@@ -47,7 +47,7 @@ class PartFits:
 
 
 def fit_parts(lengths: npt.ArrayLike, attention: npt.ArrayLike, rest: npt.ArrayLike) -> PartFits:
-    """Fits both parts.
+    """Fits both parts of a layer.
 
     Args:
         lengths: [lengths] tokens.
@@ -62,12 +62,12 @@ def fit_parts(lengths: npt.ArrayLike, attention: npt.ArrayLike, rest: npt.ArrayL
     if not (length.shape == first.shape == second.shape and len(np.unique(length)) == len(length)):
         raise ConfigurationError(
             f"{length.shape} lengths, {first.shape} times of attention and {second.shape} of the "
-            "rest: give one of each for each of several different lengths"
+            "rest: give one time of each part for every length, and different lengths"
         )
     if len(length) < _FEWEST_LENGTHS:
         raise ConfigurationError(
             f"{len(length)} lengths were measured, and a fit needs {_FEWEST_LENGTHS}; give more "
-            "time, or a smaller longest length"
+            "--seconds, or a smaller --max-length"
         )
     whole = first + second
     a0, a1, a2 = _not_negative(length, first / whole, whole, 3)
@@ -80,11 +80,11 @@ def _not_negative(
 ) -> list[float]:
     """The least-squares polynomial without negative coefficients.
 
-    With so few terms all subsets can be tried: the solution is the best one in which the terms
-    that are not zero are positive.
+    With at most three terms all subsets can be tried: the solution is the best one whose nonzero
+    terms are positive.
     """
-    unit = length.max()  # keeps powers of the length near one another
-    columns = (length[:, None] / unit) ** np.arange(terms) / whole[:, None]
+    unit = length.max()  # keeps powers of the length of similar size
+    columns = (length[:, None] / unit) ** np.arange(terms) / whole[:, None]  # [lengths, terms]
     scale = columns.max(axis=0)
     best, least = np.zeros(terms), float(share @ share)
     for size in range(1, terms + 1):

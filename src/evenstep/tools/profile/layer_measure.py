@@ -1,8 +1,8 @@
 """Times one layer over lengths, within a given time.
 
-Lengths go upward, each twice the one before. What a length would take at most is known from the one
-before: twice its rest and four times its attention. So a length that does not fit in the time left
-is not begun, and one that does not fit in memory ends the way upward; the shorter ones are enough.
+Lengths double from one to the next. The time of a length is bounded by that of the one before:
+twice its rest and four times its attention. So a length that does not fit in the remaining time is
+not begun, and one that does not fit in memory is the last; the shorter ones are enough.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from evenstep.tools.profile.timer import Timing, time_in_turn
 __all__ = ["LengthMeasurement", "lengths_up_to", "measure_layer", "measure_upward"]
 
 Progress = Callable[[int, int], None]
-"""Of (done, total) lengths."""
+"""Called with (done, total) lengths."""
 TimeLength = Callable[[int, float, float], tuple[Timing, Timing]]
-"""Attention and rest of (length, share, limit), both in seconds."""
+"""From (length, share, limit), the latter in seconds, to timings of attention and rest."""
 
 _LENGTHS = 9
 _MULTIPLE = 16
 _LEAST_SHARE = 0.02
-"""Of all the time, for one length."""
+"""Share of the whole time for one length."""
 _CALLS = 6
-"""A length runs each part about this often at least: to prepare it, to warm up, three times, and
-one to spare."""
+"""Times that a length runs each part, about and at least: to prepare, to warm up, three repeats and
+one in reserve."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,10 +48,10 @@ class LengthMeasurement:
 
 
 def lengths_up_to(max_length: int) -> list[int]:
-    """Nine lengths or fewer, each twice the one before, the last one `max_length`.
+    """At most nine lengths, each twice the one before, the last one `max_length`.
 
     Raises:
-        ConfigurationError: below 128 tokens, where there are too few.
+        ConfigurationError: `max_length` is below 128, which gives too few lengths.
     """
     check_at_least(8 * _MULTIPLE, max_length=max_length)
     halved = [max_length >> power for power in range(1, _LENGTHS)]
@@ -71,8 +71,8 @@ def measure_layer(
     """Times one layer of a model over lengths up to `max_length`.
 
     Args:
-        device, dtype: as `choose_device` and `choose_dtype` give them.
-        seconds: for all lengths together, about.
+        device, dtype: as `choose_device` and `choose_dtype` return them.
+        seconds: time for all lengths together, about.
         progress: called with (done, total) lengths.
 
     Raises:
@@ -85,7 +85,7 @@ def measure_layer(
 
     def time_length(length: int, share: float, limit: float) -> tuple[Timing, Timing]:
         if length == lengths[0]:
-            LayerParts(layer, length)  # loads libraries, which is the time of no length
+            LayerParts(layer, length)  # loads libraries, which is not timed
         parts = LayerParts(layer, length)
         attention, rest = time_in_turn(
             (parts.attention, parts.rest),
@@ -109,7 +109,7 @@ def measure_upward(
     """Times `lengths` with `time_length`, upward, as far as time and memory allow.
 
     Returns:
-        One for each length; exceptions other than for want of memory are raised.
+        A measurement for each length. Exceptions other than out of memory are raised.
     """
     begin = clock()
     found: list[LengthMeasurement] = []
@@ -118,15 +118,15 @@ def measure_upward(
         left = seconds - (clock() - begin)
         detail = stopped
         if found and not stopped and (detail := _too_long(found[-1], length, left)):
-            stopped = f"{length:,} would have taken too long already"
+            stopped = f"{length:,} would already have taken too long"
         if detail:
             found.append(LengthMeasurement(length=length, outcome="skipped", detail=detail))
         else:
-            # About as many repeats of one length as of another; more of short ones, which vary.
+            # Equally many repeats of all lengths, about, and more of the short ones, which vary.
             share = max(left * length / sum(lengths[index:]), _LEAST_SHARE * seconds)
             found.append(_one(time_length, length, share, left))
             if found[-1].outcome != "ok":
-                stopped = f"{length:,} ran out of memory already"
+                stopped = f"{length:,} already ran out of memory"
         if progress is not None:
             progress(index + 1, len(lengths))
     return found
@@ -147,7 +147,7 @@ def _one(time_length: TimeLength, length: int, share: float, limit: float) -> Le
 
 
 def _too_long(before: LengthMeasurement, length: int, left: float) -> str:
-    """Why `length` cannot be measured in the seconds left; empty where it can."""
+    """Why `length` cannot be measured in the seconds left; empty if it can."""
     if before.attention is None or before.rest is None:
         return before.detail
     growth = length / before.length

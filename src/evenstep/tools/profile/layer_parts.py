@@ -1,10 +1,10 @@
-"""A transformer layer in two parts that can be run apart: attention, and everything else.
+"""A transformer layer in two parts that run separately: attention, and everything else.
 
-Attention is the product of queries, keys and values alone. It is all in a layer that looks from one
-token to another; norms, projections, rotary positions and feed-forward network look at each token
-by itself. `LayerParts` runs forward and backward of each part by itself, on the values and
-gradients that they hand each other in the whole layer, so that both together are the layer: nothing
-is left out, and nothing is done twice.
+Attention is the product of queries, keys and values alone, the only part of a layer that relates
+one token to another; norms, projections, rotary positions and feed-forward network treat each token
+by itself. `LayerParts` runs forward and backward pass of each part by itself, on the values and
+gradients that the parts exchange in the whole layer. So both together are the layer: nothing is
+left out, and nothing is done twice.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Layer(nn.Module):
         )
 
     def finish(self, x: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
-        """The layer's output, of its input and what it attended to."""
+        """The layer's output, from its input and the output of attention."""
         x = x + self.attention_out(attended.transpose(1, 2).flatten(2))
         inner = self.ffn_in(self.ffn_norm(x))
         if self.shape.gated:
@@ -74,12 +74,12 @@ class Layer(nn.Module):
 
 
 class LayerParts:
-    """Both parts of a layer over one document, each forward and backward."""
+    """Both parts of a layer over one document, each with forward and backward pass."""
 
     def __init__(self, layer: Layer, length: int, *, seed: int = 0) -> None:
         self._layer = layer
-        self._weights = tuple(layer.parameters())
-        like = self._weights[0]
+        self._parameters_used = tuple(layer.parameters())
+        like = self._parameters_used[0]
         generator = torch.Generator(like.device).manual_seed(seed)
         size = (1, length, layer.shape.hidden_size)
         self.x, self.gradient = (
@@ -93,23 +93,23 @@ class LayerParts:
             self._attended = layer.attend(*projected)
         self._projected = tuple(tensor.requires_grad_() for tensor in projected)
         self._attended.requires_grad_()
-        # Each part's backward pass needs what the other hands it.
+        # Each part's backward pass needs gradients from the other part.
         self._projected_gradients = tuple(map(torch.zeros_like, self._projected))
         self._attended_gradient = self.rest()[1].detach()
         self._projected_gradients = self.attention()
 
     def attention(self) -> Tensors:
-        """Gradients of queries, keys and values."""
+        """Runs attention; returns the gradients of queries, keys and values."""
         attended = self._layer.attend(*self._projected)
         return torch.autograd.grad(attended, self._projected, self._attended_gradient)
 
     def rest(self) -> Tensors:
-        """Gradients of the layer's input, of what attention gave, and of all weights."""
+        """Runs the rest; returns the gradients of input, attention's output and parameters."""
         projected = self._layer.project(self.x, self.rotation)
         out = self._layer.finish(self.x, self._attended)
         return torch.autograd.grad(
             (*projected, out),
-            (self.x, self._attended, *self._weights),
+            (self.x, self._attended, *self._parameters_used),
             (*self._projected_gradients, self.gradient),
         )
 
@@ -122,6 +122,6 @@ def _rotations(length: int, size: int) -> torch.Tensor:
 
 
 def _rotate(x: torch.Tensor, rotation: torch.Tensor) -> torch.Tensor:
-    """Turns each pair (i, i + size / 2) of [..., length, size]."""
+    """Rotates each pair (i, i + size / 2) of [..., length, size]."""
     (cos, sin), (a, b) = rotation, x.chunk(2, dim=-1)
     return torch.cat([a * cos - b * sin, a * sin + b * cos], dim=-1)

@@ -1,4 +1,4 @@
-"""The shape of a transformer, as far as its speed depends on it."""
+"""The shape of a transformer: the numbers that its speed depends on."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["ModelShape"]
 
 @dataclass(frozen=True, kw_only=True)
 class ModelShape:
-    """Fields mean what they mean in `TransformerCost`."""
+    """The fields have the meaning of those of `TransformerCost`."""
 
     layers: int
     hidden_size: int
@@ -32,7 +32,7 @@ class ModelShape:
             ffn_size=self.ffn_size,
             kv_heads=self.kv_heads,
         )
-        self.operations  # noqa: B018  (refuses kv_heads that do not divide heads)
+        self.operations  # noqa: B018  (checks that kv_heads divides heads)
         if self.hidden_size % (2 * self.heads):
             raise ConfigurationError(
                 f"hidden_size={self.hidden_size} over heads={self.heads} must give heads of an "
@@ -41,7 +41,7 @@ class ModelShape:
 
     @property
     def operations(self) -> TransformerCost:
-        """The same model's cost in floating-point operations, which need no measurement."""
+        """The model's cost in floating-point operations, which needs no measurement."""
         return TransformerCost(
             layers=self.layers,
             hidden_size=self.hidden_size,

@@ -1,4 +1,4 @@
-"""Repeated timings of two functions, in turn, until a share of the time is spent."""
+"""Repeated timings of functions, in turn, until a share of the time is spent."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from dataclasses import dataclass
 __all__ = ["Timing", "time_in_turn"]
 
 _REPEATS = (3, 50)
-"""Fewest and most."""
+"""Fewest and most repeats."""
 _SHORTEST = 0.005
-"""Seconds of one timing. A faster function is called several times in a row, as in a training,
-where a GPU computes one operation while the next is launched."""
+"""Seconds of one timing, at least. A faster function is called several times in a row, as in a
+training, where a GPU computes one operation while the next is launched."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +30,7 @@ class Timing:
 
     @classmethod
     def of(cls, seconds: Sequence[float]) -> Timing:
-        """From the seconds of each repeat."""
+        """Median and quartiles of the seconds of each repeat."""
         low, middle, high = statistics.quantiles(
             seconds if len(seconds) > 1 else 2 * list(seconds), n=4, method="inclusive"
         )
@@ -45,15 +45,14 @@ def time_in_turn(
     limit: float,
     clock: Callable[[], float] = time.perf_counter,
 ) -> list[Timing]:
-    """Times functions that have run before.
-
-    In turn, so that whatever slows down the machine for a while slows down all of them.
+    """Times functions that have run before, in turn, so that a temporary slowdown of the machine
+    affects all of them.
 
     Args:
-        synchronize: waits until what a call launched has been done.
-        share: seconds after which no repeat is begun, but for the fewest.
-        limit: seconds after which none is begun at all, but for the first.
-        clock: seconds.
+        synchronize: waits until all work that a call launched is done.
+        share: seconds after which no repeat begins, except for the fewest.
+        limit: seconds after which no repeat begins, except for the first.
+        clock: returns seconds.
     """
     begin = clock()
 
@@ -65,7 +64,7 @@ def time_in_turn(
         synchronize()
         return (clock() - before) / calls
 
-    # The second call: the first may still have chosen kernels.
+    # This is the second call: the first may have chosen kernels.
     once = [timed(function, 1) for function in functions]
     calls = [max(1, math.ceil(_SHORTEST / max(seconds, 1e-7))) for seconds in once]
     found: list[list[float]] = [[] for _ in functions]

@@ -1,4 +1,11 @@
-"""What people look at: tables as text, pictures as files."""
+"""How do I show it? Tables as text, plots as PNG files, pages as HTML.
+
+table                      tables of text
+advice_text, advice_page   the advice of `evenstep advise`
+plan_page                  a loading plan of the service
+steps_plot, packing_plot   who waits for whom: ranks of a step, micro-batches of a step
+bins, svg, plan_svg, page_style, picture   what these are drawn with
+"""
 
 from evenstep.tools.report.steps_plot import StepPanel, plot_steps
 from evenstep.tools.report.table import text_table

@@ -179,6 +179,6 @@ def _step_time(seconds: float, step: StepInfo) -> StepTime:
 
 
 def _finish_launched() -> None:
-    """Waits for the GPU. Called at both ends of the measured steps only: a training does not wait."""
+    """Waits for the GPU. For both ends of the measured steps only: a training does not wait."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()
