@@ -78,7 +78,7 @@ def test_what_is_wrong_is_refused() -> None:
     with pytest.raises(SampleError, match="over max_tokens=20"):
         CutDocuments(DOCUMENTS, 20, "error")[long]
     stale = CutDocuments(DOCUMENTS, 20, "truncate", lengths=DOCUMENTS.lengths + 1)
-    with pytest.raises(SampleError, match=r"document 3 has .* count them anew"):
+    with pytest.raises(SampleError, match=r"document 3 has .* count them again"):
         stale[3]
 
 

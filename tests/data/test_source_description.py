@@ -68,7 +68,7 @@ def test_lengths_are_by_modality():
     assert Source("s", SAMPLES).measure(SAMPLES[4], 0, 4) == {"text": 5}
     source = Source("s", SAMPLES, lengths=image_and_text)
     assert source.measure(SAMPLES[4], 0, 4) == {"text": 5, "image": 256}
-    with pytest.raises(SampleError, match=r"length of sample s\[2\]\[4\] cannot be told"):
+    with pytest.raises(SampleError, match=r"length of sample s\[2\]\[4\] cannot be determined"):
         Source("s", SAMPLES).measure({}, 2, 4)
 
 
@@ -82,7 +82,7 @@ def test_lengths_are_by_modality():
         (SAMPLES, "dataset"),
     ],
 )
-def test_formats_are_told_by_suffix(path, kind):
+def test_formats_are_known_by_suffix(path, kind):
     assert Source("s", path).kind == kind
 
 
@@ -94,8 +94,8 @@ def test_formats_are_told_by_suffix(path, kind):
         ({"weight": float("nan")}, "weight=nan"),
         ({"columns": "text"}, "columns='text'"),
         ({"format": "csv"}, "format='csv'.*parquet, jsonl"),
-        ({"data": "folder"}, "not told by folder; name format="),
-        ({"data": ["a.tar", "b.parquet"]}, "not told by a.tar, b.parquet"),
+        ({"data": "folder"}, "cannot be determined from folder; pass format="),
+        ({"data": ["a.tar", "b.parquet"]}, "cannot be determined from a.tar, b.parquet"),
         ({"data": 5}, "a int; give a path"),
         ({"block": 0}, "block=0"),
         ({"seed": -1}, "seed=-1"),
@@ -108,7 +108,7 @@ def test_arguments_that_make_no_sense_are_refused(arguments, says):
 
 def test_a_url_without_its_package_or_protocol_says_so():
     pytest.importorskip("fsspec")
-    with pytest.raises(ConfigurationError, match=r"nosuch://a.jsonl is no URL that fsspec knows"):
+    with pytest.raises(ConfigurationError, match=r"nosuch://a.jsonl is not a URL"):
         open_reader(Source("s", "nosuch://a.jsonl"))
     try:
         import s3fs  # noqa: F401

@@ -71,7 +71,7 @@ def test_a_wrong_line_is_named(tmp_path, line, says):
 
 def test_compressed_or_empty_files_are_refused(tmp_path):
     (tmp_path / "a.jsonl.gz").write_bytes(b"")
-    with pytest.raises(ConfigurationError, match="compressed, so no line of it can be sought"):
+    with pytest.raises(ConfigurationError, match="compressed, so its lines cannot be sought"):
         open_reader(Source("s", str(tmp_path / "a.jsonl.gz")))
     (tmp_path / "b.jsonl").write_text("\n \n")
     with pytest.raises(ConfigurationError, match="source 's' has no samples"):

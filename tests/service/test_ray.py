@@ -200,7 +200,7 @@ def test_names(service: RayService, job: es.Job) -> None:
 def test_a_client_of_a_rank_that_does_not_exist_is_refused(
     service: RayService, job: es.Job
 ) -> None:
-    said = "rank 9 is no client.*0-3"
+    said = "rank 9 is not a client.*0-3"
     with es.start(job, backend="local") as local, pytest.raises(ConfigurationError, match=said):
         local.client(9)
     with pytest.raises(ConfigurationError, match=said):

@@ -195,7 +195,7 @@ def test_clients_that_have_taken_different_numbers_of_steps_have_no_common_state
 
 def test_a_client_of_a_rank_that_does_not_exist_is_refused(tmp_path: Path) -> None:
     with es.start(job_of(tmp_path), backend="local") as service:
-        with pytest.raises(ConfigurationError, match="rank 7 is no client"):
+        with pytest.raises(ConfigurationError, match="rank 7 is not a client"):
             service.client(7)
         with pytest.raises(ConfigurationError, match="DP=2 must be from 0 to 1"):
             service.client(DP=2)

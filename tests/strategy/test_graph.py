@@ -335,7 +335,7 @@ SAMPLES = table([3, 5, 2], [1, 0, 2])
         (lambda g: g.broadcast_at("TP", stages="last"), "stages='last' must be one of"),
         (
             lambda g: g.mix({"a": 1.0}),
-            r"mix\(dict\) has no mixture to draw from: give DGraph.of one",
+            r"mix\(dict\) has no mixture to draw from: pass DGraph.of a mixture=",
         ),
         (lambda g: g.mix(Batches([SAMPLES])).mix(Batches([SAMPLES])), "mix was called before"),
         (

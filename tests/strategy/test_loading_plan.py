@@ -78,7 +78,7 @@ def test_members_are_in_order_and_bounds_are_checked() -> None:
 @pytest.mark.parametrize(
     ("columns", "words"),
     [
-        (([0, 0], [0, 0], [0, 0]), "order=0 of sample 1 in bucket 0, micro-batch 0: places must"),
+        (([0, 0], [0, 0], [0, 0]), "order=0 of sample 1 in bucket 0, micro-batch 0: it must"),
         (([0, 0], [0, 0], [0, 2]), "order=2 of sample 1"),
         (([0, 1], [0, 0], [0, 0]), "bucket=1 of sample 1 must be from 0 to 0"),
         (([0, -1], [0, 0], [0, 0]), "micro_batch=0 of sample 1 must be from 0 to 0, or -1 in all"),

@@ -68,7 +68,7 @@ def test_a_bucket_or_source_that_does_not_exist_is_refused() -> None:
     plan = planned([3, 5, 7, 9])
     with pytest.raises(ConfigurationError, match="bucket=2 must be from 0 to 1"):
         constructor_do_plan(plan, 2)
-    with pytest.raises(ConfigurationError, match="source 'z' is none of the 3 sources"):
+    with pytest.raises(ConfigurationError, match="source 'z' is not one of the 3 sources"):
         loader_do_plan(plan, ["a", "z"])
 
 

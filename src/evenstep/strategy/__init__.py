@@ -1,8 +1,26 @@
-"""Strategies: which samples go where in a step, said in a few primitives. Metadata only; pure.
+"""What a central planner decides for each step: from metadata of samples to a `LoadingPlan`. Pure.
 
-`DGraph` and its primitives end in a `LoadingPlan`; `llm_balance` and `vlm_balance` are strategies
-made of them. `plan_raw`, `loader_do_plan`, `constructor_do_plan` and `summary_buffer` are below
-them. Names are those of OVERLORD's first text, with `mix`, as later ones have it, for `sample`.
+The path of a step, in reading order:
+
+    sample_table        metadata of samples in columns; never payload
+    graph               `DGraph`: builds a strategy from primitives; read it first
+    draws               asks the mixture for the samples of the step ...
+    mixture/            ... which draws them: weights by step, schedules, token shares, resume
+    plan_builder        places the samples: spec -> assignment -> plan
+    mesh/               `ClientPlaceTree`: into how many buckets, and which rank fetches which
+    sample_costs        the cost of each sample
+    balance/            balances buckets and micro-batches by cost
+    assignment          the bucket, micro-batch and index of each sample
+    loading_plan        `LoadingPlan`: the result
+
+Around it:
+
+    paper_strategies    `llm_balance`, `vlm_balance`: OVERLORD's Algorithms 1 and 2
+    raw_plans           the layer below: plans from outside, the share of each loader or constructor
+    loading_plan_json, mermaid_chart, lineage    a plan as text, as a chart, sample by sample
+
+Primitives and functions have the names of the OVERLORD paper; `mix` is `sample` in its first
+version.
 """
 
 from evenstep.strategy.assignment import Assignment

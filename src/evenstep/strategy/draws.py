@@ -1,4 +1,4 @@
-"""What a graph asks of a mixture: the samples of a step, and by which weights they were drawn."""
+"""What a `DGraph` asks of a mixture: the samples of a step, and the weights of their draw."""
 
 from __future__ import annotations
 
@@ -14,57 +14,57 @@ __all__ = ["DrawnSamples", "Draws", "Mixes", "WeightedDraws", "draw"]
 
 @runtime_checkable
 class Draws(Protocol):
-    """Draws the samples of each step from the sources: a `Mixture` of `evenstep.strategy.mixture`, or an
-    object of the user's."""
+    """Draws the samples of each step from the sources: a `Mixture` of `evenstep.strategy.mixture`,
+    or the user's own object."""
 
     def draw(self, step: int, provider: Metadata) -> SampleTable:
-        """Samples of a step in the order drawn: a function of the step and of what the mixture
-        knows, never of timing. The table counts the same sources in every step."""
+        """Samples of a step in the order drawn: a function of the step and the mixture's state,
+        never of timing. The table numbers the same sources in every step."""
         ...
 
 
 @runtime_checkable
 class WeightedDraws(Draws, Protocol):
-    """One that can also say by which weights it drew; the plan records them."""
+    """`Draws` that also reports the weights by which it drew; the plan records them."""
 
     def weights_at(self, step: int) -> Mapping[str, float]:
-        """Weight of each source in a step that has been drawn."""
+        """By source, its weight in a step that has been drawn."""
         ...
 
 
 class Mixes(Protocol):
-    """The mixture of a job, which draws by the weights that a strategy names."""
+    """A job's mixture, which draws by the weights that a strategy passes."""
 
     def draw_with(self, step: int, provider: Metadata, schedule: Any) -> SampleTable:
         """As `Draws.draw`, by a schedule, a mapping from sources to weights or a function of the
-        step; None is by the mixture's own schedule."""
+        step; None is the mixture's own schedule."""
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class DrawnSamples:
-    """Samples of a step."""
+    """Samples of a step, and what drew them."""
 
     by: object
     """The mixture."""
     schedule: Any
-    """What it was told to draw by."""
+    """The schedule passed to it."""
     samples: SampleTable
     weights: Mapping[str, float]
-    """Empty where the mixture says nothing of them."""
+    """By source; empty if the mixture does not report them."""
 
 
 def draw(
     schedule: Any, mixture: Mixes | None, step: int, metadata: Metadata, before: list[DrawnSamples]
 ) -> DrawnSamples:
-    """Draws, or gives what the same mixture has drawn before in this step.
+    """Draws a step, or returns the samples that the same mixture has drawn in it before.
 
     Args:
-        schedule: something that draws, or what the mixture is to draw by.
+        schedule: an object that draws, or the schedule by which the mixture is to draw.
         mixture: the job's, if it has one.
         step: its number.
         metadata: of the sources.
-        before: what was drawn in this step; what is drawn now is added.
+        before: all draws of this step; a new one is appended.
 
     Raises:
         ConfigurationError: there is nothing to draw from, or the mixture has drawn by other
@@ -75,7 +75,7 @@ def draw(
     if by is None:
         raise ConfigurationError(
             f"mix({'' if schedule is None else type(schedule).__name__}) has no mixture to draw "
-            "from: give DGraph.of one, or make an evenstep.strategy.mixture.Mixture and mix with that"
+            "from: pass DGraph.of a mixture=, or mix an evenstep.strategy.mixture.Mixture"
         )
     for known in before:
         if known.by is by:

@@ -1,13 +1,16 @@
-"""`DGraph`: from the samples of a step to its plan, said in primitives (OVERLORD, section 4).
+"""`DGraph`: a builder of strategies, which ends in a `LoadingPlan` (OVERLORD, section 4).
 
-A graph is metadata and a description: which modality counts, at which axis samples are distributed,
-what they cost, how they are balanced, who broadcasts. Each primitive returns a new graph, and may
-come in any order; so graphs can be shared, and one mixed graph is the root of the plans of several
-modules. What a description amounts to is worked out when it is first asked for, by `plan` or
-`assignment`, and only once: graphs that differ in nothing that matters to it share it.
+The name is the paper's, for the data-flow graph of samples (see `evenstep.strategy.lineage`). The
+object is a spec under construction: which modality counts, at which axis samples are distributed,
+what they cost, how they are balanced, along which axes the trainer broadcasts. Each primitive
+returns a new graph, in any order, so graphs can be shared, and one mixed graph is the root of the
+plans of several modules::
 
-Samples pass through the states of `evenstep.strategy.lineage`: buffered, drawn (`mix`), assigned to a
-bucket and grouped into a micro-batch (`distribute` and `balance`), delivered.
+    root = DGraph.of(metadata, tree, micro_batches=2).mix({"web": 0.7, "code": 0.3})
+    plan = root.modality("text").distribute("DP").cost(lambda n: n * n).balance().plan()
+
+Samples are placed when `plan` or `assignment` is first asked for, and only once: graphs whose specs
+place samples alike share the result.
 """
 
 from __future__ import annotations
@@ -42,7 +45,7 @@ __all__ = ["DGraph"]
 
 @dataclass(frozen=True, eq=False)
 class _Step:
-    """What all graphs of a step share."""
+    """The inputs that all graphs of a step share."""
 
     tree: ClientPlaceTree
     number: int
@@ -52,22 +55,22 @@ class _Step:
     max_tokens: int | None
     mixture: Mixes | None
     drawn: list[DrawnSamples]
-    """What was drawn in this step, as a mixture moves on when it draws."""
+    """Draws of this step: a mixture draws a step only once."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class DGraph:
-    """Samples of a step, and what is to be done with them. Made by `of` and by its methods."""
+    """Samples of a step and a spec of what is done with them. Made by `of` and by its methods."""
 
     _step: _Step
     samples: SampleTable | None
-    """Those that were carried here, then those drawn; None before `mix`, where metadata comes from
+    """Samples carried to this step, then those drawn; None before `mix` if metadata comes from
     loaders."""
-    _wanted: GraphSpec = field(default_factory=GraphSpec)
+    _spec: GraphSpec = field(default_factory=GraphSpec)
     _weights: Mapping[str, float] = field(default_factory=dict)
     _mixed: bool = False
-    _once: list[Placement] = field(default_factory=list)
-    """What it amounts to, when that is known. Shared by graphs that amount to the same."""
+    _cache: list[Placement] = field(default_factory=list)
+    """Memoised placement, none or one; shared by graphs whose specs place samples alike."""
 
     @classmethod
     def of(
@@ -83,14 +86,14 @@ class DGraph:
     ) -> DGraph:
         """
         Args:
-            metadata: the buffered samples, all of which take part where `mix` is not called; or who
-                says what the next samples of a source are.
+            metadata: the buffered samples, all of which take part unless `mix` is called; or an
+                object that gives the next samples of a source.
             tree: the trainer's mesh.
             step: number of the step.
             micro_batches: of each bucket.
-            max_tokens: that a micro-batch holds; None for no limit.
+            max_tokens: limit of a micro-batch; None for no limit.
             carried: samples that the plan of the step before carried here; they go first.
-            mixture: the job's own, for `mix` to draw from by weights alone.
+            mixture: the job's own, from which `mix` draws by weights alone.
 
         Raises:
             ConfigurationError: a number below its least, or of the wrong type.
@@ -117,20 +120,20 @@ class DGraph:
 
     @property
     def state(self) -> str:
-        """How far its samples have come, a state of `evenstep.strategy.lineage`: "buffered", "drawn"
-        or "grouped"."""
+        """The state of its samples, one of `evenstep.strategy.lineage`: "buffered", "drawn" or
+        "grouped"."""
         if self.samples is None:
             return "buffered"
-        return "drawn" if self._wanted.subgroups is None else "grouped"
+        return "drawn" if self._spec.subgroups is None else "grouped"
 
     # Primitives
 
     def modality(self, name: str, *more: str) -> DGraph:
-        """Lengths of this modality count as a sample's tokens; of several, their sum, as for a
-        backbone that works on image and text tokens alike.
+        """Counts lengths of this modality as a sample's tokens; of several, their sum, as for a
+        backbone that processes image and text tokens alike.
 
         Raises:
-            ConfigurationError: a modality that the samples, where they are known, do not have.
+            ConfigurationError: the samples are known and do not have the modality.
         """
         names = (name, *more)
         if self.samples is not None:
@@ -140,25 +143,25 @@ class DGraph:
     def mix(self, schedule: Any = None) -> DGraph:
         """Draws the samples of the step: only they take part in what follows.
 
-        A mixture draws once in a step, however many graphs ask it. `sample` is the same; the paper
-        has had both names.
+        A mixture draws once in a step, however many graphs ask it. `sample` is the paper's other
+        name for this primitive, for strategies copied from its listings.
 
         Args:
-            schedule: what draws, such as a `Mixture` of `evenstep.strategy.mixture`; or by which weights
-                the job's mixture is to draw: a schedule, a mapping from sources to weights, or a
-                function of the step. None is by its own.
+            schedule: an object that draws, such as a `Mixture` of `evenstep.strategy.mixture`; or
+                weights by which the job's mixture draws: a schedule, a mapping from sources to
+                weights, or a function of the step. None is the mixture's own schedule.
 
         Raises:
-            ConfigurationError: the graph is mixed, there is nothing to draw from, a sample was
-                drawn twice, or the mixture has drawn by other weights in this step.
+            ConfigurationError: the graph is mixed already, there is nothing to draw from, a sample
+                was drawn twice, or the mixture has drawn by other weights in this step.
         """
         if self._mixed:
             raise ConfigurationError("mix was called before on this graph; mix once, from its root")
         shared = self._step
         drawn = draw(schedule, shared.mixture, shared.number, shared.metadata, shared.drawn)
         samples = _behind(shared.carried, drawn.samples)
-        _check_once(samples, type(drawn.by).__name__)
-        return replace(self, samples=samples, _weights=drawn.weights, _mixed=True, _once=[])
+        _check_drawn_once(samples, type(drawn.by).__name__)
+        return replace(self, samples=samples, _weights=drawn.weights, _mixed=True, _cache=[])
 
     sample = mix
 
@@ -167,7 +170,7 @@ class DGraph:
 
         Args:
             axis: "DP", "CP", "TP" or "WORLD".
-            group_size: buckets that are balanced among themselves only; None for all together.
+            group_size: buckets that are balanced among themselves; None for all together.
 
         Raises:
             ConfigurationError: an unknown axis or a size below 1.
@@ -175,7 +178,7 @@ class DGraph:
         return self._with(subgroups=self.tree.buckets(axis, group_size), group_size=group_size)
 
     def cost(self, fn: CostFunction) -> DGraph:
-        """What a sample costs, by its tokens; without it, its tokens.
+        """Sets the cost of a sample as a function of its tokens; the default is its tokens.
 
         Args:
             fn: from [n] int64 lengths to [n] costs, for all samples at once; or a `Cost` of
@@ -193,19 +196,19 @@ class DGraph:
         micro_batches: int | None = None,
         max_tokens: int | None = None,
     ) -> DGraph:
-        """Balances by cost. A second call replaces what it says of its level and keeps the rest, so
-        the levels can have different methods. `evenstep.strategy.balance.levels` says how it is done.
+        """Balances by cost; see `evenstep.strategy.balance.levels`. A second call replaces the
+        settings of its level and keeps the others, so the levels can have different methods.
 
         Args:
-            method: one of `METHODS`, or a function of [items] costs and a number of bins that gives
-                the [items] bin of each.
-            level: "intra" forms micro-batches by the method; "inter" deals micro-batches to buckets
-                by it; "both" balances buckets, and the micro-batches of each, by it.
-            reorder_within: whether samples of a micro-batch that was formed by a method go from the
+            method: one of `METHODS`, or a function from [items] costs and a number of parts to the
+                [items] part of each.
+            level: "intra" forms micro-batches by the method; "inter" assigns micro-batches to
+                buckets by it; "both" balances buckets, and the micro-batches of each, by it.
+            reorder_within: orders the samples of a micro-batch that a method formed from the
                 costliest to the cheapest; False keeps them as drawn.
-            micro_batches: of each bucket, where it is not the job's. A subplan has 1 by default.
-            max_tokens: that a micro-batch holds, where it is not the job's, counted in this graph's
-                modality. A subplan has no limit by default.
+            micro_batches: of each bucket, instead of the job's. A subplan has 1 by default.
+            max_tokens: limit of a micro-batch in this graph's modality, instead of the job's. A
+                subplan has no limit by default.
 
         Raises:
             ConfigurationError: an unknown method or level, or a number below 1.
@@ -222,15 +225,15 @@ class DGraph:
             changes["micro_batches"] = micro_batches
         if max_tokens is not None:
             changes["max_tokens"] = max_tokens
-        return self._with(balancing=replace(self._wanted.balancing, **changes))
+        return self._with(balancing=replace(self._spec.balancing, **changes))
 
     def broadcast_at(self, dim: str, *more: str, stages: str | None = None) -> DGraph:
-        """The trainer broadcasts along these axes: of peers along them only the first fetches.
+        """Declares that the trainer broadcasts along these axes: only the first peer fetches.
 
         Args:
             dim, more: "TP", "CP", "DP" or "PP".
-            stages: of a pipeline that need data, one of `evenstep.strategy.mesh.STAGES`. By default all
-                of them at WORLD, and otherwise the first, for tokens, and the last, for labels.
+            stages: stages of a pipeline that need data, one of `evenstep.strategy.mesh.STAGES`. By
+                default all of them at WORLD, else the first, for tokens, and the last, for labels.
 
         Raises:
             ConfigurationError: an unknown axis or kind of stages.
@@ -240,68 +243,66 @@ class DGraph:
                 raise ConfigurationError(f"broadcast_at({axis!r}): must be one of {AXES}")
         if stages is not None and stages not in STAGES:
             raise ConfigurationError(f"stages={stages!r} must be one of {STAGES}")
-        # Changes nothing in where samples go, so what was worked out stays.
-        return replace(
-            self, _wanted=replace(self._wanted, broadcast_at=(dim, *more), stages=stages)
-        )
+        # Does not change where samples go, so the cache is kept.
+        return replace(self, _spec=replace(self._spec, broadcast_at=(dim, *more), stages=stages))
 
     def plan(self, subplans: Mapping[str, DGraph] | None = None) -> LoadingPlan:
         """The plan of the step.
 
         Args:
             subplans: by name, graphs of other modules, such as a vision encoder at WORLD. They plan
-                the samples that this one places, whether they were mixed or not; a sample without
-                their modality is no work for them.
+                the samples that this graph places, whether they were mixed or not; a sample without
+                their modality is in none of their buckets.
 
         Raises:
             ConfigurationError: nothing was drawn or distributed, there are fewer samples than
                 buckets, or a subplan is of other samples or has no room for them.
             SampleError: a sample has no length in this modality, or one over `max_tokens`.
         """
-        outcome = self._outcome
-        placed = np.flatnonzero(outcome.assignment.placed)
+        placement = self._placement
+        placed = np.flatnonzero(placement.assignment.placed)
         made = {}
         for name, graph in (subplans or {}).items():
             sub = graph._over(name, self)
-            made[name] = sub._planned(sub._worked_out(placed, subplan=name))
-        return self._planned(outcome, subplans=made, weights=dict(self._weights))
+            made[name] = sub._to_plan(sub._place(placed, subplan=name))
+        return self._to_plan(placement, subplans=made, weights=dict(self._weights))
 
-    # What it amounts to
+    # Placement
 
     @property
     def assignment(self) -> Assignment:
         """Where each sample goes, as the main plan of a step; errors as `plan`."""
-        return self._outcome.assignment
+        return self._placement.assignment
 
     @property
-    def _outcome(self) -> Placement:
-        if not self._once:
+    def _placement(self) -> Placement:
+        if not self._cache:
             if self.samples is None:
                 raise ConfigurationError(
                     "no samples are drawn: call mix(schedule), or make the graph of a SampleTable"
                 )
-            self._once.append(self._worked_out(np.arange(len(self.samples)), subplan=None))
-        return self._once[0]
+            self._cache.append(self._place(np.arange(len(self.samples)), subplan=None))
+        return self._cache[0]
 
-    def _worked_out(self, rows: npt.NDArray[np.int64], *, subplan: str | None) -> Placement:
+    def _place(self, rows: npt.NDArray[np.int64], *, subplan: str | None) -> Placement:
         assert self.samples is not None
-        job, balancing = self._step, self._wanted.balancing
+        job, balancing = self._step, self._spec.balancing
         main = subplan is None
         return place_samples(
             self.samples,
             rows,
-            self._wanted,
+            self._spec,
             micro_batches=balancing.micro_batches or (job.micro_batches if main else 1),
             max_tokens=balancing.max_tokens or (job.max_tokens if main else None),
             subplan=subplan,
         )
 
-    def _planned(self, outcome: Placement, **more: Any) -> LoadingPlan:
+    def _to_plan(self, placement: Placement, **more: Any) -> LoadingPlan:
         assert self.samples is not None
         carried = 0 if self._step.carried is None else len(self._step.carried)
         return to_loading_plan(
-            outcome,
-            self._wanted,
+            placement,
+            self._spec,
             step=self.step,
             samples=self.samples,
             tree=self.tree,
@@ -310,27 +311,27 @@ class DGraph:
         )
 
     def _over(self, name: str, main: DGraph) -> DGraph:
-        """This graph over the samples of the one that it is a subplan of."""
+        """This graph, as a subplan over the samples of the main graph."""
         if self._step is not main._step:
             raise ConfigurationError(
-                f"subplan {name!r} is of another graph; derive it from the one that is to_loading_plan"
+                f"subplan {name!r} is of another graph; derive it from the graph that is planned"
             )
         if self._mixed and self.samples is not main.samples and self.samples != main.samples:
             raise ConfigurationError(
                 f"subplan {name!r} was mixed from other samples; give it the same schedule, or "
-                "leave mix out: it plans what this plan draws"
+                "leave mix out: it plans the samples that this plan draws"
             )
         return replace(self, samples=main.samples)
 
     def _with(self, **changes: Any) -> DGraph:
-        return replace(self, _wanted=replace(self._wanted, **changes), _once=[])
+        return replace(self, _spec=replace(self._spec, **changes), _cache=[])
 
 
 def _behind(carried: SampleTable | None, drawn: SampleTable) -> SampleTable:
     return drawn if carried is None else SampleTable.concatenate([carried, drawn])
 
 
-def _check_once(samples: SampleTable, by: str) -> None:
+def _check_drawn_once(samples: SampleTable, by: str) -> None:
     keys = samples.keys()
     order = keys.argsort()
     twice = order[1:][keys[order[1:]] == keys[order[:-1]]]

@@ -3,10 +3,10 @@
 A node is a sample in a state: *buffered* by the loader of its source, *drawn* for a step,
 *assigned* to the bucket that a constructor makes, *grouped* with others into a micro-batch,
 *delivered* to the clients that fetch the bucket. An edge is a transformation of the sample, a
-grouping of several, or nothing but a new state.
+grouping of several, or only a change of state.
 
-Nodes are not stored: they are rows of a plan's columns, and all functions here read those. So the
-lineage of any sample, known by (source, shard, index), can be told from a plan of the log.
+Nodes are not stored: they are rows of a plan's columns, which all functions here read. So a logged
+plan gives the lineage of any of its samples, named by (source, shard, index).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["STATES", "Edge", "Flow", "Node", "flows", "groups_of", "rows_of", "t
 
 STATES = ("buffered", "drawn", "assigned", "grouped", "delivered")
 
-# What leads to a state.
+# The kind of the edge that leads to a state.
 _KINDS = {
     "drawn": "transformation",  # the loader prepares the sample
     "assigned": None,
@@ -43,12 +43,12 @@ class Node:
     sample: SampleId
     state: str
     where: str
-    """In words: in which buffer, bucket or micro-batch."""
+    """The buffer, bucket or micro-batch, in words."""
 
 
 @dataclass(frozen=True)
 class Edge:
-    """From one state of a sample to the next."""
+    """A step from one state of a sample to the next."""
 
     before: Node
     after: Node
@@ -87,7 +87,7 @@ def rows_of(plan: LoadingPlan, sample: SampleId) -> Int64Array:
 
 
 def trace(plan: LoadingPlan, row: int) -> tuple[Edge, ...]:
-    """The way of one sample through the step, as far as it gets: one that is carried is drawn.
+    """The path of one sample through the step; a carried sample ends in state "drawn".
 
     Raises:
         ConfigurationError: no such row.
@@ -113,9 +113,9 @@ def _nodes(plan: LoadingPlan, row: int) -> Iterator[Node]:
 
 
 def groups_of(plan: LoadingPlan, state: str) -> Int64Array:
-    """[samples] what each is grouped by in a state: the number of its source when buffered, 0 when
-    drawn, of its bucket when assigned or delivered, and of its micro-batch among those of all
-    buckets when grouped; -1 for a sample that does not reach the state.
+    """[samples] group of each in a state: the number of its source when buffered, 0 when drawn, of
+    its bucket when assigned or delivered, of its micro-batch among those of all buckets when
+    grouped; -1 for a sample that does not reach the state.
 
     Raises:
         ConfigurationError: an unknown state.
@@ -127,19 +127,20 @@ def groups_of(plan: LoadingPlan, state: str) -> Int64Array:
     if state == "drawn":
         return np.zeros(len(plan), np.int64)
     if state == "grouped":
-        return plan.assignment.bins
+        return plan.assignment.micro_batch_number
     return plan.assignment.bucket.astype(np.int64)
 
 
 def flows(plan: LoadingPlan, before: str, after: str) -> list[Flow]:
-    """How many samples and tokens go from each group in one state to each in another, by group;
-    samples that do not reach it are left out.
+    """Samples and tokens that go from each group in one state to each group in another; without
+    samples that do not reach it.
 
     Raises:
         ConfigurationError: an unknown state.
     """
     begin, end = groups_of(plan, before), groups_of(plan, after)
     reached = (begin >= 0) & (end >= 0)
+    # keys: [flows] (begin, end) as one number; where: [reached] the flow of each sample.
     keys, where = np.unique((begin[reached] << 32) + end[reached], return_inverse=True)
     samples = np.bincount(where, minlength=len(keys))
     tokens = np.zeros(len(keys), np.int64)

@@ -1,11 +1,10 @@
-"""`LoadingPlan`: all that loaders, constructors and clients need to know of a step.
+"""`LoadingPlan`: all that loaders, constructors and clients need to know about a step.
 
-It holds what was decided and nothing that follows from that: costs of micro-batches, who fetches
-what and the order of arrival are worked out when asked for. Metadata only; equal plans make equal
-batches.
+It holds decisions alone; costs of micro-batches, deliveries and the order of arrival follow from
+them, and are computed on demand. Metadata only; equal plans make equal batches.
 
-Invariant: each sample is either placed, once, or carried to the next step. Where a sample lies is
-its (source, shard, index), as in `SampleTable`.
+Invariant: each sample is either placed, once, or carried to the next step. It is identified by
+(source, shard, index), as in `SampleTable`.
 """
 
 from __future__ import annotations
@@ -29,36 +28,36 @@ __all__ = ["LoadingPlan", "imbalance"]
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class LoadingPlan:
-    """The outcome of a step's strategy. Rows of all columns are those of `samples`."""
+    """The result of a step's strategy. Rows of all columns are those of `samples`."""
 
     step: int
     samples: SampleTable
-    """Those carried here from the step before, then those drawn, in the order drawn."""
+    """Samples carried here from the step before, then those drawn, in the order drawn."""
     tree: ClientPlaceTree
     axis: str
-    """At which samples are distributed; buckets are numbered as `ClientPlaceTree.buckets` says."""
+    """Axis at which samples are distributed, with buckets as in `ClientPlaceTree.buckets`."""
     assignment: Assignment
     costs: Costs
-    """[samples] of each, 0 for one without this modality."""
+    """[samples] 0 for a sample without this modality."""
     modality: tuple[str, ...]
-    """Columns of lengths whose sum counts as a sample's tokens."""
+    """Lengths whose sum counts as a sample's tokens."""
     carried_in: int = 0
-    """The first so many samples were carried here from the step before."""
+    """Number of samples, the first ones, that were carried here from the step before."""
     group_size: int | None = None
     broadcast_at: tuple[str, ...] = ()
     stages: str = "ends"
     """Stages of a pipeline that need data."""
     max_tokens: int | None = None
-    """Of a micro-batch; None where nothing limited it."""
+    """Limit of a micro-batch; None if there is none."""
     methods: Mapping[str, str] = field(default_factory=dict)
-    """By level, "intra", "inter" or "both", the name of the method; none for one left alone."""
+    """By level, "intra", "inter" or "both", the name of the method; without levels not balanced."""
     weights: Mapping[str, float] = field(default_factory=dict)
-    """Of the sources in this step, where the mixture says."""
+    """By source, its weight in this step, if the mixture reports weights."""
     notes: tuple[str, ...] = ()
-    """What turned out other than asked for, in words."""
+    """Deviations from what the strategy asked for, in words."""
     subplans: Mapping[str, LoadingPlan] = field(default_factory=dict)
-    """Plans of other modules for the same samples, by name. Their rows are those of `samples`; one
-    that a module has no work for is in no bucket there."""
+    """By name, plans of other modules for the same samples. Their rows are those of `samples`; a
+    sample without a module's modality is in no bucket there."""
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -77,23 +76,23 @@ class LoadingPlan:
 
     @property
     def micro_batches(self) -> int:
-        """Of each bucket."""
+        """Micro-batches of each bucket."""
         return self.assignment.micro_batches
 
     def __getstate__(self) -> dict[str, Any]:
-        # What was worked out from it does not travel.
+        # Cached properties are not pickled.
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     # Samples
 
     @cached_property
     def tokens(self) -> Int64Array:
-        """[samples] of the modality."""
+        """[samples] tokens of the modality."""
         return self.samples.tokens(self.modality)
 
     @cached_property
     def carried(self) -> SampleTable:
-        """Samples that found no room, to go first in the next step."""
+        """Samples that did not fit, to go first in the next step."""
         return self.samples[~self.assignment.placed]
 
     def members(self, bucket: int, micro_batch: int) -> SampleTable:
@@ -104,40 +103,40 @@ class LoadingPlan:
 
     @cached_property
     def cost_after(self) -> Costs:
-        """[buckets, micro_batches] as planned."""
+        """[buckets, micro_batches] cost as planned."""
         return self.assignment.sums(self.costs)
 
     @cached_property
     def cost_before(self) -> Costs:
-        """[buckets, micro_batches] of the same samples in the order of arrival."""
+        """[buckets, micro_batches] cost of the same samples in the order of arrival."""
         return self.arrival.sums(self.costs)
 
     @cached_property
     def arrival(self) -> Assignment:
-        """Where the same samples would be in the order of arrival, equally many in each
+        """The assignment of the same samples in the order of arrival, equally many in each
         micro-batch."""
         placed = np.flatnonzero(self.assignment.placed)
         return arrival(placed, len(self), self.buckets, self.micro_batches)
 
     @property
     def imbalance(self) -> float:
-        """Costliest bucket over the mean: 1.0 is perfect."""
+        """Cost of the costliest bucket over the mean: 1.0 is perfect."""
         return imbalance(self.cost_after.sum(axis=1))
 
     @property
     def imbalance_before(self) -> float:
-        """The same in the order of arrival."""
+        """Imbalance in the order of arrival."""
         return imbalance(self.cost_before.sum(axis=1))
 
     # Delivery
 
     @cached_property
     def delivery(self) -> Delivery:
-        """Who fetches which buckets."""
+        """Which client fetches which buckets."""
         return self.tree.delivery(self.axis, self.broadcast_at, stages=self.stages)
 
 
 def imbalance(loads: Costs) -> float:
-    """The largest over the mean; 1.0 where all are 0."""
+    """The largest load over the mean; 1.0 if all are 0."""
     total = float(loads.sum())
     return float(loads.max()) * loads.size / total if total else 1.0

@@ -1,4 +1,4 @@
-"""Plans as JSON, exact: what comes back plans the same, number by number."""
+"""Plans as JSON. Exact: the plan that is read back has the same numbers."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def to_json(plan: LoadingPlan) -> str:
 
 
 def from_json(text: str) -> LoadingPlan:
-    """Of what `to_json` made.
+    """Inverse of `to_json`.
 
     Raises:
-        ConfigurationError: made by a version that is not known here, or damaged.
+        ConfigurationError: the version is unknown, or the text is damaged.
     """
     given = json.loads(text)
     if not isinstance(given, dict) or given.get("version") != _VERSION:
@@ -50,7 +50,7 @@ def from_json(text: str) -> LoadingPlan:
 
 
 def _decided(plan: LoadingPlan) -> dict[str, Any]:
-    """All but what subplans share."""
+    """All fields except those that subplans share."""
     assignment = plan.assignment
     return {
         **{name: getattr(plan, name) for name in _PLAIN},

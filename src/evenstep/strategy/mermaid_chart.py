@@ -1,6 +1,6 @@
 """A plan as a Mermaid flow chart: sources, the step's draw, micro-batches by bucket, ranks.
 
-Large plans are drawn in part, and say of what is left out how much it is.
+Of a large plan, a part is drawn; the chart counts what it leaves out.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def mermaid(plan: LoadingPlan, *, most: int = 8) -> str:
 
     Args:
         plan: a step's plan, with its subplans.
-        most: sources drawn, and buckets of each plan.
+        most: sources drawn, and buckets drawn of each plan.
 
     Raises:
         ConfigurationError: `most` is below 1.
@@ -77,10 +77,10 @@ def _plan(plan: LoadingPlan, prefix: str, name: str | None, most: int) -> Iterat
         yield from _plan(made, f"{prefix}{'abcdefgh'[number % 8]}{number}_", sub, most)
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _text(name: str) -> str:
-    """Without what ends a label."""
+    """Escapes the characters that end a label."""
     return name.replace("&", "#amp;").replace('"', "#quot;").replace("<", "#lt;")

@@ -10,13 +10,14 @@ __all__ = ["llm_balance", "vlm_balance"]
 
 
 def llm_balance(graph: DGraph, cost: CostFunction, *modality: str, axis: str = "DP") -> LoadingPlan:
-    """Algorithm 1: micro-batches by greedy bin packing, dealt to the buckets at `axis` in turn,
-    heaviest first.
+    """Algorithm 1: micro-batches by greedy bin packing, assigned to the buckets at `axis` in turn,
+    costliest first.
 
     Args:
         graph: with the samples of the step.
         cost: of a sample, by its tokens.
-        modality: that the model works on, "text" where none is named.
+        modality: modalities that the model processes; "text" by default.
+        axis: at which samples are distributed.
     """
     graph = graph.modality(*modality or ("text",))
     graph = graph.distribute(axis).cost(cost)
@@ -28,10 +29,10 @@ def llm_balance(graph: DGraph, cost: CostFunction, *modality: str, axis: str = "
 def vlm_balance(
     graph: DGraph, backbone_cost: CostFunction, encoder_cost: CostFunction
 ) -> LoadingPlan:
-    """Algorithm 2: images by greedy bin packing to every client, for the encoder; image and text
-    tokens together as in Algorithm 1, for the backbone.
+    """Algorithm 2: for the encoder, images by greedy bin packing over all clients; for the
+    backbone, image and text tokens together as in Algorithm 1.
 
-    The images of one sample stay together, as metadata has one length for each modality.
+    The images of one sample stay together, since metadata has one length per modality.
     """
     encoder = graph.modality("image").distribute("WORLD").cost(encoder_cost)
     encoder = encoder.balance("greedy", level="intra")

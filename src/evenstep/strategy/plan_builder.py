@@ -1,4 +1,4 @@
-"""Turns a `DGraph`'s spec and the step's samples into an `Assignment`, and that into a `LoadingPlan`.
+"""Turns a `DGraph`'s spec and the step's samples into a placement, and that into a `LoadingPlan`.
 
     GraphSpec, samples  -> place_samples ->  Placement  -> to_loading_plan ->  LoadingPlan
 
@@ -122,7 +122,8 @@ def place_samples(
                 "or micro_batches, or leave max_tokens out"
             )
         notes.append(f"{what} are carried to the next step: no room in {room}")
-    return Placement(_over_all(within, rows, len(samples)), costs, modality, max_tokens, tuple(notes))
+    assignment = _over_all(within, rows, len(samples))
+    return Placement(assignment, costs, modality, max_tokens, tuple(notes))
 
 
 def to_loading_plan(placement: Placement, spec: GraphSpec, **more: Any) -> LoadingPlan:

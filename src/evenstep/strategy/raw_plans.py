@@ -1,7 +1,7 @@
-"""What planner, loaders and constructors are told, for those who program them directly.
+"""The layer below `DGraph`, under the paper's names: plans from outside, and each role's share.
 
-`summary_buffer` is what a planner may look at, `plan_raw` makes a plan of decisions taken
-elsewhere, and `loader_do_plan` and `constructor_do_plan` are the shares of a plan that one loader
+`summary_buffer` summarises what is buffered, `plan_raw` makes a plan from decisions taken
+elsewhere, and `loader_do_plan` and `constructor_do_plan` give the share of a plan that one loader
 and one constructor carry out.
 """
 
@@ -36,22 +36,26 @@ __all__ = [
 
 @dataclass(frozen=True, kw_only=True)
 class BufferSummary:
-    """What is buffered of a source."""
+    """The buffered samples of a source."""
 
     source: str
     samples: int
     first: int
-    """Position of the first buffered sample; 0 where there is none."""
+    """Position of the first buffered sample; 0 if there is none."""
     last: int
-    """And of the last; -1 where there is none."""
+    """Position of the last one; -1 if there is none."""
     tokens: Mapping[str, int]
-    """By modality."""
+    """By modality, of all samples."""
     longest: Mapping[str, int]
-    """By modality, the longest sample."""
+    """By modality, tokens of the longest sample."""
 
 
 def summary_buffer(buffered: SampleTable) -> dict[str, BufferSummary]:
-    """For each source by name, what is buffered of it."""
+    """By source, a summary of its buffered samples.
+
+    For a mixing schedule or a dashboard that looks at the loaders' buffers: how far each source has
+    been read, and whether a sample exceeds the limit of a micro-batch before it is drawn.
+    """
     order = buffered.source.argsort(kind="stable")
     counts = buffered.counts()
     bounds = np.append(0, counts.cumsum())
@@ -85,26 +89,29 @@ def plan_raw(
     max_tokens: int | None = None,
     **fields: Any,
 ) -> LoadingPlan:
-    """A plan of decisions taken elsewhere, held to what every plan promises.
+    """A plan from decisions taken elsewhere, with the checks of every plan.
+
+    For an assignment that no primitive expresses: one of the user's own solver, or one that was
+    recorded from another system and is to be replayed.
 
     Args:
-        samples: of the step, those that were carried here first.
+        samples: of the step, carried samples first.
         tree, axis: as for `DGraph`.
-        bucket, micro_batch: [samples] where each goes, both -1 for one that is carried.
-        order: [samples] place in the micro-batch; None is as the samples come.
+        bucket, micro_batch: [samples] where each goes; both -1 for a sample that is carried.
+        order: [samples] index within the micro-batch; None is the order of `samples`.
         micro_batches: of each bucket.
-        modality: whose lengths count as tokens; may be left out where there is one.
-        costs: [samples] of each; None is its tokens.
-        max_tokens: that a micro-batch holds, where that is limited.
+        modality: lengths that count as tokens; may be left out if there is only one.
+        costs: [samples] None is the tokens of each.
+        max_tokens: limit of a micro-batch; None for no limit.
         fields: others of `LoadingPlan`, such as ``step``, ``broadcast_at`` or ``weights``.
 
     Raises:
-        ConfigurationError: columns that do not match, a number out of range, places with gaps, a
-            micro-batch over `max_tokens`, or an empty one.
+        ConfigurationError: a column of another length, a number out of range, an `order` with
+            gaps, a micro-batch over `max_tokens`, or an empty one.
     """
     buckets = tree.bucket_count(axis)
     where, which = np.asarray(bucket, np.int64), np.asarray(micro_batch, np.int64)
-    place = _as_they_come(where, which) if order is None else np.asarray(order, np.int64)
+    place = _in_given_order(where, which) if order is None else np.asarray(order, np.int64)
     names = bound_for(tuple(modality), samples)
     given = samples.tokens(names) if costs is None else np.asarray(costs)
     columns = {"bucket": where, "micro_batch": which, "order": place, "costs": given}
@@ -139,24 +146,24 @@ def plan_raw(
         b, k = divmod(int(empty[0]), micro_batches)
         raise ConfigurationError(
             f"micro-batch {k} of bucket {b} is empty: its ranks would leave the others waiting; "
-            "give it a sample, or all buckets fewer micro-batches"
+            "give it a sample, or give all buckets fewer micro-batches"
         )
     return plan
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class LoaderWork:
-    """What a Source Loader does in a step."""
+    """The share of a plan that a Source Loader carries out."""
 
     step: int
     rows: Int64Array
-    """[n] of the plan, by source and position: the order in which samples are read."""
+    """[n] rows of the plan, by source and position: the order in which samples are read."""
     samples: SampleTable
-    """[n] the same samples. To be prepared and staged; those with bucket -1 stay buffered."""
+    """[n] the same samples, to be prepared and staged; those with bucket -1 stay buffered."""
     bucket: Int64Array
-    """[n] whose constructor gets it, -1 for a sample that is carried."""
+    """[n] bucket whose constructor gets each, -1 for a sample that is carried."""
     subplans: Mapping[str, Int64Array]
-    """By name, [n] the bucket in the subplan; -1 where the sample is no work for it."""
+    """By name, [n] the bucket in the subplan; -1 for a sample without its modality."""
 
     @classmethod
     def of(cls, plan: LoadingPlan, rows: Int64Array) -> LoaderWork:
@@ -174,7 +181,10 @@ class LoaderWork:
 
 
 def loader_do_plan(plan: LoadingPlan, sources: Sequence[str]) -> LoaderWork:
-    """The share of a plan of the loader that owns these sources.
+    """The share of a plan for the loader of these sources.
+
+    For a loader process of another system that follows evenstep's plans: the samples it must read,
+    and the constructor that each goes to.
 
     Raises:
         ConfigurationError: a source that the plan does not know.
@@ -183,7 +193,7 @@ def loader_do_plan(plan: LoadingPlan, sources: Sequence[str]) -> LoaderWork:
     unknown = [name for name in sources if name not in samples.sources]
     if unknown:
         raise ConfigurationError(
-            f"source {unknown[0]!r} is none of the {len(samples.sources)} sources of the plan"
+            f"source {unknown[0]!r} is not one of the {len(samples.sources)} sources of the plan"
         )
     owned = np.isin(np.array(samples.sources), list(sources))
     rows = np.flatnonzero(owned[samples.source])
@@ -193,7 +203,7 @@ def loader_do_plan(plan: LoadingPlan, sources: Sequence[str]) -> LoaderWork:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ConstructorWork:
-    """What the Data Constructor of a bucket does in a step."""
+    """The share of a plan that the Data Constructor of a bucket carries out."""
 
     step: int
     bucket: int
@@ -202,16 +212,19 @@ class ConstructorWork:
     samples: tuple[SampleTable, ...]
     """The same samples."""
     sources: tuple[str, ...]
-    """Whose loaders have staged something for it."""
+    """Sources whose loaders have staged samples for it."""
     fetched_by: Int64Array
     """Global ranks of the clients that will ask for it."""
     shards: int
-    """Context-parallel ranks that share each micro-batch, 1 where samples are distributed at CP or
-    below: there each rank has its own."""
+    """Context-parallel ranks that share each micro-batch; 1 if samples are distributed at CP or
+    below, where each rank has its own."""
 
 
 def constructor_do_plan(plan: LoadingPlan, bucket: int) -> ConstructorWork:
-    """The share of a plan of one bucket's constructor; of a subplan likewise.
+    """The share of a plan, or of a subplan, for the constructor of one bucket.
+
+    For a constructor process of another system that follows evenstep's plans: the samples of each
+    micro-batch, the loaders that have them, and the clients that will fetch them.
 
     Raises:
         ConfigurationError: there is no such bucket.
@@ -229,12 +242,12 @@ def constructor_do_plan(plan: LoadingPlan, bucket: int) -> ConstructorWork:
     )
 
 
-def _as_they_come(bucket: Int64Array, micro_batch: Int64Array) -> Int64Array:
-    """[samples] place in the micro-batch, in the order of the samples; -1 as in `bucket`."""
+def _in_given_order(bucket: Int64Array, micro_batch: Int64Array) -> Int64Array:
+    """[samples] index within the micro-batch, in the order of the samples; -1 as in `bucket`."""
     rows = np.lexsort((np.arange(len(bucket)), micro_batch, bucket))
-    fresh = np.ones(len(rows), np.bool_)
-    fresh[1:] = (np.diff(bucket[rows]) != 0) | (np.diff(micro_batch[rows]) != 0)
-    starts = np.maximum.accumulate(np.where(fresh, np.arange(len(rows)), 0))
+    new = np.ones(len(rows), np.bool_)  # [samples] first of its micro-batch
+    new[1:] = (np.diff(bucket[rows]) != 0) | (np.diff(micro_batch[rows]) != 0)
+    starts = np.maximum.accumulate(np.where(new, np.arange(len(rows)), 0))
     order = np.empty(len(rows), np.int64)
     order[rows] = np.arange(len(rows)) - starts
     return np.where(bucket < 0, -1, order)

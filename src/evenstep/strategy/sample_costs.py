@@ -1,7 +1,7 @@
-"""What each sample costs, by a function of lengths or a `Cost` of `evenstep.cost`.
+"""The cost of each sample, by a function of lengths or a `Cost` of `evenstep.cost`.
 
-The cost of a micro-batch is the sum over its samples, as in the paper's Algorithm 1; so a function
-that is more than linear in the length is what tells 10 + 90 tokens from 50 + 50.
+The cost of a micro-batch is the sum over its samples, as in the paper's Algorithm 1; so only a
+function that is more than linear in the length distinguishes 10 + 90 tokens from 50 + 50.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from evenstep.plan.partition.items import Costs
 __all__ = ["CostFunction", "check_cost", "name_of", "sample_costs"]
 
 CostFunction = Callable[[Int64Array], npt.ArrayLike] | Cost
-"""From [n] int64 lengths, positive, to [n] numbers, finite and not negative; or a `Cost`, which is
-asked for groups of one sample."""
+"""From [n] positive int64 lengths to [n] finite numbers from 0; or a `Cost`, which is called with
+groups of one sample."""
 
 
 def check_cost(function: object) -> None:
-    """Raises `ConfigurationError` for what cannot be called."""
+    """Raises `ConfigurationError` if it cannot be called."""
     if not callable(function):
         raise ConfigurationError(
             f"cost={function!r} must be a function of lengths or a Cost such as TransformerCost"
@@ -34,10 +34,10 @@ def check_cost(function: object) -> None:
 
 
 def sample_costs(function: CostFunction | None, lengths: Int64Array) -> Costs:
-    """[n] int64 or float64 cost of each sample; its length where there is no function.
+    """[n] int64 or float64 cost of each sample; its length if there is no function.
 
     Raises:
-        ConfigurationError: the function gave something other than a cost for each sample.
+        ConfigurationError: the function did not return a cost for each sample.
     """
     if function is None:
         return lengths
@@ -65,12 +65,12 @@ def sample_costs(function: CostFunction | None, lengths: Int64Array) -> Costs:
 
 
 def name_of(function: object) -> str:
-    """A name for plans and messages, without addresses."""
+    """The name of a function in plans and messages, without addresses."""
     return getattr(function, "__name__", type(function).__name__)
 
 
 def _takes_groups(function: CostFunction) -> bool:
     try:
         return "packed" in inspect.signature(function).parameters
-    except (TypeError, ValueError):  # some of NumPy's have no signature
+    except (TypeError, ValueError):  # some NumPy functions have no signature
         return False

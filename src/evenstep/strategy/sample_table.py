@@ -1,17 +1,14 @@
-"""`SampleTable`: what a planner knows of samples. Columns of numbers, never payload.
+"""`SampleTable`: what a planner knows about samples. Columns of numbers, never payload.
 
 A sample has two names. Its *position* in the order of its source (0, 1, 2, ... over all passes)
-says which one is next to be drawn, and no two draws share it. Its *identity* (source, shard, index)
-says where it lies; a source that is read twice shows the same identity at two positions.
+determines when it is drawn, and no two draws share it. Its *identity* (source, shard, index) is
+where it is stored; a source that is read twice has the same identity at two positions.
 
-Invariant: all columns have one entry for each sample, in the order in which samples were drawn, and
-nothing in a table changes.
+Invariant: all columns have one entry per sample, in the order drawn, and a table never changes.
 """
 
 from __future__ import annotations
 
-import json
-import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -29,7 +26,7 @@ __all__ = [
     "Metadata",
     "SampleId",
     "SampleTable",
-    "ahead_of_many",
+    "look_ahead",
 ]
 
 Int32Array = npt.NDArray[np.int32]
@@ -40,7 +37,7 @@ _DTYPES = {"source": np.int32, "position": np.int64, "shard": np.int32, "index":
 
 @dataclass(frozen=True, order=True)
 class SampleId:
-    """Where a sample lies."""
+    """Where a sample is stored."""
 
     source: str
     shard: int
@@ -55,18 +52,18 @@ class SampleTable:
     """Metadata of samples, in columns."""
 
     sources: tuple[str, ...]
-    """Names that `source` counts."""
+    """Names by number, as in `source`."""
     source: Int32Array
-    """[samples] int32."""
+    """[samples] int32 number of the source."""
     position: Int64Array
-    """[samples] int64 in the order of the source, over all its passes."""
+    """[samples] int64 position in the order of the source, over all its passes."""
     shard: Int32Array
-    """[samples] int32, such as a row group or a file."""
+    """[samples] int32 number of the shard, such as a row group or a file."""
     index: Int64Array
     """[samples] int64 within the shard."""
     lengths: Mapping[str, Int64Array]
-    """By modality, [samples] int64: tokens of text, patches of images; 0 for a sample that has
-    none of it."""
+    """By modality, [samples] int64: tokens of text, patches of images; 0 for a sample without the
+    modality."""
 
     def __post_init__(self) -> None:
         for name in _COLUMNS:
@@ -105,10 +102,12 @@ class SampleTable:
         columns: Mapping[str, npt.NDArray[Any]],
         lengths: Mapping[str, Int64Array],
     ) -> SampleTable:
-        """Of columns that are right, such as those of another table: nothing is looked at.
+        """A table of columns that are known to be right, such as those of another table.
 
         Args:
+            sources: names by number.
             columns: "source", "position", "shard" and "index", in their types.
+            lengths: by modality.
         """
         table = object.__new__(cls)
         table.__dict__.update(columns, sources=sources, lengths=lengths)
@@ -116,14 +115,14 @@ class SampleTable:
 
     @classmethod
     def empty(cls, sources: Sequence[str], modalities: Sequence[str] = ()) -> SampleTable:
-        """No samples of these sources."""
+        """A table of these sources without samples."""
         columns = {name: np.empty(0, _DTYPES[name]) for name in _COLUMNS}
         lengths = dict.fromkeys(modalities, np.empty(0, np.int64))
         return cls.unchecked(tuple(sources), columns, lengths)
 
     @classmethod
     def concatenate(cls, tables: Sequence[SampleTable]) -> SampleTable:
-        """One after the other; a modality that a table lacks has length 0 in it.
+        """Tables one after the other; a modality that a table lacks has length 0 there.
 
         Raises:
             ConfigurationError: no table, or tables that count different sources.
@@ -157,7 +156,7 @@ class SampleTable:
         return f"<{len(self):,} samples of {len(self.sources):,} sources: {tokens or 'no lengths'}>"
 
     def __getitem__(self, rows: slice | npt.NDArray[Any] | Sequence[int]) -> SampleTable:
-        """The samples of a slice, of a mask or of row numbers, in that order."""
+        """The samples that a slice, a mask or row numbers select, in that order."""
         taken = rows
         if not isinstance(rows, slice):
             taken = np.asarray(rows)
@@ -184,7 +183,7 @@ class SampleTable:
     __hash__ = None  # type: ignore[assignment]
 
     def identity(self, row: int) -> SampleId:
-        """Where the sample of a row lies."""
+        """Where the sample of a row is stored."""
         return SampleId(self.sources[self.source[row]], int(self.shard[row]), int(self.index[row]))
 
     def counts(self) -> Int64Array:
@@ -192,7 +191,7 @@ class SampleTable:
         return np.bincount(self.source, minlength=len(self.sources))
 
     def tokens(self, modalities: Iterable[str]) -> Int64Array:
-        """[samples] lengths in these modalities, added up."""
+        """[samples] sum of the lengths in these modalities."""
         total = np.zeros(len(self), np.int64)
         for name in modalities:
             total = total + self.lengths[name]
@@ -203,7 +202,7 @@ class SampleTable:
         keys: Int64Array = (self.source.astype(np.int64) << 40) + self.position
         return keys
 
-    # Outside of memory
+    # JSON
 
     def to_dict(self) -> dict[str, Any]:
         """Lists and numbers, for JSON. Exact."""
@@ -215,77 +214,41 @@ class SampleTable:
 
     @classmethod
     def from_dict(cls, given: Mapping[str, Any]) -> SampleTable:
-        """Of what `to_dict` made."""
+        """Inverse of `to_dict`."""
         columns: dict[str, Any] = {n: np.asarray(given[n], _DTYPES[n]) for n in _COLUMNS}
         lengths = {name: np.asarray(c, np.int64) for name, c in given["lengths"].items()}
         return cls(sources=tuple(given["sources"]), lengths=lengths, **columns)
 
-    def to_bytes(self) -> bytes:
-        """Columns in as few bytes for each entry as their values need; the smallest value of a
-        column is counted from. Exact."""
-        columns = [*(getattr(self, name) for name in _COLUMNS), *self.lengths.values()]
-        header, data = [], []
-        for column in columns:
-            low = int(column.min()) if len(column) else 0
-            span = int(column.max()) - low if len(column) else 0
-            width = next((w for w in (1, 2, 4) if span < 1 << (8 * w)), 8)
-            header.append([low, width])
-            data.append((column.astype(np.int64) - low).astype(f"<u{width}").tobytes())
-        head = json.dumps(
-            {
-                "sources": self.sources,
-                "modalities": list(self.lengths),
-                "samples": len(self),
-                "columns": header,
-            },
-            separators=(",", ":"),
-        ).encode()
-        return b"".join([struct.pack("<I", len(head)), head, *data])
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> SampleTable:
-        """Of what `to_bytes` made."""
-        (size,) = struct.unpack_from("<I", data)
-        head = json.loads(data[4 : 4 + size])
-        at, columns = 4 + size, []
-        for low, width in head["columns"]:
-            column = np.frombuffer(data, f"<u{width}", head["samples"], at)
-            columns.append(column.astype(np.int64) + low)
-            at += width * head["samples"]
-        numbers: dict[str, Any] = {n: c.astype(_DTYPES[n]) for n, c in zip(_COLUMNS, columns)}
-        lengths = dict(zip(head["modalities"], columns[len(_COLUMNS) :]))
-        return cls(sources=tuple(head["sources"]), lengths=lengths, **numbers)
-
 
 class Metadata(Protocol):
-    """Says what the next samples of a source are: the Source Loaders' buffers, or an array."""
+    """Metadata of the next samples of each source, from Source Loaders or from an array."""
 
     def ahead(self, source: int, position: int, count: int) -> SampleTable:
-        """The samples of a source from a position on: `count` of them, waiting for them if need
-        be, and fewer only where the source ends."""
+        """`count` samples of a source from a position on, fewer only at the end of the source. May
+        block until they are known."""
         ...
 
 
 @runtime_checkable
 class BulkMetadata(Metadata, Protocol):
-    """One that can be asked for many sources at once, which is faster where there are hundreds."""
+    """`Metadata` of many sources in one call, which is faster with hundreds of them."""
 
     def ahead_of_many(
         self, sources: Int64Array, positions: Int64Array, counts: Int64Array
     ) -> SampleTable:
-        """What `ahead` gives for each, one behind the other.
+        """The results of `ahead` for each source, one after the other.
 
         Args:
             sources: [n] ascending, each once.
-            positions, counts: [n] of each.
+            positions, counts: [n] for each.
         """
         ...
 
 
-def ahead_of_many(
+def look_ahead(
     metadata: Metadata, sources: Int64Array, positions: Int64Array, counts: Int64Array
 ) -> SampleTable:
-    """See `BulkMetadata`; of any metadata. `sources` has at least one."""
+    """`BulkMetadata.ahead_of_many` for any metadata; `sources` has at least one entry."""
     if isinstance(metadata, BulkMetadata):
         return metadata.ahead_of_many(sources, positions, counts)
     asked = zip(sources.tolist(), positions.tolist(), counts.tolist())
@@ -294,18 +257,18 @@ def ahead_of_many(
 
 @dataclass(frozen=True)
 class BufferedMetadata:
-    """`Metadata` out of one table: what is buffered is all there is."""
+    """`Metadata` from one table, which has all samples."""
 
     buffered: SampleTable
 
     @cached_property
     def _ordered(self) -> SampleTable:
-        """By source, of each by position."""
+        """Sorted by source and position."""
         return self.buffered[np.lexsort((self.buffered.position, self.buffered.source))]
 
     @cached_property
     def _ends(self) -> Int64Array:
-        """[sources + 1] where those of a source begin there, and all end."""
+        """[sources + 1] rows of source k are those from entry k to entry k + 1."""
         return np.append(0, self.buffered.counts().cumsum())
 
     def ahead(self, source: int, position: int, count: int) -> SampleTable:

@@ -107,7 +107,7 @@ def test_all_meshes_of_torchtitan_that_tell_who_needs_which_data_are_alike(
     ("shape", "names", "world_size", "words"),
     [
         ((2, 2), None, None, "the DeviceMesh has no names"),
-        ((2, 2), ("dp", "ep"), None, "dimension 'ep' of the DeviceMesh is none of"),
+        ((2, 2), ("dp", "ep"), None, "dimension 'ep' of the DeviceMesh is not one of"),
         ((2, 2), ("fsdp", "tp"), None, "dimension 'fsdp' .* such as pp, batch, cp and tp"),
         ((2, 2), ("dp", "tp"), 8, "the DeviceMesh has 4 clients and the job 8 ranks"),
     ],

@@ -130,7 +130,7 @@ def test_a_mesh_that_cannot_be_is_refused(
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda t: t.place(8), r"rank 8 is no client of the mesh .* whose ranks are 0-7"),
+        (lambda t: t.place(8), r"rank 8 is not a client of the mesh .* whose ranks are 0-7"),
         (lambda t: t.rank({"DP": 4}), "DP=4 must be from 0 to 3"),
         (lambda t: t.rank({"DP": -1}), "DP=-1 must be from 0 to 3"),
         (lambda t: t.rank({"EP": 0}), "axis 'EP' must be one of"),

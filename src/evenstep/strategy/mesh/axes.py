@@ -17,13 +17,13 @@ AXES = ("PP", "DP", "CP", "TP")
 """Axes of a mesh, outermost first."""
 
 WORLD = "WORLD"
-"""Not an axis of a mesh, but all of them: every client."""
+"""All axes together: every client."""
 
 DIVIDING_AXES = ("DP", "CP", "TP", WORLD)
 """Axes that data can be divided at."""
 
-# Names of torchtitan's meshes, by the axis that they are part of. Those that join data-parallel
-# with context-parallel ranks, as "fsdp" does, do not say who needs which data.
+# Dimension names of torchtitan's meshes, and the axis that each is part of. Those that join
+# data-parallel with context-parallel ranks, as "fsdp" does, do not determine which rank needs what.
 _TORCH_NAMES = {
     "pp": "PP",
     "dp": "DP",
@@ -51,7 +51,7 @@ class Place:
 
 
 def check_axis(axis: object, known: Sequence[str]) -> None:
-    """Raises `ConfigurationError` for an axis that is not known here."""
+    """Raises `ConfigurationError` for an axis that is not in `known`."""
     if axis not in known:
         raise ConfigurationError(f"axis {axis!r} must be one of {tuple(known)}")
 
@@ -60,20 +60,21 @@ def axis_named(name: str) -> str:
     """The axis that a dimension of a DeviceMesh is, or is part of.
 
     Raises:
-        ConfigurationError: of no known name.
+        ConfigurationError: the name is unknown.
     """
     axis = name if name in AXES else _TORCH_NAMES.get(name)
     if axis is None:
         raise ConfigurationError(
-            f"dimension {name!r} of the DeviceMesh is none of {(*_TORCH_NAMES, *AXES)}; give the "
-            "mesh of the dimensions that decide who needs which data, such as pp, batch, cp and tp"
+            f"dimension {name!r} of the DeviceMesh is not one of {(*_TORCH_NAMES, *AXES)}; give "
+            "the mesh of the dimensions that determine which rank needs which data, such as pp, "
+            "batch, cp and tp"
         )
     return axis
 
 
 def in_order(ranks: Int64Array, axes: Sequence[str]) -> Int64Array:
-    """[PP, DP, CP, TP] out of an array with these axes in any order; the same one may come more
-    than once, as the two halves of DP do, and then the first counts slowest."""
+    """[PP, DP, CP, TP] from an array with these axes in any order. An axis that occurs twice, as
+    the two halves of DP do, becomes one, with the first occurrence outermost."""
     order = sorted(range(len(axes)), key=lambda dimension: AXES.index(axes[dimension]))
     shape = [1] * len(AXES)
     for axis, size in zip(axes, ranks.shape):

@@ -1,4 +1,4 @@
-"""Buckets at an axis, numbered in the order of their coordinates, and the groups that they form."""
+"""Buckets at an axis, numbered by coordinates, and the groups that they form."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ __all__ = ["Buckets"]
 
 @dataclass(frozen=True)
 class Buckets:
-    """Buckets at an axis, and the groups of them within which samples are balanced.
+    """Buckets at an axis, and the groups of buckets within which samples are balanced.
 
-    Group g is the buckets from ``g * group_size`` on; the last one may have fewer.
+    Group g begins at bucket ``g * group_size``; the last group may have fewer buckets.
     """
 
     axis: str
@@ -29,7 +29,7 @@ class Buckets:
 
     @property
     def group_of(self) -> Int64Array:
-        """[buckets] which group each is in."""
+        """[buckets] group of each."""
         return np.arange(self.bucket_count, dtype=np.int64) // self.group_size
 
     def members(self, group: int) -> Int64Array:

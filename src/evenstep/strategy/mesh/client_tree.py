@@ -2,19 +2,18 @@
 
 A device mesh as a tree: under the root the stages of the pipeline (PP), under each of them the
 data-parallel groups (DP), under those the context-parallel ones (CP), and under those the
-tensor-parallel peers (TP), which are leaves. A leaf is a *client*: a process that trains, known by
-its coordinates and by its global rank.
+tensor-parallel peers (TP), which are leaves. A leaf is a *client*: a process that trains, with its
+coordinates and its global rank.
 
-Three questions are answered here, with no word about samples:
+The tree knows nothing of samples. It answers three questions:
 
 - *Buckets*: into how many parts is data divided at an axis? At DP one for each data-parallel group;
   at CP one for each context-parallel rank of each of those; at WORLD one for each client. Stages of
   a pipeline work on the same samples, so PP divides nothing.
-- *Who fetches*: see `Delivery`.
-- *What changes* when nodes join, leave or are replaced: the tree with the node added, without it or
-  with other ranks in it. Nothing is changed in place.
+- *Delivery*: which client fetches which buckets? See `Delivery`.
+- *Changes*: what is the tree after nodes joined, left or were replaced? Changes return a new tree.
 
-Invariant: every client of a tree has a rank of its own, and all nodes of a level have equally many
+Invariant: every client of a tree has a different rank, and all nodes of a level have equally many
 children.
 """
 
@@ -53,7 +52,7 @@ class ClientPlaceTree:
     ranks: Int64Array
     """[PP, DP, CP, TP] global rank of each client."""
     version: int = 0
-    """How many changes lie behind it."""
+    """Number of changes since the tree was made."""
 
     def __post_init__(self) -> None:
         if self.ranks.ndim != len(AXES) or not self.ranks.size:
@@ -64,8 +63,8 @@ class ClientPlaceTree:
         wrong = taken[(counts > 1) | (taken < 0)]
         if len(wrong):
             raise ConfigurationError(
-                f"ranks {ranges(wrong)} are negative or stand for several clients; each client "
-                "needs a rank of its own"
+                f"ranks {ranges(wrong)} are negative or stand for several clients; give each "
+                "client a different rank"
             )
 
     @classmethod
@@ -75,7 +74,7 @@ class ClientPlaceTree:
             sizes: ranks along each axis, such as ``{"PP": 1, "DP": 4, "CP": 2, "TP": 2}``; axes
                 left out have 1. Global ranks count with the last axis named fastest, as those of
                 `torch.distributed.device_mesh.init_device_mesh` do.
-            world_size: ranks of the job, where it is known: the mesh must fill it.
+            world_size: ranks of the job, if known; the mesh must fill it.
 
         Raises:
             ConfigurationError: an unknown axis, a size below 1, or a mesh that does not fit.
@@ -91,13 +90,12 @@ class ClientPlaceTree:
 
     @classmethod
     def of_mesh(cls, mesh: Any, *, world_size: int | None = None) -> ClientPlaceTree:
-        """Of a `torch.distributed.device_mesh.DeviceMesh`, whose dimensions have names: pp, dp (or,
-        as torchtitan has them, batch, or dp_replicate and dp_shard, which expert parallelism splits
-        in two more), cp and tp, or those of this class.
+        """The tree of a `torch.distributed.device_mesh.DeviceMesh` with named dimensions: pp, dp
+        (or torchtitan's batch, or its dp_replicate and dp_shard, which expert parallelism splits
+        further), cp and tp, or the names of this class.
 
         Raises:
-            ConfigurationError: a dimension without a name, or of another name, or a mesh that does
-                not fit.
+            ConfigurationError: a dimension has no name or an unknown one, or the mesh does not fit.
         """
         names = mesh.mesh_dim_names
         if not names:
@@ -114,11 +112,11 @@ class ClientPlaceTree:
 
     @cached_property
     def sizes(self) -> dict[str, int]:
-        """Ranks along each axis."""
+        """By axis, the ranks along it."""
         return dict(zip(AXES, self.ranks.shape))
 
     def __len__(self) -> int:
-        """Clients."""
+        """Number of clients."""
         return int(self.ranks.size)
 
     def __eq__(self, other: object) -> bool:
@@ -132,18 +130,18 @@ class ClientPlaceTree:
         """Coordinates of a global rank.
 
         Raises:
-            ConfigurationError: no client has it.
+            ConfigurationError: no client has this rank.
         """
         found = np.argwhere(self.ranks == rank)
         if not len(found):
             raise ConfigurationError(
-                f"rank {rank} is no client of the mesh {self.sizes}, whose ranks are "
+                f"rank {rank} is not a client of the mesh {self.sizes}, whose ranks are "
                 f"{ranges(self.ranks)}"
             )
         return Place(*found[0].tolist())
 
     def rank(self, place: Place | Mapping[str, int]) -> int:
-        """Global rank at coordinates; those left out are 0.
+        """Global rank at coordinates; axes left out are 0.
 
         Raises:
             ConfigurationError: there is no such client.
@@ -153,13 +151,13 @@ class ClientPlaceTree:
     # Buckets
 
     def buckets(self, axis: str, group_size: int | None = None) -> Buckets:
-        """How data is divided at an axis.
+        """The buckets into which data is divided at an axis.
 
         Args:
             axis: "DP"; "CP" for each context-parallel rank of each data-parallel group; "TP" for
                 each tensor-parallel peer of those; "WORLD" for every client of every stage.
-            group_size: buckets that are balanced among themselves only; None for all together. The
-                last group may be smaller.
+            group_size: buckets that are balanced among themselves; None for all together. The last
+                group may be smaller.
 
         Raises:
             ConfigurationError: an unknown axis, PP, or a group size below 1.
@@ -179,7 +177,7 @@ class ClientPlaceTree:
         return int(np.prod([self.sizes[each] for each in _dividing(axis)], dtype=np.int64))
 
     def bucket(self, place: Place | Mapping[str, int], axis: str) -> int:
-        """The bucket that a client's data is in.
+        """The bucket that holds a client's data.
 
         Raises:
             ConfigurationError: as `rank` and `buckets`.
@@ -187,24 +185,24 @@ class ClientPlaceTree:
         return int(self.bucket_of(axis)[self._where(place)])
 
     def bucket_of(self, axis: str) -> Int64Array:
-        """[PP, DP, CP, TP] the bucket that each client's data is in; errors as `buckets`."""
+        """[PP, DP, CP, TP] bucket that holds each client's data; errors as `buckets`."""
         inner = _dividing(axis)
         numbers = np.arange(self.bucket_count(axis), dtype=np.int64)
         shape = [self.sizes[each] if each in inner else 1 for each in AXES]
         return np.broadcast_to(numbers.reshape(shape), self.ranks.shape)
 
-    # Who fetches
+    # Delivery
 
     def delivery(
         self, axis: str, broadcast_at: Sequence[str] = (), *, stages: str = "ends"
     ) -> Delivery:
-        """Who fetches which buckets at an axis.
+        """Which client fetches which buckets at an axis.
 
         Args:
             axis: as for `buckets`.
-            broadcast_at: axes along which the trainer broadcasts: there the first one fetches for
-                its peers.
-            stages: of a pipeline that need data, one of `STAGES`.
+            broadcast_at: axes along which the trainer broadcasts; the first client along them
+                fetches for its peers.
+            stages: stages of a pipeline that need data, one of `STAGES`.
 
         Raises:
             ConfigurationError: an unknown axis or kind of stages.
@@ -219,27 +217,28 @@ class ClientPlaceTree:
         *,
         stages: str = "ends",
     ) -> bool:
-        """Whether a client asks for data itself; arguments and errors as for `delivery`."""
+        """Whether a client fetches data itself; arguments and errors as for `delivery`."""
         where = self._where(place)
         source = self._source(broadcast_at)
         return bool(((source == self.ranks[where]) & self._needs(stages)).any())
 
     def source_of(self, place: Place, broadcast_at: Sequence[str] = ()) -> Place:
-        """The client that fetches what this one gets by broadcast; itself if it gets none."""
+        """The client that broadcasts to this one; itself if none does."""
         source = self._source(broadcast_at)
         return self.place(int(source[self._where(place)]))
 
     # Changes
 
     def add(self, axis: str, ranks: Sequence[int]) -> ClientPlaceTree:
-        """With one more node along an axis, behind the others.
+        """The tree with one more node along an axis, behind the others.
 
         Args:
+            axis: of the node.
             ranks: of its clients, the last axis fastest.
 
         Raises:
-            ConfigurationError: an unknown axis, other than as many ranks as a node has, or ranks
-                that are taken.
+            ConfigurationError: an unknown axis, another number of ranks than a node has, or a rank
+                that occurs twice.
         """
         check_axis(axis, AXES)
         where = AXES.index(axis)
@@ -249,7 +248,7 @@ class ClientPlaceTree:
         return self._changed(np.concatenate([self.ranks, given.reshape(shape)], axis=where))
 
     def remove(self, axis: str, node: int) -> ClientPlaceTree:
-        """Without a node of an axis; those behind it move up.
+        """The tree without a node of an axis; those behind it move up.
 
         Raises:
             ConfigurationError: an unknown axis, no such node, or the last one.
@@ -262,7 +261,7 @@ class ClientPlaceTree:
         return self._changed(np.delete(self.ranks, node, axis=where))
 
     def replace(self, axis: str, node: int, ranks: Sequence[int]) -> ClientPlaceTree:
-        """With other clients in the place of a node's.
+        """The tree with other ranks for the clients of a node.
 
         Raises:
             ConfigurationError: as `add` and `remove`.
@@ -277,10 +276,10 @@ class ClientPlaceTree:
     def _changed(self, ranks: Int64Array) -> ClientPlaceTree:
         return ClientPlaceTree(ranks, self.version + 1)
 
-    # Outside of memory
+    # JSON
 
     def to_dict(self) -> dict[str, Any]:
-        """Lists and numbers, for JSON. Ranks that count up are told by their first one."""
+        """Lists and numbers, for JSON. Ranks that count up are written as the first one."""
         flat = self.ranks.ravel()
         counting = bool((np.diff(flat) == 1).all())
         ranks = int(flat[0]) if counting else flat.tolist()
@@ -288,7 +287,7 @@ class ClientPlaceTree:
 
     @classmethod
     def from_dict(cls, given: Mapping[str, Any]) -> ClientPlaceTree:
-        """Of what `to_dict` made."""
+        """Inverse of `to_dict`."""
         shape = [given["sizes"][axis] for axis in AXES]
         ranks = given["ranks"]
         if isinstance(ranks, int):
@@ -300,7 +299,7 @@ class ClientPlaceTree:
     def lines(
         self, broadcast_at: Sequence[str] = (), *, stages: str = "ends", most: int | None = None
     ) -> list[str]:
-        """The tree as text, a line for each node. Axes of one rank are left out; a client that does
+        """The tree as text, one line per node. Axes of one rank are left out; a client that does
         not fetch is marked.
 
         Args:

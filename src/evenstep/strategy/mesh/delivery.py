@@ -1,8 +1,8 @@
-"""Who fetches which buckets, and who is left out because a peer broadcasts to it.
+"""Which client fetches which buckets, and which gets them by broadcast.
 
-A client needs the data of the bucket that it is in. Where the trainer broadcasts along some axes,
-the first client along them fetches for its peers: its own bucket and theirs. Stages of a pipeline
-that need no data are left out, and so is who is broadcast to.
+A client needs the data of the bucket that it is in. If the trainer broadcasts along some axes, the
+first client along them fetches for its peers: its own bucket and theirs. The peers fetch nothing,
+and neither do stages of a pipeline that need no data.
 
 Invariant: every client that needs data gets it from exactly one client, which fetches the bucket
 that it needs.
@@ -26,15 +26,15 @@ alone, or all of them."""
 
 @dataclass(frozen=True, eq=False)
 class Delivery:
-    """What each client does, in the order of coordinates."""
+    """What each client fetches. Clients are in the order of coordinates."""
 
     ranks: Int64Array
     """[clients] global rank of each."""
     bucket: Int64Array
-    """[clients] the bucket that its data is in."""
+    """[clients] bucket that holds its data."""
     fetched_by: Int64Array
     """[clients] global rank of the client that fetches for it: itself, the peer that broadcasts to
-    it, or -1 for one that needs no data."""
+    it, or -1 if it needs no data."""
 
     @property
     def fetching(self) -> Int64Array:
@@ -49,8 +49,8 @@ class Delivery:
         return excluded
 
     def buckets_of(self, rank: int) -> Int64Array:
-        """Buckets that a client fetches, ascending: its own, and those of peers that it broadcasts
-        to; none where it fetches nothing."""
+        """Buckets that a client fetches, ascending: its own and those of the peers that it
+        broadcasts to; none if it fetches nothing."""
         return np.unique(self.bucket[self.fetched_by == rank])
 
     def clients_of(self, bucket: int) -> Int64Array:

@@ -53,7 +53,7 @@ def _draw(
 
 
 def ranges(ranks: Int64Array, most: int = 8) -> str:
-    """Numbers as text, sorted: 0-7, 12. Of many ranges the first ones, and how many follow."""
+    """Numbers as text, sorted: ``0-7, 12``. Beyond `most` ranges, only how many there are."""
     values = np.sort(ranks, axis=None)
     parts = np.split(values, np.flatnonzero(np.diff(values) > 1) + 1)
     texts = [str(p[0]) if len(p) == 1 else f"{p[0]}-{p[-1]}" for p in parts[:most]]

@@ -1,4 +1,24 @@
-"""Mixtures of sources: weights by step, and the draws that follow from them."""
+"""Which samples of which sources a step draws: a function of seed, step, weights and past draws.
+
+Where do mixing weights come from? From a schedule: `Mixture(sources, schedule)` asks it for the
+weights of each step. In reading order:
+
+    weights        weights by name of source, checked
+    schedules      weights by step: constant, staged, warm-up, a function, or from trainers' signals
+    curriculum     `LengthCurriculum`: the longest sample of each step
+    stop           what happens when a source ends
+    options        all arguments of a mixture, checked
+    mixture        `Mixture`: draws one step after the other, and resumes; read it first
+
+One draw, from weights to samples:
+
+    token_shares   weights -> shares of draws that give the right shares of tokens
+    pattern        shares -> the source of each draw, with random numbers of philox
+    source_queues  the next samples of each source, and which of them wait
+    step_draws     pattern and queues -> the draws of the step
+    state          what is carried to the next step, and its saved form
+    record         what a plan log keeps of a step, and the draws recovered from it
+"""
 
 from evenstep.strategy.mixture.curriculum import LengthCurriculum
 from evenstep.strategy.mixture.mixture import Mixture

@@ -1,7 +1,7 @@
 """`LengthCurriculum`: no sample is longer than a limit that grows with the steps.
 
-What is too long for a step waits, and comes before all later samples of its source once the limit
-admits it. Nothing is lost, and what waits is part of the state.
+A sample that is too long waits, and comes before all later samples of its source once the limit
+admits it. Nothing is lost: samples that wait are part of the state.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ __all__ = ["LengthCurriculum"]
 
 @dataclass(frozen=True)
 class LengthCurriculum:
-    """``LengthCurriculum({0: 512, 10_000: 4096, 10_001: None})``: from 512 tokens to 4,096 in equal
-    parts, then without a limit."""
+    """``LengthCurriculum({0: 512, 10_000: 4096, 10_001: None})``: grows linearly from 512 tokens to
+    4,096, then has no limit."""
 
     limits: Mapping[int, int | None]
-    """Tokens of the longest sample by step, never falling, from step 0; None, only as the last, is
-    no limit."""
+    """By step, from 0, the tokens of the longest sample; never falling. None is no limit, as the
+    last one only."""
     linear: bool = True
-    """Grow in equal parts from each step named to the next; False grows at the steps named."""
+    """Grow in equal parts from each step named to the next; False jumps at the steps named."""
     max_waiting: int = 100_000
-    """Samples of one source that may wait. They are held in memory and in the state."""
+    """Samples of one source that may wait, in memory and in the state."""
 
     def __post_init__(self) -> None:
         check_given(max_waiting=self.max_waiting)
@@ -60,5 +60,5 @@ class LengthCurriculum:
 
     @property
     def last(self) -> int | None:
-        """The limit in the end."""
+        """The final limit."""
         return list(self.limits.values())[-1]

@@ -1,12 +1,12 @@
 """`Mixture`: which samples of which sources are drawn in each step.
 
     weights of the step  ->  shares of draws  ->  pattern of the step  ->  next samples of sources
-    (schedule)               (as they are, or     (seed, step)             (cursors, what waits)
-                             by token balance)
+    (schedules)              (as they are, or     (pattern)                (source_queues)
+                             token_shares)
 
-Nothing here knows of ranks, loaders or clocks. What was drawn before is in the state and nowhere
-else, so that a mixture which loads it goes on as this one would; and the record of a step is all
-that is needed to draw it again.
+Nothing here knows of ranks, loaders or clocks. All that was drawn before is in the state, so a
+mixture that loads it draws what this one would; and the record of a step is enough to draw it
+again.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from typing import Any
 
 import numpy as np
 
-from evenstep.arrays import Int64Array
+from evenstep.arrays import BoolArray, Float64Array, Int64Array
 from evenstep.errors import ConfigurationError, MismatchError
 from evenstep.strategy.mixture.curriculum import LengthCurriculum
 from evenstep.strategy.mixture.options import Options
 from evenstep.strategy.mixture.pattern import shuffled
 from evenstep.strategy.mixture.record import DrawRecord, Phase, runs_of
 from evenstep.strategy.mixture.schedules import FeedbackSchedule, Past, Schedule, as_schedule
-from evenstep.strategy.mixture.source_queues import UNKNOWN, SourceQueues, by_source
+from evenstep.strategy.mixture.source_queues import UNKNOWN, SourceQueues, Taken, by_source
 from evenstep.strategy.mixture.state import MixtureState
-from evenstep.strategy.mixture.step_draws import Drawing, StepDraws, check_lost
+from evenstep.strategy.mixture.step_draws import StepDrawer, StepDraws, check_reachable
 from evenstep.strategy.mixture.stop import REPEAT, stop_rule
-from evenstep.strategy.mixture.token_shares import settled_balance
+from evenstep.strategy.mixture.token_shares import deficit_after
 from evenstep.strategy.mixture.weights import Weights, check_weights, in_order
 from evenstep.strategy.sample_table import Metadata, SampleTable
 
@@ -58,12 +58,12 @@ class Mixture:
             schedule: of weights; a mapping is constant, a function is called with each step.
             samples_per_step: samples that a step draws.
             tokens_per_step: instead: as many samples as hold no more tokens.
-            unit: what weights count, "samples" or "tokens".
+            unit: "samples" or "tokens", in which weights are shares.
             stop: "repeat", "first_exhausted", "all_exhausted" or "all_repeated"; see
                 `evenstep.strategy.mixture.stop`.
             curriculum: longest sample of each step.
-            modalities: whose lengths are a sample's tokens; None is all of them together.
-            sizes: samples of a pass of each source; None, or left out, where it is not known.
+            modalities: lengths that add up to a sample's tokens; None is all of them.
+            sizes: by source, samples of a pass; None or left out if unknown.
             seed: 64 bits.
 
         Raises:
@@ -82,11 +82,11 @@ class Mixture:
             sizes=sizes or {},
             seed=seed,
         )
-        """What it was told, checked."""
+        """The arguments, checked."""
         self._state = MixtureState.fresh(self.sources)
         self._last: SampleTable | None = None
         self.record: DrawRecord | None = None
-        """Of the step drawn last; None before."""
+        """Of the step drawn last; None before the first."""
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -104,43 +104,42 @@ class Mixture:
 
     @property
     def ended(self) -> bool:
-        """Whether nothing will be drawn any more, as the stop rule says."""
+        """Whether the mixture has ended by its stop rule and draws nothing more."""
         return self._state.ended
 
     def weights_at(self, step: int) -> Weights:
-        """Those that the last step was drawn with; of another step what the schedule says now.
+        """Weights with which the last step was drawn; for another step, those of the schedule.
 
         Raises:
-            ConfigurationError: they are bad; names the step.
+            ConfigurationError: the weights are refused; the error names the step.
         """
         if self.record is not None and self.record.step == step:
             return self.record.weights
         return self._weights(self.options.schedule, step)
 
     def report(self, **signals: Any) -> None:
-        """What trainers measured, for `FeedbackSchedule` schedules, such as ``loss_by_source={"web": 2.1}``.
-        Counts from the next draw on, and is recorded with it.
+        """Takes what trainers measured, for a `FeedbackSchedule`: ``loss_by_source={"web": 2.1}``.
+        Signals take effect from the next draw on, and are recorded with it.
 
         Raises:
-            ConfigurationError: a signal is not made of what JSON has.
+            ConfigurationError: a signal cannot be written as JSON.
         """
         plain = {name: _plain(name, value) for name, value in signals.items()}
         self._state = self._state.with_signals({**self._state.signals, **plain})
 
     def draw(self, step: int, provider: Metadata) -> SampleTable:
-        """The samples of a step, in the order in which they are drawn. Asked again for the step
-        that was drawn last, it gives the same ones.
+        """The samples of a step, in the order drawn. Idempotent for the step drawn last.
 
         Args:
             step: `Mixture.step`, or the one before.
             provider: gives the samples of each source from a position on.
 
         Returns:
-            Fewer samples than a step holds only where the mixture ends, or a curriculum lets
-            everything else wait. None after its end.
+            Fewer samples than a step holds only if the mixture ends, or all others are too long
+            for the curriculum. No samples after the end.
 
         Raises:
-            ConfigurationError: bad weights at this step, or another step than the next one.
+            ConfigurationError: the step's weights are refused, or it is not the next step.
             SampleError: a sample exceeds a step, or a source that repeats has ended.
         """
         return self.draw_with(step, provider)
@@ -148,8 +147,8 @@ class Mixture:
     def draw_with(
         self, step: int, provider: Metadata, schedule: Schedule | Weights | Any = None
     ) -> SampleTable:
-        """As `draw`, with the weights that another schedule gives for this step; None is the
-        mixture's own. They are recorded, and replayed, as any others.
+        """As `draw`, by another schedule's weights for this step; None is the mixture's own. They
+        are recorded and replayed as any others.
 
         Raises:
             ConfigurationError, SampleError: as `draw` does.
@@ -159,16 +158,15 @@ class Mixture:
             return self._last
         if step != self.step:
             raise ConfigurationError(
-                f"step {step} cannot be drawn now: step {self.step} is next, since each step goes "
-                "on where the one before ended; load the state of that step, or see redrawn"
+                f"step {step} cannot be drawn now: step {self.step} is next, since each step "
+                "continues the one before; load the state of that step, or see redrawn"
             )
         schedule = self.options.schedule if schedule is None else as_schedule(schedule)
         signals = self._state.signals if isinstance(schedule, FeedbackSchedule) else None
         return self._draw(self._weights(schedule, step), provider, signals, schedule.peaks())
 
     def replay(self, record: DrawRecord, provider: Metadata) -> SampleTable:
-        """Draws the next step again as it was recorded; neither the schedule nor signals are
-        asked.
+        """Draws the next step again as it was recorded, without the schedule or signals.
 
         Raises:
             MismatchError: the record is of another step, or the same samples are not drawn.
@@ -195,25 +193,25 @@ class Mixture:
 
     @property
     def state(self) -> MixtureState:
-        """Where each source is. It does not change as the mixture goes on, so it may be kept, for
-        `state_dict` to write out later."""
+        """Where each source is, as an object that never changes: it may be kept, and written out
+        later by `state_dict`."""
         return self._state
 
     def state_dict(self, state: MixtureState | None = None) -> dict[str, Any]:
         """Where each source is: versioned and JSON-able, by source name.
 
         Args:
-            state: one that was kept; None is the present one.
+            state: an earlier `state`; None is the present one.
         """
         kept = self._state if state is None else state
         return kept.to_dict(self.sources, seed=self.seed, unit=self.options.unit)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on where the state was saved. Weights, the amount of a step and the stop rule may
-        be others, and sources may be new.
+        """Resumes where the state was saved. Weights, the amount of a step and the stop rule may
+        differ, and sources may be new.
 
         Raises:
-            MismatchError: it is of another seed, unit or version, or of a source that is missing.
+            MismatchError: the seed, unit or version differs, or a source of the state is missing.
         """
         unit = self.options.unit
         loaded = MixtureState.from_dict(state, self.sources, seed=self.seed, unit=unit)
@@ -233,70 +231,92 @@ class Mixture:
         peaks: Mapping[str, float] | None = None,
     ) -> SampleTable:
         options, state = self.options, self._state
-        live = np.where(state.over, 0.0, in_order(weights, self.sources))
-        if state.ended:
-            live[:] = 0.0
-        lines = SourceQueues(
-            provider,
-            live=live > 0,
-            cursors=state.cursors,
-            waiting=state.waiting,
-            admission=options.admission(state.step),
-            remaining=self._remaining(),
-            endless=options.repeats,
-        )
+        active = self._active_weights(weights)
+        queues = self._queues(provider, active > 0)
         drawn = StepDraws(sources=np.empty(0, np.int64), phases=[], ended=True)
-        if live.any():
-            live /= live.sum()
-            drawn = Drawing.of(options, state, live, lines).run()
-        check_lost(drawn, lines, options, state, peaks)
-        counts = np.bincount(drawn.sources, minlength=len(self.sources))
-        taken = lines.taken(counts)
+        if active.any():
+            drawn = StepDrawer.of(options, state, active, queues).run()
+        check_reachable(drawn, queues, options, state, peaks)
+        counts = np.bincount(drawn.sources, minlength=len(self.sources))  # [sources]
+        taken = queues.taken(counts)
         table = self._in_drawn_order(drawn.sources, taken.samples)
-        given = np.bincount(table.source, options.tokens(table), len(self.sources))
-        tokens = given.astype(np.int64)
-        giving = np.flatnonzero(counts)
-        runs = runs_of(taken.samples.position, counts[giving])
-        record = DrawRecord(
-            step=state.step,
-            weights=weights,
-            counts=options.named(counts),
-            positions={self.sources[s]: run for s, run in zip(giving.tolist(), runs)},
-            tokens=options.named(tokens),
-            phases=tuple(Phase(begin, options.named(shares)) for begin, shares in drawn.phases),
-            signals=None if signals is None else dict(signals),
-            ended=drawn.ended,
-        )
-        balance = state.balance
-        if options.balances:
-            balance = settled_balance(balance, live, tokens if options.unit == "tokens" else counts)
+        summed = np.bincount(table.source, options.tokens(table), len(self.sources))
+        tokens = summed.astype(np.int64)  # [sources]
+        deficit = state.deficit
+        if options.keeps_deficit:
+            deficit = deficit_after(deficit, active, tokens if options.unit == "tokens" else counts)
+        self.record = self._record(weights, drawn, taken, counts, tokens, signals)
+        self._last = table
         self._state = state.after(
             weights=weights,
             taken=taken,
-            over=np.where(lines.live, lines.over_after(counts), state.over),
+            exhausted=np.where(queues.active, queues.exhausted_after(counts), state.exhausted),
             counts=counts,
             tokens=tokens,
-            balance=balance,
+            deficit=deficit,
             ended=drawn.ended,
         )
-        self._last, self.record = table, record
         return table
 
-    def _remaining(self) -> Int64Array:
-        if self.options.repeats:
-            return np.full(len(self.sources), UNKNOWN)
-        return self.options.left_of_pass(self._state.cursors)
+    def _active_weights(self, weights: Weights) -> Float64Array:
+        """[sources] weights of those that may be drawn, with a sum of 1; all 0 if none may."""
+        exhausted = self._state.exhausted | self._state.ended
+        active = np.where(exhausted, 0.0, in_order(weights, self.sources))
+        if active.any():
+            active /= active.sum()
+        return active
+
+    def _queues(self, provider: Metadata, active: BoolArray) -> SourceQueues:
+        options, state = self.options, self._state
+        remaining = np.full(len(self.sources), UNKNOWN)
+        if not options.repeats:
+            remaining = options.left_of_pass(state.cursors)
+        return SourceQueues(
+            provider,
+            active=active,
+            cursors=state.cursors,
+            waiting=state.waiting,
+            admission=options.admission(state.step),
+            remaining=remaining,
+            endless=options.repeats,
+        )
+
+    def _record(
+        self,
+        weights: Weights,
+        drawn: StepDraws,
+        taken: Taken,
+        counts: Int64Array,
+        tokens: Int64Array,
+        signals: Mapping[str, Any] | None,
+    ) -> DrawRecord:
+        named = self.options.named
+        giving = np.flatnonzero(counts)  # sources
+        runs = runs_of(taken.samples.position, counts[giving])
+        return DrawRecord(
+            step=self._state.step,
+            weights=weights,
+            counts=named(counts),
+            positions={self.sources[s]: run for s, run in zip(giving.tolist(), runs)},
+            tokens=named(tokens),
+            phases=tuple(Phase(begin, named(shares)) for begin, shares in drawn.phases),
+            signals=None if signals is None else dict(signals),
+            ended=drawn.ended,
+        )
 
     def _in_drawn_order(self, drawn: Int64Array, samples: SampleTable) -> SampleTable:
-        """What was taken, in the order of the shuffled draws.
+        """The samples taken, in the order of the shuffled draws.
+
+        Shuffled draws of sources [1, 0, 1] and samples [a0, b0, b1] give [b0, a0, b1].
 
         Args:
-            samples: by source, of each in order.
+            drawn: [draws] source of each, not shuffled.
+            samples: [draws] by source, and for each source in the order of its queue.
         """
         if not len(drawn):
             return SampleTable.empty(self.sources)
         order = by_source(shuffled(drawn, self.seed, self.step), len(self.sources))
-        rows = np.empty(len(order), np.int64)
+        rows = np.empty(len(order), np.int64)  # [draws] the row of samples that each draw gets
         rows[order] = np.arange(len(order))
         return samples[rows]
 

@@ -1,4 +1,4 @@
-"""`Options`: what a `Mixture` is told, checked."""
+"""`Options`: the arguments of a `Mixture`, checked."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _UNITS = ("samples", "tokens")
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Options:
-    """See `Mixture` for what they mean, and for the errors."""
+    """`Mixture` documents them and their errors."""
 
     sources: tuple[str, ...]
     schedule: Schedule
@@ -36,7 +36,7 @@ class Options:
     tokens_per_step: int | None
     unit: str
     stop: str
-    """One of the four rules."""
+    """One of the rules of `evenstep.strategy.mixture.stop`."""
     curriculum: LengthCurriculum | None
     modalities: Sequence[str] | None
     sizes: Mapping[str, int | None]
@@ -50,21 +50,24 @@ class Options:
         doubled = sorted(name for name, count in Counter(self.sources).items() if count > 1)
         if not self.sources or doubled:
             raise ConfigurationError(
-                f"sources must have names, each another one; {doubled or 'none'} given"
+                f"sources must have different names; given twice: {', '.join(doubled)}"
+                if doubled
+                else "sources=[] is empty; give their names"
             )
         samples, tokens = self.samples_per_step, self.tokens_per_step
         if (samples is None) == (tokens is None):
             raise ConfigurationError(
-                f"samples_per_step={samples} and tokens_per_step={tokens}; give one of them: it "
-                "says how much a step draws"
+                f"samples_per_step={samples} and tokens_per_step={tokens}: give exactly one "
+                "of them, the amount that a step draws"
             )
         check_at_least(1, samples_per_step=samples, tokens_per_step=tokens)
         if self.unit not in _UNITS:
             raise ConfigurationError(f"unit={self.unit!r} must be one of {', '.join(_UNITS)}")
         if self.curriculum is not None and self.stop == ALL_REPEATED:
             raise ConfigurationError(
-                f"stop={self.stop!r} ends when each source was read once, and under a curriculum "
-                "samples of one pass come after those of the next; choose all_exhausted or repeat"
+                f"stop={self.stop!r} ends when each source was read once, but under a curriculum "
+                "samples of one pass may come after those of the next; choose all_exhausted or "
+                "repeat"
             )
         self._check_sizes()
         self._check_schedule()
@@ -76,8 +79,8 @@ class Options:
         unknown = [name for name in self.sources if self.sizes.get(name) is None]
         if self.stop == ALL_REPEATED and unknown:
             raise ConfigurationError(
-                f'stop="{ALL_REPEATED}" must know when a source has been read once, and the size '
-                f"of {unknown[0]!r} is not known; give sizes=, or choose another rule"
+                f'stop="{ALL_REPEATED}" needs the size of each source, and that of '
+                f"{unknown[0]!r} is unknown; give sizes=, or choose another rule"
             )
 
     def _check_schedule(self) -> None:
@@ -89,28 +92,28 @@ class Options:
         elif isinstance(self.schedule, FeedbackSchedule):
             check_names(self.schedule.initial, self.sources, "initial weights of FeedbackSchedule")
 
-    # What follows from them
+    # Consequences
 
     @property
     def repeats(self) -> bool:
-        """Whether a source that has ended begins again."""
+        """Whether sources begin again after their end."""
         return self.stop in (REPEAT, ALL_REPEATED)
 
     @property
-    def balances(self) -> bool:
-        """Whether what sources gave is held against their weights. Not where weights and steps both
-        count samples: there every draw has the right chances by itself."""
+    def keeps_deficit(self) -> bool:
+        """Whether a source's deficit is carried to the next step. If weights and steps both count
+        samples, the pattern alone gives every draw the right share."""
         return self.unit == "tokens" or self.tokens_per_step is not None
 
     def weights(self, schedule: Schedule, step: int, past: Past) -> dict[str, float]:
-        """Those of a step, checked."""
+        """Weights of a step, checked."""
         of = f"weights of step {step:,}"
         weights = check_weights(schedule.weights(step, past), of)
         check_names(weights, self.sources, of)
         return weights
 
     def admission(self, step: int) -> Admission:
-        """What is drawn at all in a step."""
+        """Which samples a step may draw."""
         if self.curriculum is None:
             return Admission(tokens=self.tokens)
         limit, waiting = self.curriculum.limit(step), self.curriculum.max_waiting
@@ -128,7 +131,7 @@ class Options:
         return table.tokens(name for name in names if name in table.lengths)
 
     def named(self, values: npt.NDArray[Any]) -> dict[str, Any]:
-        """By name, what is not 0.
+        """Values by name of source, without zeros.
 
         Args:
             values: [sources]

@@ -1,13 +1,13 @@
 """Which source each draw of a step comes from: a function of (seed, step, number of the draw).
 
-Each draw has a point in [0, 1), which is divided among the sources in their shares. The points are
-a van der Corput sequence that is scrambled anew for each step: every point by itself is uniform, so
-shares are exact on average; and each run of 2**k points whose first number is a multiple of 2**k
-has one in each of 2**k equal parts, so that a source's count among n draws differs from its share
-by about log2(n) at most, where independent draws differ by the square root of n.
+[0, 1) is divided among the sources in their shares, and each draw has a point in it. The points are
+a van der Corput sequence with a scramble of its own for each step. Every point by itself is
+uniform, so shares are exact on average. And each run of 2**k points whose first number is a
+multiple of 2**k has one in each of 2**k equal parts, so a source's count among n draws differs from
+its share by about log2(n) at most, where independent draws differ by the square root of n.
 
-In the end the draws of a step are shuffled, since those of even number lie in one half of [0, 1)
-and those of odd number in the other.
+Draws of even number lie in one half of [0, 1) and those of odd number in the other, so the draws of
+a step are shuffled in the end.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ from __future__ import annotations
 import numpy as np
 
 from evenstep.arrays import Float64Array, Int64Array
-from evenstep.strategy.mixture.counter import UInt64Array, random_words
+from evenstep.strategy.mixture.philox import UInt64Array, random_words
 
 __all__ = ["labels", "points", "shuffled"]
 
 
-_POINTS, _ORDER = 1, 2  # what random words are for
-# A bit of y * EVEN depends on the lower bits of y alone, and one of y * ODD on them and itself. So
-# do those of the scrambled number, and, bits reversed, points stay in different parts.
+_POINTS, _ORDER = 1, 2  # purposes of random words
+# A bit of y * EVEN depends on the lower bits of y alone, and a bit of y * ODD on them and itself.
+# So each bit of the scrambled number depends on no higher bit; and since points are the numbers
+# with their bits reversed, points in different parts stay in different parts.
 _EVEN = (np.uint64(0x9E3779B97F4A7C14), np.uint64(0x8CB92BA72F3D8DD6))
 _ODD = np.uint64(0xD1B54A32D192ED03)
 _SWAPS = tuple(
@@ -39,7 +40,7 @@ _SWAPS = tuple(
 
 
 def points(seed: int, step: int, count: int) -> Float64Array:
-    """[count] in [0, 1), of the first draws of a step."""
+    """[count] points in [0, 1) of the first draws of a step."""
     keys = random_words(seed, step, _POINTS, 3)
     value = np.arange(count, dtype=np.uint64) + keys[0]
     value ^= value * _EVEN[0]
@@ -52,14 +53,15 @@ def points(seed: int, step: int, count: int) -> Float64Array:
 
 
 def labels(at: Float64Array, shares: Float64Array) -> Int64Array:
-    """The source at each point.
+    """[points] the source at each point.
 
     Args:
-        shares: [sources] not negative, in any unit, some positive. One of 0 is never drawn.
+        at: [points] in [0, 1).
+        shares: [sources] not negative, in any unit, some positive. A source of 0 is never drawn.
     """
     edges: Float64Array = shares.cumsum()
     edges /= edges[-1]
-    edges[np.flatnonzero(shares)[-1] :] = 1.0  # whatever was lost by rounding
+    edges[np.flatnonzero(shares)[-1] :] = 1.0  # the last source gets what rounding lost
     return edges.searchsorted(at, side="right").astype(np.int64, copy=False)
 
 
@@ -69,7 +71,7 @@ def shuffled(drawn: Int64Array, seed: int, step: int) -> Int64Array:
 
 
 def _reversed(value: UInt64Array) -> UInt64Array:
-    """Bits of each number from the last to the first."""
+    """Each number with its bits in reverse order."""
     for width, mask in _SWAPS:
         value = (value >> width & mask) | (value & mask) << width
     return value

@@ -1,7 +1,7 @@
-"""`DrawRecord`: what a plan log keeps of one step's draws, and the draws out of it again.
+"""`DrawRecord`: a step's draws as a plan log keeps them, and how they are recovered from it.
 
-It has no entry per draw. The pattern of a step is a function of (seed, step), so the shares by
-which it was divided, and how many samples each source gave from which position on, say all.
+It has no entry per draw. The pattern of a step is a function of (seed, step), so the shares that
+divide it, and the positions that each source gave, determine every draw.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ __all__ = ["DrawRecord", "Phase", "redrawn", "runs_of", "sequence"]
 
 @dataclass(frozen=True)
 class Phase:
-    """From a draw on, the sources have these shares of the pattern."""
+    """Shares of the pattern from a draw on."""
 
     begin: int
+    """Number of the draw."""
     shares: Mapping[str, float]
-    """By name, in any unit; a source that is not named has none."""
+    """By name, in any unit; 0 for a source that is not named."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DrawRecord:
-    """Of one step. JSON-able by `to_dict`."""
+    """The draws of one step. JSON-able by `to_dict`."""
 
     step: int
     weights: Mapping[str, float]
     """As the schedule gave them."""
     counts: Mapping[str, int]
-    """Samples of each source; those that gave none are left out."""
+    """Samples by source; those that gave none are left out."""
     positions: Mapping[str, Sequence[tuple[int, int]]]
-    """By name, the positions that were drawn, in order, as runs from the first to behind the
-    last."""
+    """By source, the positions that were drawn, in order, as runs (first, last + 1)."""
     tokens: Mapping[str, int]
-    """Of the samples of each source."""
+    """By source, of its samples."""
     phases: Sequence[Phase]
     signals: Mapping[str, Any] | None
-    """What trainers had reported, where the schedule asked for it."""
+    """What trainers had reported, if the schedule uses it."""
     ended: bool
     """Whether the mixture ended with this step."""
 
@@ -56,7 +56,7 @@ class DrawRecord:
 
     @classmethod
     def from_dict(cls, given: Mapping[str, Any]) -> DrawRecord:
-        """Of what `to_dict` made, by way of JSON or not."""
+        """Inverse of `to_dict`, also after a round trip through JSON."""
         positions = {
             n: tuple((int(a), int(b)) for a, b in r) for n, r in given["positions"].items()
         }
@@ -70,7 +70,7 @@ def sequence(
     """[count] sources of a step's draws, before they are shuffled.
 
     Args:
-        phases: first draw, and [sources] shares from there on.
+        phases: first draw of each, and [sources] shares from there on.
     """
     at = points(seed, step, count)
     ends = [*(begin for begin, _ in phases), count]
@@ -81,28 +81,27 @@ def sequence(
 
 
 def runs_of(positions: Int64Array, counts: Int64Array) -> list[tuple[tuple[int, int], ...]]:
-    """Ascending numbers as runs of successive ones, from the first to behind the last.
+    """[groups] ascending positions as runs (first, last + 1).
+
+    ``runs_of([3, 4, 7, 0, 1], [3, 2])`` is ``[((3, 5), (7, 8)), ((0, 2),)]``.
 
     Args:
         positions: [sum of counts] of one group after the other.
-        counts: [groups] numbers of each, at least 1.
-
-    Returns:
-        [groups]
+        counts: [groups] positions of each, at least 1.
     """
     ends = counts.cumsum()
-    fresh = np.ones(len(positions), np.bool_)
-    fresh[1:] = np.diff(positions) != 1
-    fresh[ends[:-1]] = True
-    begins = np.flatnonzero(fresh)
-    lasts = np.append(begins, len(positions))[1:] - 1
+    new_run = np.ones(len(positions), np.bool_)  # [sum of counts]
+    new_run[1:] = np.diff(positions) != 1
+    new_run[ends[:-1]] = True
+    begins = np.flatnonzero(new_run)  # [runs]
+    lasts = np.append(begins, len(positions))[1:] - 1  # [runs]
     spans = list(zip(positions[begins].tolist(), (positions[lasts] + 1).tolist()))
     cuts = [0, *begins.searchsorted(ends).tolist()]
     return [tuple(spans[a:b]) for a, b in pairwise(cuts)]
 
 
 def redrawn(record: DrawRecord, sources: Sequence[str], seed: int) -> tuple[Int64Array, Int64Array]:
-    """The draws of a step out of its record: neither schedule, nor signals, nor samples are needed.
+    """The draws of a step from its record alone: without schedule, signals or samples.
 
     Returns:
         [draws] source of each, and [draws] its position.

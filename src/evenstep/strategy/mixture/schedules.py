@@ -1,8 +1,7 @@
-"""Schedules: weights of sources by step.
+"""Schedules: the mixing weights of sources by step.
 
-A step is one step of the optimizer, whatever micro-batches it has. Weights are in any unit, and a
-source that a schedule does not name has weight 0. A schedule of your own is any object with
-`Schedule`'s methods.
+A step is one step of the optimizer, whatever its micro-batches. Weights are in any unit, and a
+source that a schedule does not name has weight 0. Any object with the methods of `Schedule` is one.
 """
 
 from __future__ import annotations
@@ -29,23 +28,23 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Past:
-    """What a schedule may look back on."""
+    """What a schedule may base its weights on, beside the step."""
 
     weights: Weights | None = None
-    """Of the step before; None before the first."""
+    """Weights of the step before; None before the first."""
     signals: Mapping[str, Any] = field(default_factory=dict)
     """What trainers reported last, by name, such as ``loss_by_source``."""
 
 
 @runtime_checkable
 class Schedule(Protocol):
-    """Weights by step, and whom they may concern."""
+    """Weights by step."""
 
     def weights(self, step: int, past: Past) -> Weights: ...
 
     def peaks(self) -> Mapping[str, float] | None:
-        """By name of every source, the largest weight that it ever has; None where only the steps
-        will tell."""
+        """By name of every source, the largest weight that it ever has; None if that is not known
+        in advance."""
         ...
 
 
@@ -69,7 +68,7 @@ class Constant:
 class Staged:
     """Weights that hold from a step on until the next stage.
 
-    ``Staged({0: {"web": 1}, 10_000: {"web": 0.6, "code": 0.4}})``. A stage may be a schedule, too.
+    ``Staged({0: {"web": 1}, 10_000: {"web": 0.6, "code": 0.4}})``. A stage may be a schedule.
     """
 
     stages: Mapping[int, Weights | Schedule]
@@ -88,8 +87,8 @@ class Staged:
                 stage = Constant(check_weights(stage, f"weights of the stage from step {step:,}"))
             elif isinstance(stage, FeedbackSchedule):
                 raise ConfigurationError(
-                    f"the stage from step {step:,} is FeedbackSchedule, which goes on from its own weights; "
-                    "make one FeedbackSchedule, with a function that knows the step"
+                    f"the stage from step {step:,} is a FeedbackSchedule, which builds on its own "
+                    "last weights; make one FeedbackSchedule whose function knows the step"
                 )
             checked[step] = as_schedule(stage)
         object.__setattr__(self, "stages", checked)
@@ -113,8 +112,7 @@ class Staged:
 
 @dataclass(frozen=True, kw_only=True)
 class WarmUp:
-    """From one mixture to another in equal parts of the way. Shares of both, not raw weights, are
-    what is interpolated."""
+    """Linear interpolation from one mixture to another, of normalised weights."""
 
     start: Weights
     """Until step `begin`."""
@@ -167,7 +165,7 @@ class PerStep:
 class FeedbackSchedule:
     """Weights that follow what trainers report.
 
-    They are recorded in each step, so that a replay asks neither the function nor the trainers.
+    They are recorded in each step, so a replay calls neither the function nor the trainers.
     """
 
     initial: Weights
@@ -203,7 +201,7 @@ def as_schedule(given: Any) -> Schedule:
     """A mapping is `Constant`, a function of the step is `PerStep`.
 
     Raises:
-        ConfigurationError: it is no schedule at all.
+        ConfigurationError: it is not a schedule.
     """
     if isinstance(given, Mapping):
         return Constant(given)

@@ -1,8 +1,19 @@
-"""`SourceQueues`: the samples that a step may draw of each source, in the order in which they come.
+"""`SourceQueues`: the samples that a step may draw from each source, in the order of its queue.
 
-Of each source first those that have waited and are admitted now, then those from the cursor on;
-what is too long is passed over. There may be hundreds of sources, so all of them are looked at
-together. Looking changes nothing: `taken` tells what is different after some were drawn.
+A source's queue holds first the samples that have waited and are admitted in this step, then those
+from its cursor on; a sample that is too long is passed over, and waits. There may be hundreds of
+sources, so all are handled together, as [sources] arrays. Looking ahead changes nothing: `taken`
+returns what differs after the first samples of each queue were drawn.
+
+Two sources under a limit of 10 tokens; the cursor of a is 4 and its sample 2 waits, b is fresh::
+
+    source  samples by position (tokens)                 queue
+    a       2 (8), waiting   4 (5)   5 (12)   6 (9)      2 4 6    5 is too long
+    b       0 (3)   1 (4)                                0 1
+
+    look_ahead([3, 1])       -> [3, 1]      samples 4 to 6 of a and 0 of b are asked for
+    lengths([3, 1])          -> [8, 5, 9, 3]
+    taken([3, 1]).cursors    -> [7, 1]      and taken([3, 1]).waiting has sample 5 of a
 """
 
 from __future__ import annotations
@@ -16,28 +27,29 @@ import numpy.typing as npt
 
 from evenstep.arrays import BoolArray, Int64Array
 from evenstep.errors import InvariantError, SampleError
-from evenstep.strategy.sample_table import Metadata, SampleTable, ahead_of_many
+from evenstep.strategy.sample_table import Metadata, SampleTable, look_ahead
 
 __all__ = ["UNKNOWN", "Admission", "SourceQueues", "Taken", "by_source"]
 
 
 UNKNOWN = 1 << 62
 """Samples that remain of a source whose size is not known, or which begins again."""
-_FEW = 1 << 15
+_FITS_INT16 = 1 << 15
 
 
 @dataclass(frozen=True, kw_only=True)
 class Admission:
-    """What is drawn at all in a step."""
+    """Which samples a step may draw."""
 
     tokens: Callable[[SampleTable], Int64Array]
+    """[samples] tokens of each."""
     limit: int | None = None
     """Tokens of the longest sample; None is no limit."""
     max_waiting: int = 0
-    """Samples of a source that may be passed over, those that wait already among them."""
+    """Samples of one source that may wait, those from earlier steps included."""
 
     def admits(self, tokens: Int64Array) -> BoolArray:
-        """Whether each is short enough."""
+        """[samples] whether each is short enough."""
         if self.limit is None:
             return np.ones(len(tokens), np.bool_)
         admitted: BoolArray = tokens <= self.limit
@@ -46,10 +58,10 @@ class Admission:
 
 @dataclass(frozen=True, kw_only=True)
 class Taken:
-    """The sources after some of their lines was drawn."""
+    """The samples drawn from the queues, and the sources after that."""
 
     samples: SampleTable
-    """By source, of each in the order of its line."""
+    """By source, and for each source in the order of its queue."""
     cursors: Int64Array
     waiting: SampleTable
     """By source and position."""
@@ -62,7 +74,7 @@ class SourceQueues:
         self,
         provider: Metadata,
         *,
-        live: BoolArray,
+        active: BoolArray,
         cursors: Int64Array,
         waiting: SampleTable,
         admission: Admission,
@@ -71,53 +83,104 @@ class SourceQueues:
     ) -> None:
         """
         Args:
-            live: which sources have a line; of the others nothing is asked for.
+            provider: gives the samples of a source from a position on.
+            active: sources that may be drawn; nothing is asked of the others.
             cursors: position of the first sample that was never looked at.
             waiting: samples that were too long so far, by source and position.
-            remaining: samples from the cursor on, or `UNKNOWN`.
-            endless: sources begin again where they end.
+            admission: which samples this step may draw.
+            remaining: samples from the cursor to the end, or `UNKNOWN`.
+            endless: whether sources begin again after their end.
         """
-        self.live = live
+        self.active = active
         self._provider, self._names = provider, waiting.sources
         self._cursors, self._waiting, self._remaining = cursors, waiting, remaining
         self._admission, self._endless = admission, endless
-        # One sample more than is wanted is asked for where only that tells that a source ends.
-        self._peeks = ((remaining == UNKNOWN) & (not endless)).astype(np.int64)
+        # The end of a source of unknown size shows only when one sample more is asked for.
+        self._spare = ((remaining == UNKNOWN) & (not endless)).astype(np.int64)
         self._tables = [waiting] if len(waiting) else []
-        self._passed = waiting.counts()  # of those looked at, not admitted
-        self._admitted: Int64Array = np.zeros(len(live), np.int64)
-        self._seen: Int64Array = np.zeros(len(live), np.int64)  # from the cursor on
-        self._over: BoolArray = remaining == 0
+        self._seen: Int64Array = np.zeros(len(active), np.int64)  # read, from the cursor on
+        self._at_end: BoolArray = remaining == 0  # nothing is left to read
+        self._too_long = waiting.counts()  # read or waiting, and not admitted
+        self._queued: Int64Array = np.zeros(len(active), np.int64)  # read or waiting, and admitted
         self._sorted: _Sorted | None = None
         if len(waiting):
-            self._admit(waiting)
+            self._enqueue(waiting)
 
-    def reach(self, counts: Int64Array) -> Int64Array:
-        """Looks so far ahead that there are so many samples of each, if there are.
+    # Looking ahead
+
+    def look_ahead(self, counts: Int64Array) -> Int64Array:
+        """Reads metadata until each queue has `counts` samples or its source has no more.
 
         Returns:
-            How many there are: less than asked for only where there will be no more in this step.
+            Samples in each queue. Fewer than `counts` means that this step has no more of them.
 
         Raises:
-            SampleError: more than `max_waiting` samples are too long, or a source has ended that
-                is to begin again.
+            SampleError: more than `max_waiting` samples are too long, or a source that is to begin
+                again has ended.
         """
-        wanted = np.where(counts > 0, counts + self._peeks, 0)
+        wanted = np.where(counts > 0, counts + self._spare, 0)
         while True:
-            short = np.flatnonzero((self._admitted < wanted) & ~self._over)
+            short = np.flatnonzero((self._queued < wanted) & ~self._at_end)
             if not len(short):
-                return np.array(self._admitted)
-            self._look(short, (wanted - self._admitted)[short])
+                return np.array(self._queued)
+            self._read(short, (wanted - self._queued)[short])
 
-    def _look(self, sources: Int64Array, counts: Int64Array) -> None:
+    @property
+    def blocked(self) -> BoolArray:
+        """Whether a source has only samples left that are too long for this step."""
+        blocked: BoolArray = self._at_end & (self._too_long > 0)
+        return blocked
+
+    def exhausted_after(self, counts: Int64Array) -> BoolArray:
+        """Whether nothing at all is left of an active source after `counts` samples were drawn."""
+        empty: BoolArray = self._at_end & (self._too_long == 0) & (counts >= self._queued)
+        return self.active & empty
+
+    def waiting_by_name(self) -> dict[str, int]:
+        """Samples that waited when the step began."""
+        counts = self._waiting.counts().tolist()
+        return {self._names[s]: counts[s] for s in np.flatnonzero(self.active)}
+
+    # The first samples of each queue, all of which were looked ahead to
+
+    def lengths(self, counts: Int64Array) -> Int64Array:
+        """[sum of counts] tokens of the first `counts` samples of each queue, by source."""
+        queues = self._in_order()
+        return queues.tokens[queues.first(counts)]
+
+    def taken(self, counts: Int64Array) -> Taken:
+        """The first `counts` samples of each queue, and the sources without them."""
+        queues = self._in_order()
+        rows = queues.first(counts)
+        samples = queues.table[rows]
+        cursors = self._cursors.copy()
+        drawn = np.flatnonzero(counts)  # sources
+        last = samples.position[counts.cumsum()[drawn] - 1]
+        cursors[drawn] = np.maximum(cursors[drawn], last + 1)  # the last one may have waited
+        waiting = self._waiting
+        if len(waiting) or self._admission.limit is not None:
+            left = queues.table.position < cursors[queues.table.source]  # passed over ...
+            left[rows] = False  # ... and not drawn
+            waiting = queues.table[left]
+        return Taken(samples=samples, cursors=cursors, waiting=waiting)
+
+    # Reading metadata
+
+    def _read(self, sources: Int64Array, counts: Int64Array) -> None:
+        """Reads the next samples of some sources.
+
+        Args:
+            sources: [n] their numbers, ascending.
+            counts: [n] samples that the queue of each lacks.
+        """
         limit = self._admission.limit
         if limit is not None:
             counts = counts + counts // 2 + 8  # some will be too long
         counts = np.minimum(counts, (self._remaining - self._seen)[sources])
-        begins = (self._cursors + self._seen)[sources]
-        table = ahead_of_many(self._provider, sources, begins, counts)
-        given = table.counts()
-        got = given[sources]
+        begins = (self._cursors + self._seen)[sources]  # [n] positions
+        table = look_ahead(self._provider, sources, begins, counts)
+        given = table.counts()  # [sources]
+        got = given[sources]  # [n]
         self._check_given(table, sources, begins, counts, got)
         ended = got < counts
         if self._endless and ended.any():
@@ -125,32 +188,33 @@ class SourceQueues:
             raise SampleError(
                 f"source {self._names[sources[first]]!r} has ended at position "
                 f"{begins[first] + got[first]:,}, and the stop rule reads sources again and again; "
-                "make it go on with its next pass, or choose stop='first_exhausted' or "
+                "make it continue with its next pass, or choose stop='first_exhausted' or "
                 "'all_exhausted'"
             )
         self._seen += given
-        self._over[sources] = ended | (self._seen == self._remaining)[sources]
+        self._at_end[sources] = ended | (self._seen == self._remaining)[sources]
         self._tables.append(table)
         self._sorted = None
-        self._passed += given
-        self._admit(table)
-        many = self._passed[sources] > self._admission.max_waiting
-        if limit is not None and many.any():
-            source = sources[int(many.argmax())]
+        self._too_long += given
+        self._enqueue(table)
+        over = self._too_long[sources] > self._admission.max_waiting
+        if limit is not None and over.any():
+            source = sources[int(over.argmax())]
             raise SampleError(
-                f"{self._passed[source]:,} samples of source {self._names[source]!r} are longer "
-                f"than the {limit:,} tokens that the curriculum admits, and max_waiting="
-                f"{self._admission.max_waiting:,}; begin with a higher limit, leave long samples "
-                "out of the source, or raise max_waiting"
+                f"{self._too_long[source]:,} samples of source {self._names[source]!r} are longer "
+                f"than the {limit:,} tokens that the curriculum admits, over max_waiting="
+                f"{self._admission.max_waiting:,}; begin with a higher limit, exclude long samples "
+                "from the source, or raise max_waiting"
             )
 
-    def _admit(self, table: SampleTable) -> None:
+    def _enqueue(self, table: SampleTable) -> None:
+        """Counts the admitted samples of a table as queued; so far all counted as too long."""
         counts = table.counts()
         if self._admission.limit is not None:
             admitted = self._admission.admits(self._admission.tokens(table))
-            counts = np.bincount(table.source[admitted], minlength=len(self._admitted))
-        self._admitted += counts
-        self._passed -= counts
+            counts = np.bincount(table.source[admitted], minlength=len(self._queued))
+        self._queued += counts
+        self._too_long -= counts
 
     def _check_given(
         self,
@@ -160,11 +224,12 @@ class SourceQueues:
         counts: Int64Array,
         got: Int64Array,
     ) -> None:
+        """Raises `InvariantError` if a provider gave other samples than it was asked for."""
         right = len(table) == got.sum() and bool((got <= counts).all())
         if right:
-            places = np.arange(len(table)) - (got.cumsum() - got).repeat(got)
+            within = np.arange(len(table)) - (got.cumsum() - got).repeat(got)  # 0, 1, ... by source
             right = np.array_equal(table.source, sources.repeat(got)) and np.array_equal(
-                table.position, begins.repeat(got) + places
+                table.position, begins.repeat(got) + within
             )
         if right:
             return
@@ -182,44 +247,7 @@ class SourceQueues:
             "source after the other"
         )
 
-    @property
-    def stuck(self) -> BoolArray:
-        """Whether samples are left that no step with this limit draws."""
-        stuck: BoolArray = self._over & (self._passed > 0)
-        return stuck
-
-    def over_after(self, counts: Int64Array) -> BoolArray:
-        """Whether nothing is left once so many were drawn."""
-        over: BoolArray = self._over & (self._passed == 0) & (counts >= self._admitted)
-        return self.live & over
-
-    def waiting_by_name(self) -> dict[str, int]:
-        """Samples that waited when the step began."""
-        counts = self._waiting.counts().tolist()
-        return {self._names[s]: counts[s] for s in np.flatnonzero(self.live)}
-
-    def lengths(self, counts: Int64Array) -> Int64Array:
-        """[sum of counts] tokens of the first samples of each, which were reached, by source."""
-        whole = self._all()
-        return whole.tokens[whole.first(counts)]
-
-    def taken(self, counts: Int64Array) -> Taken:
-        """After the first so many of each, which were reached, are drawn."""
-        whole = self._all()
-        rows = whole.first(counts)
-        samples = whole.table[rows]
-        cursors = self._cursors.copy()
-        drawn = np.flatnonzero(counts)
-        last = samples.position[counts.cumsum()[drawn] - 1]
-        cursors[drawn] = np.maximum(cursors[drawn], last + 1)  # the last may have waited
-        waiting = self._waiting
-        if len(waiting) or self._admission.limit is not None:
-            left = whole.table.position < cursors[whole.table.source]
-            left[rows] = False
-            waiting = whole.table[left]
-        return Taken(samples=samples, cursors=cursors, waiting=waiting)
-
-    def _all(self) -> _Sorted:
+    def _in_order(self) -> _Sorted:
         if self._sorted is None:
             tables = [table for table in self._tables if len(table)] or [self._waiting]
             table = tables[0]
@@ -228,31 +256,34 @@ class SourceQueues:
                 table = table[by_source(table.source, len(self._names))]
             self._tables = [table]
             tokens = self._admission.tokens(table)
-            places = np.flatnonzero(self._admission.admits(tokens))
-            self._sorted = _Sorted(table, tokens, places, self._admitted.cumsum() - self._admitted)
+            admitted = np.flatnonzero(self._admission.admits(tokens))
+            begins = self._queued.cumsum() - self._queued
+            self._sorted = _Sorted(table, tokens, admitted, begins)
         return self._sorted
 
 
 @dataclass(frozen=True)
 class _Sorted:
-    """All that was looked at, source after source, of each in the order of its line."""
+    """All samples that wait or were read, source after source, each in the order of its queue."""
 
     table: SampleTable
     tokens: Int64Array
+    """[samples] of the table."""
     admitted: Int64Array
-    """Rows of those that are admitted."""
+    """[queued] rows of the table: all queues, one after the other."""
     begins: Int64Array
-    """[sources] of `admitted`, where those of each begin."""
+    """[sources] where the queue of each begins in `admitted`."""
 
     def first(self, counts: Int64Array) -> Int64Array:
-        """Rows of the first so many admitted ones of each source."""
-        shift = self.begins - (counts.cumsum() - counts)
+        """[sum of counts] rows of the first samples of each queue."""
+        # Entry k of the result belongs to a source whose entries begin at (cumsum - counts).
+        shift = self.begins - (counts.cumsum() - counts)  # [sources]
         rows: Int64Array = self.admitted[np.arange(counts.sum()) + shift.repeat(counts)]
         return rows
 
 
 def by_source(source: npt.NDArray[np.integer[Any]], sources: int) -> Int64Array:
-    """[samples] positions sorted by number of source, ties as they come."""
-    # Sixteen bits are sorted by radix, many times as fast.
-    narrow = source.astype(np.int16) if sources <= _FEW else source
+    """[samples] indices that sort by number of source and keep the order within each."""
+    # NumPy sorts 16 bits by radix, many times as fast.
+    narrow = source.astype(np.int16) if sources <= _FITS_INT16 else source
     return narrow.argsort(kind="stable")

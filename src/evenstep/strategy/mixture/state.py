@@ -1,7 +1,7 @@
-"""`MixtureState`: all that a mixture knows of the steps before, and the form in which it is saved.
+"""`MixtureState`: all that a mixture knows of the steps before, and its saved form.
 
-A source has a few numbers, by its name, and the metadata of the samples that a curriculum lets
-wait. So sources may be added, and their order be another, when a state is loaded.
+The saved form has, by name of each source, a few numbers and the metadata of its samples that wait
+under a curriculum. So a state can be loaded with more sources, or with sources in another order.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.arrays import Float64Array, Int64Array
+from evenstep.arrays import BoolArray, Float64Array, Int64Array
 from evenstep.errors import MismatchError
 from evenstep.strategy.mixture.source_queues import Taken
 from evenstep.strategy.sample_table import SampleTable
@@ -24,31 +24,34 @@ __all__ = ["MixtureState"]
 
 _VERSION = 1
 _SAVED = ("position", "shard", "index", "lengths")
-"""Of each sample that waits."""
+"""Columns of the samples that wait."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MixtureState:
-    """Arrays are [sources]."""
+    """Never changes: `after` returns the next one. Arrays are [sources]."""
 
     step: int
     """The next one."""
     cursors: Int64Array
-    """Positions below are drawn, or wait."""
+    """Position of the first sample never looked at; those below are drawn, or wait."""
     counts: Int64Array
     """Samples drawn."""
     tokens: Int64Array
     """Tokens of these."""
-    balance: Float64Array
-    """Tokens or samples that a source has still to give to have had its share; see `Mixture`."""
-    over: npt.NDArray[np.bool_]
+    deficit: Float64Array
+    """Tokens or samples that the source is behind its target share, carried to the next step;
+    negative if it is ahead. See `token_shares`."""
+    exhausted: BoolArray
     """Whether it has ended for good."""
     waiting: SampleTable
     """Too long so far, by source and position."""
     weights: Mapping[str, float] | None
-    """Of the last step."""
+    """Weights of the last step; None before the first."""
     signals: dict[str, Any]
+    """What trainers reported last, by name."""
     ended: bool
+    """Whether the mixture has ended."""
 
     @classmethod
     def fresh(cls, sources: Sequence[str]) -> MixtureState:
@@ -58,8 +61,8 @@ class MixtureState:
             cursors=zeros,
             counts=zeros,
             tokens=zeros,
-            balance=zeros.astype(np.float64),
-            over=zeros.astype(np.bool_),
+            deficit=zeros.astype(np.float64),
+            exhausted=zeros.astype(np.bool_),
             waiting=SampleTable.empty(sources),
             weights=None,
             signals={},
@@ -74,10 +77,10 @@ class MixtureState:
         *,
         weights: Mapping[str, float],
         taken: Taken,
-        over: npt.NDArray[np.bool_],
+        exhausted: BoolArray,
         counts: Int64Array,
         tokens: Int64Array,
-        balance: Float64Array,
+        deficit: Float64Array,
         ended: bool,
     ) -> MixtureState:
         """The state after one more step."""
@@ -87,8 +90,8 @@ class MixtureState:
             cursors=taken.cursors,
             counts=self.counts + counts,
             tokens=self.tokens + tokens,
-            balance=balance,
-            over=over,
+            deficit=deficit,
+            exhausted=exhausted,
             waiting=taken.waiting,
             weights=dict(weights),
             ended=ended,
@@ -99,8 +102,8 @@ class MixtureState:
             "cursor": self.cursors.tolist(),
             "samples": self.counts.tolist(),
             "tokens": self.tokens.tolist(),
-            "balance": self.balance.tolist(),
-            "over": self.over.tolist(),
+            "balance": self.deficit.tolist(),
+            "over": self.exhausted.tolist(),
             "waiting": _rows(self.waiting),
         }
         return {
@@ -130,8 +133,8 @@ class MixtureState:
         missing = [name for name in saved if name not in sources]
         if missing:
             raise MismatchError(
-                f"the state has source {missing[0]!r}, and this mixture has not; keep the source, "
-                "with weight 0 if nothing more is to be drawn of it"
+                f"the state has source {missing[0]!r}, which this mixture lacks; keep the source, "
+                "with weight 0 if nothing more is to be drawn from it"
             )
         fresh = cls.fresh(sources)
         new = {"cursor": 0, "samples": 0, "tokens": 0, "balance": 0.0, "over": False, "waiting": {}}
@@ -146,18 +149,18 @@ class MixtureState:
             cursors=column("cursor", np.int64),
             counts=column("samples", np.int64),
             tokens=column("tokens", np.int64),
-            balance=column("balance", np.float64),
-            over=column("over", np.bool_),
+            deficit=column("balance", np.float64),
+            exhausted=column("over", np.bool_),
             waiting=_table([row["waiting"] for row in rows], sources),
             weights=given["weights"],
             signals=copy.deepcopy(dict(given["signals"])),
-            # With sources that are new, there is something to draw again.
+            # New sources have samples to draw.
             ended=bool(given["ended"]) and len(saved) == len(sources),
         )
 
 
 def _rows(waiting: SampleTable) -> list[dict[str, Any]]:
-    """[sources] columns of the samples that wait of each; of none, nothing."""
+    """[sources] columns of the samples of each that wait; empty if none does."""
     counts = waiting.counts()
     rows: list[dict[str, Any]] = [{} for _ in counts]
     ends = counts.cumsum()
@@ -168,7 +171,7 @@ def _rows(waiting: SampleTable) -> list[dict[str, Any]]:
 
 
 def _table(rows: Sequence[Mapping[str, Any]], sources: Sequence[str]) -> SampleTable:
-    """Of what `_rows` made."""
+    """Inverse of `_rows`."""
     tables = [
         SampleTable.from_dict(
             {**saved, "source": [source] * len(saved["position"]), "sources": sources}

@@ -1,15 +1,22 @@
-"""One step's draws. A function of numbers: nothing is changed, the outcome is returned.
+"""One step's draws: a function of numbers, which returns the outcome and changes nothing.
 
-The sources of the draws follow from the pattern; here they meet the samples that there are. A draw
-of a source that has none left ends the mixture, or the others divide the rest of the pattern, as
-the stop rule says; and a step that holds a budget of tokens ends before the draw that would exceed
-it.
+The pattern of the step assigns each draw a source (see `pattern`). Here it meets the samples that
+there are. If a draw asks for a source that has none left, then by the stop rule either the mixture
+ends there, or the other sources divide the rest of the pattern: a new *phase*. A step with a budget
+of tokens ends before the draw that would exceed it.
+
+Six draws of sources a, b and c with shares 2 : 1 : 1, stop="all_exhausted", one sample left of b::
+
+    phases [(0, [2, 1, 1])]                     pattern  a b c a b a
+                                                                 ^ draw 4 asks for a second b
+    phases [(0, [2, 1, 1]), (4, [2, 0, 1])]     pattern  a b c a c a
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -22,82 +29,74 @@ from evenstep.strategy.mixture.state import MixtureState
 from evenstep.strategy.mixture.stop import ALL_EXHAUSTED, ALL_REPEATED, FIRST_EXHAUSTED
 from evenstep.strategy.mixture.token_shares import draw_shares, expected_shares
 
-__all__ = ["Drawing", "StepDraws", "check_lost"]
+__all__ = ["StepDrawer", "StepDraws", "check_reachable"]
 
 
-_MOST = 1 << 20
-"""Samples of a step; with more, something else is meant."""
+_MOST_DRAWS = 1 << 20
+"""Draws of a step that a budget of tokens may need. More means that samples have no tokens."""
+_FIRST_GUESS = 64.0
+"""Samples that a budget of tokens is taken to hold before any length is known."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepDraws:
+    """The draws of a step, not shuffled."""
+
     sources: Int64Array
-    """[draws] the source of each, not shuffled."""
+    """[draws] the source of each."""
     phases: list[tuple[int, Float64Array]]
+    """First draw, and [sources] shares of the pattern from there on."""
     ended: bool
+    """Whether the mixture ends with this step."""
 
 
 @dataclass(kw_only=True)
-class Drawing:
-    """What decides the draws of a step."""
+class StepDrawer:
+    """All that decides the draws of a step."""
 
     seed: int
     step: int
     weights: Float64Array
-    """[sources] of those that may be drawn."""
+    """[sources] with a sum of 1; 0 for a source that is not active."""
     shares: Float64Array
-    """[sources] of the pattern."""
-    lines: SourceQueues
+    """[sources] of the pattern, in any unit."""
+    queues: SourceQueues
     samples: int | None
+    """Draws of the step; None if `tokens` limits it."""
     tokens: int | None
     guess: int
-    """Samples that `tokens` will hold, about."""
+    """Draws that `tokens` is expected to allow."""
     rule: str
+    """The stop rule."""
     first_pass: Int64Array | None
-    """[sources] samples that are left of its first pass, where their end ends the mixture; 0 for
-    one that has ended it or does not count."""
+    """[sources] samples left of the first pass, 0 for a source that has ended it or is not active.
+    The mixture ends when all have ended it; None under other stop rules."""
 
     @classmethod
     def of(
-        cls, options: Options, state: MixtureState, live: Float64Array, lines: SourceQueues
-    ) -> Drawing:
+        cls, options: Options, state: MixtureState, weights: Float64Array, queues: SourceQueues
+    ) -> StepDrawer:
         """The next step of a mixture.
 
         Args:
-            live: [sources] weights of those that may be drawn, with a sum of 1.
+            weights: [sources] with a sum of 1; 0 for a source that is not active.
         """
-        means = np.divide(
-            state.tokens, state.counts, out=np.zeros(len(live)), where=state.counts > 0
-        )
-        guess = 64.0
+        guess = _FIRST_GUESS
         if options.tokens_per_step is not None and state.counts.any():
             mean = max(int(state.tokens.sum()) / int(state.counts.sum()), 1.0)
             guess = max(options.tokens_per_step / mean, 1.0)
-        shares = live
-        if options.unit == "tokens":
-            shares = draw_shares(
-                live,
-                lines,
-                options.sources,
-                state.balance,
-                means,
-                samples=options.samples_per_step,
-                tokens=options.tokens_per_step,
-            )
-        elif options.balances:
-            shares = expected_shares(live, state.balance, guess)
         first_pass = None
         if options.stop == ALL_REPEATED:
-            first_pass = np.where(live > 0, options.left_of_pass(state.cursors), 0)
+            first_pass = np.where(weights > 0, options.left_of_pass(state.cursors), 0)
         return cls(
             seed=options.seed,
             step=state.step,
-            weights=live,
-            shares=shares,
-            lines=lines,
+            weights=weights,
+            shares=_shares(options, state, weights, queues, guess),
+            queues=queues,
             samples=options.samples_per_step,
             tokens=options.tokens_per_step,
-            guess=int(guess * 17 / 16) + 8,  # so that one look mostly is enough
+            guess=int(guess * 17 / 16) + 8,  # so that one look is mostly enough
             rule=options.stop,
             first_pass=first_pass,
         )
@@ -105,123 +104,166 @@ class Drawing:
     def run(self) -> StepDraws:
         """
         Raises:
-            SampleError: a sample exceeds the budget of a step by itself.
+            SampleError: a sample exceeds the budget of a step by itself, or samples have no tokens.
         """
         phases = [(0, self.shares.copy())]
-        count = self.samples if self.samples is not None else self.guess
-        lacking: list[int] = []
+        draws = self.samples if self.samples is not None else self.guess
+        empty: list[int] = []  # sources without a sample left, in this step
         while True:
-            drawn = sequence(self.seed, self.step, count, phases)
-            place, source = self._first_lack(drawn)
-            if self.tokens is not None:
-                cut = self._over_budget(drawn[:place])
-                if cut is not None:
-                    drawn = drawn[:cut]
-                    break
-            if source is None:
-                if self.samples is not None:
-                    break
-                if count > _MOST:
-                    raise SampleError(
-                        f"{count:,} samples hold fewer than tokens_per_step={self.tokens:,}; their "
-                        "lengths must count what modalities= of the mixture names"
-                    )
-                count += count // 2 + 64
+            drawn = sequence(self.seed, self.step, draws, phases)
+            length, source = self._available(drawn)
+            cut = self._over_budget(drawn[:length])
+            if cut is not None:
+                length = cut
+            elif source is None and self.samples is None:
+                draws = self._more(draws)
                 continue
-            if self.rule == FIRST_EXHAUSTED and not self.lines.stuck[source]:
-                drawn = drawn[:place]
-                break
-            lacking.append(source)
-            rest = phases[-1][1].copy()
-            rest[lacking] = 0.0
-            if not rest.any():
-                rest = self.weights.copy()  # of sources that were not to give any in this step
-                rest[lacking] = 0.0
-            if not rest.any():
-                drawn = drawn[:place]
-                break
-            if phases[-1][0] == place:
-                phases.pop()
-            phases.append((place, rest))
-        end = self._end(drawn)
-        if end is not None:
-            drawn = drawn[:end]
-        return StepDraws(sources=drawn, phases=phases, ended=end is not None)
+            elif source is not None and not self._ends_at(source):
+                empty.append(source)
+                shares = self._shares_without(empty, phases[-1][1])
+                if shares is not None:
+                    if phases[-1][0] == length:  # it did not contribute a draw
+                        phases.pop()
+                    phases.append((length, shares))
+                    continue
+            return self._cut_at_end(drawn[:length], phases)
 
-    def _counts(self, drawn: Int64Array) -> Int64Array:
-        return np.bincount(drawn, minlength=len(self.weights))
-
-    def _first_lack(self, drawn: Int64Array) -> tuple[int, int | None]:
-        """The first draw that asks for a sample that is not there, and its source."""
+    def _available(self, drawn: Int64Array) -> tuple[int, int | None]:
+        """How many draws find a sample, and the source that the next one lacks; None if all do."""
         counts = self._counts(drawn)
-        there = self.lines.reach(counts)
+        available = self.queues.look_ahead(counts)
         lacks = [
-            (int(np.flatnonzero(drawn == source)[there[source]]), source)
-            for source in np.flatnonzero(there < counts).tolist()
+            (int(np.flatnonzero(drawn == source)[available[source]]), source)
+            for source in np.flatnonzero(available < counts).tolist()
         ]
         return min(lacks, default=(len(drawn), None))
 
     def _over_budget(self, drawn: Int64Array) -> int | None:
-        """The first draw that would exceed the budget."""
-        assert self.tokens is not None
-        lengths = np.empty(len(drawn), np.int64)
+        """The first draw that would exceed the budget of tokens; None if none does."""
+        if self.tokens is None:
+            return None
+        lengths = np.empty(len(drawn), np.int64)  # [draws] in the order of the pattern
         order = by_source(drawn, len(self.weights))
-        lengths[order] = self.lines.lengths(self._counts(drawn))
-        sums = lengths.cumsum()
-        cut = int(sums.searchsorted(self.tokens, side="right"))
+        lengths[order] = self.queues.lengths(self._counts(drawn))
+        cut = int(lengths.cumsum().searchsorted(self.tokens, side="right"))
         if cut == len(drawn):
             return None
         if cut == 0:
-            sample = self.lines.taken(self._counts(drawn[:1])).samples
+            sample = self.queues.taken(self._counts(drawn[:1])).samples
             raise SampleError(
                 f"sample {sample.identity(0)} has {lengths[0]:,} tokens, over "
-                f"tokens_per_step={self.tokens:,}; cut or leave out long samples, or raise it"
+                f"tokens_per_step={self.tokens:,}; truncate or exclude long samples, or raise it"
             )
         return cut
 
+    def _more(self, draws: int) -> int:
+        """More draws, after these left room in the budget of tokens."""
+        if draws > _MOST_DRAWS:
+            raise SampleError(
+                f"{draws:,} samples hold fewer than tokens_per_step={self.tokens:,} tokens; name "
+                "modalities= in which samples have lengths"
+            )
+        return draws + draws // 2 + 64
+
+    def _ends_at(self, source: int) -> bool:
+        """Whether the mixture ends where this source has no sample left."""
+        return self.rule == FIRST_EXHAUSTED and not self.queues.blocked[source]
+
+    def _shares_without(self, empty: list[int], shares: Float64Array) -> Float64Array | None:
+        """[sources] shares of those that still have samples; None if none does."""
+        for given in (shares, self.weights):  # the latter for sources with no share in this step
+            rest: Float64Array = given.copy()
+            rest[empty] = 0.0
+            if rest.any():
+                return rest
+        return None
+
+    def _cut_at_end(self, drawn: Int64Array, phases: list[tuple[int, Float64Array]]) -> StepDraws:
+        end = self._end(drawn)
+        return StepDraws(sources=drawn[:end], phases=phases, ended=end is not None)
+
     def _end(self, drawn: Int64Array) -> int | None:
-        """How many draws there are until the mixture ends, if it ends in this step."""
+        """How many draws there are until the mixture ends; None if it does not in this step."""
         counts = self._counts(drawn)
         if self.first_pass is not None:
             left = self.first_pass
             if (counts < left).any():
                 return None
-            ends = [int(np.flatnonzero(drawn == s)[left[s] - 1]) + 1 for s in np.flatnonzero(left)]
-            return max(ends, default=0)
-        over = self.lines.over_after(counts)
-        if self.rule == FIRST_EXHAUSTED and over.any():
-            return min(
-                int(np.flatnonzero(drawn == s)[counts[s] - 1]) + 1 if counts[s] else 0
-                for s in np.flatnonzero(over)
-            )
-        return len(drawn) if (over == self.lines.live).all() else None
+            return max((_end_of(drawn, s, left[s]) for s in np.flatnonzero(left)), default=0)
+        exhausted = self.queues.exhausted_after(counts)
+        if self.rule == FIRST_EXHAUSTED and exhausted.any():
+            return min(_end_of(drawn, s, counts[s]) for s in np.flatnonzero(exhausted))
+        return len(drawn) if (exhausted == self.queues.active).all() else None
+
+    def _counts(self, drawn: Int64Array) -> Int64Array:
+        """[sources] draws of each."""
+        return np.bincount(drawn, minlength=len(self.weights))
 
 
-def check_lost(
+def _shares(
+    options: Options,
+    state: MixtureState,
+    weights: Float64Array,
+    queues: SourceQueues,
+    samples: float,
+) -> Float64Array:
+    """[sources] shares of the pattern that make the weights come out in the mixture's unit.
+
+    Args:
+        samples: that the step is expected to draw.
+    """
+    if options.unit == "tokens":
+        means = np.divide(
+            state.tokens, state.counts, out=np.zeros(len(weights)), where=state.counts > 0
+        )
+        return draw_shares(
+            weights,
+            queues,
+            options.sources,
+            state.deficit,
+            means,
+            samples=options.samples_per_step,
+            tokens=options.tokens_per_step,
+        )
+    return expected_shares(weights, state.deficit, samples) if options.keeps_deficit else weights
+
+
+def _end_of(drawn: Int64Array, source: np.integer[Any], count: np.integer[Any]) -> int:
+    """How many draws there are up to and with draw number `count` of a source."""
+    return int(np.flatnonzero(drawn == source)[count - 1]) + 1 if count else 0
+
+
+def check_reachable(
     drawn: StepDraws,
-    lines: SourceQueues,
+    queues: SourceQueues,
     options: Options,
     state: MixtureState,
     peaks: Mapping[str, float] | None,
 ) -> None:
-    """Refuses a step in which nothing can be drawn and nothing ever could, or after which a source
-    would be left for good that has a weight in another step.
+    """Refuses a step after which samples would be left that no later step could draw.
 
     Args:
+        drawn: the step's draws.
+        queues: of the sources, as the step saw them.
+        options: of the mixture.
         state: before the step.
-        peaks: by name of each source the largest weight that it ever has, where that is known.
+        peaks: by name of each source the largest weight that it ever has, if that is known.
+
+    Raises:
+        SampleError: nothing can be drawn although the mixture has not ended; or it ends, and a
+            source that is left has a weight in another step.
     """
     if not drawn.ended and not len(drawn.sources):
         raise SampleError(
-            f"nothing can be drawn in step {state.step:,}: all that is left is longer than the "
-            f"curriculum admits ({options.curriculum}); raise its limits. Samples that wait: "
-            f"{lines.waiting_by_name()}"
+            f"nothing can be drawn in step {state.step:,}: all samples that are left are longer "
+            f"than the curriculum admits ({options.curriculum}); raise its limits. Samples that "
+            f"wait: {queues.waiting_by_name()}"
         )
     if drawn.ended and options.stop == ALL_EXHAUSTED and not state.ended and peaks:
         left = [
             name
             for source, name in enumerate(options.sources)
-            if peaks.get(name) and not lines.live[source] and not state.over[source]
+            if peaks.get(name) and not queues.active[source] and not state.exhausted[source]
         ]
         if left:
             raise SampleError(

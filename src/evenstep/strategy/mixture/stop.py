@@ -1,7 +1,7 @@
 """When a mixture ends, and whether a source that has ended begins again.
 
 - `FIRST_EXHAUSTED`: the mixture ends with the last sample of the first source that has no more.
-- `ALL_EXHAUSTED`: a source that has ended is drawn no more, and the others have its share; the
+- `ALL_EXHAUSTED`: a source that has ended is drawn no more, and the others divide its share; the
   mixture ends with the last sample of the last one. Each sample comes once.
 - `ALL_REPEATED`: a source that has ended begins again, and the mixture ends when each has been read
   once.
@@ -35,10 +35,10 @@ _ALIASES = {
 
 
 def stop_rule(name: str) -> str:
-    """The rule of a name or an alias.
+    """The stop rule with this name or alias.
 
     Raises:
-        ConfigurationError: there is none.
+        ConfigurationError: there is no such rule.
     """
     rule = _ALIASES.get(name, name)
     if rule not in _RULES:

@@ -1,10 +1,17 @@
-"""Shares of draws that make shares of tokens come out as the weights say.
+"""Shares of draws that make shares of *tokens* come out as the weights say.
 
-A source of long samples must be drawn the less often. How long its samples are is not assumed: its
-own next samples are looked at, up to as many tokens as it is to give. What it gave too much or too
-little is its balance, which is part of the state and is taken off in the next step. So the share in
-tokens misses the weight by a constant number of tokens, some samples' worth, however many steps
-have passed and however unlike the lengths of the sources are or become.
+A source of long samples must be drawn less often. How long its samples are is not assumed: its own
+next samples are looked at, up to as many tokens as it is to give. A source that gave less than its
+share has a *deficit* (one that gave more, a negative one), which is part of the state and is added
+to what it is to give in the next step. So the share in tokens misses the weight by a constant
+number of tokens, the length of a few samples, however many steps have passed and however unlike the
+lengths of the sources are or become.
+
+Two sources of weight 1/2 each, a step of 1,000 tokens; samples of a have 300 tokens, of b 50::
+
+    step 0   to give [500, 500]   shares of draws [500/300, 500/50] = [1.67, 10]
+             say [2, 8] samples are drawn, [600, 400] tokens      deficit [-100, 100]
+    step 1   to give [400, 600]   shares of draws [1.33, 12]
 """
 
 from __future__ import annotations
@@ -14,25 +21,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from evenstep.arrays import Float64Array, Int64Array
+from evenstep.arrays import BoolArray, Float64Array, Int64Array
 from evenstep.errors import SampleError
 from evenstep.strategy.mixture.source_queues import SourceQueues
 
-__all__ = ["draw_shares", "expected_shares", "settled_balance"]
+__all__ = ["deficit_after", "draw_shares", "expected_shares"]
 
 
-_SAMPLED = 16  # samples that tell the mean length of a source of which nothing is known
-
-_EMPTY = 1024  # samples without a token after which none is expected
+_SAMPLED = 16
+"""Samples from which the mean length of a source that gave nothing yet is estimated."""
+_TOKENLESS = 1024
+"""Samples without a token after which none is expected to have any."""
+_HEADROOM = 1.1
+"""So that the samples looked at first mostly hold the tokens wanted, and one look is enough."""
 
 
 def draw_shares(
     weights: Float64Array,
-    lines: SourceQueues,
+    queues: SourceQueues,
     names: Sequence[str],
-    balance: Float64Array,
+    deficit: Float64Array,
     means: Float64Array,
     *,
     samples: int | None,
@@ -41,11 +50,11 @@ def draw_shares(
     """
     Args:
         weights: [sources] shares in tokens, with a sum of 1.
-        lines: of all sources whose weight is positive.
-        names: of the sources.
-        balance: [sources] tokens that each has still to give, from the steps before.
-        means: [sources] mean length of what each gave so far; 0 where it gave nothing.
-        samples, tokens: what the step is to hold, one of them.
+        queues: of the sources; those with a positive weight are active.
+        names: [sources]
+        deficit: [sources] tokens that each is behind its share, from the steps before.
+        means: [sources] mean length of the samples that each gave so far; 0 if it gave none.
+        samples, tokens: amount of the step, one of them.
 
     Returns:
         [sources] samples that each is expected to give; some positive.
@@ -53,97 +62,103 @@ def draw_shares(
     Raises:
         SampleError: the next samples of a source have no tokens.
     """
-    live = np.flatnonzero(weights)
-    means = np.where(means > 0, means, _first_means(lines, (weights > 0) & (means <= 0)))
+    active = np.flatnonzero(weights)
+    means = np.where(means > 0, means, _first_means(queues, (weights > 0) & (means <= 0)))
     if tokens is None:
         assert samples is not None
-        tokens_of_step = samples / math.fsum((weights[live] / means[live]).tolist())
+        tokens_of_step = samples / math.fsum((weights[active] / means[active]).tolist())
     else:
         tokens_of_step = float(tokens)
-    wanted = expected_shares(weights, balance, tokens_of_step)
-    shares = _samples_worth(lines, names, live, wanted, means)
+    wanted = expected_shares(weights, deficit, tokens_of_step)  # [sources] tokens
+    shares = _samples_holding(wanted, queues, names, active, means)  # [sources] samples
     return shares if shares.any() else weights
 
 
-def expected_shares(weights: Float64Array, balance: Float64Array, amount: float) -> Float64Array:
-    """[sources] tokens or samples that each is to give in a step that holds `amount`, so that its
-    balance is settled; some positive."""
-    live = weights > 0
-    owed = np.where(live, balance - weights * math.fsum(balance[live].tolist()), 0.0)
+def expected_shares(weights: Float64Array, deficit: Float64Array, amount: float) -> Float64Array:
+    """[sources] tokens or samples that each is to give in a step of `amount`, so that its deficit
+    is settled; some positive."""
+    active = weights > 0
+    # Deficits of sources that are not active are not settled now, so the others need not sum to 0.
+    owed = np.where(active, deficit - weights * math.fsum(deficit[active].tolist()), 0.0)
     wanted = np.maximum(weights * amount + owed, 0.0)
     return wanted if wanted.any() else weights
 
 
-def settled_balance(
-    balance: Float64Array, weights: Float64Array, given: Int64Array
-) -> Float64Array:
-    """[sources] the balance after a step in which each gave so many tokens or samples."""
-    return balance + weights * float(given.sum()) - given
+def deficit_after(deficit: Float64Array, weights: Float64Array, given: Int64Array) -> Float64Array:
+    """[sources] the deficit after a step in which each gave `given` tokens or samples."""
+    return deficit + weights * float(given.sum()) - given
 
 
-def _first_means(lines: SourceQueues, asked: npt.NDArray[np.bool_]) -> Float64Array:
-    """[sources] mean length of the next samples of those that are asked for, at least 1."""
+def _first_means(queues: SourceQueues, asked: BoolArray) -> Float64Array:
+    """[sources] mean length of the next samples of the `asked` sources, at least 1."""
     if not asked.any():
         return np.ones(len(asked))
     counts = np.where(asked, _SAMPLED, 0)
-    counts = np.minimum(lines.reach(counts), counts)
-    return np.maximum(_Running.of(lines, counts).totals / np.maximum(counts, 1), 1.0)
+    counts = np.minimum(queues.look_ahead(counts), counts)
+    return np.maximum(_PrefixSums.of(queues, counts).totals / np.maximum(counts, 1), 1.0)
 
 
-def _samples_worth(
-    lines: SourceQueues,
-    names: Sequence[str],
-    live: Int64Array,
+def _samples_holding(
     tokens: Float64Array,
+    queues: SourceQueues,
+    names: Sequence[str],
+    active: Int64Array,
     means: Float64Array,
 ) -> Float64Array:
-    """[sources] how many of the next samples of each that is live hold so many tokens, the last one
-    in part."""
+    """[sources] how many of the next samples hold these tokens, the last one in part.
+
+    Args:
+        tokens: [sources]
+        active: numbers of the active sources.
+    """
     counts = np.zeros(len(tokens), np.int64)
-    counts[live] = np.ceil(tokens[live] / means[live] * 1.1).astype(np.int64) + 2
+    counts[active] = np.ceil(tokens[active] / means[active] * _HEADROOM).astype(np.int64) + 2
     while True:
-        reached = np.minimum(lines.reach(counts), counts)
-        running = _Running.of(lines, reached)
-        short = live[((reached == counts) & (running.totals < tokens))[live]]
+        available = np.minimum(queues.look_ahead(counts), counts)
+        sums = _PrefixSums.of(queues, available)
+        short = active[((available == counts) & (sums.totals < tokens))[active]]
         if not len(short):
-            return running.held(tokens)
-        empty = short[(counts[short] > _EMPTY) & (running.totals[short] == 0)]
-        if len(empty):
+            return sums.samples_holding(tokens)
+        tokenless = short[(counts[short] > _TOKENLESS) & (sums.totals[short] == 0)]
+        if len(tokenless):
             raise SampleError(
-                f"the next {counts[empty[0]]:,} samples of source {names[empty[0]]!r} have no "
-                "tokens, so it can have no share of them; count another modality, or use "
+                f"the next {counts[tokenless[0]]:,} samples of source {names[tokenless[0]]!r} have "
+                "no tokens, so it can have no share of them; count another modality, or use "
                 "unit='samples'"
             )
         counts[short] *= 2
 
 
 @dataclass(frozen=True)
-class _Running:
+class _PrefixSums:
     """Tokens of the next samples of each source, added up one by one."""
 
     sums: Int64Array
-    """[samples] by source: of its samples up to and with this one."""
+    """[samples] by source: tokens of its samples up to and with this one."""
     counts: Int64Array
     """[sources] samples."""
     totals: Int64Array
     """[sources] tokens of these."""
 
     @classmethod
-    def of(cls, lines: SourceQueues, counts: Int64Array) -> _Running:
-        sums = np.append(0, lines.lengths(counts).cumsum())
+    def of(cls, queues: SourceQueues, counts: Int64Array) -> _PrefixSums:
+        sums = np.append(0, queues.lengths(counts).cumsum())  # [1 + samples] over all sources
         ends = counts.cumsum()
-        before = sums[ends - counts]
+        before = sums[ends - counts]  # [sources] tokens of the sources before each
         return cls(sums[1:] - before.repeat(counts), counts, sums[ends] - before)
 
-    def held(self, tokens: Float64Array) -> Float64Array:
-        """[sources] samples that hold so many tokens, the last one in part; all where they hold no
-        more."""
+    def samples_holding(self, tokens: Float64Array) -> Float64Array:
+        """[sources] samples that hold these tokens, the last one in part; all samples of a source
+        that has fewer tokens.
+
+        Sums of 10, 30, 60 hold 45 tokens in 2.5 samples: two whole ones and half of the third.
+        """
         begins = self.counts.cumsum() - self.counts
-        within = np.append(0, (self.sums <= tokens.repeat(self.counts)).cumsum())
-        whole = within[begins + self.counts] - within[begins]
+        fits = np.append(0, (self.sums <= tokens.repeat(self.counts)).cumsum())  # [1 + samples]
+        whole = fits[begins + self.counts] - fits[begins]  # [sources] samples that fit whole
         found: Float64Array = whole.astype(np.float64)
-        cut = np.flatnonzero(whole < self.counts)
-        first = begins[cut] + whole[cut]
+        cut = np.flatnonzero(whole < self.counts)  # sources whose next sample fits in part
+        first = begins[cut] + whole[cut]  # that sample
         before = np.where(whole[cut] > 0, self.sums[first - 1], 0)
         found[cut] += (tokens[cut] - before) / (self.sums[first] - before)
         return found

@@ -20,7 +20,7 @@ def check_weights(given: Any, of: str) -> dict[str, float]:
     """A copy with plain numbers.
 
     Args:
-        of: what they are, for errors, such as ``weights of step 7``.
+        of: their name in errors, such as ``weights of step 7``.
 
     Raises:
         ConfigurationError: not a mapping from names to finite numbers from 0, or no positive one.
@@ -39,7 +39,7 @@ def check_weights(given: Any, of: str) -> dict[str, float]:
         number = float(value)
         if not math.isfinite(number) or number < 0:
             raise ConfigurationError(
-                f"{of}: {name}={number} must be a finite number from 0; 0 draws nothing of it"
+                f"{of}: {name}={number} must be a finite number from 0; 0 draws nothing from it"
             )
         weights[name] = number
     try:
@@ -48,8 +48,8 @@ def check_weights(given: Any, of: str) -> dict[str, float]:
         total = math.inf
     if not total > 0 or not math.isfinite(total):
         raise ConfigurationError(
-            f"{of} sum to {total}, so nothing can be drawn; give at least one source a weight "
-            "above 0, and all of them a finite sum"
+            f"{of} sum to {total}, so nothing can be drawn; give at least one source a "
+            "positive weight, and all of them a finite sum"
         )
     return weights
 
@@ -64,18 +64,18 @@ def check_names(names: Iterable[str], sources: Sequence[str], of: str) -> None:
     if unknown:
         shown = ", ".join(list(sources)[:20]) + (", ..." if len(sources) > 20 else "")
         raise ConfigurationError(
-            f"{of} name {', '.join(map(repr, unknown[:5]))}, which is no source; the sources are "
-            f"{shown}"
+            f"{of} name {', '.join(map(repr, unknown[:5]))}, which is not a source; the sources "
+            f"are {shown}"
         )
 
 
 def normalised(weights: Weights) -> dict[str, float]:
-    """With a sum of 1."""
+    """Weights with a sum of 1."""
     total = math.fsum(weights.values())
     return {name: value / total for name, value in weights.items()}
 
 
 def in_order(weights: Weights, sources: Sequence[str]) -> Float64Array:
-    """[sources] with a sum of 1; 0 for a source that is not named."""
+    """[sources] weights with a sum of 1; 0 for a source that is not named."""
     values = [weights.get(name, 0.0) for name in sources]
     return np.array(values, np.float64) / math.fsum(values)

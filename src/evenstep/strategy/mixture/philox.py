@@ -1,7 +1,7 @@
 """Random numbers that are a function of (seed, step, purpose, number) alone.
 
 Philox 4x32-10 (Salmon et al., 2011): a counter goes in, four words come out, and nothing is kept in
-between. So any number can be had without those before it, and no version of NumPy changes them.
+between. So any number can be computed without those before it, and no version of NumPy changes it.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ def philox(counter: UInt64Array, key: int) -> UInt64Array:
 
 
 def random_words(seed: int, step: int, purpose: int, count: int) -> UInt64Array:
-    """[count] words of 64 bits. Those of a smaller count are the first ones of a larger.
+    """[count] words of 64 bits. A smaller count gives the first words of a larger one.
 
     Args:
         seed, step: integers of at most 64 bits.
-        purpose: below 2**32; what is drawn for one tells nothing of another.
+        purpose: below 2**32; words of different purposes are independent.
     """
     blocks = -(-count // 2)
     counter = np.empty((4, blocks), np.uint64)
