@@ -28,6 +28,10 @@ from evenstep.arrays import Int64Array
 
 __all__ = ["compiled"]
 
+# Rows of the arrays of the docstring; constants to numba.
+_AFTER, _TAIL, _ABOVE, _BELOW, _BIN = range(5)
+_TOP, _BOTTOM, _HELD = range(3)
+
 
 @cache
 def compiled() -> Callable[[Int64Array, int, Int64Array, Int64Array], Int64Array] | None:
@@ -38,14 +42,16 @@ def compiled() -> Callable[[Int64Array, int, Int64Array, Int64Array], Int64Array
         return None
     jit = numba.njit(nogil=True)
     precedes = jit(_precedes)
-    join, insert = jit(_joiner(precedes)), jit(_inserter(precedes, jit(_link)))
+    # Inlined by numba, as calls with arrays take longer than what these do.
+    inline = numba.njit(nogil=True, inline="always")
+    join, insert = inline(_joiner(precedes)), inline(_inserter(precedes, inline(_link)))
     fill = jit(_divider(jit(_merger(join, insert)), jit(_sink)))
 
     def divide(costs: Int64Array, bins: int, order: Int64Array, ends: Int64Array) -> Int64Array:
         count = len(costs)
         # Arrays are made here, as it takes numba long to compile that.
-        chains = np.full((5, count), -1, np.int64)  # after, tail, above, below, bin
-        parts = np.empty((3, count), np.int64)  # top, bottom, held
+        chains = np.full((5, count), -1, np.int64)
+        parts = np.empty((3, count), np.int64)
         heap = np.empty((3, count), np.int64)  # difference, number and partition
         fresh = np.empty(bins, np.int64)
         loads, begin = costs.copy(), 0
@@ -53,7 +59,7 @@ def compiled() -> Callable[[Int64Array, int, Int64Array, Int64Array], Int64Array
             if end > begin:
                 fill(order[begin:end], bins, loads, chains, parts, heap, fresh)
             begin = end
-        bin_of: Int64Array = chains[4]
+        bin_of: Int64Array = chains[_BIN]
         return bin_of
 
     return divide
@@ -89,13 +95,12 @@ def _merger(join: Callable[..., Any], insert: Callable[..., Any]) -> Callable[..
         first: Any, second: Any, bins: Any, loads: Any, chains: Any, parts: Any, fresh: Any
     ) -> Any:
         """Merges two partial partitions into the one with more bins, and returns which that is."""
-        held = parts[2]
-        if held[first] < held[second]:
+        if parts[_HELD, first] < parts[_HELD, second]:
             first, second = second, first
-        joined = max(held[first] + held[second] - bins, 0)
+        joined = max(parts[_HELD, first] + parts[_HELD, second] - bins, 0)
         count = join(first, second, joined, loads, chains, parts, fresh)
         insert(first, count, joined, loads, chains, parts, fresh)
-        held[first] += count - joined
+        parts[_HELD, first] += count - joined
         return first
 
     return merge
@@ -111,17 +116,15 @@ def _joiner(precedes: Callable[..., Any]) -> Callable[..., Any]:
         the `joined` bins at the bottom of `first`, from the less loaded to the more, which leave
         its chain.
         """
-        after, tail, above, below = chains[0], chains[1], chains[2], chains[3]
-        top, bottom, held = parts[0], parts[1], parts[2]
-        theirs, count = top[second], 0
-        while count < held[second] - joined:
+        theirs, count = parts[_TOP, second], 0
+        while count < parts[_HELD, second] - joined:
             fresh[count] = theirs
-            theirs = below[theirs]
+            theirs = chains[_BELOW, theirs]
             count += 1
-        mine = bottom[first]
+        mine = parts[_BOTTOM, first]
         for _ in range(joined):
-            after[tail[mine]] = theirs
-            tail[mine] = tail[theirs]
+            chains[_AFTER, chains[_TAIL, mine]] = theirs
+            chains[_TAIL, mine] = chains[_TAIL, theirs]
             loads[mine] += loads[theirs]
             at = count
             while at > 0 and precedes(mine, fresh[at - 1], loads):
@@ -129,12 +132,12 @@ def _joiner(precedes: Callable[..., Any]) -> Callable[..., Any]:
                 at -= 1
             fresh[at] = mine
             count += 1
-            mine, theirs = above[mine], below[theirs]
-        bottom[first] = mine
+            mine, theirs = chains[_ABOVE, mine], chains[_BELOW, theirs]
+        parts[_BOTTOM, first] = mine
         if mine >= 0:
-            below[mine] = -1
+            chains[_BELOW, mine] = -1
         else:
-            top[first] = -1
+            parts[_TOP, first] = -1
         return count
 
     return join
@@ -146,19 +149,18 @@ def _inserter(precedes: Callable[..., Any], link: Callable[..., None]) -> Callab
     ) -> None:
         """Puts the bins of `fresh` where they belong in the chain of `part`: sought from the top
         where bins were joined, as these are mostly heavy, else from the bottom."""
-        above, below = chains[2], chains[3]
         if joined > 0:
-            over, under = -1, parts[0, part]
+            over, under = -1, parts[_TOP, part]
             for k in range(count):
                 while under >= 0 and precedes(under, fresh[k], loads):
-                    over, under = under, below[under]
+                    over, under = under, chains[_BELOW, under]
                 link(part, fresh[k], over, under, chains, parts)
                 over = fresh[k]
             return
-        over, under = parts[1, part], -1
+        over, under = parts[_BOTTOM, part], -1
         for k in range(count - 1, -1, -1):
             while over >= 0 and precedes(fresh[k], over, loads):
-                over, under = above[over], over
+                over, under = chains[_ABOVE, over], over
             link(part, fresh[k], over, under, chains, parts)
             under = fresh[k]
 
@@ -167,28 +169,26 @@ def _inserter(precedes: Callable[..., Any], link: Callable[..., None]) -> Callab
 
 def _link(part: Any, entry: Any, over: Any, under: Any, chains: Any, parts: Any) -> None:
     """Puts a bin between two neighbours in the chain of `part`; -1 is none."""
-    above, below = chains[2], chains[3]
-    above[entry], below[entry] = over, under
+    chains[_ABOVE, entry], chains[_BELOW, entry] = over, under
     if under >= 0:
-        above[under] = entry
+        chains[_ABOVE, under] = entry
     else:
-        parts[1, part] = entry
+        parts[_BOTTOM, part] = entry
     if over >= 0:
-        below[over] = entry
+        chains[_BELOW, over] = entry
     else:
-        parts[0, part] = entry
+        parts[_TOP, part] = entry
 
 
 def _divider(merge: Callable[..., Any], sink: Callable[..., None]) -> Callable[..., None]:
     def divide(
         order: Any, bins: Any, loads: Any, chains: Any, parts: Any, heap: Any, fresh: Any
     ) -> None:
-        after, tail, below, bin_of = chains[0], chains[1], chains[3], chains[4]
         size = made = len(order)
         for k in range(size):
             item = order[k]
-            tail[item] = item
-            parts[0, k], parts[1, k], parts[2, k] = item, item, 1
+            chains[_TAIL, item] = item
+            parts[_TOP, k], parts[_BOTTOM, k], parts[_HELD, k] = item, item, 1
             # A single item is in one bin, and all others are empty.
             heap[0, k], heap[1, k], heap[2, k] = loads[item] if bins > 1 else 0, k, k
         while size > 1:
@@ -197,19 +197,19 @@ def _divider(merge: Callable[..., Any], sink: Callable[..., None]) -> Callable[.
             heap[0, 0], heap[1, 0], heap[2, 0] = heap[0, size], heap[1, size], heap[2, size]
             sink(heap, size)
             part = merge(first, heap[2, 0], bins, loads, chains, parts, fresh)
-            difference = loads[parts[0, part]]
-            if parts[2, part] == bins:
-                difference -= loads[parts[1, part]]
+            difference = loads[parts[_TOP, part]]
+            if parts[_HELD, part] == bins:
+                difference -= loads[parts[_BOTTOM, part]]
             heap[0, 0], heap[1, 0], heap[2, 0] = difference, made, part
             sink(heap, size)
             made += 1
-        entry, b = parts[0, heap[2, 0]], 0
+        entry, b = parts[_TOP, heap[2, 0]], 0
         while entry >= 0:
             item = entry
             while item >= 0:
-                bin_of[item] = b
-                item = after[item]
-            entry = below[entry]
+                chains[_BIN, item] = b
+                item = chains[_AFTER, item]
+            entry = chains[_BELOW, entry]
             b += 1
 
     return divide

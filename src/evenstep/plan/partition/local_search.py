@@ -167,7 +167,8 @@ class _Bins:
         first, second = np.triu_indices(len(items), 1)
         offers = np.stack([items[first], items[second]], axis=1)
         order = self._costs[offers].sum(axis=1).argsort(kind="stable")
-        return offers[order]
+        ordered: Int64Array = offers[order]
+        return ordered
 
     def make(self, high: int, low: int, exchange: _Exchange) -> None:
         self._move(exchange.given, high, low)
