@@ -1,4 +1,4 @@
-"""Four ranks: two data-parallel ones, each of two context-parallel ranks that share micro-batches.
+"""Four ranks: two data-parallel groups of two context-parallel ranks, which share micro-batches.
 
     torchrun --nproc-per-node 4 examples/context_parallel.py
 
@@ -17,7 +17,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 
 import evenstep
-from evenstep.context_parallel import ContextPlan, attention, prepare
+from evenstep.context_parallel import PreparedSharding, attention, prepare
 
 VOCABULARY, WIDTH, HEADS, KV_HEADS = 256, 64, 4, 2
 
@@ -51,10 +51,10 @@ class Layer(torch.nn.Module):
         )
         self.down = torch.nn.Linear(4 * WIDTH, WIDTH)
 
-    def forward(self, x: torch.Tensor, plan: ContextPlan) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, prepared: PreparedSharding) -> torch.Tensor:
         size = WIDTH // HEADS
         q, k, v = (part(x).unflatten(-1, (-1, size)) for part in (self.q, self.k, self.v))
-        x = x + self.out(attention(q, k, v, plan).flatten(-2))
+        x = x + self.out(attention(q, k, v, prepared).flatten(-2))
         return x + self.down(self.mlp(x))
 
 
@@ -66,11 +66,11 @@ class Model(torch.nn.Module):
         self.layers = torch.nn.ModuleList(Layer() for _ in range(2))
         self.head = torch.nn.Linear(WIDTH, VOCABULARY)
 
-    def forward(self, batch: dict[str, Any], plan: ContextPlan) -> torch.Tensor:
+    def forward(self, batch: dict[str, Any], prepared: PreparedSharding) -> torch.Tensor:
         x = self.embedding(batch["input_ids"]) + self.positions(batch["position_ids"])
         for layer in self.layers:
-            x = layer(x, plan)
-        # The mean over the supervised tokens of this rank's shard, which is what scales expect.
+            x = layer(x, prepared)
+        # The mean over the supervised tokens of this rank's shard, as the scales expect.
         return F.cross_entropy(self.head(x).flatten(0, 1), batch["shift_labels"].flatten())
 
 
@@ -78,7 +78,7 @@ def main() -> None:
     dist.init_process_group("gloo")
     mesh = init_device_mesh("cpu", (dist.get_world_size() // 2, 2), mesh_dim_names=("dp", "cp"))
     torch.manual_seed(0)
-    model = DistributedDataParallel(Model())  # averages over all ranks of both kinds
+    model = DistributedDataParallel(Model())  # averages over all ranks
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     policy = evenstep.WorkloadPacking(1200, micro_batches=2, context_parallel=2)
     loader = evenstep.DataLoader(
@@ -88,8 +88,8 @@ def main() -> None:
         optimizer.zero_grad()
         losses = torch.zeros(())
         for batch, scale in zip(micro_batches, step.loss_scales):
-            plan = prepare(batch["sharding"], mesh["cp"], device="cpu")
-            loss = model(batch, plan) * scale
+            prepared = prepare(batch["sharding"], mesh["cp"], device="cpu")
+            loss = model(batch, prepared) * scale
             loss.backward()
             losses += loss.detach()
         optimizer.step()

@@ -1,4 +1,4 @@
-"""Two ranks, DistributedDataParallel, batches of a token budget instead of a batch size.
+"""Two ranks, DistributedDataParallel, and batches of a token budget instead of a batch size.
 
     torchrun --nproc-per-node 2 examples/ddp.py
 
@@ -44,7 +44,7 @@ class NextToken(torch.nn.Module):
 
     def forward(self, input_ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         logits = self.head(self.mix(self.embedding(input_ids))[0])[:, :-1]
-        # The mean over this rank's supervised tokens, which is what loss_scale expects.
+        # The mean over this rank's supervised tokens, as loss_scale expects.
         return F.cross_entropy(logits.flatten(0, 1), labels[:, 1:].flatten(), ignore_index=-100)
 
 

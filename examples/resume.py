@@ -1,11 +1,11 @@
-"""A job that can be stopped at any step, and gone on with on any number of ranks.
+"""A job that can be stopped at any step, and resumed on any number of ranks.
 
     torchrun --nproc-per-node 2 examples/resume.py --folder /tmp/job --stop-after 12
     torchrun --nproc-per-node 2 examples/resume.py --folder /tmp/job --stop-after 12
     torchrun --nproc-per-node 1 examples/resume.py --folder /tmp/job
 
-Kill it in any way you like in between. On as many ranks as before come exactly the batches that
-would have come; on another number every remaining sample of the epoch comes once.
+Kill it in between in any way. On the same number of ranks the job resumes with exactly the batches
+that would have come next; on another number, with every remaining sample of the epoch once.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ import evenstep
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    arguments.add_argument("--folder", type=Path, required=True, help="where checkpoints go")
-    arguments.add_argument("--stop-after", type=int, help="steps to make before leaving")
+    arguments.add_argument("--folder", type=Path, required=True, help="folder of checkpoints")
+    arguments.add_argument("--stop-after", type=int, help="number of steps to make")
     options = arguments.parse_args()
     dist.init_process_group("gloo")
     model = DistributedDataParallel(NextToken())
     optimizer = optim.SGD(model.parameters(), lr=0.1)
     loader = make_loader()
-    complete = sorted(options.folder.glob("*/.metadata"))  # written last
+    complete = sorted(options.folder.glob("*/.metadata"))  # DCP writes it last
     if complete:
         checkpoint = complete[-1].parent
         dcp.load({"model": model.module}, checkpoint_id=checkpoint)

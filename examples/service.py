@@ -1,12 +1,12 @@
-"""Three sources to the ranks of a mesh: what each rank gets, step by step.
+"""Three sources to the ranks of a mesh: the micro-batches of each rank, step by step.
 
     python examples/service.py          all roles in this process
-    python examples/service.py --ray    each role an actor, in a Ray of this machine
+    python examples/service.py --ray    each role an actor of Ray, on this machine
 
 Two data-parallel groups, each of two context-parallel ranks that share rows, and two
-tensor-parallel peers of which the first broadcasts. What a trainer would have is `client`, and the
-loop over it; in a process of its own it makes its client by ``es.Client(address, job_name)``. Both
-backends give the same.
+tensor-parallel peers of which the first broadcasts. A trainer has one client and the loop over it;
+in another process it makes the client by ``es.Client(address, job_name)``. Both backends deliver the
+same batches.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ from evenstep.strategy.mesh import ClientPlaceTree
 from evenstep.strategy.mixture import WarmUp
 
 SOURCES = {"code": (5.0, 0.3), "web": (4.0, 0.5), "books": (6.5, 0.2)}
-"""By name, the logarithm of the usual length, and the weight."""
+"""By name, the logarithm of the median length, and the weight."""
 
 
 def tokenize(row: dict[str, Any]) -> dict[str, Any]:
-    """From a stored document to a sample. Bytes are its tokens."""
+    """Turns a stored document into a sample, whose tokens are bytes."""
     return {"input_ids": list(row["text"].encode())}
 
 
-def work(lengths: Any) -> Any:
-    """Of attention and of everything else, in any unit."""
+def cost(lengths: Any) -> Any:
+    """Cost of attention and of everything else, in any unit."""
     return lengths * (lengths + 4096)
 
 
 def strategy(graph: DGraph, mesh: ClientPlaceTree, step: int) -> LoadingPlan:
-    graph = graph.mix().distribute("DP").cost(work).balance("karmarkar_karp")
+    graph = graph.mix().distribute("DP").cost(cost).balance("karmarkar_karp")
     return graph.broadcast_at("TP").plan()
 
 
 def write(folder: Path) -> None:
     """Documents of very uneven length."""
     drawn = random.Random(0)
-    for name, (usual, _) in SOURCES.items():
-        lengths = [min(int(drawn.lognormvariate(usual, 0.8)) + 1, 4000) for _ in range(400)]
+    for name, (median, _) in SOURCES.items():
+        lengths = [min(int(drawn.lognormvariate(median, 0.8)) + 1, 4000) for _ in range(400)]
         lines = (json.dumps({"text": name[0] * length}) for length in lengths)
         (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
 

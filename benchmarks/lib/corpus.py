@@ -20,7 +20,7 @@ import torch
 from torch.utils.data import Dataset
 
 from evenstep_demos.text.corpus import read_parquet, read_standard_library
-from evenstep_demos.text.workload import END, describe_lengths, load_tokenizer, train_tokenizer
+from evenstep_demos.text.prepared_text import END, describe_lengths, load_tokenizer, train_tokenizer
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

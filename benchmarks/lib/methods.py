@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 import evenstep
 from benchmarks.lib.corpus import Documents
-from evenstep_demos.text.workload import END
+from evenstep_demos.text.prepared_text import END
 
 Batch = Mapping[str, torch.Tensor]
 

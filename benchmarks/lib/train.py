@@ -23,7 +23,7 @@ from benchmarks.lib.corpus import Documents, Tokens
 from benchmarks.lib.methods import METHODS, Setting
 from evenstep.plan.groups.token_budget_groups import token_budget_groups
 from evenstep_demos.models import PaddedGPT
-from evenstep_demos.text.workload import END
+from evenstep_demos.text.prepared_text import END
 
 _WARM_UP = 0.1  # of the samples
 _GRADIENT_NORM = 1.0

@@ -23,7 +23,7 @@ def torchrun(ranks: int, script: str, *arguments: str) -> str:
     return done.stdout
 
 
-def test_a_stopped_job_goes_on_with_fewer_ranks(tmp_path: Path) -> None:
+def test_a_stopped_job_resumes_on_fewer_ranks(tmp_path: Path) -> None:
     folder = ["--folder", str(tmp_path)]
     first = torchrun(2, "resume.py", *folder, "--stop-after", "6")
     assert re.findall(r"step-(\d+) on (\d) ranks", first) == [("00004", "2"), ("00005", "2")]

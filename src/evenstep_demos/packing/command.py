@@ -1,4 +1,4 @@
-"""``evenstep demo-packing``: real documents packed for pretraining, before and after."""
+"""``evenstep demo-packing``: real documents packed for pretraining, in three ways."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def command(
         ),
     ] = None,
     glob: Annotated[
-        str, typer.Option(help="Names of the files to read, in folders within --data too.")
+        str, typer.Option(help="Names of the files to read, in all folders below --data.")
     ] = "*.py",
     column: Annotated[
         str | None,
@@ -50,21 +50,21 @@ def command(
         typer.Option(
             help="Context window in tokens: what a micro-batch holds on average. Longer documents "
             "are split.",
-            show_default="the largest power of two that leaves 100 iterations",
+            show_default="the largest power of two that leaves 100 steps",
         ),
     ] = None,
-    micro_batches: Annotated[int, typer.Option(help="Micro-batches of an iteration.")] = 4,
+    micro_batches: Annotated[int, typer.Option(help="Micro-batches of a step.")] = 4,
     max_tokens: Annotated[
         int | None,
         typer.Option(
             help="Tokens that no micro-batch exceeds.", show_default="1.25 x the context window"
         ),
     ] = None,
-    queues: Annotated[int, typer.Option(help="Queues for outliers, of WLB.")] = 2,
+    queues: Annotated[int, typer.Option(help="Queues of WLB for outliers.")] = 2,
     linear: Annotated[
         int,
         typer.Option(
-            help="Work of a token apart from attention; a document of d tokens is d² more."
+            help="Cost of a token apart from attention; a document of d tokens costs d² more."
         ),
     ] = 24_576,
     seed: Annotated[int, typer.Option(help="Decides the order of documents.")] = 0,
@@ -76,8 +76,8 @@ def command(
     """Pack real documents for pretraining, and show how even micro-batches are.
 
     Packs the same documents three times: laid end to end and cut at the context window, as is
-    usual; by work, with outliers delayed (WLB); and by work with steady tokens per step. Prints the
-    figures and draws the work of every micro-batch. Trains nothing.
+    usual; by cost, with outliers delayed (WLB); and by cost with steady tokens per step. Prints the
+    figures and draws the cost of every micro-batch. Trains nothing.
 
     \b
     Examples:

@@ -1,11 +1,11 @@
 """Packers of pretraining documents over the same stream: original packing, WLB, steady.
 
-Original packing cuts documents wherever a window ends. The planners keep documents whole, but for
+Original packing cuts documents wherever a window ends. The planners keep documents whole, except
 those longer than the context window, which no model could attend to in one piece: these are split
-into as few equal parts as it takes. Every token is trained on once, by each packer.
+into as few equal parts as possible. Every packer trains on every token once.
 
-Imbalance is that of the iterations in which documents arrive. The planners train on what then still
-waits in a few iterations more, which are counted, and are in `epoch`.
+Imbalance is that of the steps in which documents arrive. The planners train on the documents that
+still wait then in a few last steps, which are counted, and are in `epoch`.
 """
 
 from __future__ import annotations
@@ -40,39 +40,39 @@ __all__ = ["Packed", "compare"]
 
 @dataclass(frozen=True, kw_only=True)
 class Packed:
-    """What a packer made of the documents."""
+    """The documents as one packer packed them."""
 
     name: str
     documents: int
     """Pieces of one document counted once."""
     documents_cut: int
-    """Documents of which some token cannot attend to all before it in the document."""
+    """Documents in which some token cannot attend to all tokens before it."""
     arriving: PackingResult
-    """The iterations in which documents arrive."""
+    """The steps in which documents arrive."""
     epoch: PackingResult
-    """All iterations. An iteration with too few documents left has empty micro-batches."""
+    """All steps. A step with too few documents left has empty micro-batches."""
     makespan: float
-    """1F1B on four stages over that with micro-batches of equal work, each iteration in the order
-    that suits it; of the iterations in which documents arrive."""
+    """Time of 1F1B on four stages, over that with micro-batches of equal cost, each step in the
+    order that suits it; of the steps in which documents arrive."""
     makespan_given: float
-    """The same in the order in which the packer gives them."""
+    """`makespan` in the order in which the packer yields micro-batches."""
     thresholds: tuple[int, ...] = ()
-    """Of WLB's queues."""
+    """Thresholds of WLB's queues."""
 
     @property
-    def last_iterations(self) -> int:
-        """Iterations after the last whole global batch has arrived."""
+    def last_steps(self) -> int:
+        """Steps after the last whole global batch has arrived."""
         return self.epoch.steps - self.arriving.steps
 
     def as_dict(self) -> dict[str, Any]:
-        """Numbers alone; documents, delays and `longest` are those of the epoch."""
+        """All figures; documents, delays and the longest micro-batch are those of the epoch."""
         epoch = self.epoch
         return {
             **self.arriving.as_dict(),
             "makespan_ratio": self.makespan,
             "makespan_ratio_given_order": self.makespan_given,
             "imbalance_time_weighted_epoch": epoch.imbalance_time_weighted,
-            "last_iterations": self.last_iterations,
+            "last_iterations": self.last_steps,
             "token_delay_mean": epoch.token_delay_mean,
             "token_delay_max": epoch.token_delay_max,
             "max_tokens": epoch.max_tokens,
@@ -111,7 +111,7 @@ def compare(
     total = int(lengths.sum())
     if total < context * micro_batches:
         raise ConfigurationError(
-            f"{len(lengths):,} documents of {total:,} tokens are less than one iteration of "
+            f"{len(lengths):,} documents of {total:,} tokens are less than one step of "
             f"micro_batches={micro_batches} times context={context:,}; give more text, or a "
             "smaller context"
         )

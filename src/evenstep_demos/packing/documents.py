@@ -1,7 +1,7 @@
 """Lengths of real documents, in real tokens.
 
-Of a source tree every file is a document. What cannot be one is counted, never passed over
-silently. Text is not kept: a tree may be larger than memory.
+Every file of a source tree is a document; files that cannot be one are counted. Text is not kept: a
+tree may be larger than memory.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ _FILES = 64  # tokenized at a time
 
 @dataclass(frozen=True, kw_only=True)
 class DocumentLengths:
-    """Lengths in random order."""
+    """Lengths of documents, in random order."""
 
     name: str
-    """Of the source."""
+    """Name of the source."""
     tokens: str
-    """What a token is."""
+    """The unit: which tokens."""
     lengths: Int64Array
     """[documents] int64, all positive."""
     found: int
     """Documents that the source holds."""
     unusable: int
-    """Those that are blank, not UTF-8, unreadable or copies of another."""
+    """Documents that are blank, not UTF-8, unreadable or copies of another."""
 
     def __str__(self) -> str:
         not_drawn = self.found - self.unusable - len(self.lengths)
@@ -63,17 +63,18 @@ class DocumentLengths:
 
 
 def count_bytes(texts: Sequence[str]) -> list[int]:
-    """Tokens of a byte-level model: bytes of UTF-8."""
+    """Counts tokens of a byte-level model: bytes of UTF-8."""
     return [len(text.encode()) for text in texts]
 
 
 def read_documents(
     options: PackingDemoOptions, progress: Progress | None = None
 ) -> DocumentLengths:
-    """
+    """Reads the lengths of the documents that the options name.
+
     Raises:
         ConfigurationError: there is no such file, folder or column, or nothing usable in it.
-        ImportError: what reading it needs is not installed.
+        ImportError: a package needed to read it is not installed.
     """
     count = count_bytes if options.tokenizer is None else load_tokenizer(options.tokenizer)
     counted = 0
@@ -116,11 +117,11 @@ def read_documents(
 def read_folder(
     root: Path, glob: str, count: CountTokens, progress: Progress | None = None
 ) -> tuple[Int64Array, int]:
-    """The files of a source tree. Hidden files and folders, installed packages and caches within it
-    are not looked at.
+    """Reads the files of a source tree, except hidden files and folders, installed packages and
+    caches.
 
     Args:
-        glob: of file names, in all folders.
+        glob: pattern of file names, in all folders.
         progress: called with files read so far and in all.
 
     Returns:
@@ -160,7 +161,7 @@ def _is_source(path: Path, root: Path) -> bool:
 
 
 def _text(path: Path) -> str:
-    """What the file holds; nothing where it is not UTF-8 or cannot be read."""
+    """The text of a file; empty if it is not UTF-8 or cannot be read."""
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):

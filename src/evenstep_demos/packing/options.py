@@ -9,11 +9,11 @@ from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.packing import DocumentCost
 
-__all__ = ["ITERATIONS", "PackingDemoOptions", "suitable_context"]
+__all__ = ["STEPS", "PackingDemoOptions", "suitable_context"]
 
-ITERATIONS = 100
-"""Iterations that the documents should be enough for: in fewer, what waits in queues when they end
-counts for much."""
+STEPS = 100
+"""Steps that the documents should last for: in fewer, the documents that wait in queues at the end
+count for much."""
 
 _CONTEXTS = tuple(1 << power for power in range(17, 7, -1))  # 131,072 down to 256
 
@@ -25,9 +25,9 @@ class PackingDemoOptions:
     data: Path | None = None
     """A folder, or a Parquet file with one document a row; None takes the standard library."""
     glob: str = "*.py"
-    """Of a folder, the names of the files to read, in folders within it too."""
+    """Names of the files of a folder to read, in all folders below it."""
     column: str | None = None
-    """Of a Parquet file; None takes `text`, `input_ids` or the only one."""
+    """Column of a Parquet file; None takes `text`, `input_ids` or the only one."""
     tokenizer: str | None = None
     """A ``tokenizer.json``, a folder that has one, or a name on the Hugging Face hub; None counts
     each byte of UTF-8 as a token, as byte-level models do."""
@@ -39,12 +39,12 @@ class PackingDemoOptions:
     max_tokens: int | None = None
     """Tokens that no micro-batch exceeds; None is 1.25 x context."""
     queues: int = 2
-    """Of WLB, for outliers."""
+    """Queues of WLB for outliers."""
     cost: DocumentCost = field(default_factory=DocumentCost)
     seed: int = 0
-    """Decides which documents and in which order."""
+    """Decides which documents are drawn, and their order."""
     out: Path = Path("out/demo-packing")
-    """Where the picture and the figures go."""
+    """The folder of the picture and the figures."""
 
     def __post_init__(self) -> None:
         check_at_least(
@@ -61,9 +61,9 @@ class PackingDemoOptions:
 
 
 def suitable_context(tokens: int, micro_batches: int) -> int:
-    """The largest power of two up to 131,072 with which so many tokens are enough for `ITERATIONS`
-    iterations, and 256 where none is."""
+    """The largest power of two from 256 to 131,072 with which `tokens` last for `STEPS` steps, or
+    256 if none does."""
     for context in _CONTEXTS:
-        if tokens >= ITERATIONS * micro_batches * context:
+        if tokens >= STEPS * micro_batches * context:
             return context
     return _CONTEXTS[-1]

@@ -1,4 +1,4 @@
-"""What the demo found: as one JSON-able object, and as a table with what it means."""
+"""What the demo found: as one JSON-able object, and as a table with its meaning."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from evenstep.tools.report.packing_plot import PackingPanel
 from evenstep.tools.report.table import text_table
 from evenstep_demos.packing.compare import Packed
 from evenstep_demos.packing.documents import DocumentLengths
-from evenstep_demos.packing.options import ITERATIONS, PackingDemoOptions
+from evenstep_demos.packing.options import STEPS, PackingDemoOptions
 
 __all__ = ["PackingDemoResult"]
 
@@ -24,7 +24,7 @@ _COLUMNS = 96
 
 @dataclass(frozen=True, kw_only=True)
 class PackingDemoResult:
-    """All packers, and what they packed."""
+    """The documents, and all packers' figures."""
 
     options: PackingDemoOptions
     documents: DocumentLengths
@@ -63,11 +63,11 @@ class PackingDemoResult:
         }
 
     def panels(self) -> list[PackingPanel]:
-        """Those of the picture."""
+        """The panels of the picture."""
         names = {
             "original": "original packing (documents cut wherever a window ends)",
-            "WLB": "WLB (by work, outliers delayed)",
-            "steady": "steady (by work, even tokens per step)",
+            "WLB": "WLB (by cost, outliers delayed)",
+            "steady": "steady (by cost, even tokens per step)",
         }
         unit = float(self.packed[0].arriving.costs.mean())
         return [
@@ -80,10 +80,10 @@ class PackingDemoResult:
         ]
 
     def table(self) -> str:
-        """The table and what it means, for people."""
+        """The table and its meaning, for people."""
         cells = [_cells(packed) for packed in self.packed]
         title = (
-            f"{len(self.documents.lengths):,} documents in iterations of "
+            f"{len(self.documents.lengths):,} documents in steps of "
             f"{self.options.micro_batches} micro-batches of {self.context:,} tokens"
         )
         header = ["", *(packed.name for packed in self.packed)]
@@ -92,23 +92,23 @@ class PackingDemoResult:
         return f"{table}\n\n{self.meaning()}"
 
     def meaning(self) -> str:
-        """What was packed how, in sentences."""
+        """How the documents were packed, in sentences."""
         original, wlb, steady = self.packed[0], self.packed[1], self.packed[-1]
         cost = self.options.cost
         text = []
         text.append(
-            "Imbalance is the heaviest micro-batch over the mean, in work, 1 at best; a document "
-            f"of d tokens is {_work(cost)}."
+            "Imbalance is the largest cost of a micro-batch over the mean, 1 at best; a document "
+            f"of d tokens costs {_work(cost)}."
         )
         if self.options.context is None:
-            enough = original.arriving.steps >= ITERATIONS
+            enough = original.arriving.steps >= STEPS
             text.append(
                 f"The context of {self.context:,} tokens is "
                 + (
                     "the largest power of two up to 131,072 with which these documents last "
-                    f"{ITERATIONS} iterations"
+                    f"{STEPS} steps"
                     if enough
-                    else f"the smallest that is tried: they do not last {ITERATIONS} iterations"
+                    else f"the smallest that is tried: they do not last {STEPS} steps"
                 )
                 + "; choose another with --context."
             )
@@ -127,10 +127,10 @@ class PackingDemoResult:
             text.append(f"WLB's queues take documents from {lengths} tokens on.")
         else:
             text.append("WLB delays none: no length tells outliers from other documents here.")
-        text.append("The last iterations train on what still waits when all documents have come.")
+        text.append("The last steps train on documents that still wait when all have arrived.")
         best = min(wlb.arriving.imbalance, steady.arriving.imbalance)
         if best >= original.arriving.imbalance:
-            text.append("Nothing is gained here: these documents are as even as they come.")
+            text.append("Nothing is gained: packed as they arrive, these documents are as even.")
         return textwrap.fill(" ".join(text), _COLUMNS)
 
 
@@ -143,16 +143,16 @@ def _cells(packed: Packed) -> dict[str, str]:
     """A column of the table."""
     now, epoch = packed.arriving, packed.epoch
     return {
-        "iterations, and last ones": f"{now.steps:,} + {packed.last_iterations}",
+        "steps, and last ones": f"{now.steps:,} + {packed.last_steps}",
         "imbalance": f"{now.imbalance:.3f}",
         "imbalance by time": f"{now.imbalance_time_weighted:.3f}",
-        "  with the last iterations": f"{epoch.imbalance_time_weighted:.3f}",
+        "  with the last steps": f"{epoch.imbalance_time_weighted:.3f}",
         "1F1B over balanced, as given": f"{packed.makespan_given:.3f}",
         "1F1B over balanced, ordered": f"{packed.makespan:.3f}",
-        "token delay, mean iterations": f"{epoch.token_delay_mean:.2f}",
+        "token delay, mean steps": f"{epoch.token_delay_mean:.2f}",
         "longest delay of a document": f"{epoch.token_delay_max:,}",
         "tokens per step, variation": f"{now.tokens_per_step_cv:.3f}",
         "longest micro-batch, tokens": f"{epoch.max_tokens:,}",
         "documents cut": f"{packed.documents_cut:,}",
-        "planning an iteration, ms": f"{now.plan_ms:.2f}",
+        "planning a step, ms": f"{now.plan_ms:.2f}",
     }

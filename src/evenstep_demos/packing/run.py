@@ -37,8 +37,6 @@ def pack_documents(documents: DocumentLengths, options: PackingDemoOptions) -> P
         ),
         picture=options.out / "micro_batches.png",
     )
-    plot_packing(
-        result.panels(), result.picture, title="Work of every micro-batch in each iteration"
-    )
+    plot_packing(result.panels(), result.picture, title="Cost of every micro-batch in each step")
     (options.out / "result.json").write_text(json.dumps(result.as_dict(), indent=1) + "\n")
     return result

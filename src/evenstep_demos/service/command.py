@@ -29,7 +29,7 @@ def command(
     source_column: Annotated[
         str, typer.Option(help="Column of --data that names the source of each row.")
     ] = "source",
-    sources: Annotated[int, typer.Option(help="At most; the largest are taken.")] = 120,
+    sources: Annotated[int, typer.Option(help="Sources at most; the largest are taken.")] = 120,
     vision: Annotated[
         bool,
         typer.Option(
@@ -41,11 +41,13 @@ def command(
         bool, typer.Option("--live", help="Let weights follow the losses that ranks report.")
     ] = False,
     steps: Annotated[
-        int | None, typer.Option(help="Of each run.", show_default="16, or 8 with --vision")
+        int | None, typer.Option(help="Steps of each run.", show_default="16, or 8 with --vision")
     ] = None,
     samples_per_step: Annotated[
         int | None,
-        typer.Option(help="Of all ranks together.", show_default="24, or 32 with --vision"),
+        typer.Option(
+            help="Samples of a step, on all ranks together.", show_default="24, or 32 with --vision"
+        ),
     ] = None,
     max_length: Annotated[
         int | None,
@@ -66,7 +68,7 @@ def command(
     Starts Ray on this machine and four processes that train a small GPT on the CPU: two
     data-parallel groups, each of two context-parallel ranks. Every run draws the same samples.
     Checks that each was delivered once, to the right ranks. Prints what was measured, and draws the
-    work of every rank in every step.
+    processor seconds of every rank in every step.
 
     \b
     Examples:

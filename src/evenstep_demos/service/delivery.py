@@ -1,7 +1,7 @@
-"""Was every sample that was drawn delivered once, whole, and to the right ranks?
+"""Checks that every sample drawn was delivered once, whole, and to the right ranks.
 
-Held against each other are three accounts of a run: the plans, what each rank says it received, and
-the samples as they are stored. Nothing here is on the way from one to the other.
+Three accounts of a run are compared: the plans, the micro-batches that each rank reports, and the
+samples as they are stored. No sample passes through this code on its way.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ __all__ = ["Checked", "check_delivery", "check_drawn"]
 
 @dataclass(frozen=True, kw_only=True)
 class Checked:
-    """How much was held against each other, and found to agree."""
+    """How much was compared, and found to agree."""
 
     steps: int
     samples: int
-    """That were delivered, each once."""
+    """Samples delivered, each once."""
     tokens: int
-    """Of them, put together again from the shards of context-parallel ranks."""
+    """Their tokens, joined again from the shards of context-parallel ranks."""
     carried: int
-    """That were drawn and wait for the step after the last."""
+    """Samples drawn that wait for the step after the last."""
 
 
 def check_delivery(
@@ -38,32 +38,33 @@ def check_delivery(
     records: Mapping[int, Sequence[StepRecord]],
     stored: Callable[[SampleId], npt.NDArray[np.integer]],
 ) -> Checked:
-    """
+    """Compares plans, the ranks' records and the stored samples.
+
     Args:
-        plans: of all steps from the first on.
-        records: by rank, of those that fetched.
-        stored: the tokens of a sample.
+        plans: the plans of all steps, from the first on.
+        records: by rank, for ranks that fetched.
+        stored: gives the tokens of a sample.
 
     Raises:
-        InvariantError: a rank got another bucket's samples or what is none of its business, a
-            sample was drawn and is nowhere, or twice, or its shards do not make it up.
+        InvariantError: a rank received samples of another bucket, a sample that was drawn was
+            delivered never or twice, or its shards do not make it up.
     """
     carried = check_drawn(plans)
     samples = tokens = 0
     for number, plan in enumerate(plans):
         delivery = plan.delivery
-        told = {rank: each[number] for rank, each in records.items() if number < len(each)}
+        received = {rank: each[number] for rank, each in records.items() if number < len(each)}
         expected = set(delivery.fetching.tolist())
-        if told.keys() != expected or any(each.step != plan.step for each in told.values()):
+        if received.keys() != expected or any(each.step != plan.step for each in received.values()):
             raise InvariantError(
                 f"step {plan.step} is for ranks {sorted(expected)}, and those that took it are "
-                f"{sorted((rank, each.step) for rank, each in told.items())}"
+                f"{sorted((rank, each.step) for rank, each in received.items())}"
             )
         for bucket in range(plan.buckets):
             sharing = delivery.clients_of(bucket).tolist()
             for k in range(plan.micro_batches):
                 members = plan.members(bucket, k)
-                parts = [told[rank].micro_batches[k] for rank in sharing]
+                parts = [received[rank].micro_batches[k] for rank in sharing]
                 where = f"micro-batch {k} of bucket {bucket} in step {plan.step}"
                 for rank, part in zip(sharing, parts):
                     if part.samples != members:
@@ -74,14 +75,14 @@ def check_delivery(
 
 
 def check_drawn(plans: Sequence[LoadingPlan]) -> int:
-    """That the plans place each sample once which sources have given, or carry it on. Positions in
-    the order of each source are what was drawn: 0, 1, 2 and so on.
+    """Checks that the plans place or carry on each sample drawn, once. The positions drawn in the
+    order of each source are 0, 1, 2 and so on.
 
     Returns:
-        Samples that the last plan carries.
+        The number of samples that the last plan carries on.
 
     Raises:
-        InvariantError: one is missing or there twice.
+        InvariantError: a sample is missing or placed twice.
     """
     placed = [plan.samples[plan.assignment.placed] for plan in plans]
     everything = SampleTable.concatenate([*placed, plans[-1].carried])
@@ -102,14 +103,14 @@ def _check_whole(
     stored: Callable[[SampleId], npt.NDArray[np.integer]],
     where: str,
 ) -> int:
-    """That shards are complementary and make up the stored samples. Their tokens."""
+    """Checks that shards together make up the stored samples; returns the number of tokens."""
     document = np.concatenate([part.document for part in parts])
     position = np.concatenate([part.position for part in parts])
     token = np.concatenate([part.token for part in parts])
     order = np.lexsort((position, document))
     begins = np.searchsorted(document[order], np.arange(len(members) + 1))
     if begins[-1] != len(order):
-        raise InvariantError(f"{where}: there are tokens of documents that it does not have")
+        raise InvariantError(f"{where}: it has tokens of documents that are not in it")
     for row in range(len(members)):
         mine = order[begins[row] : begins[row + 1]]
         name = members.identity(row)

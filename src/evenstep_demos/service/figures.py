@@ -19,36 +19,36 @@ __all__ = [
     "draws_of",
     "largest_over_mean",
     "measure",
-    "planned_work",
+    "planned_costs",
 ]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServiceRunFigures:
-    """One run. Imbalance is the sum over steps of the largest over the sum of the mean: 1.0 is
+    """One run. Imbalance is the sum over steps of the largest, over the sum of the mean: 1.0 is
     perfect."""
 
     steps: int
     samples: int
     tokens: int
-    """That bear loss, of all ranks."""
+    """Supervised tokens of all ranks."""
     planned: Mapping[str, float]
-    """By module, imbalance of the buckets' predicted work."""
+    """By module, imbalance of the buckets' predicted cost."""
     measured: Mapping[str, float]
     """By module, imbalance of the ranks' processor seconds; "all" is that of their sum."""
     slowest: float
-    """Processor seconds of the slowest rank, summed over steps and modules: what the run would take
-    on processors of its own, if ranks wait for each other after each module."""
+    """Processor seconds of the slowest rank, summed over steps and modules: the time of the run on
+    processors of its own, if ranks wait for each other after each module."""
     processor: float
     """Processor seconds of all ranks."""
     wait_first: float
     """Seconds that the slowest rank waited for the first step, when nothing was ready."""
     wait_median: float
-    """Of the other steps, seconds that the rank waited which waited longest: the median step."""
+    """Seconds that the longest-waiting rank waited for a later step: the median step."""
     wait_largest: float
-    """The largest of them."""
+    """The longest of these waits."""
     seconds: float
-    """Of the slowest rank, over all steps."""
+    """Seconds of the slowest rank, over all steps."""
     first_loss: float
     last_loss: float
     """Mean over tokens of the first and of the last quarter of steps."""
@@ -57,8 +57,8 @@ class ServiceRunFigures:
 
     @property
     def slowest_share(self) -> float:
-        """Of all processor seconds, those of the slowest ranks. It compares runs of the same work
-        also where the machine was slower in one of them."""
+        """Fraction of all processor seconds that the slowest ranks took. It compares runs of the
+        same samples even if the machine was slower in one of them."""
         return self.slowest / self.processor
 
     def as_dict(self) -> dict[str, Any]:
@@ -71,13 +71,14 @@ class ServiceRunFigures:
 def measure(
     plans: Sequence[LoadingPlan],
     records: Mapping[int, Sequence[StepRecord]],
-    work: Mapping[str, Float64Array],
+    costs: Mapping[str, Float64Array],
 ) -> ServiceRunFigures:
-    """
+    """The figures of a run.
+
     Args:
-        plans: of the steps.
-        records: by rank, of the same steps.
-        work: by module, [steps, buckets] predicted.
+        plans: the plans of all steps.
+        records: by rank, for the same steps.
+        costs: by module, [steps, buckets] predicted.
     """
     ranks = [records[rank] for rank in sorted(records)]
     modules = list(ranks[0][0].processor)
@@ -97,7 +98,7 @@ def measure(
         steps=len(plans),
         samples=sum(int(plan.assignment.placed.sum()) for plan in plans),
         tokens=int(counts.sum()),
-        planned={name: largest_over_mean(each) for name, each in work.items()},
+        planned={name: largest_over_mean(each) for name, each in costs.items()},
         measured=measured,
         slowest=float(sum(each.max(axis=1).sum() for each in by_rank.values())),
         processor=float(together.sum()),
@@ -111,20 +112,20 @@ def measure(
     )
 
 
-def planned_work(plans: Sequence[LoadingPlan]) -> Float64Array:
-    """[steps, buckets] cost of what each was given."""
+def planned_costs(plans: Sequence[LoadingPlan]) -> Float64Array:
+    """[steps, buckets] predicted cost of each bucket's samples."""
     return np.array([plan.cost_after.sum(axis=1) for plan in plans], np.float64)
 
 
-def largest_over_mean(work: Float64Array) -> float:
-    """Imbalance of [steps, ranks] work; 1.0 where there is none."""
-    mean = float(work.mean(axis=1).sum())
-    return float(work.max(axis=1).sum()) / mean if mean else 1.0
+def largest_over_mean(costs: Float64Array) -> float:
+    """Imbalance of [steps, ranks] costs; 1.0 if all are zero."""
+    mean = float(costs.mean(axis=1).sum())
+    return float(costs.max(axis=1).sum()) / mean if mean else 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class SourceDraws:
-    """What was drawn of each source, against the weights. In the order of sources."""
+    """Samples drawn from each source, beside its weights. In the order of sources."""
 
     sources: tuple[str, ...]
     drawn: npt.NDArray[np.int64]
@@ -134,11 +135,11 @@ class SourceDraws:
     first: Float64Array
     """Weights of the first step."""
     last: Float64Array
-    """Of the last."""
+    """Weights of the last step."""
 
     @property
     def furthest(self) -> float:
-        """Samples by which the source that is furthest from its weight is off."""
+        """The largest difference, over sources, between samples drawn and expected."""
         return float(np.abs(self.drawn - self.expected).max())
 
     def as_dict(self) -> dict[str, Any]:
@@ -154,9 +155,10 @@ class SourceDraws:
 
 
 def draws_of(plans: Sequence[LoadingPlan]) -> SourceDraws:
-    """
+    """The draws of a run.
+
     Args:
-        plans: of all steps, in order.
+        plans: the plans of all steps, in order.
     """
     sources = plans[0].samples.sources
     weights = np.array([[p.weights.get(name, 0.0) for name in sources] for p in plans])

@@ -16,13 +16,13 @@ def group_by_folder(
 ) -> dict[str, list[int]]:
     """Groups of very different size, as folders are.
 
-    The group with most files is split into the folders within it, and what lies directly in it,
+    The group with most files is split into the folders within it, and the files directly in it,
     until there are as many groups as wanted.
 
     Args:
         folders: [files] names of the folders that each lies in, outermost first.
-        wanted: groups.
-        fewest: files of a group; what has fewer is left out.
+        wanted: number of groups.
+        fewest: files of a group at least; smaller groups are left out.
 
     Returns:
         Files of each group by its name, the largest group first: at most `wanted` of them, and

@@ -1,4 +1,4 @@
-"""What ranks tell the demo's parent process. Plain and picklable."""
+"""Messages of ranks to the demo's parent process. Plain and picklable."""
 
 from __future__ import annotations
 
@@ -32,12 +32,11 @@ class Took:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ReceivedMicroBatch:
-    """A micro-batch as it came: the rank's tokens, in any order, and where in which document each
-    is."""
+    """A micro-batch as received: the rank's tokens, in any order, with document and position."""
 
     samples: SampleTable
     document: npt.NDArray[np.int32]
-    """[tokens] counts `samples`."""
+    """[tokens] row of `samples`."""
     position: npt.NDArray[np.int32]
     """[tokens] within the document."""
     token: npt.NDArray[np.int32]
@@ -57,7 +56,7 @@ class StepRecord:
     """Summed over this rank's supervised tokens."""
     supervised: int
     seconds: float
-    """Of the whole step, data included."""
+    """Seconds of the whole step, data included."""
     encoded: tuple[SampleTable, ...] = ()
     """Samples whose images this rank has encoded."""
 

@@ -1,4 +1,4 @@
-"""What a user may choose about the demo. Every value is checked here, before any work starts."""
+"""What a user may choose about the demo. Every value is checked here, before anything starts."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ class ServiceDemoOptions:
     source_column: str = "source"
     """The column of `data` that names each row's source."""
     sources: int = 120
-    """At most; the largest are taken."""
+    """Sources at most; the largest are taken."""
     vision: bool = False
-    """A vision-language model, whose encoder is balanced apart from its backbone."""
+    """Train a vision-language model, its encoder balanced apart from its backbone."""
     live: bool = False
-    """Weights follow the losses that trainers report, and not a schedule."""
+    """Let weights follow the losses that trainers report, instead of a schedule."""
     steps: int | None = None
-    """Of each run; None is 16, and with `vision` 8."""
+    """Steps of each run; None is 16, and with `vision` 8."""
     samples_per_step: int | None = None
-    """Of all ranks together; None is 24, and with `vision` 32."""
+    """Samples of a step on all ranks; None is 24, and with `vision` 32."""
     micro_batches: int = 2
-    """Of each data-parallel group, in each step."""
+    """Micro-batches of each data-parallel group in a step."""
     max_length: int | None = None
     """Tokens of text in a sample; documents that are longer are cut into pieces, each a sample.
     None is 4,096, and with `vision` 1,024."""
@@ -45,7 +45,7 @@ class ServiceDemoOptions:
     """Source Loaders."""
     seed: int = 0
     out: Path = Path("out/demo-service")
-    """Where sources, pictures and figures go."""
+    """The folder of sources, pictures and figures."""
 
     def __post_init__(self) -> None:
         check_at_least(
@@ -72,7 +72,7 @@ class ServiceDemoOptions:
             )
         for path in self.data:
             if not path.is_file():
-                raise ConfigurationError(f"data={path} does not exist, or is no file")
+                raise ConfigurationError(f"data={path} does not exist, or is not a file")
         if self.out.exists() and not self.out.is_dir():
             raise ConfigurationError(f"out={self.out} is a file; name a folder")
 
@@ -93,6 +93,6 @@ class ServiceDemoOptions:
 
     @property
     def max_tokens(self) -> int:
-        """Of a row of text: what holds the samples of a micro-batch if all are as long as may be,
-        so that none waits for the next step, however they are dealt."""
+        """Tokens of a packed row that hold the samples of a micro-batch if all have the largest
+        length, so that none waits for the next step, however they are dealt."""
         return self.sample_count // (DATA * self.micro_batches) * self.length_limit

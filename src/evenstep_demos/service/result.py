@@ -1,4 +1,4 @@
-"""What the demo found: as one JSON-able object, and as a table with what it means."""
+"""What the demo found: as one JSON-able object, and as a table with its meaning."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ class ServiceDemoResult:
     options: ServiceDemoOptions
     stored: StoredSources
     runs: Mapping[str, ServiceRunFigures]
-    """In the order in which they were made."""
+    """By name, in the order in which they were made."""
     checked: Mapping[str, Checked]
     draws: SourceDraws
-    """Of the last run."""
+    """Draws of the last run."""
     same_samples: bool
     """Whether all runs trained on the same samples in each step."""
     pictures: Sequence[Path]
     seconds: float
-    """Of the whole demo."""
+    """Seconds of the whole demo."""
 
     def as_dict(self) -> dict[str, Any]:
         """One object with all figures."""
@@ -69,7 +69,7 @@ class ServiceDemoResult:
         }
 
     def panels(self) -> list[StepPanel]:
-        """Those of the picture of ranks: one for each run and module."""
+        """The panels of the picture of ranks: one for each run and module."""
         return [
             StepPanel(
                 title=f"{name}{f', {module}' * (len(run.by_rank) > 1)}: imbalance "
@@ -82,7 +82,7 @@ class ServiceDemoResult:
         ]
 
     def table(self) -> str:
-        """The table and what it means, for people."""
+        """The table and its meaning, for people."""
         cells = [_cells(run) for run in self.runs.values()]
         rows = [[name, *(column[name] for column in cells)] for name in cells[0]]
         title = (
@@ -114,7 +114,7 @@ class ServiceDemoResult:
             text.append(f"Runs did not train on the same samples in each step: {why}.")
         text.append(
             f"Checked, for every run: each of {checked.samples:,} samples was delivered once, to "
-            "the ranks that the mesh says and no other, and the shards of context-parallel ranks "
+            "the ranks that the mesh names and no other, and the shards of context-parallel ranks "
             f"make up the stored samples ({checked.tokens:,} tokens)."
         )
         text.append(
@@ -140,7 +140,7 @@ def _cells(run: ServiceRunFigures) -> dict[str, str]:
         "wait for a step, ms, longest": f"{1000 * run.wait_largest:.0f}",
         "wait for the first step, ms": f"{1000 * run.wait_first:.0f}",
         "samples": f"{run.samples:,}",
-        "tokens that bear loss": f"{run.tokens:,}",
+        "supervised tokens": f"{run.tokens:,}",
         "loss, first quarter of steps": f"{run.first_loss:.3f}",
         "loss, last quarter of steps": f"{run.last_loss:.3f}",
     }

@@ -28,7 +28,7 @@ def run_demo(setting: Setting, display: Display) -> ServiceDemoResult:
     Raises:
         RankFailedError: a rank failed; no process is left.
         EvenstepError: a service could not be started.
-        InvariantError: a sample was lost, doubled or damaged on its way.
+        InvariantError: a sample was lost, doubled or damaged.
         ImportError: something of ``evenstep[demo,service]`` is not installed.
     """
     begin, options = time.perf_counter(), setting.options
@@ -58,12 +58,13 @@ def run_demo(setting: Setting, display: Display) -> ServiceDemoResult:
         loaders=options.loaders,
     )
     checked = {name: setting.check(run) for name, run in served.items()}
-    display.note("checked what was delivered against plans and stored samples: it agrees")
+    display.note("checked the samples delivered against plans and stored samples: they agree")
     result = ServiceDemoResult(
         options=options,
         stored=setting.stored,
         runs={
-            name: measure(run.plans, run.records, setting.work(run)) for name, run in served.items()
+            name: measure(run.plans, run.records, setting.costs(run))
+            for name, run in served.items()
         },
         checked=checked,
         draws=draws_of(list(served.values())[-1].plans),
@@ -73,7 +74,7 @@ def run_demo(setting: Setting, display: Display) -> ServiceDemoResult:
     )
     ranks, sources = result.pictures
     plot_steps(result.panels(), ranks, title="Processor seconds of every rank in every step")
-    plot_sources(result.draws, sources, title="What was drawn of each source")
+    plot_sources(result.draws, sources, title="Samples drawn from each source")
     (options.out / "result.json").write_text(json.dumps(result.as_dict(), indent=1) + "\n")
     return result
 

@@ -1,7 +1,7 @@
-"""Services and trainers of the demo: one Ray of this machine, four ranks, a job after the other.
+"""Services and trainers of the demo: one Ray on this machine, four ranks, one job after the other.
 
-Ranks stay for all runs. The service of a run is started when all of them are ready for it, and
-ended when all have made its last step. However that ends, neither ranks nor Ray are left behind.
+Ranks stay for all runs. The service of a run starts when all ranks are ready for it, and is closed
+when all have made its last step. However the demo ends, neither ranks nor Ray are left behind.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ _STORE = 256_000_000  # bytes of Ray's object store: a few steps of small batche
 
 @dataclass(frozen=True, kw_only=True)
 class ServedRun:
-    """What is known of a run when it is over."""
+    """A run that has ended."""
 
     plans: Sequence[LoadingPlan]
     records: Mapping[int, Sequence[StepRecord]]
     """By rank."""
     status: Mapping[str, Any]
-    """Of the service, at the end."""
+    """Status of the service at the end."""
 
 
 @contextmanager
 def local_ray() -> Iterator[str]:
-    """A Ray of this machine, unless this process takes part in one. Gives its address."""
-    # Not to send reports of its use, nor to print what ranks raise anyway.
+    """Starts Ray on this machine, unless this process has joined one; yields its address."""
+    # Ray sends no usage reports, and does not print errors that ranks raise anyway.
     for name, value in (("RAY_USAGE_STATS_ENABLED", "0"), ("RAY_IGNORE_UNHANDLED_ERRORS", "1")):
         os.environ.setdefault(name, value)
     cpus = max(2, os.cpu_count() or 2)
@@ -59,19 +59,19 @@ def local_ray() -> Iterator[str]:
 
 @contextmanager
 def _terminated_in_order() -> Iterator[None]:
-    """Has SIGTERM raise `SystemExit`. Ray's own handler aborts the process, so that nothing could
-    be ended."""
+    """Lets SIGTERM raise `SystemExit`. Ray's own handler aborts the process, so nothing would be
+    closed."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, _leave)
+    before = signal.signal(signal.SIGTERM, _exit)
     try:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
 
 
-def _leave(number: int, frame: Any) -> None:
+def _exit(number: int, frame: Any) -> None:
     sys.exit(128 + number)
 
 
@@ -87,11 +87,11 @@ def serve_runs(
     """Starts Ray and the ranks, then one service after the other.
 
     Args:
-        jobs: by the name of their runs.
+        jobs: by the name of the run.
         trainer: called on every rank as ``trainer(send, *arguments, address, runs)``. It sends
             `Ready` before it looks for the service of a run, and `Finished` behind its last step.
-        on_message: takes whatever else ranks send, and `Ready` once all are.
-        steps: of each run.
+        on_message: takes all other messages of ranks, and `Ready` once all ranks are ready.
+        steps: steps of each run.
 
     Raises:
         RankFailedError: a rank failed; no process is left.
@@ -110,7 +110,7 @@ def serve_runs(
 
 
 class _Runs:
-    """Begins and ends services as ranks say how far they are."""
+    """Starts and closes services as ranks report their progress."""
 
     def __init__(
         self,
@@ -131,7 +131,7 @@ class _Runs:
             self._ready[message.run] += 1
             if self._ready[message.run] == RANKS:
                 self._on_message(message)
-                # One constructor, as constructors are what needs torch and so takes long to start.
+                # One constructor: constructors import torch, and so take long to start.
                 self._service = es.start(
                     self._jobs[message.run],
                     name=message.run,
@@ -152,7 +152,7 @@ class _Runs:
             self._on_message(message)
 
     def close(self) -> None:
-        """Ends the service that runs, if one does."""
+        """Closes the service that runs, if any."""
         service, self._service = self._service, None
         if service is not None:
             service.close()

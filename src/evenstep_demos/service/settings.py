@@ -13,7 +13,7 @@ import evenstep.service as es
 from evenstep.strategy.sample_table import SampleId
 from evenstep_demos.service.delivery import Checked, check_delivery
 from evenstep_demos.service.encode import tokens_of
-from evenstep_demos.service.figures import planned_work
+from evenstep_demos.service.figures import planned_costs
 from evenstep_demos.service.options import ServiceDemoOptions
 from evenstep_demos.service.serving import ServedRun
 from evenstep_demos.service.stored import StoredSources
@@ -25,7 +25,7 @@ __all__ = ["Setting", "prepare"]
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """Made by `prepare`."""
+    """Sources, jobs and trainer of a demo, made by `prepare`."""
 
     options: ServiceDemoOptions
     stored: StoredSources
@@ -34,25 +34,26 @@ class Setting:
     trainer: Callable[..., None]
     """See `serve_runs`."""
     transform: Callable[[Any], dict[str, Any]]
-    """From a stored row to a sample."""
+    """Turns a stored row into a sample."""
 
     def tokens(self, sample: SampleId) -> npt.NDArray[np.integer]:
         """[tokens] of a stored sample."""
         tokens: npt.NDArray[np.integer] = self.transform(self.stored.row(sample))["input_ids"]
         return tokens
 
-    def work(self, run: ServedRun) -> Mapping[str, npt.NDArray[np.float64]]:
-        """By module, [steps, buckets] predicted."""
+    def costs(self, run: ServedRun) -> Mapping[str, npt.NDArray[np.float64]]:
+        """By module, [steps, buckets] predicted cost."""
         if self.options.vision:
-            from evenstep_demos.service.vision.account import vision_work
+            from evenstep_demos.service.vision.account import vision_costs
 
-            return vision_work(run.plans, run.records)
-        return {"backbone": planned_work(run.plans)}
+            return vision_costs(run.plans, run.records)
+        return {"backbone": planned_costs(run.plans)}
 
     def check(self, run: ServedRun) -> Checked:
-        """
+        """Checks that the samples were delivered as planned.
+
         Raises:
-            InvariantError: a sample was lost, doubled or damaged on its way.
+            InvariantError: a sample was lost, doubled or damaged.
         """
         if self.options.vision:
             from evenstep_demos.service.vision.account import check_encoded
@@ -64,10 +65,10 @@ class Setting:
 def prepare(
     options: ServiceDemoOptions, progress: Callable[[int, int], None] | None = None
 ) -> Setting:
-    """Makes sources, unless those of an earlier run are there, and jobs.
+    """Makes the sources, unless an earlier run has left them, and the jobs.
 
     Args:
-        progress: called with sources written and in all.
+        progress: called with the number of sources written, and of all.
 
     Raises:
         ConfigurationError: the data cannot be used.

@@ -1,4 +1,4 @@
-"""A picture of a mixture: what was drawn of each source against its weights, and the weights."""
+"""A picture of a mixture: the samples drawn from each source beside its weights."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def plot_sources(draws: SourceDraws, path: Path, *, title: str) -> None:
     figure = new_figure(11, 6.2)
     above, below = figure.subplots(2, 1, sharex=True)
     order = np.argsort(-draws.expected, kind="stable")
-    places = np.arange(len(order))
-    above.bar(places, draws.drawn[order], width=0.9, color=_DRAWN, linewidth=0)
-    above.step(places, draws.expected[order], where="mid", color=_EXPECTED, linewidth=1.6)
+    positions = np.arange(len(order))
+    above.bar(positions, draws.drawn[order], width=0.9, color=_DRAWN, linewidth=0)
+    above.step(positions, draws.expected[order], where="mid", color=_EXPECTED, linewidth=1.6)
     above.set_ylabel("samples drawn")
-    below.step(places, draws.first[order], where="mid", color=_FIRST, linewidth=1.4)
-    below.step(places, draws.last[order], where="mid", color=_EXPECTED, linewidth=1.4)
+    below.step(positions, draws.first[order], where="mid", color=_FIRST, linewidth=1.4)
+    below.step(positions, draws.last[order], where="mid", color=_EXPECTED, linewidth=1.4)
     below.set_ylabel("weight")
     below.set_xlabel(f"{len(order):,} sources, by what their weights ask for")
     for axis in (above, below):

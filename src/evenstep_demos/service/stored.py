@@ -1,7 +1,7 @@
-"""Sources as the demo keeps them: one JSON Lines file each, written once.
+"""The sources of a demo on disk: one JSON Lines file each, written once.
 
-A sample is known by (source, shard, index), and here that names a line, so what trainers received
-can be held against what is stored.
+A sample is identified by (source, shard, index), which names a line here, so the samples that
+trainers received can be compared with those stored.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ _VERSION = 1
 
 @dataclass(frozen=True, kw_only=True)
 class StoredSources:
-    """Made by `write_sources`, or found by `stored_or_none`."""
+    """Sources on disk, made by `write_sources` or found by `stored_or_none`."""
 
     folder: Path
     name: str
-    """Of what they were made of."""
+    """Name of the data that they were made of."""
     samples: Mapping[str, int]
-    """Of each source."""
+    """Number of samples of each source."""
     facts: Mapping[str, int]
-    """What became of the data on the way here."""
+    """Counts of the data read, used and left out."""
 
     def path(self, source: str) -> Path:
         return self.folder / f"{list(self.samples).index(source):03}.jsonl"
@@ -47,7 +47,7 @@ class StoredSources:
         ]
 
     def row(self, sample: SampleId) -> dict[str, Any]:
-        """As stored."""
+        """The row of a sample, as stored."""
         line = _lines(self.path(sample.source))[sample.shard * _BLOCK + sample.index]
         row: dict[str, Any] = json.loads(line)
         return row
@@ -59,7 +59,7 @@ def _lines(path: Path) -> list[bytes]:
 
 
 def stored_or_none(folder: Path, made_of: str) -> StoredSources | None:
-    """What is there from a run before, if it was made of the same."""
+    """The sources of an earlier run, if they were made of the same data."""
     try:
         index = json.loads((folder / _INDEX).read_text())
     except (OSError, ValueError):
@@ -79,10 +79,11 @@ def write_sources(
     made_of: str,
     facts: dict[str, int],
 ) -> StoredSources:
-    """
+    """Writes sources and their index.
+
     Args:
         rows: sources and the rows of each; those without rows are left out.
-        made_of: tells what was made of the same from what was not.
+        made_of: identifies the data and the options that decide the rows.
         facts: read when all rows are written.
 
     Raises:

@@ -21,17 +21,17 @@ from evenstep_demos.service.stored import StoredSources
 __all__ = ["TEXT_RUNS", "balanced", "follow_losses", "text_job", "vanilla"]
 
 _COST = gpt_cost()
-_BUFFER = 16  # samples of a source that are prepared ahead: there are many sources
+_BUFFER = 16  # samples prepared ahead of each source: there are many sources
 _PUSH = 0.5
 
 
 def vanilla(graph: DGraph, mesh: ClientPlaceTree, step: int) -> LoadingPlan:
-    """Samples dealt as they come, equally many to each micro-batch."""
+    """Deals samples as they come, equally many to each micro-batch."""
     return graph.mix().distribute("DP").cost(_COST).plan()
 
 
 def balanced(graph: DGraph, mesh: ClientPlaceTree, step: int) -> LoadingPlan:
-    """The same samples by their work."""
+    """Deals the same samples by their cost."""
     return graph.mix().distribute("DP").cost(_COST).balance("karmarkar_karp").plan()
 
 
@@ -51,17 +51,17 @@ def follow_losses(weights: Mapping[str, float], signals: Mapping[str, Any]) -> d
 
 
 def text_job(stored: StoredSources, options: ServiceDemoOptions, run: str) -> es.Job:
-    """The job of a run; runs differ in nothing but the strategy."""
-    as_they_are = {name: float(count) for name, count in stored.samples.items()}
-    evener = {name: math.sqrt(count) for name, count in stored.samples.items()}
+    """The job of a run; runs differ only in the strategy."""
+    proportional = {name: float(count) for name, count in stored.samples.items()}
+    tempered = {name: math.sqrt(count) for name, count in stored.samples.items()}
     return es.Job(
         sources=stored.sources(tokens_of),
         mesh=es.Mesh(DP=DATA, CP=CONTEXT),
         strategy=TEXT_RUNS[run],
         schedule=(
-            FeedbackSchedule(initial=evener, function=follow_losses)
+            FeedbackSchedule(initial=tempered, function=follow_losses)
             if options.live
-            else WarmUp(start=as_they_are, end=evener, steps=max(options.step_count // 2, 1))
+            else WarmUp(start=proportional, end=tempered, steps=max(options.step_count // 2, 1))
         ),
         micro_batches=options.micro_batches,
         max_tokens=options.max_tokens,

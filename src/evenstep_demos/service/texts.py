@@ -1,8 +1,8 @@
 """Text for the demo: Python code of this interpreter, or Parquet files whose rows name their
 sources. Written as sources below ``--out``, once.
 
-Of code, a folder is a source and a function a document, from its ``def`` line to that of the next.
-At most so many files, or rows, of each source are taken. What could not be used is counted.
+A folder of code is a source and a function a document, from its ``def`` line to that of the next.
+At most `FILES` files, or `ROWS` rows, of each source are taken. Unusable documents are counted.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["FILES", "ROWS", "functions_of", "parquet_rows", "text_sources"]
 Progress = Callable[[int, int], None]
 
 FILES, ROWS = 24, 400
-"""Of a source, at most."""
+"""Limits of a source."""
 
 _FEWEST = 4  # files of a folder that is a source
 _CACHES = {"__pycache__", "site-packages", "dist-packages"}
@@ -36,10 +36,10 @@ _HEADS = re.compile(r"^(?=[ \t]*(?:async +def|def|class) )", re.MULTILINE)
 
 
 def text_sources(options: ServiceDemoOptions, progress: Progress | None = None) -> StoredSources:
-    """The sources of the text demo, those of an earlier run where they are of the same data.
+    """The sources of the text demo; those of an earlier run if they were made of the same data.
 
     Args:
-        progress: called with sources written and in all.
+        progress: called with the number of sources written, and of all.
 
     Raises:
         ConfigurationError: there is no text, or the Parquet files lack a column.
@@ -152,8 +152,8 @@ def _functions_in(path: Path) -> list[str]:
 
 
 def functions_of(code: str) -> list[str]:
-    """What begins with a ``def`` or ``class`` line, each up to the next. What stands before the
-    first is none of them, unless there is nothing else."""
+    """Splits `code` before each ``def`` or ``class`` line. The part before the first is left out,
+    unless there is no other."""
     before, *functions = _HEADS.split(code)
     return functions or [before]
 
@@ -164,7 +164,7 @@ def functions_of(code: str) -> list[str]:
 def parquet_rows(
     paths: Sequence[Path], columns: Sequence[str], source_column: str
 ) -> Iterator[dict[str, Any]]:
-    """Rows of the columns, and the source of each as ``source``.
+    """Yields rows of the columns, with the source of each as ``source``.
 
     Raises:
         ConfigurationError: a file is not Parquet, or lacks a column.

@@ -1,7 +1,7 @@
 """What one rank of the text demo does: takes steps of a running service and trains on them.
 
-Two data-parallel groups, each of two context-parallel ranks that have a shard of each row. Nothing
-but the client tells a rank what to train on.
+Two data-parallel groups, each of two context-parallel ranks that have a shard of each row. A rank
+learns from its client alone what to train on.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ __all__ = [
     "warm_up",
 ]
 
-_PATIENCE = 180.0  # seconds for a service to start, on a machine that has much else to do
+_PATIENCE = 180.0  # seconds for a service to start, on a busy machine
 LEARNING_RATE = 3e-3
 
 
@@ -55,8 +55,8 @@ def train_text(
     """All runs on one rank, inside an initialised process group.
 
     Args:
-        send: takes what this rank has to say to the parent process.
-        address: of the Ray cluster on which services are started, one for each run, of its name.
+        send: takes messages to the parent process.
+        address: address of the Ray cluster on which services start, one for each run, of its name.
     """
     settle_threads()
     rank = dist.get_rank()
@@ -104,7 +104,7 @@ def client_of(address: str, run: str) -> es.Client:
     """The client of this rank."""
     ended_by = signal.getsignal(signal.SIGTERM)
     client = es.Client(address, run, rank=dist.get_rank(), patience=_PATIENCE)
-    # Ray takes the signal over and prints a trace of it; whoever ends the ranks wants them to end.
+    # Ray replaces the handler by one that prints a trace; a terminated rank should just end.
     signal.signal(signal.SIGTERM, ended_by)
     return client
 
@@ -127,7 +127,7 @@ def warm_up(model: GPT, context: Any) -> None:
 def _compute(
     model: GPT, micro_batches: Sequence[Any], step: es.ServiceStep, context: Any
 ) -> tuple[list[torch.Tensor], float]:
-    """Losses of each token, and the processor seconds of it all."""
+    """Losses of each token, and the processor seconds of forward and backward passes."""
     begin = time.thread_time()  # backward, too, runs in the thread that calls it
     losses = []
     for batch, scale in zip(micro_batches, step.loss_scales):
@@ -145,7 +145,7 @@ def _compute(
 
 
 def average_gradients(parameters: Iterable[torch.nn.Parameter]) -> None:
-    """Over all ranks, data-parallel and context-parallel ones alike, as loss scales expect."""
+    """Averages over all ranks, data-parallel and context-parallel alike, as loss scales expect."""
     owned = list(parameters)
     flat = torch.cat(
         [(torch.zeros_like(each) if each.grad is None else each.grad).reshape(-1) for each in owned]
@@ -157,20 +157,20 @@ def average_gradients(parameters: Iterable[torch.nn.Parameter]) -> None:
 
 
 def mean_loss(record: StepRecord) -> float:
-    """Of all ranks' tokens."""
+    """Mean loss over the tokens of all ranks."""
     sums = torch.tensor([record.loss, float(record.supervised)], dtype=torch.float64)
     dist.all_reduce(sums)
     return float(sums[0] / sums[1])
 
 
 def own(table: SampleTable) -> SampleTable:
-    """A copy. What a client gives lies in Ray's object store, which has no more of it when the
-    client is closed."""
+    """A copy. A client's tables lie in Ray's object store, which frees them when the client is
+    closed."""
     return table[np.arange(len(table))]
 
 
 def received(batch: Any, table: SampleTable) -> ReceivedMicroBatch:
-    """What is told of a micro-batch."""
+    """A micro-batch as it is reported."""
     return ReceivedMicroBatch(
         samples=own(table),
         document=batch["document_ids"][0].numpy().astype(np.int32),

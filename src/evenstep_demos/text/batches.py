@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 import evenstep
 from evenstep_demos.text.options import DemoOptions
-from evenstep_demos.text.workload import END, TokenizedDocuments
+from evenstep_demos.text.prepared_text import END, TokenizedDocuments
 
 __all__ = ["Batches", "EvenBatches", "FixedBatches", "RankBatch"]
 

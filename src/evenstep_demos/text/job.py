@@ -14,8 +14,8 @@ from evenstep_demos.text.batches import Batches, EvenBatches, FixedBatches
 from evenstep_demos.text.budget import choose
 from evenstep_demos.text.messages import Chosen, Message, RunProgress, TextRunFinished
 from evenstep_demos.text.options import DemoOptions
+from evenstep_demos.text.prepared_text import PreparedText, TokenizedDocuments
 from evenstep_demos.text.train import held_out_loss, train_epoch
-from evenstep_demos.text.workload import TokenizedDocuments, Workload
 
 __all__ = ["RUNS", "job"]
 
@@ -23,12 +23,12 @@ RUNS = ("fixed", "evenstep")
 """Names of the two runs, in the order in which they are made."""
 
 
-def job(send: Callable[[Message], None], options: DemoOptions, workload: Workload) -> None:
+def job(send: Callable[[Message], None], options: DemoOptions, prepared: PreparedText) -> None:
     """The whole demo on one rank, inside an initialised process group.
 
     Args:
         send: takes messages of rank 0 to the parent process.
-        options, workload: equal on all ranks.
+        options, prepared: equal on all ranks.
     """
     # One thread a rank, as every rank competes for the same cores. Denormal numbers, which the
     # softmax of a trained model makes many of, would make the later run slower than the earlier.
@@ -38,15 +38,15 @@ def job(send: Callable[[Message], None], options: DemoOptions, workload: Workloa
 
     # Also warms up the allocator and the kernels for the first run.
     speed = _seconds_per_token(_model(options), options)
-    choice = choose(workload.lengths, options, speed)
-    held_out = TokenizedDocuments(workload.held_out, workload.tokenizer)
+    choice = choose(prepared.lengths, options, speed)
+    held_out = TokenizedDocuments(prepared.held_out, prepared.tokenizer)
 
     def evaluate(model: PaddedGPT) -> float:
-        return held_out_loss(model, held_out, workload.held_out_lengths, options.max_tokens)
+        return held_out_loss(model, held_out, prepared.held_out_lengths, options.max_tokens)
 
     initial = evaluate(_model(options))
     report(Chosen(choice=choice, seconds_per_token=speed, initial_loss=initial))
-    dataset = TokenizedDocuments(workload.documents[: choice.samples], workload.tokenizer)
+    dataset = TokenizedDocuments(prepared.documents[: choice.samples], prepared.tokenizer)
     for run in RUNS:
         batches: Batches = (
             FixedBatches(dataset, choice.batch_size, options)

@@ -20,7 +20,7 @@ from evenstep.tools.report.table import text_table
 from evenstep_demos.text.budget import Choice
 from evenstep_demos.text.figures import TextRunFigures
 from evenstep_demos.text.options import DemoOptions
-from evenstep_demos.text.workload import describe_lengths
+from evenstep_demos.text.prepared_text import describe_lengths
 
 __all__ = ["DemoResult"]
 

@@ -12,10 +12,10 @@ from evenstep_demos.text.figures import TextRunFigures, measure
 from evenstep_demos.text.job import job
 from evenstep_demos.text.messages import Chosen, Message, RunProgress, TextRunFinished
 from evenstep_demos.text.options import DemoOptions
+from evenstep_demos.text.prepared_text import PreparedText, describe_lengths, prepare
 from evenstep_demos.text.progress import Display
 from evenstep_demos.text.ranks import run_ranks
 from evenstep_demos.text.result import DemoResult
-from evenstep_demos.text.workload import Workload, describe_lengths, prepare
 
 __all__ = ["run_demo"]
 
@@ -35,8 +35,8 @@ def run_demo(options: DemoOptions, display: Display) -> DemoResult:
         corpus = read_standard_library(options.seed)
     else:
         corpus = read_parquet(options.data, options.column, options.seed)
-    workload = prepare(corpus, options)
-    facts = _facts(corpus, workload)
+    prepared = prepare(corpus, options)
+    facts = _facts(corpus, prepared)
     display.note(_describe(facts, options))
     display.note(f"starting {options.world_size} ranks and measuring their speed")
 
@@ -48,11 +48,11 @@ def run_demo(options: DemoOptions, display: Display) -> DemoResult:
             display.step(message)
         elif isinstance(message, Chosen):
             chosen.append(message)
-            display.note(_announce(message, workload, options))
+            display.note(_announce(message, prepared, options))
         elif isinstance(message, TextRunFinished):
             runs[message.run] = measure(message.records, message.held_out_loss)
 
-    run_ranks(job, options.world_size, (options, workload), receive)
+    run_ranks(job, options.world_size, (options, prepared), receive)
     for run, figures in runs.items():
         # The demo promises that both runs train on the same samples, each once.
         if figures.samples != chosen[0].choice.samples:
@@ -62,7 +62,7 @@ def run_demo(options: DemoOptions, display: Display) -> DemoResult:
     result = DemoResult(
         options=options,
         corpus=facts,
-        lengths=workload.lengths[: chosen[0].choice.samples],
+        lengths=prepared.lengths[: chosen[0].choice.samples],
         choice=chosen[0].choice,
         seconds_per_token=chosen[0].seconds_per_token,
         initial_loss=chosen[0].initial_loss,
@@ -76,15 +76,15 @@ def run_demo(options: DemoOptions, display: Display) -> DemoResult:
     return result
 
 
-def _facts(corpus: Corpus, workload: Workload) -> dict[str, str | int]:
+def _facts(corpus: Corpus, prepared: PreparedText) -> dict[str, str | int]:
     return {
         "name": corpus.name,
         "found": corpus.found,
         "read": corpus.read,
         "unusable": corpus.unusable,
-        "too_long": workload.too_long,
-        "to_train_on": len(workload.documents),
-        "held_out": len(workload.held_out),
+        "too_long": prepared.too_long,
+        "to_train_on": len(prepared.documents),
+        "held_out": len(prepared.held_out),
     }
 
 
@@ -96,11 +96,11 @@ def _describe(facts: dict[str, str | int], options: DemoOptions) -> str:
     )
 
 
-def _announce(message: Chosen, workload: Workload, options: DemoOptions) -> str:
+def _announce(message: Chosen, prepared: PreparedText, options: DemoOptions) -> str:
     choice = message.choice
-    lengths = describe_lengths(workload.lengths[: choice.samples])
+    lengths = describe_lengths(prepared.lengths[: choice.samples])
     return (
-        f"training on {choice.samples:,} of {len(workload.documents):,} documents, their lengths "
+        f"training on {choice.samples:,} of {len(prepared.documents):,} documents, their lengths "
         f"median {lengths['median']:,.0f}, mean {lengths['mean']:,.0f}, 95th percentile "
         f"{lengths['p95']:,.0f}, longest {lengths['max']:,.0f} tokens, coefficient of variation "
         f"{lengths['cv']:.2f}\n"

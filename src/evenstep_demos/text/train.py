@@ -21,7 +21,7 @@ from evenstep.batch import PadCollator
 from evenstep.plan.groups.token_budget_groups import token_budget_groups
 from evenstep_demos.text.batches import Batches
 from evenstep_demos.text.clock import GradientClock
-from evenstep_demos.text.workload import END, TokenizedDocuments
+from evenstep_demos.text.prepared_text import END, TokenizedDocuments
 
 __all__ = ["StepRecords", "held_out_loss", "train_epoch"]
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from evenstep.errors import ConfigurationError
 from evenstep.plan.packing.document_cost import DocumentCost
 from evenstep_demos.packing.compare import compare
-from evenstep_demos.packing.options import ITERATIONS, PackingDemoOptions, suitable_context
+from evenstep_demos.packing.options import STEPS, PackingDemoOptions, suitable_context
 
 CONTEXT = 4096
 
@@ -40,7 +40,7 @@ def test_every_document_is_trained_on_once_and_no_micro_batch_exceeds_its_cap(
         assert epoch.max_tokens <= (256 if packed.name == "original" else 320)
 
 
-def test_packing_by_work_is_more_even_and_cuts_fewer_documents() -> None:
+def test_packing_by_cost_is_more_even_and_cuts_fewer_documents() -> None:
     cost = DocumentCost(linear=768)
     lengths = lengths_of(4000)
     original, wlb, steady = compare(lengths, context=CONTEXT, micro_batches=4, cost=cost)
@@ -65,10 +65,10 @@ def test_each_number_of_queues_is_a_packer_of_its_own() -> None:
     assert len(packed[1].thresholds) < len(packed[2].thresholds)
 
 
-def test_iterations_after_the_last_arrival_are_told_apart() -> None:
+def test_steps_after_the_last_arrival_are_counted_apart() -> None:
     for packed in compare(lengths_of(1500), context=CONTEXT, micro_batches=4):
         assert packed.arriving.steps == lengths_of(1500).sum() // (4 * CONTEXT)
-        assert packed.last_iterations == packed.epoch.steps - packed.arriving.steps >= 1
+        assert packed.last_steps == packed.epoch.steps - packed.arriving.steps >= 1
 
 
 def test_figures_are_json() -> None:
@@ -79,16 +79,16 @@ def test_figures_are_json() -> None:
         assert figures["documents_in"] == figures["documents_out"]
 
 
-def test_less_than_an_iteration_is_refused_with_the_remedy() -> None:
+def test_less_than_a_step_is_refused_with_the_remedy() -> None:
     with pytest.raises(ConfigurationError, match="smaller context"):
         compare(np.array([100, 200]), context=CONTEXT, micro_batches=4)
 
 
-def test_the_context_leaves_enough_iterations_and_is_the_largest_that_does() -> None:
+def test_the_context_leaves_enough_steps_and_is_the_largest_that_does() -> None:
     for tokens in (2**20, 30_000_000, 10**12):
         context = suitable_context(tokens, 4)
-        assert tokens // (4 * context) >= ITERATIONS
-        assert context == 131_072 or tokens // (8 * context) < ITERATIONS
+        assert tokens // (4 * context) >= STEPS
+        assert context == 131_072 or tokens // (8 * context) < STEPS
     assert suitable_context(1000, 4) == 256
 
 

@@ -13,7 +13,7 @@ import evenstep.service as es
 from evenstep.errors import InvariantError
 from evenstep_demos.service.delivery import check_delivery, check_drawn
 from evenstep_demos.service.encode import tokens_of
-from evenstep_demos.service.figures import draws_of, measure, planned_work
+from evenstep_demos.service.figures import draws_of, measure, planned_costs
 from evenstep_demos.service.messages import ReceivedMicroBatch, StepRecord
 from evenstep_demos.service.options import RANKS, ServiceDemoOptions
 from evenstep_demos.service.stored import StoredSources, write_sources
@@ -143,7 +143,7 @@ def test_a_sample_that_no_plan_places_is_found(run: tuple[list[Any], Records]) -
 
 def test_figures_are_sums_over_steps(run: tuple[list[Any], Records]) -> None:
     plans, records = run
-    figures = measure(plans, records, {"backbone": planned_work(plans)})
+    figures = measure(plans, records, {"backbone": planned_costs(plans)})
     assert figures.measured["backbone"] == pytest.approx(2.0 / 1.25)
     assert figures.slowest == pytest.approx(2.0 * STEPS)
     assert figures.processor == pytest.approx(5.0 * STEPS)

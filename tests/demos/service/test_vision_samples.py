@@ -23,7 +23,7 @@ from evenstep_demos.service.vision.encode import (
 )
 from evenstep_demos.service.vision.pictures import KINDS, picture_sources, samples_of
 from evenstep_demos.service.vision.routes import Routes, routes_of_group, routes_of_subplan
-from evenstep_demos.service.vision.strategies import ENCODER, encoder_work, vision_job
+from evenstep_demos.service.vision.strategies import ENCODER, encoder_cost, vision_job
 
 SIDES = st.integers(1, 20_000)
 
@@ -126,8 +126,8 @@ def test_every_embedding_comes_to_all_ranks_that_need_it(
             routes.append(routes_of_subplan(part, step.samples, clients_of, RANKS, range(RANKS)))
             mine = list(part.samples)
         else:
-            work = [encoder_work(table.lengths["image"]) for table in step.samples]
-            made, rows = routes_of_group(step.samples, step.bucket, rank, clients_of, RANKS, work)
+            costs = [encoder_cost(table.lengths["image"]) for table in step.samples]
+            made, rows = routes_of_group(step.samples, step.bucket, rank, clients_of, RANKS, costs)
             routes.append(made)
             mine = [table[each] for table, each in zip(step.samples, rows)]
         embeddings.append(

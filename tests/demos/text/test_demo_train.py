@@ -17,9 +17,9 @@ from evenstep_demos.models import PaddedGPT
 from evenstep_demos.text.batches import Batches, EvenBatches, FixedBatches
 from evenstep_demos.text.clock import GradientClock
 from evenstep_demos.text.options import DemoOptions
+from evenstep_demos.text.prepared_text import TokenizedDocuments, load_tokenizer, train_tokenizer
 from evenstep_demos.text.ranks import run_ranks
 from evenstep_demos.text.train import held_out_loss
-from evenstep_demos.text.workload import TokenizedDocuments, load_tokenizer, train_tokenizer
 
 Send = Callable[[Any], None]
 OPTIONS = DemoOptions(max_tokens=96, max_length=64, vocab_size=300, buffer_size=16)

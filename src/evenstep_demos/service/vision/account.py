@@ -1,4 +1,4 @@
-"""Who encoded what: the work of each module by rank, and whether every picture was encoded once."""
+"""The cost of each module by rank, and whether every picture was encoded once."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from evenstep.errors import InvariantError
 from evenstep.strategy import LoadingPlan
 from evenstep.strategy.sample_table import SampleTable
 from evenstep_demos.service.messages import StepRecord
-from evenstep_demos.service.vision.strategies import ENCODER, backbone_work, encoder_work
+from evenstep_demos.service.vision.strategies import ENCODER, backbone_cost, encoder_cost
 
-__all__ = ["check_encoded", "vision_work"]
+__all__ = ["check_encoded", "vision_costs"]
 
 Records = Mapping[int, Sequence[StepRecord]]
 
 
-def vision_work(
+def vision_costs(
     plans: Sequence[LoadingPlan], records: Records
 ) -> dict[str, npt.NDArray[np.float64]]:
-    """Predicted work: "encoder" [steps, ranks], "backbone" [steps, data-parallel groups]."""
+    """Predicted costs: "encoder" [steps, ranks], "backbone" [steps, data-parallel groups]."""
     encoder = [
         [
-            sum(encoder_work(t.lengths["image"]).sum() for t in records[rank][number].encoded)
+            sum(encoder_cost(t.lengths["image"]).sum() for t in records[rank][number].encoded)
             for rank in sorted(records)
         ]
         for number in range(len(plans))
     ]
     backbone = [
-        plan.assignment.sums(backbone_work(plan.samples.lengths["text"])).sum(axis=1)
+        plan.assignment.sums(backbone_cost(plan.samples.lengths["text"])).sum(axis=1)
         for plan in plans
     ]
     return {
@@ -40,11 +40,11 @@ def vision_work(
 
 
 def check_encoded(plans: Sequence[LoadingPlan], records: Records) -> int:
-    """That in each step every picture of its samples was encoded by one rank, and by the one that
-    the plan says where it says so. Pictures.
+    """Checks that every picture of a step was encoded by one rank: the planned one, if the plan
+    names one. Returns the number of pictures.
 
     Raises:
-        InvariantError: it was not so.
+        InvariantError: a picture was encoded never, twice, or by another rank.
     """
     pictures = 0
     for number, plan in enumerate(plans):

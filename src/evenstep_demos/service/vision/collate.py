@@ -12,7 +12,7 @@ _TEXT = ("input_ids", "labels")
 
 def text_alone(samples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """A packed row, whose pictures are encoded elsewhere."""
-    from evenstep.batch.pack import PackCollator  # which needs torch, and planners none
+    from evenstep.batch.pack import PackCollator  # needs torch, which planners run without
 
     return PackCollator()([{name: sample[name] for name in _TEXT} for sample in samples])
 

@@ -1,4 +1,4 @@
-"""From a stored size and text to pixels and tokens. Source Loaders call this, so it needs no torch.
+"""Turns a stored size and text into pixels and tokens. Source Loaders call this, without torch.
 
 A picture is cut into cells of 28 x 28 pixels, each of which is one token of the backbone and four
 patches of 14 x 14 pixels for the encoder. Patches lie cell by cell.
@@ -15,20 +15,20 @@ import numpy as np
 __all__ = ["CELLS", "PATCH", "PICTURE", "cells_of", "pictured", "supervised"]
 
 PICTURE = 256
-"""The token in whose place the embedding of a cell goes; those below it are bytes."""
+"""The token that the embedding of a cell replaces; tokens below it are bytes."""
 
 PATCH = 14 * 14 * 3
-"""Numbers that a patch has."""
+"""Numbers in a patch."""
 
 CELLS = 144
-"""Of a picture, at most: larger ones are scaled down."""
+"""Cells of a picture at most: larger ones are scaled down."""
 
 _SIDE = 28
 
 
 def cells_of(width: int, height: int, most: int = CELLS) -> tuple[int, int]:
-    """(rows, columns) of cells that a picture of so many pixels has, at least one each: as many as
-    cover it, or, of one that has more than `most`, about as many in the same proportion."""
+    """(rows, columns) of the cells that cover a picture, at least one each. A picture of more than
+    `most` cells is scaled down to about as many, in the same proportion."""
     rows, columns = math.ceil(height / _SIDE), math.ceil(width / _SIDE)
     if rows * columns > most:
         scale = math.sqrt(most / (rows * columns))
@@ -38,7 +38,7 @@ def cells_of(width: int, height: int, most: int = CELLS) -> tuple[int, int]:
 
 def pictured(row: Mapping[str, Any]) -> dict[str, Any]:
     """A sample with random pixels, of a ``size`` that is (width, height) or None, a ``text`` and a
-    ``seed``. Placeholders of its cells come first, and bear no loss."""
+    ``seed``. Placeholders of its cells come first, and are not supervised."""
     text = np.frombuffer(row["text"].encode(), np.uint8).astype(np.int32)
     if row["size"] is None:
         return {
@@ -59,6 +59,6 @@ def pictured(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def supervised(sample: Mapping[str, Any]) -> int:
-    """Tokens that bear loss in a packed row, where the first of a document predicts nothing."""
+    """Supervised tokens in a packed row, where the first of a document is not predicted."""
     labels: Sequence[int] = sample["labels"][1:]
     return int((np.asarray(labels) >= 0).sum())

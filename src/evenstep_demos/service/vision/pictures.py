@@ -1,12 +1,12 @@
-"""Sizes of pictures and texts beside them, as sources on disk: made up, or of Parquet files.
+"""Sizes of pictures and texts beside them, as sources on disk: made up, or from Parquet files.
 
-What is made up is drawn from `KINDS`, a source each: logarithms of an area's root, of the
-proportion of its sides and of the bytes of a text are normal. Kinds differ, as those of a real
-mixture do: captions are short beside large photographs, and pages of text have no picture at all.
+Made-up sources are drawn from `KINDS`: the logarithms of a picture's root area, of the proportion
+of its sides and of the bytes of a text are normal. Kinds differ as those of a real mixture do:
+captions are short beside large photographs, and pages of text have no picture at all.
 
-Of a Parquet file, each ``<image>`` in the text stands for a picture; it makes one sample with the
-text up to the next, and what stands before the first is a sample without one. Text that is longer
-than a sample may be is left out beyond that, and counted.
+Each ``<image>`` in the text of a Parquet file stands for a picture; it makes one sample with the
+text up to the next, and the text before the first is a sample without a picture. Text beyond the
+length limit of a sample is cut off, and counted.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _WORDS = "a picture of the small red house near green water with two people who 
 
 @dataclass(frozen=True)
 class Kind:
-    """Of a made-up source."""
+    """The distributions of a made-up source."""
 
     samples: int
     _: KW_ONLY
@@ -61,10 +61,10 @@ _PROPORTION = 0.35  # standard deviation of the logarithm of width over height
 
 
 def picture_sources(options: ServiceDemoOptions, progress: Progress | None = None) -> StoredSources:
-    """The sources of the vision demo, those of an earlier run where they are of the same data.
+    """The sources of the vision demo; those of an earlier run if they were made of the same data.
 
     Args:
-        progress: called with sources written and in all.
+        progress: called with the number of sources written, and of all.
 
     Raises:
         ConfigurationError: the Parquet files lack a column, or hold nothing.
@@ -147,9 +147,9 @@ def _of_files(
 
 
 def samples_of(text: str, sizes: list[tuple[int, int]]) -> list[tuple[str, list[int] | None]]:
-    """A document as samples: texts, and the size of the picture that each begins with, if it does.
-    Where there are more marks than sizes they stay in the text, and where there are fewer, pictures
-    have none."""
+    """Splits a document into samples: texts, each with the size of the picture that it begins with,
+    if any. Marks beyond the number of sizes stay in the text; pictures beyond the number of marks
+    have an empty text."""
     before, *behind = text.split(_MARK, len(sizes))
     behind += [""] * (len(sizes) - len(behind))
     found = [(part.strip(), list(size)) for part, size in zip(behind, sizes)]

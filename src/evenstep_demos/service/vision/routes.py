@@ -1,8 +1,8 @@
-"""Which embeddings a rank sends to which rank, and which it gets.
+"""Which embeddings a rank sends to which rank, and which it receives.
 
-Both ends put them in the same order, by micro-batch and place of the sample in the backbone's plan,
-so nothing but embeddings is sent. Who needs those of a bucket are all of its clients, as its rows
-are cut over them.
+Both ends put them in the same order, by micro-batch and position of the sample in the backbone's
+plan, so only embeddings are sent. All clients of a bucket need its embeddings, as its rows are cut
+over them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["Routes", "routes_of_group", "routes_of_subplan"]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Routes:
-    """Of one rank in one step. A cell is four patches, and one row of embeddings."""
+    """Routes of one rank in one step. A cell is four patches, and one row of embeddings."""
 
     sent: Int64Array
     """[n] rows of the rank's own embeddings, in the order in which they are sent."""
@@ -32,7 +32,7 @@ class Routes:
     got_from: list[int]
     """[ranks] how many rows come from each."""
     begins: tuple[Int64Array, ...]
-    """[micro-batches] [samples] where among the rows that come those of a sample begin; -1 for one
+    """[micro-batches] [samples] where a sample's rows begin among those received; -1 for a sample
     without a picture."""
 
 
@@ -43,13 +43,13 @@ def routes_of_subplan(
     ranks: int,
     encoder_of: Sequence[int],
 ) -> Routes:
-    """Where pictures were distributed over ranks of their own.
+    """Routes if a subplan distributes pictures over all ranks.
 
     Args:
-        part: of the encoder.
+        part: the encoder's subplan.
         tables: [micro-batches] samples of the backbone.
         clients_of: [buckets] ranks that train on each bucket of the backbone.
-        ranks: in all.
+        ranks: number of ranks.
         encoder_of: [buckets of the subplan] the rank that encodes each.
     """
     goes_to = np.concatenate(part.goes_to)
@@ -65,19 +65,19 @@ def routes_of_group(
     rank: int,
     clients_of: Sequence[Sequence[int]],
     ranks: int,
-    work: Sequence[npt.NDArray[np.float64]],
+    costs: Sequence[npt.NDArray[np.float64]],
 ) -> tuple[Routes, list[Int64Array]]:
-    """Where each group encodes its own pictures: evenly divided among its ranks.
+    """Routes if each group encodes its own pictures, divided evenly among its ranks.
 
     Args:
         tables: [micro-batches] samples of the rank's bucket.
-        work: [micro-batches] [samples] of the encoder; 0 for one without a picture.
+        costs: [micro-batches] [samples] cost in the encoder; 0 without a picture.
 
     Returns:
-        Also, [micro-batches], which samples this rank encodes.
+        The routes; and, [micro-batches], which samples this rank encodes.
     """
     group = list(clients_of[bucket])
-    flat = np.concatenate(list(work))
+    flat = np.concatenate(list(costs))
     bins = partition(flat, len(group)).bin_of
     encoders = np.where(flat > 0, np.asarray(group)[bins], -1)
     by = np.split(encoders, np.cumsum([len(table) for table in tables])[:-1])
@@ -102,9 +102,9 @@ def _routes(
 ) -> Routes:
     """
     Args:
-        goes_to: [n, 3] bucket, micro-batch and place of each sample that this rank encodes.
-        cells: [n] of each.
-        encoders: [micro-batches] [samples] the rank that encodes each; -1 for one without picture.
+        goes_to: [n, 3] bucket, micro-batch and position of each sample that this rank encodes.
+        cells: [n] cells of each.
+        encoders: [micro-batches] [samples] the rank that encodes each; -1 without a picture.
     """
     own_begins = np.append(0, cells.cumsum())
     sent: list[Int64Array] = []
@@ -120,9 +120,9 @@ def _routes(
     total = 0
     for rank in range(ranks):
         for k, table in enumerate(tables):
-            for place in np.flatnonzero(encoders[k] == rank):
-                begins[k][place] = total
-                count = int(table.lengths["image"][place]) // 4
+            for position in np.flatnonzero(encoders[k] == rank):
+                begins[k][position] = total
+                count = int(table.lengths["image"][position]) // 4
                 total += count
                 got_from[rank] += count
     return Routes(

@@ -1,7 +1,7 @@
 """The strategies that the vision demo compares. Planners and loaders run this: it needs no torch.
 
-The modality "work" is what both modules have to do for a sample, as one number; the joint strategy
-has nothing else to balance by. All samples of a step are placed, whatever they come to.
+The modality "cost" is the cost of a sample in both modules, as one number, by which the joint
+strategy balances. All samples of a step are placed, whatever their length.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ __all__ = [
     "VISION_RUNS",
     "VOCABULARY",
     "apart",
-    "backbone_work",
-    "encoder_work",
+    "backbone_cost",
+    "encoder_cost",
     "jointly",
     "vanilla",
     "vision_job",
@@ -47,13 +47,13 @@ _UNIT = 10**6
 _BUFFER = 32
 
 
-def backbone_work(lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-    """Of samples by their tokens, in floating-point operations."""
+def backbone_cost(lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+    """Cost of samples by their tokens, in floating-point operations."""
     return _per_sample(_BACKBONE, lengths)
 
 
-def encoder_work(patches: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-    """Of samples by the patches of their picture, in floating-point operations."""
+def encoder_cost(patches: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+    """Cost of samples by the patches of their picture, in floating-point operations."""
     return _per_sample(_ENCODER, patches) + _EMBEDDING * patches
 
 
@@ -62,26 +62,26 @@ def _per_sample(cost: TransformerCost, lengths: npt.NDArray[np.int64]) -> npt.ND
     return cost(GroupShapes(ones, lengths, lengths, lengths * lengths), packed=True)
 
 
-def work_of(sample: Mapping[str, Any]) -> int:
-    """Of both modules, in millions of operations."""
+def cost_of(sample: Mapping[str, Any]) -> int:
+    """Cost in both modules, in millions of operations."""
     tokens, patches = np.array([length_of(sample)]), np.array([patches_of(sample)])
-    return int((backbone_work(tokens) + encoder_work(patches))[0]) // _UNIT + 1
+    return int((backbone_cost(tokens) + encoder_cost(patches))[0]) // _UNIT + 1
 
 
 def vanilla(graph: DGraph, mesh: ClientPlaceTree, step: int) -> LoadingPlan:
-    """Samples dealt as they come. Each group encodes its own pictures."""
-    return graph.modality("work").mix().distribute("DP").plan()
+    """Deals samples as they come. Each group encodes its own pictures."""
+    return graph.modality("cost").mix().distribute("DP").plan()
 
 
 def jointly(graph: DGraph, mesh: ClientPlaceTree, step: int) -> LoadingPlan:
-    """Balanced by the work of both modules together. Each group encodes its own pictures."""
-    return graph.modality("work").mix().distribute("DP").balance("karmarkar_karp").plan()
+    """Balances the cost of both modules together. Each group encodes its own pictures."""
+    return graph.modality("cost").mix().distribute("DP").balance("karmarkar_karp").plan()
 
 
 def apart(graph: DGraph, mesh: ClientPlaceTree, step: int) -> LoadingPlan:
-    """Pictures balanced over all ranks, and rows over data-parallel groups."""
-    encoder = graph.modality("image").distribute("WORLD").cost(encoder_work)
-    backbone = graph.modality("text").mix().distribute("DP").cost(backbone_work)
+    """Balances pictures over all ranks, and rows over data-parallel groups."""
+    encoder = graph.modality("image").distribute("WORLD").cost(encoder_cost)
+    backbone = graph.modality("text").mix().distribute("DP").cost(backbone_cost)
     return backbone.balance("karmarkar_karp").plan(
         subplans={ENCODER: encoder.balance("karmarkar_karp")}
     )
@@ -102,7 +102,7 @@ def vision_job(stored: StoredSources, options: ServiceDemoOptions, run: str) -> 
         samples_per_step=options.sample_count,
         seed=options.seed,
         collate=text_alone if run == "apart" else text_and_pictures,
-        modalities={"text": length_of, "image": patches_of, "work": work_of},
+        modalities={"text": length_of, "image": patches_of, "cost": cost_of},
         supervised=supervised,
         loss_reduction="sum",
         buffer_size=_BUFFER,

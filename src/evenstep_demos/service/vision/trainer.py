@@ -1,8 +1,8 @@
 """What one rank of the vision demo does with a step: encode, exchange embeddings, train.
 
-Pictures are encoded wherever their plan has put them, and their embeddings sent to the ranks whose
-rows have a place for them. Backward the way is the same, with gradients. The exchange is one
-all-to-all in each direction, which every rank takes part in, with pictures or without.
+Pictures are encoded on the rank that the plan names, and their embeddings sent to the ranks whose
+rows hold the sample. Gradients return the same way. The exchange is one all-to-all in each
+direction, in which every rank takes part, with pictures or without.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from evenstep_demos.service.trainer import (
 from evenstep_demos.service.vision.encode import PATCH, PICTURE
 from evenstep_demos.service.vision.encoder import VisionEncoder
 from evenstep_demos.service.vision.routes import Routes, routes_of_group, routes_of_subplan
-from evenstep_demos.service.vision.strategies import ENCODER, VOCABULARY, encoder_work
+from evenstep_demos.service.vision.strategies import ENCODER, VOCABULARY, encoder_cost
 
 __all__ = ["VisionModel", "compute_gradients", "train_vision"]
 
 
 class VisionModel(nn.Module):
-    """An encoder and a backbone, which never call each other."""
+    """An encoder and a backbone, which do not call each other."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class VisionModel(nn.Module):
 
 
 @dataclass
-class _Work:
+class _Pictures:
     """Pictures that this rank encodes in a step."""
 
     routes: Routes
@@ -117,20 +117,20 @@ def compute_gradients(
     Returns:
         This rank's summed loss, processor seconds by module, and the samples that it encoded.
     """
-    work = _work_of(micro_batches, step)
+    pictures = _pictures_of(micro_batches, step)
     begin = time.thread_time()
     encoded = torch.empty((0, HIDDEN))
-    if len(work.grids):
-        encoded = model.encoder(work.pixels, work.grids)
+    if len(pictures.grids):
+        encoded = model.encoder(pictures.pixels, pictures.grids)
     forward = time.thread_time() - begin
 
-    sent, got = work.routes.sent_to, work.routes.got_from
-    order = torch.from_numpy(work.routes.sent)
+    sent, got = pictures.routes.sent_to, pictures.routes.got_from
+    order = torch.from_numpy(pictures.routes.sent)
     features = _exchange(encoded.detach()[order], sent, got).requires_grad_()
 
     begin, loss = time.thread_time(), 0.0
     for k, (batch, scale) in enumerate(zip(micro_batches, step.loss_scales)):
-        part = _backbone_loss(model.backbone, batch, features, work.routes.begins[k], context)
+        part = _backbone_loss(model.backbone, batch, features, pictures.routes.begins[k], context)
         torch.autograd.backward(part * scale)
         loss += float(part.detach())
     backbone = time.thread_time() - begin
@@ -138,12 +138,12 @@ def compute_gradients(
     gradient = torch.zeros_like(features) if features.grad is None else features.grad
     returned = _exchange(gradient, got, sent)
     begin = time.thread_time()
-    if len(work.grids):
-        # An embedding that went to several ranks gets the sum of what they found.
+    if len(pictures.grids):
+        # An embedding that went to several ranks gets the sum of their gradients.
         torch.autograd.backward(encoded, torch.zeros_like(encoded).index_add(0, order, returned))
     backward = time.thread_time() - begin
     average_gradients(model.parameters())
-    return loss, {"encoder": forward + backward, "backbone": backbone}, work.tables
+    return loss, {"encoder": forward + backward, "backbone": backbone}, pictures.tables
 
 
 def _warm_up(context: Any) -> None:
@@ -157,7 +157,7 @@ def _warm_up(context: Any) -> None:
 def _backbone_loss(
     backbone: GPT, batch: Any, features: torch.Tensor, begins: Any, context: Any
 ) -> torch.Tensor:
-    """Summed over this rank's tokens of a row that bear loss."""
+    """Loss summed over this rank's supervised tokens of a row."""
     plan = prepare(batch["sharding"], context, device="cpu")
     tokens, positions = batch["input_ids"][0], batch["position_ids"][0]
     places = (tokens == PICTURE).nonzero()[:, 0]
@@ -171,7 +171,7 @@ def _backbone_loss(
     return F.cross_entropy(logits, labels, reduction="sum", ignore_index=IGNORE_INDEX)
 
 
-def _work_of(micro_batches: Sequence[Any], step: es.ServiceStep) -> _Work:
+def _pictures_of(micro_batches: Sequence[Any], step: es.ServiceStep) -> _Pictures:
     mesh = es.Mesh(DP=DATA, CP=CONTEXT)
     delivery = mesh.delivery("DP")
     clients_of = [delivery.clients_of(bucket).tolist() for bucket in range(DATA)]
@@ -181,15 +181,15 @@ def _work_of(micro_batches: Sequence[Any], step: es.ServiceStep) -> _Work:
         encoder_of = [int(world.clients_of(bucket)[0]) for bucket in range(RANKS)]
         routes = routes_of_subplan(part, step.samples, clients_of, RANKS, encoder_of)
         made = [each for each in part.micro_batches if each is not None]
-        return _Work(routes, *_joined(made), part.samples)
-    work = [encoder_work(table.lengths["image"]) for table in step.samples]
-    routes, mine = routes_of_group(step.samples, step.bucket, step.rank, clients_of, RANKS, work)
+        return _Pictures(routes, *_joined(made), part.samples)
+    costs = [encoder_cost(table.lengths["image"]) for table in step.samples]
+    routes, mine = routes_of_group(step.samples, step.bucket, step.rank, clients_of, RANKS, costs)
     made = [
         _chosen(batch, np.flatnonzero(table.lengths["image"]), rows)
         for batch, table, rows in zip(micro_batches, step.samples, mine)
         if len(rows)
     ]
-    return _Work(
+    return _Pictures(
         routes, *_joined(made), tuple(table[rows] for table, rows in zip(step.samples, mine))
     )
 
@@ -214,7 +214,7 @@ def _joined(made: Sequence[Any]) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _exchange(rows: torch.Tensor, sent: list[int], got: list[int]) -> torch.Tensor:
-    """What all ranks have sent to this one, in the order of ranks."""
+    """The rows that all ranks have sent to this one, in the order of ranks."""
     out = rows.new_empty((sum(got), HIDDEN))
     dist.all_to_all_single(out, rows.contiguous(), got, sent)
     return out

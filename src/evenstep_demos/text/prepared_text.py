@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "END",
+    "PreparedText",
     "TokenizedDocuments",
-    "Workload",
     "describe_lengths",
     "load_tokenizer",
     "prepare",
@@ -43,7 +43,7 @@ _HELD_OUT_SHARE, _HELD_OUT = 10, 48
 
 
 @dataclass(frozen=True, kw_only=True)
-class Workload:
+class PreparedText:
     """All data of the demo, picklable."""
 
     tokenizer: str
@@ -80,7 +80,7 @@ class TokenizedDocuments(Dataset[dict[str, torch.Tensor]]):
         return {**self.__dict__, "_loaded": None}
 
 
-def prepare(corpus: Corpus, options: DemoOptions) -> Workload:
+def prepare(corpus: Corpus, options: DemoOptions) -> PreparedText:
     """Trains the tokenizer, measures every document and sets some aside.
 
     Raises:
@@ -105,7 +105,7 @@ def prepare(corpus: Corpus, options: DemoOptions) -> Workload:
             f"of at most {options.length_limit:,} tokens to train on; give more text, lower "
             "--samples, or raise --max-tokens and --max-length"
         )
-    return Workload(
+    return PreparedText(
         tokenizer=tokenizer,
         documents=tuple(corpus.documents[i] for i in training),
         lengths=lengths[training],

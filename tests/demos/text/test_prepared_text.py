@@ -9,7 +9,7 @@ import pytest
 from evenstep.errors import ConfigurationError
 from evenstep_demos.text.corpus import Corpus
 from evenstep_demos.text.options import DemoOptions
-from evenstep_demos.text.workload import (
+from evenstep_demos.text.prepared_text import (
     END,
     TokenizedDocuments,
     describe_lengths,
@@ -32,35 +32,35 @@ def _corpus(count: int) -> Corpus:
 
 def test_documents_are_trained_on_held_out_or_too_long() -> None:
     corpus = _corpus(200)
-    work = prepare(corpus, OPTIONS)
-    used = [*work.documents, *work.held_out]
+    prepared = prepare(corpus, OPTIONS)
+    used = [*prepared.documents, *prepared.held_out]
     assert len(set(used)) == len(used)
-    assert len(used) + work.too_long == len(corpus.documents)
-    encode = load_tokenizer(work.tokenizer).encode
+    assert len(used) + prepared.too_long == len(corpus.documents)
+    encode = load_tokenizer(prepared.tokenizer).encode
     for text in corpus.documents:
         assert (len(encode(text).ids) + 1 <= OPTIONS.length_limit) == (text in used)
 
 
 def test_lengths_are_those_of_the_samples() -> None:
-    work = prepare(_corpus(100), OPTIONS)
+    prepared = prepare(_corpus(100), OPTIONS)
     for texts, lengths in (
-        (work.documents, work.lengths),
-        (work.held_out, work.held_out_lengths),
+        (prepared.documents, prepared.lengths),
+        (prepared.held_out, prepared.held_out_lengths),
     ):
-        samples = TokenizedDocuments(texts, work.tokenizer)
+        samples = TokenizedDocuments(texts, prepared.tokenizer)
         assert [len(samples[i]["input_ids"]) for i in range(len(samples))] == lengths.tolist()
-    assert work.lengths.max() <= OPTIONS.length_limit
+    assert prepared.lengths.max() <= OPTIONS.length_limit
 
 
 def test_samples_end_with_the_end_token_and_survive_pickling() -> None:
-    work = prepare(_corpus(100), OPTIONS)
-    samples = TokenizedDocuments(work.documents, work.tokenizer)
+    prepared = prepare(_corpus(100), OPTIONS)
+    samples = TokenizedDocuments(prepared.documents, prepared.tokenizer)
     tokens = samples[0]["input_ids"]
     assert tokens[-1] == END
     assert (tokens[:-1] != END).all()
     again = pickle.loads(pickle.dumps(samples))
     assert again[0]["labels"].tolist() == tokens.tolist()
-    assert load_tokenizer(work.tokenizer).decode(tokens[:-1].tolist()) == work.documents[0]
+    assert load_tokenizer(prepared.tokenizer).decode(tokens[:-1].tolist()) == prepared.documents[0]
 
 
 def test_text_that_spells_the_end_token_does_not_end_a_document() -> None:
@@ -77,11 +77,11 @@ def test_a_long_text_of_few_tokens_is_kept() -> None:
     rules = ["-" * (n * 64) for n in range(1, 40)]
     corpus = _corpus(60)
     corpus.documents.extend(rules)
-    work = prepare(corpus, OPTIONS)
-    encode = load_tokenizer(work.tokenizer).encode
+    prepared = prepare(corpus, OPTIONS)
+    encode = load_tokenizer(prepared.tokenizer).encode
     kept = [text for text in rules if len(encode(text).ids) + 1 <= OPTIONS.length_limit]
     assert len(max(kept)) > 8 * OPTIONS.length_limit
-    assert [text for text in rules if text in work.documents] == kept
+    assert [text for text in rules if text in prepared.documents] == kept
 
 
 def test_too_little_text_is_refused_with_the_numbers() -> None:
