@@ -89,13 +89,13 @@ class Empty(Overfull):
 
 
 @pytest.mark.parametrize(
-    ("policy", "says"),
+    ("policy", "message"),
     [
         (TooMany(micro_batches=3), r"a step of \d+ groups, with micro_batches=3"),
         (Unfinished(micro_batches=3), "groups of no step"),
         (Empty(micro_batches=3), "a step without groups"),
     ],
 )
-def test_a_policy_that_breaks_its_word_is_stopped(policy, says) -> None:
-    with pytest.raises(InvariantError, match=says):
+def test_a_policy_that_breaks_its_contract_is_an_error(policy, message) -> None:
+    with pytest.raises(InvariantError, match=message):
         list(make(policy))

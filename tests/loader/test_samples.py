@@ -241,7 +241,7 @@ def test_the_length_of_a_loader_of_fixed_batches_is_the_number_of_its_steps(
     ("options", "named"),
     [
         ({"policy": evenstep.TokenBudget(512)}, "TokenBudget depends on .*estimated_steps"),
-        ({"batch_size": 4, "sampler": Sampler(13)}, "number of samples is not known"),
+        ({"batch_size": 4, "sampler": Sampler(13)}, "number of samples is unknown"),
     ],
 )
 def test_a_length_that_is_not_known_is_not_made_up(options: dict[str, Any], named: str) -> None:

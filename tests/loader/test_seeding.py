@@ -84,7 +84,7 @@ class Augmented(Dataset):
 
 
 def augmented(epochs: int = 1, dataset: Any = None, **options: Any) -> list[dict[int, tuple]]:
-    """Of each epoch, what was drawn for each sample."""
+    """By epoch, what was drawn at random for each sample."""
     loader = evenstep.DataLoader(
         Augmented() if dataset is None else dataset,
         **{"policy": evenstep.TokenBudget(64), "buffer_size": 12, "num_workers": 1, **options},

@@ -161,7 +161,7 @@ def test_an_epoch_may_be_left_with_little_or_nothing(sampler: list[int], workers
     assert [bad.index for bad in loader.skipped] == [index for index in sampler if index in BAD]
 
 
-def test_bad_samples_far_beyond_the_window_are_not_told_before_they_are_met() -> None:
+def test_bad_samples_far_beyond_the_window_are_not_reported_before_they_are_reached() -> None:
     order = [*range(TORN), *GOOD[TORN:], TORN]
     loader = loader_over(Faulty(), sampler=order, policy=evenstep.FixedBatch(2), buffer_size=2)
     steps = loader.steps()

@@ -17,7 +17,7 @@ __all__ = ["EpochSpec", "LoaderSpec"]
 
 @dataclass(frozen=True, kw_only=True)
 class LoaderSpec(LoaderOptions):
-    """What stays the same for the life of a batcher: the options, and whom it works for."""
+    """What stays the same for the life of a batcher: the options and its ranks."""
 
     rank: int
     """Data-parallel rank."""
