@@ -11,11 +11,11 @@ import enum
 
 import numpy as np
 
-__all__ = ["Stream", "generator"]
+__all__ = ["RandomStream", "generator"]
 
 
 @enum.unique
-class Stream(enum.IntEnum):
+class RandomStream(enum.IntEnum):
     """What random numbers are for."""
 
     SIMULATED_LENGTHS = 0
@@ -43,7 +43,7 @@ def generator(*key: int) -> np.random.Generator:
     """A random generator that is a function of `key` alone, on every machine.
 
     Args:
-        key: integers, reduced modulo 2**64; the last is a `Stream`.
+        key: integers, reduced modulo 2**64; the last is a `RandomStream`.
     """
     return np.random.Generator(
         np.random.PCG64(np.random.SeedSequence([k & (2**64 - 1) for k in key]))
