@@ -1,4 +1,4 @@
-"""`attention`: any plan over any ranks gives what one process gives, outputs and gradients."""
+"""`attention`: any sharding over any ranks gives what one process gives, outputs and gradients."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from threaded_ranks import (
     CPU,
-    ThreadExchange,
+    ThreadCollectives,
     on_ranks,
     random_sharding,
     shardings,
@@ -22,7 +22,7 @@ from threaded_ranks import (
 )
 from torch.utils.checkpoint import checkpoint
 
-from evenstep.context_parallel import ContextPlan, attention
+from evenstep.context_parallel import PreparedSharding, attention
 from evenstep.context_parallel.collectives import OneRank
 from evenstep.errors import ConfigurationError
 from evenstep.plan.sharding import Sharding, shard_per_document, shard_per_sequence
@@ -41,14 +41,17 @@ def tensors(
 
 
 def on_shard(
-    exchange: ThreadExchange, sharding: Sharding, whole_sequence: list[torch.Tensor], **options: Any
+    collectives: ThreadCollectives,
+    sharding: Sharding,
+    whole_sequence: list[torch.Tensor],
+    **options: Any,
 ) -> list[torch.Tensor]:
     """The rank's output and the gradients of its q, k and v."""
-    own = torch.from_numpy(sharding.indices(exchange.rank))
+    own = torch.from_numpy(sharding.indices(collectives.rank))
     *inputs, grad = (x[own] for x in whole_sequence)
     inputs = [x.clone().requires_grad_() for x in inputs]
-    plan = ContextPlan(sharding, exchange, device=CPU)
-    out = attention(*inputs, plan, **options)
+    prepared = PreparedSharding(sharding, collectives, device=CPU)
+    out = attention(*inputs, prepared, **options)
     return [out, *torch.autograd.grad(out, inputs, grad)]
 
 
@@ -111,11 +114,11 @@ def test_a_batch_dimension_of_one_stays() -> None:
     sharding = shard_per_sequence(RAGGED, 2)
     q, k, v, _ = tensors(sharding)
 
-    def both(ranks: ThreadExchange) -> tuple[torch.Tensor, torch.Tensor]:
+    def both(ranks: ThreadCollectives) -> tuple[torch.Tensor, torch.Tensor]:
         own = torch.from_numpy(sharding.indices(ranks.rank))
-        plan = ContextPlan(sharding, ranks, device=CPU)
+        prepared = PreparedSharding(sharding, ranks, device=CPU)
         shards = [x[own] for x in (q, k, v)]
-        return attention(*shards, plan), attention(*(x[None] for x in shards), plan)
+        return attention(*shards, prepared), attention(*(x[None] for x in shards), prepared)
 
     for flat, batched in values(on_ranks(2, both)):
         assert torch.equal(flat[None], batched)
@@ -125,7 +128,7 @@ def test_keys_and_values_travel_together_once_each_way_on_every_rank() -> None:
     sharding = shard_per_sequence([3], 4)  # rank 3 has no token
     assert sharding.tokens.tolist() == [1, 1, 1, 0]
 
-    def calls(ranks: ThreadExchange) -> list[Any]:
+    def calls(ranks: ThreadCollectives) -> list[Any]:
         on_shard(ranks, sharding, tensors(sharding))
         return ranks.calls
 
@@ -133,18 +136,18 @@ def test_keys_and_values_travel_together_once_each_way_on_every_rank() -> None:
     assert values(on_ranks(4, calls)) == [sent] * 4
 
 
-def test_checkpointed_layers_exchange_again_and_give_the_same_gradients() -> None:
+def test_checkpointed_layers_gather_again_and_give_the_same_gradients() -> None:
     sharding = random_sharding(RAGGED, 3, seed=5)
     given_ = tensors(sharding)
 
-    def train(ranks: ThreadExchange, reentrant: bool | None) -> list[Any]:
+    def train(ranks: ThreadCollectives, reentrant: bool | None) -> list[Any]:
         own = torch.from_numpy(sharding.indices(ranks.rank))
-        plan = ContextPlan(sharding, ranks, device=CPU)
+        prepared = PreparedSharding(sharding, ranks, device=CPU)
         *inputs, grad = (x[own] for x in given_)
         inputs = [x.clone().requires_grad_() for x in inputs]
 
         def layer(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-            return attention(torch.tanh(attention(q, k, v, plan)), k, v, plan)
+            return attention(torch.tanh(attention(q, k, v, prepared)), k, v, prepared)
 
         if reentrant is None:
             out = layer(*inputs)
@@ -163,11 +166,11 @@ def test_without_gradients_nothing_is_kept_for_them() -> None:
     sharding = shard_per_document(RAGGED, 2)
     given_ = tensors(sharding)
 
-    def infer(ranks: ThreadExchange) -> tuple[torch.Tensor, list[str]]:
+    def infer(ranks: ThreadCollectives) -> tuple[torch.Tensor, list[str]]:
         own = torch.from_numpy(sharding.indices(ranks.rank))
         inputs = [x[own].requires_grad_() for x in given_[:3]]
         with torch.no_grad():
-            out = attention(*inputs, ContextPlan(sharding, ranks, device=CPU))
+            out = attention(*inputs, PreparedSharding(sharding, ranks, device=CPU))
         assert out.grad_fn is None
         return out, [name for name, _ in ranks.calls]
 
@@ -181,12 +184,12 @@ def test_autocast_casts_what_rotary_embedding_left_in_float32() -> None:
     sharding = shard_per_document(RAGGED, 2)
     q, k, v, grad = tensors(sharding, dtype=torch.float32)
 
-    def train(ranks: ThreadExchange) -> list[torch.Tensor]:
+    def train(ranks: ThreadCollectives) -> list[torch.Tensor]:
         own = torch.from_numpy(sharding.indices(ranks.rank))
-        plan = ContextPlan(sharding, ranks, device=CPU)
+        prepared = PreparedSharding(sharding, ranks, device=CPU)
         inputs = [x[own].requires_grad_() for x in (q, k, v.bfloat16())]
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            out = attention(*inputs, plan)
+            out = attention(*inputs, prepared)
         assert out.dtype == torch.bfloat16
         grads = torch.autograd.grad(out, inputs, grad[own].bfloat16())
         assert [x.dtype for x in grads] == [torch.float32, torch.float32, torch.bfloat16]
@@ -199,21 +202,21 @@ def test_autocast_casts_what_rotary_embedding_left_in_float32() -> None:
 
 def test_gradients_of_several_micro_batches_add_up() -> None:
     weight = torch.randn(8, 8, dtype=torch.float64)
-    plans = [shard_per_document(RAGGED, 2), shard_per_sequence([11, 4], 2)]
+    shardings = [shard_per_document(RAGGED, 2), shard_per_sequence([11, 4], 2)]
 
-    def train(ranks: ThreadExchange) -> torch.Tensor:
+    def train(ranks: ThreadCollectives) -> torch.Tensor:
         parameter = weight.clone().requires_grad_()
-        for sharding in plans:
+        for sharding in shardings:
             own = torch.from_numpy(sharding.indices(ranks.rank))
             q, k, v, grad = (x[own] for x in tensors(sharding))
-            plan = ContextPlan(sharding, ranks, device=CPU)
-            attention(q @ parameter, k @ parameter, v @ parameter, plan).backward(grad)
+            prepared = PreparedSharding(sharding, ranks, device=CPU)
+            attention(q @ parameter, k @ parameter, v @ parameter, prepared).backward(grad)
         assert parameter.grad is not None
         return parameter.grad
 
     found = sum(values(on_ranks(2, train)))
     parameter = weight.clone().requires_grad_()
-    for sharding in plans:
+    for sharding in shardings:
         q, k, v, grad = tensors(sharding)
         whole(q @ parameter, k @ parameter, v @ parameter, sharding, 8**-0.5).backward(grad)
     torch.testing.assert_close(found, parameter.grad)
@@ -225,11 +228,11 @@ def test_inputs_that_need_no_gradient_do_without(frozen: tuple[int, ...]) -> Non
     given_ = tensors(sharding)
     asked = [i for i in range(3) if i not in frozen]
 
-    def train(ranks: ThreadExchange) -> list[torch.Tensor]:
+    def train(ranks: ThreadCollectives) -> list[torch.Tensor]:
         own = torch.from_numpy(sharding.indices(ranks.rank))
         *inputs, grad = (x[own] for x in given_)
         inputs = [x.requires_grad_(i in asked) for i, x in enumerate(inputs)]
-        out = attention(*inputs, ContextPlan(sharding, ranks, device=CPU))
+        out = attention(*inputs, PreparedSharding(sharding, ranks, device=CPU))
         return list(torch.autograd.grad(out, [inputs[i] for i in asked], grad))
 
     found = in_order(values(on_ranks(2, train)), sharding)
@@ -237,7 +240,7 @@ def test_inputs_that_need_no_gradient_do_without(frozen: tuple[int, ...]) -> Non
     torch.testing.assert_close(found, [expected[i] for i in asked])
 
 
-PLAN = ContextPlan(shard_per_sequence([5, 3], 1), OneRank(), device=CPU)
+PREPARED = PreparedSharding(shard_per_sequence([5, 3], 1), OneRank(), device=CPU)
 
 
 @pytest.mark.parametrize(
@@ -246,8 +249,8 @@ PLAN = ContextPlan(shard_per_sequence([5, 3], 1), OneRank(), device=CPU)
         (((8, 4), (8, 2, 6), (8, 2, 6)), r"\[tokens, heads, head dim\]"),
         (((8, 4, 6), (8, 2, 6), (8, 1, 6)), "k and v alike"),
         (((2, 8, 4, 6), (2, 8, 2, 6), (2, 8, 2, 6)), "prepare and call attention for each row"),
-        (((7, 4, 6), (7, 2, 6), (7, 2, 6)), "the 8 tokens that the plan gives rank 0 of 1"),
-        (((4, 8, 6), (2, 8, 6), (2, 8, 6)), "lay heads behind tokens"),
+        (((7, 4, 6), (7, 2, 6), (7, 2, 6)), "the 8 tokens of rank 0 of 1"),
+        (((4, 8, 6), (2, 8, 6), (2, 8, 6)), "put heads after tokens"),
         (((8, 4, 6), (8, 2, 5), (8, 2, 5)), "equal head dims"),
         (((8, 3, 6), (8, 2, 6), (8, 2, 6)), "3 query heads must be a multiple of 2 kv heads"),
         (((8, 3, 6), (8, 0, 6), (8, 0, 6)), "3 query heads must be a multiple of 0 kv heads"),
@@ -255,22 +258,22 @@ PLAN = ContextPlan(shard_per_sequence([5, 3], 1), OneRank(), device=CPU)
 )
 def test_shapes_that_do_not_fit_are_refused(shapes: Any, says: str) -> None:
     with pytest.raises(ConfigurationError, match=says):
-        attention(*(torch.zeros(shape) for shape in shapes), PLAN)
+        attention(*(torch.zeros(shape) for shape in shapes), PREPARED)
 
 
 def test_dtypes_and_devices_that_do_not_fit_are_refused() -> None:
     q, k = torch.zeros(8, 4, 6), torch.zeros(8, 2, 6)
     with pytest.raises(ConfigurationError, match="one floating dtype"):
-        attention(q, k, k.double(), PLAN)
+        attention(q, k, k.double(), PREPARED)
     with pytest.raises(ConfigurationError, match="one floating dtype"):
-        attention(q.int(), k.int(), k.int(), PLAN)
-    with pytest.raises(ConfigurationError, match="'cpu', for which the plan was prepared"):
-        attention(q.to("meta"), k.to("meta"), k.to("meta"), PLAN)
+        attention(q.int(), k.int(), k.int(), PREPARED)
+    with pytest.raises(ConfigurationError, match="'cpu', for which the sharding was prepared"):
+        attention(q.to("meta"), k.to("meta"), k.to("meta"), PREPARED)
 
 
 def test_gradients_cannot_be_taken_twice() -> None:
     q, k, v, grad = (x[:8].requires_grad_() for x in tensors(shard_per_sequence([8], 1)))
-    out = attention(q, k, v, PLAN)
+    out = attention(q, k, v, PREPARED)
     (first,) = torch.autograd.grad(out, q, grad, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         first.sum().backward()

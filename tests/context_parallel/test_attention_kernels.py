@@ -18,7 +18,7 @@ from threaded_ranks import CPU, random_sharding, shardings, varlen, whole
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 from torch.nn.functional import scaled_dot_product_attention
 
-from evenstep.context_parallel import ContextPlan, attention
+from evenstep.context_parallel import PreparedSharding, attention
 from evenstep.context_parallel.collectives import OneRank
 from evenstep.context_parallel.kernels import Kernel, check_backend, flash, flex, pick_backend, sdpa
 from evenstep.context_parallel.kernels.flash import FlashKernel
@@ -68,7 +68,7 @@ def check(
 def test_sdpa_is_right_whatever_the_size_of_its_masks(sharding: Sharding, mask: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sdpa, "MASK", mask)
-        check(lambda plan, rank: SdpaKernel(plan, rank, CPU), sharding)
+        check(lambda sharding, rank: SdpaKernel(sharding, rank, CPU), sharding)
 
 
 def test_sdpa_has_no_mask_of_a_whole_fragment_and_none_where_causal_will_do(
@@ -82,14 +82,14 @@ def test_sdpa_has_no_mask_of_a_whole_fragment_and_none_where_causal_will_do(
 
     monkeypatch.setattr(sdpa, "scaled_dot_product_attention", spy)
     monkeypatch.setattr(sdpa, "MASK", 1000)
-    check(lambda plan, rank: SdpaKernel(plan, rank, CPU), shard_per_document([300, 9], 2))
+    check(lambda sharding, rank: SdpaKernel(sharding, rank, CPU), shard_per_document([300, 9], 2))
     assert 0 in seen
     assert 500 < max(seen) <= 1000
 
 
 @given(shardings())
 def test_flash_gives_a_varlen_kernel_what_it_takes(sharding: Sharding) -> None:
-    check(lambda plan, rank: FlashKernel(plan, rank, CPU, function=varlen), sharding)
+    check(lambda sharding, rank: FlashKernel(sharding, rank, CPU, function=varlen), sharding)
 
 
 def test_the_flash_attention_package_is_called_by_its_signature(
@@ -118,7 +118,7 @@ def test_the_flash_attention_package_is_called_by_its_signature(
     monkeypatch.setattr(flash, "version", lambda name: "2.10.1" if name == "flash-attn" else "")
     function = flash.flash_function.__wrapped__()
     assert function is not None
-    build = lambda plan, rank: FlashKernel(plan, rank, CPU, function=function)  # noqa: E731
+    build = lambda sharding, rank: FlashKernel(sharding, rank, CPU, function=function)  # noqa: E731
     check(build, shard_per_document([40, 3, 9], 2))
     # Before 2.1 its mask is aligned at the top left.
     monkeypatch.setattr(flash, "version", lambda name: "2.0.9")
@@ -147,7 +147,7 @@ def test_torchs_own_varlen_attention_is_called_by_its_signature(
     monkeypatch.setattr(module, "varlen_attn", varlen_attn)
     monkeypatch.setitem(sys.modules, "flash_attn", None)
     function = flash.flash_function.__wrapped__()
-    build = lambda plan, rank: FlashKernel(plan, rank, CPU, function=function)  # noqa: E731
+    build = lambda sharding, rank: FlashKernel(sharding, rank, CPU, function=function)  # noqa: E731
     check(build, shard_per_document([40, 3, 9], 2))
     assert calls
 
@@ -156,7 +156,7 @@ def test_torchs_own_varlen_attention_is_called_by_its_signature(
 @settings(max_examples=15)  # each is traced anew
 @given(shardings())
 def test_flex_is_right_by_its_mask_function(sharding: Sharding) -> None:
-    build = lambda plan, rank: FlexKernel(plan, rank, CPU, function=flex_attention)  # noqa: E731
+    build = lambda sharding, rank: FlexKernel(sharding, rank, CPU, function=flex_attention)  # noqa: E731
     check(build, sharding, gradients=False)
 
 
@@ -219,11 +219,11 @@ def as_dense(count: torch.Tensor, indices: torch.Tensor) -> np.ndarray[Any, Any]
 
 def check_flex(lengths: list[int], seed: int) -> None:
     sharding = random_sharding(lengths, 1, seed=seed)
-    plan = ContextPlan(sharding, OneRank(), device=CPU, backend="flex")
+    prepared = PreparedSharding(sharding, OneRank(), device=CPU, backend="flex")
     own = torch.from_numpy(sharding.indices(0))
     q, k, v = (torch.randn(len(own), heads, 16) for heads in (4, 2, 2))
     with torch.no_grad():
-        found = attention(q[own], k[own], v[own], plan)
+        found = attention(q[own], k[own], v[own], prepared)
     torch.testing.assert_close(found, whole(q, k, v, sharding, 0.25)[own], rtol=1e-4, atol=1e-4)
 
 
@@ -244,10 +244,10 @@ def test_flex_compiled_gives_the_same_on_plans_of_several_sizes(
 
 def test_flex_says_that_it_has_no_backward_pass_on_cpu() -> None:
     sharding = shard_per_sequence([5], 1)
-    plan = ContextPlan(sharding, OneRank(), device=CPU, backend="flex")
+    prepared = PreparedSharding(sharding, OneRank(), device=CPU, backend="flex")
     q = torch.zeros(5, 2, 16, requires_grad=True)
     with pytest.raises(ConfigurationError, match=r"no backward pass on CPU.*use backend='sdpa'"):
-        attention(q, q, q, plan)
+        attention(q, q, q, prepared)
 
 
 def test_a_back_end_that_is_not_there_is_refused_with_a_remedy(
@@ -266,7 +266,7 @@ def test_a_back_end_that_is_not_there_is_refused_with_a_remedy(
         "evenstep.context_parallel.kernels.choice.find_spec",
         lambda name: None if name == "triton" else 1,
     )
-    with pytest.raises(ConfigurationError, match="package triton; install it"):
+    with pytest.raises(ConfigurationError, match="package triton; install them"):
         check_backend("flex", CUDA)
     check_backend("flex", CPU)
     check_backend("sdpa", CUDA)

@@ -165,11 +165,11 @@ def test_bad_input_is_refused():
     batch, sharding = row(3, 5), shard_per_document([3, 5], 2)
     with pytest.raises(ConfigurationError, match="rank=2 must be from 0 to 1"):
         shard_batch(batch, sharding, 2)
-    with pytest.raises(CollateError, match=r"2 documents of \[3, 5\].* made of .*\[5, 3\] tokens"):
+    with pytest.raises(CollateError, match=r"2 documents of \[3, 5\].* made for .*\[5, 3\] tokens"):
         shard_batch(batch, shard_per_document([5, 3], 2), 0)
-    with pytest.raises(CollateError, match="shard of a rank already"):
+    with pytest.raises(CollateError, match="rank's shard already"):
         shard_batch(shard_batch(batch, sharding, 0), sharding, 0)
-    with pytest.raises(CollateError, match=r"\(2, 4\) are not one row"):
+    with pytest.raises(CollateError, match=r"\(2, 4\) must be one row"):
         document_lengths({**batch, "input_ids": torch.ones(2, 4)})
     for other in ([1, 2], {"input_ids": torch.ones(1, 3)}, {"cu_seqlens": torch.tensor([0, 3])}):
         with pytest.raises(CollateError, match="collate it with PackCollator"):
@@ -201,7 +201,7 @@ def test_labels_that_cannot_be_moved_to_the_token_before_are_refused():
 
 def test_parts_that_are_not_of_the_ranks_are_refused():
     sharding = shard_per_document([3, 5], 2)
-    with pytest.raises(ConfigurationError, match=r"1 parts .* over 2 ranks"):
+    with pytest.raises(ConfigurationError, match=r"1 parts .* 2 ranks"):
         unshard([torch.ones(1, 8)], sharding)
     with pytest.raises(ConfigurationError, match=r"rank 1 has shape \(1, 3\).* the 4 tokens"):
         unshard([torch.ones(1, 4), torch.ones(1, 3)], sharding)

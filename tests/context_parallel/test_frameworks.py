@@ -65,7 +65,7 @@ def test_a_single_document_per_sequence_is_what_transformer_engine_takes():
         assert indices.tolist() == of_transformer_engine([0, 24], 3, rank)
 
 
-def test_transformer_engine_is_told_the_boundaries_of_the_whole_row():
+def test_transformer_engine_gets_the_boundaries_of_the_whole_row():
     sharding = shard_per_document([4, 8, 4], 2)
     arguments = transformer_engine_arguments(sharding)
     assert arguments["qkv_format"] == "thd"
@@ -84,16 +84,19 @@ def test_transformer_engine_is_told_the_boundaries_of_the_whole_row():
 
 def test_what_transformer_engine_would_take_for_something_else_is_refused():
     mixed = shard_per_document([8, 6], 2)
-    for call in (transformer_engine_arguments, lambda plan: thd_partitioned_indices(plan, 0)):
+    for call in (
+        transformer_engine_arguments,
+        lambda sharding: thd_partitioned_indices(sharding, 0),
+    ):
         with pytest.raises(
             ConfigurationError, match=r"document 1 has 6 .*pad_documents_to_multiple_of=4"
         ):
             call(mixed)
-        with pytest.raises(ConfigurationError, match="the per-sequence plan is not the cut"):
+        with pytest.raises(ConfigurationError, match="the per-sequence sharding is not the cut"):
             call(shard_per_sequence([4, 12], 2))
     # The right chunks, but rank 0 has them in the other order.
     swapped = any_chunks([8], [0, 2, 6, 8], [1, 0, 1], 2)
-    with pytest.raises(ConfigurationError, match="the any plan is not the cut"):
+    with pytest.raises(ConfigurationError, match="the any sharding is not the cut"):
         thd_partitioned_indices(swapped, 0)
     with pytest.raises(ConfigurationError, match="rank=2 must be"):
         thd_partitioned_indices(shard_per_document([4], 2), 2)
@@ -168,11 +171,11 @@ def test_megatron_gets_padded_boundaries_also_where_nothing_is_padded():
     assert to_megatron(batch)[1]["cu_seqlens_q_padded"] is None
 
 
-def test_a_plan_that_megatrons_attention_does_not_know_is_refused():
+def test_a_sharding_that_megatrons_attention_does_not_know_is_refused():
     batch = PackCollator()([{"input_ids": [1] * n} for n in (4, 12)])
     with pytest.raises(ConfigurationError, match=r"not the cut .* own_attention=True"):
         to_megatron_shard(batch, shard_per_sequence([4, 12], 2), 0)
-    with pytest.raises(CollateError, match="make it of document_lengths"):
+    with pytest.raises(CollateError, match="make it from document_lengths"):
         to_megatron_shard(batch, shard_per_document([12, 4], 2), 0)
     fields, _ = to_megatron_shard(batch, shard_per_sequence([4, 12], 2), 0, own_attention=True)
     assert fields["tokens"].shape == (1, 8)

@@ -113,13 +113,15 @@ def test_every_fragment_is_predicted_as_it_is_alone(shapes: list[tuple[int, int]
 def test_a_rank_takes_its_fragments_and_its_launches(
     lengths: list[int], ranks: int, launches: str
 ) -> None:
-    latency, plan = known(launches=launches), shard_per_document(lengths, ranks)
+    latency, sharding = known(launches=launches), shard_per_document(lengths, ranks)
     free = known(forward_launch=0.0, backward_launch=0.0)
-    found = latency.of_ranks(plan)
+    found = latency.of_ranks(sharding)
     for rank in range(ranks):
-        own = range(plan.offsets[rank], plan.offsets[rank + 1])
+        own = range(sharding.offsets[rank], sharding.offsets[rank + 1])
         calls = 1 if launches == "rank" else len(own)
-        parts = [one(free, int(plan.end[f] - plan.start[f]), int(plan.end[f])) for f in own]
+        parts = [
+            one(free, int(sharding.end[f] - sharding.start[f]), int(sharding.end[f])) for f in own
+        ]
         for which, launch in enumerate((1e-5, 3e-5)):
             expected = calls * launch + sum(part[which] for part in parts)
             assert found[which, rank] == pytest.approx(expected)
@@ -181,7 +183,7 @@ def test_a_file_of_another_device_or_kernel_is_refused_and_both_are_named(
 ) -> None:
     path = tmp_path / "latency.json"
     known().save(path)
-    with pytest.raises(ConfigurationError, match=f"{what} '{KNOWN[what]}', and this is 'other'"):
+    with pytest.raises(ConfigurationError, match=f"{what} '{KNOWN[what]}'.* for 'other'"):
         load_latency(path, **{what: "other"})
 
 
@@ -232,8 +234,8 @@ def test_the_default_chooses_alike_whatever_the_heads_and_the_peak() -> None:
     for _ in range(20):
         lengths = random.integers(1, 4000, 20)
         methods = ("per-sequence", "per-document")
-        plans = [shard(lengths, 4, latency=each, methods=methods) for each in (few, many)]
-        assert plans[0].method == plans[1].method
+        chosen = [shard(lengths, 4, latency=each, methods=methods) for each in (few, many)]
+        assert chosen[0].method == chosen[1].method
 
 
 def test_short_documents_stay_uncut_and_long_ones_are_not() -> None:

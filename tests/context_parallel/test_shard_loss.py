@@ -81,7 +81,7 @@ def check(
     total = sum(int((s["labels"][1:] != -100).sum()) for group in samples for s in group)
     truth = one_at_a_time(model, [s for group in samples for s in group])[2] / max(total, 1)
     ranks = sum(sharding.ranks for sharding in shards)
-    rows = [(PackCollator(**padding)(group), plan) for group, plan in zip(samples, shards)]
+    rows = [(PackCollator(**padding)(group), sharding) for group, sharding in zip(samples, shards)]
     add_gradients(model, rows, reduction, total, ranks)
     torch.testing.assert_close(gradient(model) / ranks, truth, rtol=1e-9, atol=1e-12)
 
@@ -99,8 +99,8 @@ def test_the_averaged_gradient_of_all_ranks_is_that_of_the_whole_rows(
     padding = {"pad_documents_to_multiple_of": 4} if padded else {}
     samples = [documents(lengths, seed) for seed, lengths in enumerate(groups)]
     lengths = [document_lengths(PackCollator(**padding)(group)).tolist() for group in samples]
-    plans = [data.draw(shardings(each, most=3)) for each in lengths]
-    check(samples, plans, reduction, **padding)
+    drawn = [data.draw(shardings(each, most=3)) for each in lengths]
+    check(samples, drawn, reduction, **padding)
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
@@ -109,20 +109,20 @@ def test_a_shard_without_supervised_tokens_adds_nothing(make, reduction):
     samples = documents([8, 1])
     samples[0]["labels"] = torch.full((8,), -100)
     samples[0]["labels"][2] = 3  # predicted from token 1 alone
-    plan = make([8, 1], 3)
+    sharding = make([8, 1], 3)
     batch = PackCollator()(samples)
     counts = [
-        int((shard_batch(batch, plan, rank)["shift_labels"] != -100).sum()) for rank in range(3)
+        int((shard_batch(batch, sharding, rank)["shift_labels"] != -100).sum()) for rank in range(3)
     ]
     assert sorted(counts) == [0, 0, 1]
-    check([samples], [plan], reduction)
+    check([samples], [sharding], reduction)
 
 
 def test_without_a_supervised_token_anywhere_nothing_is_learnt():
     samples = [{"input_ids": torch.arange(5), "labels": torch.full((5,), -100)}]
-    model, plan = TinyCausal(), shard_per_document([5], 2)
+    model, sharding = TinyCausal(), shard_per_document([5], 2)
     for reduction in ("mean", "sum"):
-        add_gradients(model, [(PackCollator()(samples), plan)], reduction, 0, 2)
+        add_gradients(model, [(PackCollator()(samples), sharding)], reduction, 0, 2)
         assert not gradient(model).any()
 
 

@@ -1,4 +1,4 @@
-"""Context-parallel ranks as threads of one process, and plans of all kinds for them."""
+"""Context-parallel ranks as threads of one process, and shardings of all kinds for them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from evenstep.plan.sharding import METHODS, Sharding, shard
 CPU = torch.device("cpu")
 
 
-class ThreadExchange:
+class ThreadCollectives:
     """See `evenstep.context_parallel.collectives.Collectives`."""
 
     def __init__(self, rank: int, board: list[Any], barrier: threading.Barrier) -> None:
@@ -44,13 +44,13 @@ class ThreadExchange:
         return [other for _, other in posted]
 
 
-def on_ranks(ranks: int, function: Callable[[ThreadExchange], Any]) -> list[Any]:
+def on_ranks(ranks: int, function: Callable[[ThreadCollectives], Any]) -> list[Any]:
     """What `function` returns on each, or the exception that it raised."""
     board, barrier = [None] * ranks, threading.Barrier(ranks, timeout=20)
 
     def one(rank: int) -> Any:
         try:
-            return function(ThreadExchange(rank, board, barrier))
+            return function(ThreadCollectives(rank, board, barrier))
         except Exception as error:
             return error
 
@@ -66,22 +66,22 @@ def values(outcomes: list[Any]) -> list[Any]:
 
 
 def random_sharding(lengths: list[int], ranks: int, seed: int, cuts: int = 6) -> Sharding:
-    """Chunks cut anywhere and dealt out anyhow, the fragments of a rank in any order; ranks may
+    """Chunks at random places on random ranks, the fragments of a rank in any order; ranks may
     have very different numbers of tokens, or none."""
     made = np.random.default_rng(seed)
     tokens = sum(lengths)
     inner = np.sort(made.integers(0, tokens + 1, cuts))
     bounds = np.concatenate(([0], inner, [tokens])).astype(np.int64)
     owners = made.integers(0, ranks, len(bounds) - 1)
-    plan = Sharding.of_chunks(np.array(lengths, np.int64), bounds, owners, ranks, "random")
-    owner = np.arange(ranks).repeat(np.diff(plan.offsets))
+    chunks = Sharding.of_chunks(np.array(lengths, np.int64), bounds, owners, ranks, "random")
+    owner = np.arange(ranks).repeat(np.diff(chunks.offsets))
     order = np.lexsort((made.random(len(owner)), owner))
     return Sharding(
-        lengths=plan.lengths,
-        document=plan.document[order],
-        start=plan.start[order],
-        end=plan.end[order],
-        offsets=plan.offsets,
+        lengths=chunks.lengths,
+        document=chunks.document[order],
+        start=chunks.start[order],
+        end=chunks.end[order],
+        offsets=chunks.offsets,
         method="random",
     )
 

@@ -1,21 +1,50 @@
-"""Context parallelism at run time: attention over a process group, and what it takes.
+"""Context parallelism at run time: one packed sequence shared by several ranks.
 
-`attention` runs any `Sharding` of `evenstep.plan.sharding`; `latency` predicts how long a kernel
-takes for its fragments. Nothing here is imported before it is used, so that predicting needs no
-torch.
+How a sequence is cut is decided in `evenstep.plan.sharding`; this room cuts the batch, runs the
+attention, and hands both to frameworks. In reading order:
+
+```
+batch_shards         a packed row to what one rank trains on, and back: `document_lengths`,
+                     `shard_batch`, `unshard`
+prepared_sharding    `prepare`: what attention needs, once per micro-batch: a `PreparedSharding`
+  agreement          all ranks hold the same sharding, or all raise
+  collectives        what ranks send each other
+causal_attention     `attention`, over the fragments of any sharding
+  gather             keys and values of all ranks, and their gradients back
+kernels/             back ends of attention, one file each: FlashAttention, FlexAttention, SDPA
+frameworks/          a sharding for the context parallelism of Megatron-LM, Transformer Engine and
+                     PyTorch
+latency              how long a kernel takes for fragments: `AttentionLatency`, `load_latency`
+latency_default      `default_latency`, where nothing was measured
+```
+
+Nothing here is imported before it is used, so that predicting needs no torch.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from evenstep.context_parallel.batch_shards import document_lengths as document_lengths
+    from evenstep.context_parallel.batch_shards import shard_batch as shard_batch
+    from evenstep.context_parallel.batch_shards import unshard as unshard
+    from evenstep.context_parallel.causal_attention import attention as attention
+    from evenstep.context_parallel.latency import AttentionLatency as AttentionLatency
+    from evenstep.context_parallel.latency import load_latency as load_latency
+    from evenstep.context_parallel.latency_default import default_latency as default_latency
+    from evenstep.context_parallel.prepared_sharding import PreparedSharding as PreparedSharding
+    from evenstep.context_parallel.prepared_sharding import prepare as prepare
 
 _HOMES = {
-    "evenstep.context_parallel.batch_shards": ("document_lengths", "shard_batch", "unshard"),
-    "evenstep.context_parallel.causal_attention": ("attention",),
-    "evenstep.context_parallel.prepared_sharding": ("ContextPlan", "prepare"),
+    "batch_shards": ("document_lengths", "shard_batch", "unshard"),
+    "causal_attention": ("attention",),
+    "latency": ("AttentionLatency", "load_latency"),
+    "latency_default": ("default_latency",),
+    "prepared_sharding": ("PreparedSharding", "prepare"),
 }
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+_HOME_OF = {name: f"{__name__}.{home}" for home, names in _HOMES.items() for name in names}
 
 __all__ = sorted(_HOME_OF)
 

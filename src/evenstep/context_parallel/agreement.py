@@ -1,7 +1,7 @@
-"""All ranks of a micro-batch must hold the same plan: one small exchange that tells.
+"""All ranks of a micro-batch must hold the same sharding; one small all-gather checks it.
 
-Each rank sends 8 bytes, a hash of its plan or 0 where it could make none. So a rank whose plan
-differs, or that failed, makes every rank raise before any of them waits for keys that never come.
+Each rank sends 8 bytes, a hash of its sharding, or 0 if it could not prepare one. So a rank whose
+sharding differs, or that failed, makes every rank raise before any waits for keys that never come.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _FAILED = 0
 
 
 def fingerprint(sharding: Sharding) -> int:
-    """From 1 to 2^63 - 1; equal for equal plans, whatever they are called."""
+    """Hashes a sharding to a number from 1 to 2^63 - 1. Its `method` does not count."""
     digest = blake2b(digest_size=8)
     for part in (
         sharding.lengths,
@@ -34,29 +34,29 @@ def fingerprint(sharding: Sharding) -> int:
     return (int.from_bytes(digest.digest(), "little") >> 1) or 1
 
 
-def agree(exchange: Collectives, sharding: Sharding | None, device: torch.device) -> None:
-    """Returns where all ranks have sent the same plan.
+def agree(collectives: Collectives, sharding: Sharding | None, device: torch.device) -> None:
+    """Returns if all ranks have sent the same sharding.
 
     Args:
-        sharding: None says that this rank could not make its plan.
+        sharding: None if this rank could not prepare one.
 
     Raises:
         PeerError: another rank could not, or died.
-        MismatchError: plans differ.
+        MismatchError: shardings differ.
     """
     own = _FAILED if sharding is None else fingerprint(sharding)
-    told = exchange.all_gather(torch.tensor([own], dtype=torch.int64, device=device)).tolist()
-    failed = [rank for rank, value in enumerate(told) if value == _FAILED and rank != exchange.rank]
+    sent = collectives.all_gather(torch.tensor([own], dtype=torch.int64, device=device)).tolist()
+    rank = collectives.rank
+    failed = [peer for peer, value in enumerate(sent) if value == _FAILED and peer != rank]
     if failed:
         raise PeerError(
-            f"context-parallel ranks {failed} could not prepare the plan of this micro-batch; "
-            "their own errors say why"
+            f"context-parallel ranks {failed} could not prepare the sharding of this micro-batch; "
+            "see their own errors"
         )
-    others = [rank for rank, value in enumerate(told) if value != own]
+    others = [peer for peer, value in enumerate(sent) if value != own]
     if others and sharding is not None:
         raise MismatchError(
-            f"context-parallel rank {exchange.rank} has another plan than ranks {others}: its own "
-            f"is {sharding.method}, {int(sharding.lengths.sum())} tokens in "
-            f"{len(sharding.lengths)} documents; give all ranks of a group the same micro-batch, "
-            "cut by the same method"
+            f"context-parallel rank {rank} has another sharding than ranks {others}: its own is "
+            f"{sharding.method}, {int(sharding.lengths.sum())} tokens in {len(sharding.lengths)} "
+            "documents; give all ranks of a group the same micro-batch, cut by the same method"
         )

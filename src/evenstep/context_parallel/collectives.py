@@ -1,9 +1,8 @@
-"""What context-parallel ranks send each other: rows of equal number, gathered or summed.
+"""What context-parallel ranks send each other: rows, as many on every rank, gathered or summed.
 
-Both collectives are one call each, whatever they carry; a backend without reduce-scatter sums by
-all-reduce. Where a rank has died the others get a
-`PeerError` as soon as the backend tells: Gloo when the connection closes, NCCL when its watchdog
-gives up, whose time `init_process_group(timeout=)` sets.
+Each collective is one call of the backend; one without reduce-scatter sums by all-reduce. If a rank
+dies, the others raise `PeerError` as soon as the backend notices: Gloo when the connection closes,
+NCCL when its watchdog times out, after the `timeout` of `init_process_group`.
 """
 
 from __future__ import annotations
@@ -26,21 +25,21 @@ Group: TypeAlias = "dist.ProcessGroup | DeviceMesh | None"
 
 
 class Collectives(Protocol):
-    """The context-parallel ranks, as one of them sees them."""
+    """The collectives of the context-parallel ranks, for one of them."""
 
     ranks: int
     rank: int
 
     def all_gather(self, rows: torch.Tensor) -> torch.Tensor:
-        """[ranks x n, ...]: the `rows` [n, ...] of all ranks, in their order."""
+        """Returns the `rows` [n, ...] of all ranks, in their order: [ranks x n, ...]."""
 
     def reduce_scatter(self, rows: torch.Tensor) -> torch.Tensor:
-        """[n, ...]: of `rows` [ranks x n, ...], summed over ranks, those of this rank. `rows` may
-        be overwritten."""
+        """Sums `rows` [ranks x n, ...] over ranks and returns the part of this rank: [n, ...].
+        `rows` may be overwritten."""
 
 
 class OneRank:
-    """Nobody to send to."""
+    """A single rank, which sends nothing."""
 
     ranks = 1
     rank = 0
@@ -53,7 +52,7 @@ class OneRank:
 
 
 class GroupCollectives:
-    """Over a process group of torch.distributed."""
+    """Collectives over a process group of torch.distributed."""
 
     def __init__(self, group: dist.ProcessGroup | None) -> None:
         self._group = group
@@ -76,7 +75,7 @@ class GroupCollectives:
             try:
                 self._scatter(own, rows, group=self._group)
             except RuntimeError as error:
-                # Said by all ranks alike, before anything is sent.
+                # All ranks raise this alike, before anything is sent.
                 if "not support" not in str(error):
                     raise
                 dist.all_reduce(rows, group=self._group)
@@ -92,16 +91,17 @@ class GroupCollectives:
         except RuntimeError as error:
             raise PeerError(
                 f"{what} the {self.ranks} context-parallel ranks failed on rank {self.rank}; "
-                f"another rank has died or left, so look at what it logged ({error})"
+                f"another rank has died or left: see its log ({error})"
             ) from error
 
 
 def collectives_of(group: Group, ranks: int) -> Collectives:
-    """
+    """Makes the collectives of a group.
+
     Args:
-        group: a process group, a device mesh of one dimension, or None for all processes; without
-            torch.distributed set up, None is one rank alone.
-        ranks: that the plan is for.
+        group: a process group, a device mesh of one dimension, or None for all processes. Without
+            torch.distributed set up, None is a single rank.
+        ranks: ranks that the sequence is cut over.
 
     Raises:
         ConfigurationError: torch.distributed is not set up, this process is not in the group, or
@@ -111,16 +111,16 @@ def collectives_of(group: Group, ranks: int) -> Collectives:
         if group is None and ranks == 1:
             return OneRank()
         raise ConfigurationError(
-            f"a plan for {ranks} context-parallel ranks needs torch.distributed; call "
+            f"a sharding for {ranks} context-parallel ranks needs torch.distributed; call "
             "torch.distributed.init_process_group() before evenstep.context_parallel.prepare()"
         )
-    exchange = GroupCollectives(_process_group(group))
-    if exchange.rank < 0:
+    collectives = GroupCollectives(_process_group(group))
+    if collectives.rank < 0:
         raise ConfigurationError(
             f"process {dist.get_rank()} is not in the context-parallel group; pass the group that "
             "it is in"
         )
-    return exchange
+    return collectives
 
 
 def _process_group(group: Group) -> dist.ProcessGroup | None:

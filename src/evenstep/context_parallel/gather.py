@@ -2,7 +2,7 @@
 
 Forward is one all-gather and backward one reduce-scatter, of keys and values side by side. Shards
 may differ in tokens, and a rank may have none: all send as many rows as the longest shard has, and
-nobody looks at the rows that fill up.
+the rows that pad the others are never read.
 """
 
 from __future__ import annotations
@@ -20,30 +20,31 @@ __all__ = ["gather_keys_values"]
 def gather_keys_values(
     k: torch.Tensor,
     v: torch.Tensor,
-    exchange: Collectives,
+    collectives: Collectives,
     *,
     rows: torch.Tensor,
     slot: int,
     repeated: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """
+    """Gathers the keys and values that this rank's kernel takes.
+
     Args:
         k, v: [tokens of this rank, kv heads, head dim].
-        rows: [keys] int64: which to take of the ranks' keys, each rank's from `slot` times its
-            number on.
-        slot: the most tokens that a rank has.
+        rows: [keys] int64: rows of the gathered buffer to take; those of rank r begin at
+            ``r * slot``.
+        slot: tokens of the rank that has most.
         repeated: whether `rows` may hold a number twice.
 
     Returns:
         k and v [keys, kv heads, head dim]. Backward, which every rank must reach, adds the
-        gradients of a rank in float32 at least where a key was taken twice, and those of all ranks
-        in the type of `k`.
+        gradients of a rank in float32 at least if `repeated`, and those of all ranks in the dtype
+        of `k`.
 
     Raises:
         PeerError: another rank died, here or in backward.
     """
     gathered: tuple[torch.Tensor, torch.Tensor] = _Gather.apply(  # type: ignore[no-untyped-call]
-        k, v, exchange, rows, slot, repeated
+        k, v, collectives, rows, slot, repeated
     )
     return gathered
 
@@ -54,20 +55,20 @@ class _Gather(torch.autograd.Function):
         ctx: Any,
         k: torch.Tensor,
         v: torch.Tensor,
-        exchange: Collectives,
+        collectives: Collectives,
         rows: torch.Tensor,
         slot: int,
         repeated: bool,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         ctx.save_for_backward(rows)
-        ctx.exchange, ctx.slot, ctx.repeated = exchange, slot, repeated
+        ctx.collectives, ctx.slot, ctx.repeated = collectives, slot, repeated
         ctx.shape = k.shape
         own = torch.cat((k, v), dim=1)
         if len(own) < slot:
             own = torch.cat((own, own.new_zeros(slot - len(own), *own.shape[1:])))
-        everyones = exchange.all_gather(own)
+        gathered = collectives.all_gather(own)  # [ranks x slot, 2 x kv heads, head dim]
         heads = k.shape[1]
-        keys, values = everyones[:, :heads], everyones[:, heads:]
+        keys, values = gathered[:, :heads], gathered[:, heads:]
         return keys.index_select(0, rows), values.index_select(0, rows)
 
     @staticmethod
@@ -81,7 +82,7 @@ class _Gather(torch.autograd.Function):
         dtype = grad.dtype
         if ctx.repeated:
             grad = grad.to(torch.promote_types(dtype, torch.float32))
-        everyones = grad.new_zeros(ctx.exchange.ranks * ctx.slot, *grad.shape[1:])
-        everyones.index_add_(0, rows, grad)
-        own = ctx.exchange.reduce_scatter(everyones.to(dtype))[:tokens]
+        of_all = grad.new_zeros(ctx.collectives.ranks * ctx.slot, *grad.shape[1:])
+        of_all.index_add_(0, rows, grad)
+        own = ctx.collectives.reduce_scatter(of_all.to(dtype))[:tokens]
         return own[:, :heads], own[:, heads:], None, None, None, None

@@ -1,17 +1,17 @@
 """How long an attention kernel takes for the fragments of a rank (WLB-LLM, sections 5.2 and 5.3).
 
-A fragment is queries that are the last so many of its keys. A kernel computes it in whole tiles, so
-its operations are counted on tiles; how many of them it does in a second depends on how many
-queries share the keys that are loaded, and on how many keys each query meets. The model is a table
-of that throughput over (queries, keys), one for forward and one for backward:
+The queries of a fragment are the last of its keys. A kernel computes whole tiles, so operations are
+counted on tiles. Its throughput depends on how many queries share the keys that are loaded, and on
+how many keys each query meets. The model is a table of throughput over (queries, keys), one for
+forward and one for backward:
 
     seconds of a rank = launch + sum over its fragments of operations on tiles / throughput
 
-The table is interpolated between its points, the logarithm of throughput over the logarithms of
-both lengths, and outside of them it is what it is at its edge. Lengths are rounded up to whole
-tiles before they are looked up, as the kernel does with them: 16 and 128 queries take equally long.
+Between its points the table is interpolated, the logarithm of throughput over the logarithms of
+both lengths; outside of them it is constant. Lengths are first rounded up to whole tiles, as in the
+kernel: 16 and 128 queries take equally long.
 
-It is a `KernelLatency` and needs neither torch nor the hardware that it was measured on.
+The model is a `KernelLatency` and needs neither torch nor the hardware it was measured on.
 """
 
 from __future__ import annotations
@@ -40,16 +40,17 @@ __all__ = ["BACKWARD", "FORWARD", "AttentionLatency", "load_latency"]
 Table = tuple[tuple[float, ...], ...]
 
 FORWARD = 4
-"""Operations of a query-key pair per element of a head: two products, a multiplication and an
-addition each."""
+"""Forward operations of a query-key pair per element of a head: two products, a multiplication and
+an addition each."""
 BACKWARD = 10
-"""Five products: scores once more, and gradients of probabilities, queries, keys and values."""
+"""Backward operations: five products, for the scores once more and the gradients of probabilities,
+queries, keys and values."""
 
 _FILE = MeasuredFile(
     format="evenstep attention latency",
     name="attention latency",
     version=1,
-    again="make it anew with evenstep profile --attention",
+    again="recreate it with evenstep profile --attention",
     by_hand="To change the table by hand, build an AttentionLatency",
 )
 _LAUNCHES = ("rank", "fragment")
@@ -59,32 +60,32 @@ logger = logging.getLogger("evenstep")
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionLatency:
-    """Seconds of fragments on one device with one kernel."""
+    """Latency of fragments, in seconds, on one device with one kernel."""
 
     heads: int
     """Query heads that a GPU computes: those of the model over the ranks of tensor parallelism."""
     head_size: int
     queries: tuple[int, ...]
-    """Points of the table, ascending, two at least."""
+    """Points of the table, ascending, at least two."""
     keys: tuple[int, ...]
     forward_tflops: Table
-    """[queries, keys] 1e12 operations a second, on tiles."""
+    """[queries, keys] throughput in 1e12 operations a second, on tiles."""
     backward_tflops: Table
     tile: int = TILE
     """Rows and columns that the kernel computes together."""
     forward_launch: float = 0.0
-    """Seconds of a kernel call besides its operations."""
+    """Seconds of a kernel call in addition to its operations."""
     backward_launch: float = 0.0
     launches: str = "rank"
-    """What a call computes: "rank", where a kernel takes sequences of various lengths, so that all
-    fragments of a rank are one call; "fragment", where each is one."""
+    """What one call computes: "rank" if the kernel takes sequences of various lengths, so that all
+    fragments of a rank are one call; "fragment" if each is a call."""
     kv_heads: int | None = None
-    """Heads of keys and values with which it was measured; None is `heads`."""
+    """Heads of keys and values in the measurement; None is `heads`."""
     device: str = ""
     kernel: str = ""
     dtype: str = ""
     versions: tuple[tuple[str, str], ...] = ()
-    """(package, version) of what computes."""
+    """(package, version) of each package involved."""
 
     def __post_init__(self) -> None:
         check_at_least(1, heads=self.heads, head_size=self.head_size, kv_heads=self.kv_heads)
@@ -93,7 +94,7 @@ class AttentionLatency:
             points = getattr(self, name)
             if len(points) < 2 or points[0] < 1 or any(a >= b for a, b in pairwise(points)):
                 raise ConfigurationError(
-                    f"{name}={points} must be two lengths or more, ascending from 1"
+                    f"{name}={points} must be at least two lengths, ascending from 1 or more"
                 )
         shape = (len(self.queries), len(self.keys))
         for name in ("forward_tflops", "backward_tflops"):
@@ -106,7 +107,7 @@ class AttentionLatency:
                 )
             values = np.array(table, np.float64)
             if not (np.isfinite(values).all() and (values > 0).all()):
-                raise ConfigurationError(f"{name} must be finite and positive, and is {table}")
+                raise ConfigurationError(f"{name}={table} must be finite and positive")
         for name in ("forward_launch", "backward_launch"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ConfigurationError(
@@ -116,14 +117,14 @@ class AttentionLatency:
             raise ConfigurationError(f"launches={self.launches!r} must be one of {_LAUNCHES}")
 
     def __call__(self, queries: Int64Array, keys: Int64Array) -> Float64Array:
-        """[fragments] float64 seconds of each, forward and backward.
+        """[fragments] float64 seconds of each, forward and backward together.
 
-        With ``launches="fragment"`` the launches are in them. With "rank" they are not: they are
-        the same on all ranks, and `of_ranks` has them.
+        They include launches with ``launches="fragment"``. With "rank" they do not: launches are
+        then the same on all ranks, and `of_ranks` includes them.
 
         Args:
-            queries: [fragments] int64, from 1.
-            keys: [fragments] int64, from `queries`.
+            queries: [fragments] int64, at least 1.
+            keys: [fragments] int64, at least `queries`.
 
         Raises:
             ConfigurationError: a fragment without queries, or with more queries than keys.
@@ -146,16 +147,16 @@ class AttentionLatency:
         """[2, fragments] seconds of the forward and the backward pass, as `__call__`."""
         if len(queries) and (queries.min() < 1 or (queries > keys).any()):
             raise ConfigurationError(
-                "a fragment has no queries, or more queries than keys: its queries are the last "
-                "of its keys"
+                "a fragment has no queries, or more queries than keys; its queries must be the "
+                "last of its keys"
             )
         tiles = causal_tiles(keys - queries, keys, self.tile)
         seconds = tiles * self._operations / self.throughput(queries, keys)
         return seconds + self._launches if self.launches == "fragment" else seconds
 
     def of_ranks(self, sharding: Sharding) -> Float64Array:
-        """[2, ranks] seconds of the forward and the backward pass of each rank of a plan, launches
-        and all."""
+        """[2, ranks] seconds of the forward and the backward pass of each rank, launches
+        included."""
         queries, keys = sharding.end - sharding.start, sharding.end
         rank = np.arange(sharding.ranks).repeat(sharding.fragments)
         each = self.passes(queries, keys)
@@ -166,13 +167,13 @@ class AttentionLatency:
 
     @property
     def identity(self) -> str:
-        """12 hexadecimal digits that differ where device, kernel, versions, dtype or heads do."""
+        """12 hexadecimal digits that differ if device, kernel, versions, dtype or heads do."""
         names = ("device", "kernel", "dtype", "versions", "heads", "kv_heads", "head_size")
         text = json.dumps([getattr(self, name) for name in names])
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
     def as_dict(self) -> dict[str, Any]:
-        """All fields, and `identity`, as JSON has them."""
+        """All fields, and `identity`, as JSON values."""
         return {
             **asdict(self),
             "forward_tflops": [list(row) for row in self.forward_tflops],
@@ -189,7 +190,7 @@ class AttentionLatency:
         """Writes a file that `load_latency` reads, whole or not at all.
 
         Args:
-            measured: what it was made from, as JSON has it; kept for whoever reads the file.
+            measured: what it was made from, as JSON values; kept for the reader of the file.
         """
         _FILE.write(path, {"latency": self.as_dict(), "measured": dict(measured or {})})
 
@@ -197,16 +198,18 @@ class AttentionLatency:
         """[2, fragments] operations a second, forward and backward."""
         row, down = _between(self._points[0], self._whole(queries))
         column, right = _between(self._points[1], self._whole(keys))
-        place, below = row * len(self.keys) + column, len(self.keys)
+        width = len(self.keys)
+        corner = row * width + column  # [fragments] the point above and left of each
         logs, left = self._logs, 1 - right
-        upper = logs[:, place] * left + logs[:, place + 1] * right
-        lower = logs[:, place + below] * left + logs[:, place + below + 1] * right
+        # upper, lower: [2, fragments] interpolated along keys, at the rows above and below
+        upper = logs[:, corner] * left + logs[:, corner + 1] * right
+        lower = logs[:, corner + width] * left + logs[:, corner + width + 1] * right
         throughput: Float64Array = np.exp(upper * (1 - down) + lower * down)
         return throughput
 
     @cached_property
     def _logs(self) -> Float64Array:
-        """[2, points] logarithm of operations a second, row after row."""
+        """[2, points] logarithms of operations a second, row after row."""
         tables = np.array([self.forward_tflops, self.backward_tflops])
         return np.log(tables * 1e12).reshape(2, -1)
 
@@ -216,13 +219,13 @@ class AttentionLatency:
 
     @cached_property
     def _operations(self) -> Float64Array:
-        """[2, 1] of a tile, forward and backward."""
+        """[2, 1] operations of a tile, forward and backward."""
         per_pair = np.array([[FORWARD], [BACKWARD]], np.float64)
         return per_pair * self.heads * self.head_size * self.tile**2
 
     @cached_property
     def _launches(self) -> Float64Array:
-        """[2, 1] seconds, forward and backward."""
+        """[2, 1] seconds of a launch, forward and backward."""
         return np.array([[self.forward_launch], [self.backward_launch]])
 
     def _whole(self, lengths: Int64Array) -> Float64Array:
@@ -232,8 +235,10 @@ class AttentionLatency:
 
 
 def _between(points: Float64Array, values: Float64Array) -> tuple[Int64Array, Float64Array]:
-    """[n] the point before each value, and how far it is on the way to the next, from 0 to 1."""
-    # Of the points between the first and the last: so many of them are not above the value.
+    """[n] index of the point before each value, and [n] how far it is to the next, from 0 to 1.
+
+    Points 1, 2, 4 and values 0.5, 3 and 9 give the indices 0, 1, 1 and the distances 0, 0.5, 1.
+    """
     index = points[1:-1].searchsorted(values, side="right")
     way = (values - points[index]) / np.diff(points)[index]
     return index, np.minimum(np.maximum(way, 0.0), 1.0)
@@ -242,12 +247,12 @@ def _between(points: Float64Array, values: Float64Array) -> tuple[Int64Array, Fl
 def load_latency(
     path: str | os.PathLike[str], *, device: str | None = None, kernel: str | None = None
 ) -> AttentionLatency:
-    """What `evenstep profile --attention` has measured. Logs on what device and with what kernel.
+    """Reads what `evenstep profile --attention` has measured, and logs its device and kernel.
 
     Args:
-        device: name of the device that will compute, as the file has it: that of
-            `evenstep.tools.profile.attention.this_device`. None takes a file of any.
-        kernel: name of the kernel that will compute. None takes a file of any.
+        device: name of the device that will compute, as the file has it: see
+            `evenstep.tools.profile.attention.this_device`. None accepts any.
+        kernel: name of the kernel that will compute. None accepts any.
 
     Raises:
         ConfigurationError: there is no such file, another program or version wrote it, it has
@@ -268,8 +273,8 @@ def load_latency(
     ):
         if wanted is not None and wanted != found:
             raise ConfigurationError(
-                f"{path} was measured on the {what} {found!r}, and this is {wanted!r}: its figures "
-                f"say nothing of that one; {_FILE.again} there"
+                f"{path} was measured with {what} {found!r}, so it does not hold for {wanted!r}; "
+                f"{_FILE.again} there"
             )
     logger.info(
         "%s: measured on %s with %s, %s", path, latency.device, latency.kernel, latency.dtype

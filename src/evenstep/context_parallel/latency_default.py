@@ -1,18 +1,18 @@
-"""A latency model for who has measured none: an H100 with a FlashAttention kernel, put low.
+"""Default latency model when none was measured: a conservative H100 + FlashAttention estimate.
 
-Only ratios decide which plan is chosen. Each figure is a share of the peak of dense bf16 products,
-and on the low side of what is published, most of all for short fragments, so that a plan is cut
-finer only where that gains more than the kernel may lose:
+Only ratios determine which sharding is chosen. Each figure is a share of the peak of dense bf16
+products, and on the low side of published ones, most of all for short fragments, so that a sequence
+is cut finer only where that gains more than the kernel may lose:
 
 - Up to 128 queries are one tile and take equally long (WLB-LLM, Figure 10); 0.20 of the peak.
 - At 256 queries two tiles share the keys that are loaded, and throughput rises steeply (the same
   figure, whose text gives no number): 0.32, which is 1.6 times as much.
-- From 4,096 queries on 0.55. FlashAttention-3's authors report 0.75 as their best case, runs in the
-  public record 0.44 at 512 tokens and 0.63 at 16,384, neither with a causal mask.
-- Fewer keys are less work for the same beginning and end of a tile: half of it at 128 keys.
+- From 4,096 queries on, 0.55. FlashAttention-3's authors report 0.75 as their best case, and
+  published runs 0.44 at 512 tokens and 0.63 at 16,384, neither with a causal mask.
+- With fewer keys, the fixed time to begin and end a tile counts for more: half of that at 128 keys.
 - Backward 0.8 of the forward throughput.
 
-A call takes 10 microseconds forward and 30 backward besides, where three kernels run.
+A call also takes 10 microseconds forward and 30 backward, where three kernels run.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _BACKWARD = 0.8
 def default_latency(
     *, heads: int = 8, head_size: int = 128, peak_tflops: float = H100_TFLOPS
 ) -> AttentionLatency:
-    """The model that the module describes.
+    """Makes the model described in the module.
 
     Args:
         heads: query heads of a GPU. All seconds grow with it, so no choice depends on it.
-        peak_tflops: of another GPU, 1e12 operations a second.
+        peak_tflops: peak of another GPU in 1e12 operations a second.
 
     Raises:
         ConfigurationError: an argument is not positive.

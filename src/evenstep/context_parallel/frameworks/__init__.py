@@ -1,7 +1,13 @@
-"""A `Sharding` in the form that each framework's own context parallelism takes.
+"""A `Sharding` in the format of each framework's own context parallelism.
 
-Pure functions, one file per consumer; none imports the framework that it serves, but for PyTorch.
-A kernel that takes any plan needs none of it: see `evenstep.plan.sharding.varlen`.
+```
+megatron              Megatron-LM's batch on a context-parallel rank
+transformer_engine    Transformer Engine's cut of documents, and arguments of its attention
+load_balancer         PyTorch's context parallelism
+```
+
+Pure functions; none imports the framework that it serves, except PyTorch. A kernel that takes any
+sharding needs none of it: see `evenstep.plan.sharding.varlen`.
 """
 
 from evenstep.context_parallel.frameworks.load_balancer import LoadBalancer

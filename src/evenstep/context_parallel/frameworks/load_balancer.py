@@ -1,7 +1,7 @@
-"""The object that PyTorch's context parallelism asks how to rearrange a sequence.
+"""A `Sharding` for PyTorch's context parallelism, which asks an object how to permute a sequence.
 
-It asks for a permutation that lays the ranks' tokens one after the other, and cuts what comes out
-into equal parts: so all ranks must have equally many tokens.
+It permutes the sequence so that the ranks' tokens follow each other, and cuts the result into equal
+parts: so all ranks must have equally many tokens.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ class LoadBalancer:
     """A `Sharding` as the ``load_balancer`` of functions in
     ``torch.distributed.tensor.experimental``.
 
-    It has the method that they call, and none of PyTorch's classes as a base, since those are
-    prototypes with private names. Where a release asks for its own class, register this one with
-    it: it is an abstract base class, so ``TheirClass.register(LoadBalancer)``.
+    It has the method that they call, and no PyTorch class as a base, since those are prototypes
+    with private names. If a release requires its own class, register this one with that abstract
+    base class: ``TheirClass.register(LoadBalancer)``.
     """
 
     def __init__(self, sharding: Sharding, device: torch.device | str = "cpu") -> None:
         """
         Args:
-            sharding: any plan.
-            device: where the tensors lie that will be cut.
+            sharding: of any method.
+            device: device of the tensors that will be cut.
 
         Raises:
-            ConfigurationError: ranks differ in their tokens.
+            ConfigurationError: ranks have different numbers of tokens.
         """
         if np.ptp(sharding.tokens):
             tokens = int(sharding.tokens.sum())
@@ -45,5 +45,5 @@ class LoadBalancer:
         self._restore = torch.from_numpy(sharding.restore)[None].to(device)
 
     def _generate_indices(self, restore: bool = False) -> torch.Tensor:
-        """int64 [1, T]: places in the sequence in the order of the ranks, or its inverse."""
+        """int64 [1, T]: positions in the sequence in the order of the ranks, or the inverse."""
         return self._restore if restore else self._indices

@@ -1,8 +1,8 @@
-"""What Megatron-LM's ``get_batch_on_this_cp_rank`` makes of a packed row, for any plan.
+"""A packed row as Megatron-LM's ``get_batch_on_this_cp_rank`` returns it, for any sharding.
 
-It gathers tokens, labels, loss mask and positions, and leaves boundaries whole. Its attention is
-Transformer Engine's, which knows one cut of documents and takes any other for that one; therefore
-other plans, per-sequence ones over several documents too, want an attention of their own.
+Tokens, labels, loss mask and positions are gathered, and boundaries stay whole. Megatron-LM's
+attention is Transformer Engine's, which assumes one cut of documents and cannot detect another. So
+other shardings, including per-sequence ones of several documents, need another attention.
 """
 
 from __future__ import annotations
@@ -28,27 +28,28 @@ def to_megatron_shard(
     attend_padding: bool = True,
     own_attention: bool = False,
 ) -> tuple[dict[str, Any], Any]:
-    """The fields and the ``PackedSeqParams`` of `to_megatron` for one context-parallel rank.
+    """Makes the fields and the ``PackedSeqParams`` of `to_megatron` for one context-parallel rank.
 
     ``tokens``, ``labels`` (of the next token), ``loss_mask``, ``position_ids`` and other fields
-    [1, T, ...] are the rank's, [1, T_r, ...]. Boundaries are those of the whole row, also under the
-    names of padded ones where nothing is padded, which context parallelism asks for.
+    [1, T, ...] are the rank's, [1, T_r, ...]. Boundaries are those of the whole row, also
+    under the names of padded ones, which context parallelism requires.
 
     Args:
-        batch: of ``PackCollator()``.
-        sharding: of `document_lengths` of the batch. Per-document over documents of a multiple of
-            2C tokens is how Megatron-LM cuts by default; per-sequence over a row of a multiple of
-            2C tokens is how it cuts with ``use_per_sequence_balancing=True``.
+        batch: from ``PackCollator()``.
+        sharding: made from `document_lengths` of the batch. Megatron-LM cuts per document by
+            default, and per sequence with ``use_per_sequence_balancing=True``; documents or the
+            row must then be multiples of 2C tokens.
         rank: context-parallel rank.
         labels_shifted: as for `to_megatron`.
         attend_padding: as for `to_megatron`.
-        own_attention: the model's attention takes its documents from `sharding`, as
-            `evenstep.context_parallel.attention` does, so any plan will do. False is Transformer Engine's.
+        own_attention: whether the model's attention follows `sharding`, as
+            `evenstep.context_parallel.attention` does, so that any will do. False means
+            Transformer Engine's.
 
     Raises:
         CollateError: as for `shard_batch` and `to_megatron`.
-        ConfigurationError: there is no such rank, or without `own_attention` the plan is not the
-            one that Transformer Engine assumes.
+        ConfigurationError: there is no such rank, or without `own_attention` the sharding is not
+            the one that Transformer Engine assumes.
     """
     if not own_attention:
         check_thd(sharding, "own_attention=True with evenstep.context_parallel.attention")
@@ -59,7 +60,7 @@ def to_megatron_shard(
         attend_padding=attend_padding,
         context_parallel_size=1 if own_attention else sharding.ranks,
     )
-    places = torch.from_numpy(sharding.indices(rank)).to(whole["tokens"].device)
+    positions = torch.from_numpy(sharding.indices(rank)).to(whole["tokens"].device)
     boundaries = ("cu_seqlens", "cu_seqlens_padded", "max_seqlen")
     fields = {
         name: shard[name] if name in shard and name not in boundaries else value
@@ -67,7 +68,7 @@ def to_megatron_shard(
     }
     fields["tokens"] = shard["input_ids"]
     fields["labels"] = shard["shift_labels"]
-    fields["loss_mask"] = whole["loss_mask"].index_select(1, places)
+    fields["loss_mask"] = whole["loss_mask"].index_select(1, positions)
     if sharding.ranks > 1 and fields["cu_seqlens_padded"] is None:
         fields["cu_seqlens_padded"] = fields["cu_seqlens"]
     return fields, parameters

@@ -1,10 +1,10 @@
 """Transformer Engine's cut of packed documents (``qkv_format="thd"``), the only one that its
-context-parallel attention understands.
+context-parallel attention supports.
 
 Every document is cut into 2C equal chunks, of which rank r of C holds chunks r and 2C - 1 - r. So a
-plan can be handed over where it is exactly that: `shard_per_document` of documents whose lengths
-are multiples of 2C, and `shard_per_sequence` of a single one. Boundaries are those of the whole
-row; the attention divides them by C itself.
+sharding can be handed over only if it is exactly that: `shard_per_document` of documents whose
+lengths are multiples of 2C, or `shard_per_sequence` of a single one. Boundaries are those of the
+whole row; the attention divides them by C itself.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ __all__ = ["thd_partitioned_indices", "transformer_engine_arguments"]
 
 
 def thd_partitioned_indices(sharding: Sharding, rank: int) -> torch.Tensor:
-    """int32 [T / C]: what Transformer Engine's ``thd_get_partitioned_indices(cu_seqlens,
-    total_tokens, world_size, rank)`` gives for the documents of `sharding`, and the rank's tokens.
+    """int32 [T / C]: the rank's tokens, as Transformer Engine's
+    ``thd_get_partitioned_indices(cu_seqlens, total_tokens, world_size, rank)`` returns them.
 
     Raises:
-        ConfigurationError: there is no such rank, a document's length is no multiple of 2C, or the
-            plan is another one.
+        ConfigurationError: there is no such rank, a document's length is not a multiple of 2C, or
+            the documents are cut in another way.
     """
     sharding.check_rank(rank)
     check_thd(sharding)
@@ -40,16 +40,16 @@ def transformer_engine_arguments(
     """Keyword arguments for Transformer Engine's ``DotProductAttention``, the same on every rank.
 
     Args:
-        sharding: of the documents as they lie in the row, padding included.
+        sharding: made from the documents as they are in the row, padding included.
         cu_seqlens: int32 [documents + 1] sums of real lengths, for kernels that skip the padding
-            between documents; not all can. None takes padding for a document's last tokens, which
+            between documents; not all can. None treats padding as a document's last tokens, which
             no real token sees.
 
     Returns:
         ``qkv_format``, ``attn_mask_type``, ``cu_seqlens_q`` and ``_kv``, the same ``_padded``
-        (int32 [documents + 1], always there, as context parallelism asks for them),
-        ``max_seqlen_q`` and ``_kv``; and ``pad_between_seqs`` where `cu_seqlens` says otherwise
-        than the padded ones.
+        (int32 [documents + 1], always present, as context parallelism requires them),
+        ``max_seqlen_q`` and ``_kv``; and ``pad_between_seqs`` if `cu_seqlens` differs from the
+        padded ones.
 
     Raises:
         ConfigurationError: as for `thd_partitioned_indices`; or `cu_seqlens` of other documents.
@@ -74,12 +74,13 @@ def transformer_engine_arguments(
 
 
 def check_thd(sharding: Sharding, otherwise: str = "evenstep.context_parallel.attention") -> None:
-    """
+    """Checks that a sharding is Transformer Engine's cut.
+
     Args:
-        otherwise: what runs any plan.
+        otherwise: the remedy: what runs any sharding.
 
     Raises:
-        ConfigurationError: the plan is not Transformer Engine's.
+        ConfigurationError: it is another.
     """
     chunks = 2 * sharding.ranks
     odd = np.flatnonzero(sharding.lengths % chunks)
@@ -93,9 +94,9 @@ def check_thd(sharding: Sharding, otherwise: str = "evenstep.context_parallel.at
     theirs = shard_per_document(sharding.lengths, sharding.ranks)
     if not np.array_equal(theirs.permutation, sharding.permutation):
         raise ConfigurationError(
-            f"the {sharding.method} plan is not the cut that Transformer Engine's attention "
-            "assumes, which would take the tokens for others without saying so; use "
-            f"shard_per_document, or {otherwise}, which runs any plan"
+            f"the {sharding.method} sharding is not the cut that Transformer Engine's attention "
+            "assumes, so results would be wrong without an error; use shard_per_document, or "
+            f"{otherwise}, which runs any sharding"
         )
 
 
@@ -108,8 +109,8 @@ def _checked(cu_seqlens: torch.Tensor, sharding: Sharding) -> torch.Tensor:
         or (real > sharding.lengths).any()
     ):
         raise ConfigurationError(
-            f"cu_seqlens {tuple(cu_seqlens.shape)} are not sums of real lengths of the sharding's "
-            f"{len(sharding.lengths)} documents, none longer than its place in the row; pass those "
-            "of the batch that the sharding was made of"
+            f"cu_seqlens {tuple(cu_seqlens.shape)} must be sums of real lengths of the sharding's "
+            f"{len(sharding.lengths)} documents, none longer than in the row; pass those of the "
+            "batch that the sharding was made from"
         )
     return cu_seqlens.to(torch.int32)

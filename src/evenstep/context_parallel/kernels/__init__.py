@@ -1,4 +1,14 @@
-"""Back ends of attention over fragments, one file each."""
+"""Back ends of attention over a rank's fragments, one file each.
+
+```
+kernel    `Kernel`: what a back end is
+choice    which one runs: the one asked for, or the fastest that device and dtype allow
+layout    where the keys lie that a rank needs
+flash     FlashAttention's variable-length kernel, one launch for all fragments (CUDA)
+flex      FlexAttention with a block mask
+sdpa      PyTorch's scaled dot-product attention, block by block: the reference, on any device
+```
+"""
 
 from evenstep.context_parallel.kernels.choice import (
     BACKENDS,

@@ -1,4 +1,4 @@
-"""Which back end runs: the one asked for, or the fastest that device and dtype allow."""
+"""Picks the back end: the one asked for, or the fastest that device and dtype allow."""
 
 from __future__ import annotations
 
@@ -21,14 +21,12 @@ _HALF = (torch.float16, torch.bfloat16)
 
 
 def check_backend(name: str, device: torch.device) -> None:
-    """Raises:
-    ConfigurationError: there is no such back end, or not on this device.
-    """
+    """Raises `ConfigurationError` if there is no such back end, or not on this device."""
     if name not in BACKENDS:
         raise ConfigurationError(f"backend={name!r} must be one of {BACKENDS}")
     if name == "flash" and device.type != "cuda":
         raise ConfigurationError(
-            f"backend='flash' runs on CUDA alone, and the plan is for device {str(device)!r}; use "
+            f"backend='flash' runs on CUDA alone, and the device is {str(device)!r}; use "
             "backend='auto' or 'sdpa'"
         )
     if name == "flash" and flash_function() is None:
@@ -39,20 +37,20 @@ def check_backend(name: str, device: torch.device) -> None:
         )
     if name == "flex" and not _can_flex(device):
         raise ConfigurationError(
-            f"backend='flex' on device {str(device)!r} needs PyTorch 2.6, which this is not "
-            f"({torch.__version__}), or on CUDA the package triton; install it, or use "
+            f"backend='flex' on device {str(device)!r} needs PyTorch 2.6 (this is "
+            f"{torch.__version__}), and on CUDA the package triton; install them, or use "
             "backend='sdpa'"
         )
 
 
 def pick_backend(name: str, device: torch.device, dtype: torch.dtype, *, trains: bool) -> str:
-    """The back end for tensors of this type: `name`, or for "auto" one of the others.
+    """Picks the back end for tensors of this dtype: `name`, or for "auto" one of the others.
 
     Args:
-        trains: gradients will be asked for.
+        trains: whether gradients will be computed.
 
     Raises:
-        ConfigurationError: the back end asked for cannot do it.
+        ConfigurationError: the back end asked for does not support that.
     """
     if name == "flash" and dtype not in _HALF:
         raise ConfigurationError(
@@ -61,8 +59,8 @@ def pick_backend(name: str, device: torch.device, dtype: torch.dtype, *, trains:
         )
     if name == "flex" and device.type == "cpu" and trains:
         raise ConfigurationError(
-            "backend='flex' has no backward pass on CPU, where PyTorch implements its forward pass "
-            "alone; use backend='sdpa', or torch.no_grad()"
+            "backend='flex' has no backward pass on CPU, where PyTorch implements only the forward "
+            "pass; use backend='sdpa', or torch.no_grad()"
         )
     if name != "auto":
         return name
@@ -74,7 +72,7 @@ def pick_backend(name: str, device: torch.device, dtype: torch.dtype, *, trains:
 
 
 def kernel_of(name: str, sharding: Sharding, rank: int, device: torch.device) -> Kernel:
-    """The back end `name` ("auto" excepted), ready for one rank's fragments."""
+    """Builds the back end `name` (not "auto") for one rank's fragments."""
     if name == "flash":
         return FlashKernel(sharding, rank, device)
     if name == "flex":

@@ -1,12 +1,12 @@
 """FlashAttention's variable-length kernel: all fragments of a rank in one launch, on CUDA.
 
-To the kernel a fragment is a sequence of its own, with fewer queries than keys; see
-`evenstep.plan.sharding.varlen`. A causal mask of these is aligned at the bottom right from
-FlashAttention 2.1 on. Keys that two fragments look at are there twice: of a head-tail plan over C
-ranks, 1 + 1 / 2C times the tokens in all.
+To the kernel a fragment is one sequence, with fewer queries than keys; see
+`evenstep.plan.sharding.varlen`. From FlashAttention 2.1 on, the causal mask of these is aligned at
+the bottom right. Keys that two fragments meet are repeated: with two chunks per rank, one from
+either end, the keys are 1 + 1 / 2C times the tokens on C ranks.
 
-The package flash-attn is taken if it is installed, else PyTorch's own `varlen_attn` where it has
-the arguments needed: PyTorch 2.12 and later.
+The package flash-attn is used if it is installed, else PyTorch's own `varlen_attn`, if it has the
+arguments needed: PyTorch 2.12 and later.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ VarlenAttention = Callable[..., torch.Tensor]
 
 
 class FlashKernel:
-    """See `evenstep.context_parallel.kernels.kernel.Kernel`. float16 and bfloat16 alone."""
+    """See `evenstep.context_parallel.kernels.kernel.Kernel`. float16 and bfloat16 only."""
 
     repeated = True
 
@@ -52,7 +52,7 @@ class FlashKernel:
     def __call__(
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float
     ) -> torch.Tensor:
-        assert self._function is not None  # or the plan had refused this back end
+        assert self._function is not None  # `check_backend` refuses this back end otherwise
         return self._function(
             q,
             k,
@@ -68,7 +68,7 @@ class FlashKernel:
 @cache
 def flash_function() -> VarlenAttention | None:
     """A function (q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, scale) that is
-    causal and takes fewer kv heads than query heads; None where nothing gives one."""
+    causal and takes fewer kv heads than query heads; None if no package has one."""
     return _of_package() or _of_torch()
 
 
@@ -113,7 +113,7 @@ def _of_torch() -> VarlenAttention | None:
         from torch.nn.attention.varlen import varlen_attn
     except ImportError:
         return None
-    # Its first release had `is_causal`, and neither of the last two.
+    # The first release of it had `is_causal`, and neither of the last two.
     if not {"window_size", "scale", "enable_gqa"} <= set(inspect.signature(varlen_attn).parameters):
         return None
 
@@ -139,7 +139,7 @@ def _of_torch() -> VarlenAttention | None:
             window_size=(-1, 0),  # causal
             enable_gqa=q.shape[1] != k.shape[1],
         )
-        assert isinstance(out, torch.Tensor)  # a pair if asked for more
+        assert isinstance(out, torch.Tensor)  # a tuple only on request
         return out
 
     return attend

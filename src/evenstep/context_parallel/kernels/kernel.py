@@ -1,7 +1,7 @@
-"""What a back end is: the attention of one rank's fragments, once their keys are at hand.
+"""`Kernel`, the interface of back ends: attention of one rank's fragments, once keys are gathered.
 
-It is built once per micro-batch from the plan, with its index tensors on the device, and called in
-every layer. It knows nothing of other ranks.
+A kernel is built once per micro-batch from the sharding, with its index tensors on the device, and
+called in every layer. It knows nothing of other ranks.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ __all__ = ["Kernel"]
 
 
 class Kernel(Protocol):
-    """Causal attention within documents, of one rank's fragments."""
+    """Causal attention within documents, for one rank's fragments."""
 
     rows: torch.Tensor
-    """[keys] int64: rows of the buffer of all ranks' keys (see `layout`) that it wants, in its
+    """[keys] int64: rows of the buffer of all ranks' keys (see `layout`) that it takes, in its
     order."""
     repeated: bool
-    """Whether a row may be wanted twice."""
+    """Whether it may take a row twice."""
 
     def __call__(
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float
@@ -28,9 +28,9 @@ class Kernel(Protocol):
         """
         Args:
             q: [tokens of the rank, query heads, head dim], at least one token.
-            k, v: [keys, kv heads, head dim], as `rows` says. Query head h goes with kv head
+            k, v: [keys, kv heads, head dim], in the order of `rows`. Query head h uses kv head
                 ``h // (query heads // kv heads)``.
-            scale: of the products, before the softmax.
+            scale: factor of the products, before the softmax.
 
         Returns:
             Like `q`; differentiable once in all three.

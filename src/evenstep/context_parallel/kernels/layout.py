@@ -1,7 +1,7 @@
-"""Where the keys that one rank needs lie: index arrays from a `Sharding`, in numpy alone.
+"""Where the keys lie that one rank needs: index arrays from a `Sharding`, in NumPy alone.
 
-All ranks' keys arrive in one buffer, rank after rank, in slots of equal size: as many rows as the
-rank with most tokens has.
+The keys of all ranks arrive in one buffer, rank after rank, in slots of equal size: as many rows as
+the rank with most tokens has.
 """
 
 from __future__ import annotations
@@ -11,54 +11,54 @@ from dataclasses import dataclass
 import numpy as np
 
 from evenstep.arrays import Int64Array
-from evenstep.plan.sharding import Sharding
+from evenstep.plan.sharding.sharding import Sharding, prefix_sums
 
 __all__ = ["KeyLayout", "buffer_rows", "each_document_once"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class KeyLayout:
-    """The keys of fragment f are ``first[f]`` to ``first[f] + keys[f]`` of those taken; its queries
-    are ``queries[f]`` to ``queries[f + 1]`` of the rank's, and stand for the last of its keys."""
+    """Keys and queries of a rank's fragments.
 
-    places: Int64Array
-    """[keys taken] of each in the sequence."""
+    The keys of fragment f are ``first[f]`` to ``first[f] + keys[f]`` of those taken. Its queries
+    are ``queries[f]`` to ``queries[f + 1]`` of the rank's, and belong to the last of its keys.
+    """
+
+    positions: Int64Array
+    """[keys taken] position of each in the sequence."""
     first: Int64Array
-    """[fragments] key, of those taken, with which the fragment's document begins."""
+    """[fragments] index, among the keys taken, of the first key of the fragment's document."""
     keys: Int64Array
-    """[fragments]"""
+    """[fragments] number of keys."""
     queries: Int64Array
-    """[fragments + 1] from 0 to the rank's tokens."""
+    """[fragments + 1] from 0 to the number of the rank's tokens."""
 
 
 def each_document_once(sharding: Sharding, rank: int) -> KeyLayout:
-    """Fragments of a document share its keys: none is taken twice, and none that no fragment of
-    the rank looks at."""
+    """Takes each key once that any fragment of the rank meets: fragments of a document share them.
+
+    With documents of 5 and 3 tokens and the fragments [0, 2) and [3, 5) of the first, the keys
+    taken are 0 to 4, and ``first=[0, 0]``, ``keys=[2, 5]``, ``queries=[0, 2, 4]``.
+    """
     own = slice(int(sharding.offsets[rank]), int(sharding.offsets[rank + 1]))
     document, start, end = sharding.document[own], sharding.start[own], sharding.end[own]
-    wanted = np.zeros(len(sharding.lengths), np.int64)
-    np.maximum.at(wanted, document, end)
-    begins = _sums(wanted)
+    needed = np.zeros(len(sharding.lengths), np.int64)  # [documents] keys
+    np.maximum.at(needed, document, end)
+    begins = prefix_sums(needed)
     shift = sharding.begins[:-1] - begins[:-1]
     return KeyLayout(
-        places=np.arange(begins[-1]) + shift.repeat(wanted),
+        positions=np.arange(begins[-1]) + shift.repeat(needed),
         first=begins[document],
         keys=end,
-        queries=_sums(end - start),
+        queries=prefix_sums(end - start),
     )
 
 
-def buffer_rows(sharding: Sharding, places: Int64Array) -> Int64Array:
-    """Rows of the buffer in which the tokens at `places` in the sequence lie."""
+def buffer_rows(sharding: Sharding, positions: Int64Array) -> Int64Array:
+    """Rows of the buffer that hold the tokens at `positions` of the sequence."""
     tokens = sharding.tokens
-    # What fills up the slots before each rank's own.
-    filling = np.arange(sharding.ranks) * tokens.max() - _sums(tokens)[:-1]
-    shard_by_shard = sharding.restore[places]
-    rows: Int64Array = shard_by_shard + filling.repeat(tokens)[shard_by_shard]
+    # [ranks] rows of padding in the slots before each rank's.
+    padding = np.arange(sharding.ranks) * tokens.max() - prefix_sums(tokens)[:-1]
+    unpadded = sharding.restore[positions]
+    rows: Int64Array = unpadded + padding.repeat(tokens)[unpadded]
     return rows
-
-
-def _sums(values: Int64Array) -> Int64Array:
-    sums = np.zeros(len(values) + 1, np.int64)
-    values.cumsum(out=sums[1:])
-    return sums

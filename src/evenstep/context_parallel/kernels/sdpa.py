@@ -1,10 +1,10 @@
 """PyTorch's scaled dot-product attention, fragment by fragment: the reference, which runs anywhere.
 
-A fragment that begins its document is plainly causal. Another one needs a mask, whose rows are its
-queries and whose columns are all keys up to its end, so it is cut into blocks of rows of which no
-mask has more than `MASK` entries. Nothing of a block outlives it: backward computes the block again
-instead of keeping its mask, so that memory grows with tokens and not with pairs. That makes it
-slower by a forward pass, which the other back ends are not.
+A fragment that begins its document is plainly causal. Any other needs a mask, whose rows are its
+queries and whose columns are all keys up to its end, so it is cut into blocks of rows whose masks
+have at most `MASK` entries. Backward computes each block again instead of keeping its mask, so that
+memory grows with tokens and not with pairs. That costs one more forward pass, which the other back
+ends do not need.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class SdpaKernel:
 
     def __init__(self, sharding: Sharding, rank: int, device: torch.device) -> None:
         layout = each_document_once(sharding, rank)
-        self.rows = torch.from_numpy(buffer_rows(sharding, layout.places)).to(device)
+        self.rows = torch.from_numpy(buffer_rows(sharding, layout.positions)).to(device)
         self._blocks = [
             block
             for first, keys, start, stop in zip(
@@ -94,7 +94,7 @@ class _BlockByBlock(torch.autograd.Function):
     def backward(ctx: Any, grad_out: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         q, k, v = ctx.saved_tensors
         grad_q = torch.empty_like(q)
-        # Keys take part in many blocks: their gradients are added up in float32 at least.
+        # Keys take part in many blocks: their gradients are summed in float32 at least.
         exact = torch.promote_types(k.dtype, torch.float32)
         grad_k, grad_v = torch.zeros_like(k, dtype=exact), torch.zeros_like(v, dtype=exact)
         for block in ctx.blocks:
@@ -115,8 +115,8 @@ def _attend(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, block: _Block, scale: float
 ) -> torch.Tensor:
     heads, kv_heads = q.shape[1], k.shape[1]
-    # Query heads that share a kv head stand in the place of a batch of one, so that keys and
-    # values are not copied for each of them: [kv heads, heads of each, tokens, head dim].
+    # Query heads that share a kv head take the place of the batch, so that keys and values are not
+    # copied for each of them: [kv heads, heads of each, tokens, head dim].
     grouped = q.transpose(0, 1).reshape(kv_heads, heads // kv_heads, *q.shape[::2])
     keys, values = (x.transpose(0, 1)[:, None].expand(-1, grouped.shape[1], -1, -1) for x in (k, v))
     mask = block.mask(q.device)
@@ -127,7 +127,7 @@ def _attend(
 
 
 def _cut(first: int, keys: int, start: int, stop: int) -> Iterator[_Block]:
-    """Blocks of the fragment whose `keys` begin at `first`, and whose queries are [start, stop)."""
+    """Cuts the fragment whose `keys` begin at `first` and whose queries are [start, stop)."""
     if stop - start == keys:
         yield _Block(slice(start, stop), slice(first, first + keys), masked=False)
         return

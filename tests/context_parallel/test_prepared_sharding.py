@@ -1,4 +1,4 @@
-"""`prepare` and `ContextPlan`: ranks that do not agree all raise, and none is left waiting."""
+"""`prepare` and `PreparedSharding`: ranks that do not agree all raise, and none is left waiting."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from threaded_ranks import CPU, ThreadExchange, on_ranks
+from threaded_ranks import CPU, ThreadCollectives, on_ranks
 
-from evenstep.context_parallel import ContextPlan, prepare
+from evenstep.context_parallel import PreparedSharding, prepare
 from evenstep.context_parallel.agreement import fingerprint
 from evenstep.errors import ConfigurationError, MismatchError, PeerError
 from evenstep.plan.sharding import Sharding, shard_per_document, shard_per_sequence
@@ -22,33 +22,35 @@ def prepared(
 ) -> list[Any]:
     """What `prepare` gives or raises on each rank."""
 
-    def one(ranks: ThreadExchange) -> Any:
+    def one(ranks: ThreadCollectives) -> Any:
         chosen = dict({"device": "cpu"}, **{k: v[ranks.rank] for k, v in options.items()})
         return prepare(shardings[ranks.rank], ranks, **chosen)  # type: ignore[arg-type]
 
     monkeypatch.setattr(
-        "evenstep.context_parallel.prepared_sharding.exchange_of", lambda group, ranks: group
+        "evenstep.context_parallel.prepared_sharding.collectives_of", lambda group, ranks: group
     )
     return on_ranks(len(shardings), one)
 
 
 def test_ranks_that_agree_get_their_own_part(monkeypatch: pytest.MonkeyPatch) -> None:
     sharding = shard_per_document(LENGTHS, 3)
-    plans = prepared(monkeypatch, [sharding, sharding, shard_per_document(LENGTHS, 3)])
-    assert [plan.tokens for plan in plans] == sharding.tokens.tolist()
-    assert [plan.rank for plan in plans] == [0, 1, 2]
-    assert {plan.slot for plan in plans} == {sharding.tokens.max()}
+    ready = prepared(monkeypatch, [sharding, sharding, shard_per_document(LENGTHS, 3)])
+    assert [each.tokens for each in ready] == sharding.tokens.tolist()
+    assert [each.rank for each in ready] == [0, 1, 2]
+    assert {each.slot for each in ready} == {sharding.tokens.max()}
 
 
-def test_plans_that_differ_raise_on_every_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shardings_that_differ_raise_on_every_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     one, other = shard_per_document(LENGTHS, 3), shard_per_sequence(LENGTHS, 3)
     errors = prepared(monkeypatch, [one, other, one])
     assert [type(error) for error in errors] == [MismatchError] * 3
-    assert "rank 1 has another plan than ranks [0, 2]: its own is per-sequence" in str(errors[1])
-    assert "rank 2 has another plan than ranks [1]" in str(errors[2])
+    assert "rank 1 has another sharding than ranks [0, 2]: its own is per-sequence" in str(
+        errors[1]
+    )
+    assert "rank 2 has another sharding than ranks [1]" in str(errors[2])
 
 
-def test_a_rank_that_cannot_prepare_tells_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_that_cannot_prepare_makes_the_others_raise(monkeypatch: pytest.MonkeyPatch) -> None:
     sharding = shard_per_document(LENGTHS, 3)
     errors = prepared(monkeypatch, [sharding] * 3, backend=["auto", "auto", "flash"])
     assert [type(error) for error in errors] == [PeerError, PeerError, ConfigurationError]
@@ -56,15 +58,15 @@ def test_a_rank_that_cannot_prepare_tells_the_others(monkeypatch: pytest.MonkeyP
     assert "backend='flash'" in str(errors[2])
 
 
-def test_unchecked_plans_exchange_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unchecked_shardings_exchange_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     sharding = shard_per_document(LENGTHS, 2)
-    plans = prepared(monkeypatch, [sharding] * 2, check=[False] * 2)
-    assert [plan.exchange.calls for plan in plans] == [[], []]
-    plans = prepared(monkeypatch, [sharding] * 2)
-    assert [plan.exchange.calls for plan in plans] == [[("all_gather", (1,))]] * 2
+    ready = prepared(monkeypatch, [sharding] * 2, check=[False] * 2)
+    assert [each.collectives.calls for each in ready] == [[], []]
+    ready = prepared(monkeypatch, [sharding] * 2)
+    assert [each.collectives.calls for each in ready] == [[("all_gather", (1,))]] * 2
 
 
-def test_the_group_must_be_as_large_as_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_group_must_be_as_large_as_the_sharding(monkeypatch: pytest.MonkeyPatch) -> None:
     errors = prepared(monkeypatch, [shard_per_document(LENGTHS, 3)] * 2)
     assert [type(error) for error in errors] == [ConfigurationError] * 2
     assert "the group has 2 ranks, and the sequence is cut over 3" in str(errors[0])
@@ -101,33 +103,33 @@ def by_hand(**changes: list[int]) -> Sharding:
         ({"start": [0, 1, 0]}, "token 1 of the sequence is in 2 fragments"),
     ],
 )
-def test_a_plan_that_loses_or_doubles_a_token_is_refused(
+def test_a_sharding_that_loses_or_doubles_a_token_is_refused(
     changes: dict[str, list[int]], says: str
 ) -> None:
-    outcomes = on_ranks(2, lambda ranks: ContextPlan(by_hand(), ranks, device=CPU))
-    assert [type(outcome) for outcome in outcomes] == [ContextPlan] * 2
-    errors = on_ranks(2, lambda ranks: ContextPlan(by_hand(**changes), ranks, device=CPU))
+    outcomes = on_ranks(2, lambda ranks: PreparedSharding(by_hand(), ranks, device=CPU))
+    assert [type(outcome) for outcome in outcomes] == [PreparedSharding] * 2
+    errors = on_ranks(2, lambda ranks: PreparedSharding(by_hand(**changes), ranks, device=CPU))
     for error in errors:
         with pytest.raises(ConfigurationError, match=says):
             raise error
 
 
-def test_fingerprints_tell_plans_apart_and_not_what_they_are_called() -> None:
-    plans = [
+def test_fingerprints_differ_for_shardings_and_not_for_names() -> None:
+    shardings = [
         method(lengths, ranks)
         for method in (shard_per_document, shard_per_sequence)
         for lengths in (LENGTHS, LENGTHS[::-1])
         for ranks in (2, 3)
     ]
-    told = [fingerprint(plan) for plan in plans]
-    assert len(set(told)) == len(plans)
-    assert all(0 < value < 2**63 for value in told)
-    # One document is cut alike by both methods.
+    found = [fingerprint(each) for each in shardings]
+    assert len(set(found)) == len(shardings)
+    assert all(0 < value < 2**63 for value in found)
+    # Both methods cut one document in the same way.
     one, other = shard_per_document([24], 2), shard_per_sequence([24], 2)
     assert one.method != other.method
     assert fingerprint(one) == fingerprint(other)
 
 
 def test_the_device_may_be_a_name() -> None:
-    plan = prepare(shard_per_document(LENGTHS, 1), device="cpu")
-    assert plan.device == torch.device("cpu")
+    ready = prepare(shard_per_document(LENGTHS, 1), device="cpu")
+    assert ready.device == torch.device("cpu")
