@@ -238,7 +238,7 @@ def test_what_is_no_count_is_refused_and_the_function_named(role, value):
     def count_it(sample):
         return value
 
-    with pytest.raises(SampleError, match=rf"sample 17: {role} \(.*count_it\) gave"):
+    with pytest.raises(SampleError, match=rf"sample 17: {role} \(.*count_it\) returned"):
         measured({"input_ids": [1, 2]}, **{role: count_it}, count_patches=True)
 
 

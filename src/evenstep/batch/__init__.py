@@ -1,6 +1,18 @@
-"""From samples to batches: measuring, collating, and what each step says about itself.
+"""From samples to batches: how a sample is measured, and how a group of samples becomes tensors.
 
-Each name is imported on first use: samples are measured in processes that have no use for torch.
+    measure      `Measure`: length, supervised tokens and patches of a sample
+    labels       which labels are supervised
+    pad          `PadCollator`: a group as padded rows
+    pack         `PackCollator`: a group as one row of documents
+    columns      a group by field, as both collators take it
+    layout       `RowLayout`: where documents lie in a packed row
+    memory       where collators put large tensors
+    check        whether a collated batch is what was planned
+    loss_scale   the factors that make averaged gradients those of one big batch
+    step_info    `StepInfo`: what a step reports about itself
+    formats/     a packed batch in the form that each training framework takes
+
+Each name is imported on first use: samples are measured in processes that do not need torch.
 """
 
 from __future__ import annotations
@@ -8,7 +20,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-# At once, as the module has the name of its function: it would take its place later.
+# Now, as the module has the name of its function, and would replace it when imported later.
 from evenstep.batch.loss_scale import LOSS_SCALING, loss_scale, shard_loss_scale
 
 if TYPE_CHECKING:

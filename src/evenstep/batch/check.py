@@ -1,8 +1,8 @@
-"""Is the collated batch what was planned?
+"""Checks that a collated batch is what was planned.
 
-If it trains on another number of tokens than its samples were measured to, `loss_scale` is wrong,
-and so is every gradient. If it pads what was planned to be packed, memory may run out at some later
-step. Nothing else would show either.
+If it supervises another number of tokens than its samples were measured to have, `loss_scale` is
+wrong, and so is every gradient. If it pads a group that was planned to be packed, memory may run
+out at some later step. Nothing else would show either.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ __all__ = ["check_packed", "check_supervised"]
 def check_packed(batch: Any, max_tokens: int, where: str) -> None:
     """
     Args:
-        batch: what the collate function returned of a group that was planned to be packed.
+        batch: what the collate function returned for a group that was planned to be packed.
         max_tokens: real tokens that the group may have.
-        where: what to call the batch in the error.
+        where: the name of the batch in the error.
 
     Raises:
         CollateError: ``input_ids`` has several rows, and more elements than that.
@@ -42,17 +42,17 @@ def check_packed(batch: Any, max_tokens: int, where: str) -> None:
 def check_supervised(batch: Any, expected: int, where: str) -> None:
     """Compares the labels of a batch with what was measured.
 
-    Labels are counted three ways, since the batch alone does not tell whether the model shifts
+    Labels are counted in three ways, since the batch alone does not show whether the model shifts
     them: all that are not -100; all but each row's first position; and, as `supervised_of` counts
     samples, all but the first real position of rows whose labels are an aligned copy of their
-    tokens (the first real position is where ``attention_mask`` begins, so left padding is no
-    difference). Agreement with one of them is enough.
+    tokens (the first real position is where ``attention_mask`` begins, so left padding makes no
+    difference). Agreement with one of the counts is enough.
 
     Args:
         batch: what the collate function returned. Passes unless it is a mapping with a tensor of
             labels.
         expected: supervised tokens of its samples.
-        where: what to call the batch in the error, such as "step 12 on rank 1".
+        where: the name of the batch in the error, such as "step 12 on rank 1".
 
     Raises:
         CollateError: none of the counts is `expected`.

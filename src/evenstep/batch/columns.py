@@ -34,9 +34,9 @@ class Columns:
     fields: dict[str, list[Any]]
     """One value per sample, except in vision fields, which samples without images may lack."""
     tokens: str | None
-    """The field that holds the tokens, if it is there."""
+    """The field that holds the tokens; None if there is none."""
     rebuild: Callable[[dict[str, Any]], Any]
-    """Makes a batch of the samples' own type out of collated fields."""
+    """Collated fields -> a batch of the samples' own type."""
     extensible: bool = False
     """Whether the batch can take fields that the samples lack."""
     named: bool = True

@@ -1,9 +1,10 @@
-"""Which labels bear loss. The one place that knows, so that measuring, padding and checking agree.
+"""Which labels are supervised, that is, contribute to the loss.
 
-A label of -100 bears none. And a causal model that is given an aligned copy of its input as labels
-(``labels[i] == input_ids[i]`` wherever it is not -100) shifts it by one inside: it predicts
-position i from the positions before i, so nothing ever predicts position 0, and that label bears
-no loss either, whatever it says.
+This is the one place that knows, so that measuring, padding and checking agree. A label of -100 is
+not supervised. And a causal model whose labels are an aligned copy of its input
+(``labels[i] == input_ids[i]`` wherever it is not -100) shifts them by one inside: it predicts
+position i from the positions before i, so nothing ever predicts position 0, and that label is not
+supervised either, whatever its value.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ IGNORE_INDEX = -100
 """The label that PyTorch's cross entropy leaves out by default."""
 
 LABEL_FIELDS = ("labels", "label", "label_ids")
-"""Names under which labels are looked for; the first one present wins."""
+"""Names of fields of labels; the first one present counts."""
 
 
 def labels_of(sample: Any) -> Any | None:
@@ -50,8 +51,8 @@ def labels_of(sample: Any) -> Any | None:
 
 
 def is_tensor(value: Any) -> bool:
-    """Whether it is a tensor of torch. Found out without torch, since samples are measured in
-    processes that have no other use for it: where it was not imported, nothing is."""
+    """Whether a value is a torch tensor. Does not import torch, since processes that measure
+    samples may not need it: where torch was not imported, no value is a tensor."""
     # A module that another thread is importing may have no such name yet.
     kind = getattr(sys.modules.get("torch"), "Tensor", None)
     return kind is not None and isinstance(value, kind)
@@ -74,7 +75,7 @@ def as_array(value: Any) -> npt.NDArray[Any]:
 
 
 def count_supervised(labels: Any, tokens: Any | None) -> int:
-    """How many labels bear loss.
+    """How many labels are supervised.
 
     Args:
         labels: numbers of any shape, or one text, which counts 1.
@@ -92,7 +93,7 @@ def count_supervised(labels: Any, tokens: Any | None) -> int:
     else:
         labels = as_array(labels)
         if labels.dtype.kind not in "iufb":
-            raise TypeError(f"no numbers but {labels.dtype}")
+            raise TypeError(f"not numbers but {labels.dtype}")
         count = int(np.count_nonzero(labels != IGNORE_INDEX))
         masked = labels.ndim != 1 or not len(labels) or labels[0] == IGNORE_INDEX
     if not masked and tokens is not None:

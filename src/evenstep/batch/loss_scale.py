@@ -67,20 +67,20 @@ def loss_scale(
     if mode == "none":
         return 1.0 if totals.samples[rank] else 0.0
     if mode == "token":
-        weights: npt.NDArray[np.generic] = totals.supervised_tokens
+        counts: npt.NDArray[np.generic] = totals.supervised_tokens
     elif mode == "sample":
-        weights = totals.samples
+        counts = totals.samples
     elif mode == "approximate":
         if mean_supervised is None:
             raise ConfigurationError(
                 "mode='approximate' needs mean_supervised=, the mean supervised tokens per sample "
                 "of each rank"
             )
-        weights = totals.samples * np.asarray(mean_supervised, dtype=np.float64)
+        counts = totals.samples * np.asarray(mean_supervised, dtype=np.float64)
     else:
         raise ConfigurationError(f"loss scaling {mode!r} must be one of {LOSS_SCALING}")
-    total = weights.sum()
-    return float(len(weights) * weights[rank] / total) if total else 0.0
+    total = counts.sum()
+    return float(len(counts) * counts[rank] / total) if total else 0.0
 
 
 def micro_batch_scales(
@@ -89,15 +89,15 @@ def micro_batch_scales(
     """The factors for the losses of a rank's micro-batches.
 
     Args:
-        scale: `loss_scale` of the rank, which is their sum, but for "none".
+        scale: `loss_scale` of the rank, which is their sum, except for "none".
         mode: as for `loss_scale`.
         samples, supervised: of each micro-batch.
     """
     if mode == "none":
         return (scale,) * len(samples)
-    weights = supervised if mode == "token" else samples
-    total = sum(weights)
-    return tuple(scale * weight / total if total else 0.0 for weight in weights)
+    counts = supervised if mode == "token" else samples
+    total = sum(counts)
+    return tuple(scale * count / total if total else 0.0 for count in counts)
 
 
 def shard_loss_scale(supervised: int, total: int, ranks: int, *, reduction: str = "mean") -> float:
@@ -124,5 +124,5 @@ def shard_loss_scale(supervised: int, total: int, ranks: int, *, reduction: str 
             f"{supervised:,} supervised tokens of this rank, {total:,} of all {ranks:,} ranks; "
             "pass the sum over all ranks, which counts this one"
         )
-    weight = supervised if reduction == "mean" else 1
-    return ranks * weight / total if total else 0.0
+    count = supervised if reduction == "mean" else 1
+    return ranks * count / total if total else 0.0

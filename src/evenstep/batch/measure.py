@@ -1,24 +1,33 @@
-"""What a sample is worth before it is collated: its length, its supervised tokens, its patches.
+"""What is measured of a sample before it is collated: its length, supervised tokens and patches.
 
-Policies see nothing of a sample but these three integers, and `loss_scale` is exact only if the
-second is the number of tokens that the loss of the collated batch averages over. `Measure` runs in
+Policies see only these three integers of a sample, and `loss_scale` is exact only if the second is
+the number of tokens that the loss of the collated batch averages over. `Measure` runs in
 the worker processes on every sample, so the defaults take a few microseconds and copy nothing.
 """
 
 from __future__ import annotations
 
 import operator
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from evenstep.arrays import Int64Array
 from evenstep.batch.labels import as_array, count_supervised, is_tensor, labels_of
 from evenstep.errors import ConfigurationError, SampleError
 
-__all__ = ["VISION_GRIDS", "Measure", "length_of", "patches_of", "supervised_of", "tokens_of"]
+__all__ = [
+    "VISION_GRIDS",
+    "Measure",
+    "digests_of",
+    "length_of",
+    "patches_of",
+    "supervised_of",
+    "tokens_of",
+]
 
 VISION_GRIDS = {"image_grid_thw": "pixel_values", "video_grid_thw": "pixel_values_videos"}
 """Grid field -> pixel field, as processors of the Qwen-VL kind name them: the grid has one row
@@ -54,13 +63,13 @@ def length_of(sample: Any) -> int:
 
 
 def supervised_of(sample: Any, length: int) -> int:
-    """Tokens of a sample that bear loss: what is counted where there is no `supervised_fn`.
+    """Supervised tokens of a sample, which contribute to the loss: the default `supervised_fn`.
 
     - With labels (``labels``, ``label`` or ``label_ids``): those that are not -100. One fewer if
       they are an aligned copy of the tokens whose first label is not -100, because a model that
       takes such labels shifts them inside and never predicts the first. A scalar counts 1.
-    - Without labels, where all that is known are tokens (``input_ids`` or a bare sequence): one
-      fewer than `length`, since each token is predicted from those before it.
+    - Without labels, where only tokens are known (``input_ids`` or a bare sequence): one fewer than
+      `length`, since each token is predicted from those before it.
     - Otherwise `length`, as for a tuple, whose other elements may be labels of any kind.
 
     Raises:
@@ -80,7 +89,7 @@ def supervised_of(sample: Any, length: int) -> int:
     except (TypeError, ValueError) as error:
         raise SampleError(
             f"its labels are {_describe(labels)} ({error}); pass supervised_fn=, a function from a "
-            "sample to the number of its tokens that bear loss"
+            "sample to the number of its supervised tokens"
         ) from error
 
 
@@ -89,8 +98,8 @@ def patches_of(sample: Any) -> int:
 
     Counted from ``image_grid_thw`` and ``video_grid_thw`` (rows of time, height, width) where they
     exist. Otherwise from ``pixel_values`` and ``pixel_values_videos``: the rows of a 2-D tensor,
-    which holds one patch a row; of others the number of images (3-D: 1, 4-D: images, 5-D: images x
-    tiles), since their patch size is not known. Lists are summed. No such field: 0.
+    which holds one patch in each row; for other tensors the number of images (3-D: 1, 4-D: images,
+    5-D: images x tiles), since their patch size is unknown. Lists are summed. No such field: 0.
 
     Raises:
         SampleError: a grid whose rows are not triples.
@@ -111,6 +120,12 @@ def patches_of(sample: Any) -> int:
     return total
 
 
+def digests_of(samples: Sequence[Any]) -> Int64Array:
+    """[samples] checksum of the tokens and labels of each; 0 for a sample that has neither. Ranks
+    that must prepare the same samples compare them by it."""
+    return np.array([_digest(sample) for sample in samples], np.int64)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Measure:
     """Measures samples. Picklable as long as the functions are."""
@@ -118,11 +133,11 @@ class Measure:
     length_fn: Callable[[Any], int] | None = None
     """Sample -> tokens; None is `length_of`."""
     supervised_fn: Callable[[Any], int] | None = None
-    """Sample -> tokens that bear loss, at most its length; None is `supervised_of`."""
+    """Sample -> supervised tokens, at most its length; None is `supervised_of`."""
     patches_fn: Callable[[Any], int] | None = None
     """Sample -> vision patches; None is `patches_of`."""
     count_patches: bool = False
-    """False reports 0 patches without calling anything."""
+    """False reports 0 patches and does not call `patches_fn`."""
 
     def __post_init__(self) -> None:
         for name in ("length_fn", "supervised_fn", "patches_fn"):
@@ -132,19 +147,19 @@ class Measure:
                     f"{name}={function!r} must be a function from a sample to an integer, or None"
                 )
 
-    def __call__(self, samples: Sequence[Any], names: Sequence[str]) -> npt.NDArray[np.int64]:
+    def __call__(self, samples: Sequence[Any], names: Sequence[str]) -> Int64Array:
         """Length, supervised tokens and patches of each sample.
 
         Args:
             samples: [n] what the dataset returned.
-            names: [n] what to call each sample in an error, such as "sample 17".
+            names: [n] the name of each sample in an error, such as "sample 17".
 
         Returns:
             [n, 3] int64.
 
         Raises:
-            SampleError: a function failed or gave something that is not an integer from 0 to
-                2**31 - 1, a length is 0, or more tokens are supervised than there are.
+            SampleError: a function failed or did not return an integer from 0 to 2**31 - 1, a
+                length is 0, or more tokens are supervised than there are.
         """
         length_fn = self.length_fn or length_of
         patches_fn = self.patches_fn or patches_of
@@ -163,8 +178,8 @@ class Measure:
             if supervised > length:
                 raise SampleError(
                     f"{name} has {supervised:,} supervised tokens but a length of {length:,}; let "
-                    "length_fn= count every token that bears loss (an encoder-decoder's labels "
-                    "too), or correct supervised_fn="
+                    "length_fn= count every supervised token (an encoder-decoder's labels too), or "
+                    "correct supervised_fn="
                 )
             patches = _evaluate("patches_fn", patches_fn, name, sample) if self.count_patches else 0
             flat += (length, supervised, patches)
@@ -186,10 +201,18 @@ def _evaluate(role: str, function: Callable[..., Any], name: str, *arguments: An
         count = -1
     if isinstance(value, bool) or not 0 <= count < _LENGTH_LIMIT:
         raise SampleError(
-            f"{name}: {_call(role, function)} gave {value!r}; it must give an integer from 0 to "
-            f"{_LENGTH_LIMIT - 1:,}"
+            f"{name}: {_call(role, function)} returned {value!r}; it must return an integer from 0 "
+            f"to {_LENGTH_LIMIT - 1:,}"
         )
     return count
+
+
+def _digest(sample: Any) -> int:
+    digest = 0
+    for value in (tokens_of(sample), labels_of(sample)):
+        if value is not None:
+            digest = zlib.crc32(np.ascontiguousarray(as_array(value)).tobytes(), digest)
+    return digest
 
 
 def _call(role: str, function: Callable[..., Any]) -> str:
@@ -201,6 +224,7 @@ def _field(sample: Any, name: str) -> Any | None:
 
 
 def tokens_of(sample: Any) -> Any | None:
+    """The tokens of a sample, by key, by attribute or by position; None where there are none."""
     if isinstance(sample, Mapping):
         return sample.get("input_ids")
     if isinstance(sample, np.ndarray) or is_tensor(sample):

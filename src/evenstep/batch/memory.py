@@ -1,8 +1,8 @@
 """Where collators put large tensors.
 
 In a batcher process a large tensor is best made where the trainer will read it, in shared memory:
-that saves a copy of it, and fresh pages to make it in. So the batcher lends memory to the collators
-that it runs. Elsewhere, and for small tensors, memory is what torch allocates.
+that saves a copy and the cost of fresh pages. So the batcher lends memory to the collators that it
+runs. Elsewhere, and for small tensors, torch allocates the memory.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import torch
 
 __all__ = ["borrowing", "cat", "stack"]
 
-_LEAST = 1 << 20  # bytes; less is copied in no time
+_MIN_SIZE = 1 << 20  # bytes; smaller tensors are copied quickly
 
 _thread = threading.local()
 
 
 @contextlib.contextmanager
 def borrowing(lend: Callable[[int], memoryview]) -> Iterator[None]:
-    """Collators called in this thread get memory for large tensors from `lend`, by bytes."""
+    """Lets collators called in this thread get memory for large tensors from `lend(bytes)`."""
     _thread.lend = lend
     try:
         yield
@@ -43,10 +43,10 @@ def cat(rows: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def _room(rows: Sequence[torch.Tensor], shape: tuple[int, ...]) -> torch.Tensor | None:
-    """Borrowed memory for the result; None where torch is to allocate it."""
+    """Borrowed memory for the result; None if torch should allocate it."""
     lend = getattr(_thread, "lend", None)
     size = math.prod(shape) * rows[0].element_size()
-    if lend is None or size < _LEAST or not all(map(_is_plain, rows)):
+    if lend is None or size < _MIN_SIZE or not all(map(_is_plain, rows)):
         return None
     return torch.frombuffer(lend(size), dtype=rows[0].dtype).view(shape)
 

@@ -3,7 +3,7 @@
 Documents lie one after the other in the order of the group. What keeps them apart is `cu_seqlens`
 (for variable-length attention kernels), `position_ids` that restart, and `document_ids` (for
 block-diagonal masks); and no label asks for a token to be predicted from another document.
-`evenstep.batch.formats` makes of such a row what each training framework takes.
+`evenstep.batch.formats` turns such a row into the arguments of each training framework.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ class PackCollator:
     that see one take the whole row for a single document.
 
     Padding, where an option below asks for it, has labels of -100, stands behind the real tokens
-    of its document and counts to it; what fills up the row is a document n of its own. T and
-    ``max_seqlen`` count it, a policy's ``max_tokens`` does not. Its positions count on; other
-    fields as long as the tokens get 0. Then ``cu_seqlens`` has real lengths only, as
+    of its document and counts as a part of it; padding that fills up the row is document n. T and
+    ``max_seqlen`` count padding, a policy's ``max_tokens`` does not. Its positions continue those
+    of the document; other token-long fields get 0. Then ``cu_seqlens`` has real lengths only, as
     Transformer Engine takes them, and ``cu_seqlens_padded``, of the same shape, says where
-    documents begin in the row: a kernel that knows no padding takes the latter. The form
+    documents begin in the row: a kernel without support for padding takes the latter. The form
     "huggingface" always has the latter, under its own names.
     """
 
@@ -71,14 +71,14 @@ class PackCollator:
     has shifted the labels itself (``labels[i]`` is the token after ``input_ids[i]``, the last one
     -100): then every label, the first too, stays within its document."""
     per_sample_fields: tuple[str, ...] = tuple(VISION_GRIDS.values())
-    """Fields never taken to be as long as the tokens, though their first dimension may happen to
-    equal the length of every sample of a group."""
+    """Fields never treated as token-long, though their first dimension may happen to equal the
+    length of every sample of a group."""
     pad_documents_to_multiple_of: int | None = None
     """Pad every document to a multiple of this many tokens: twice the context-parallel ranks, for
     context parallelism that gives each rank two chunks of every document."""
     pad_to_multiple_of: int | None = None
-    """Pad the row to a multiple of this many tokens: what 8-bit matrix products ask for; or, set
-    to the most tokens that a row can have, rows of one shape."""
+    """Pad the row to a multiple of this many tokens, as 8-bit matrix products require; or, set to
+    the most tokens that a row can have, all rows to one shape."""
     pad_token_id: int = 0
     """Pads ``input_ids``."""
     loss_mask: bool = False

@@ -39,8 +39,8 @@ class PadCollator:
     Shapes: a field with [length, ...] per sample becomes [samples, longest, ...]; scalars become
     [samples]; tensors of equal shape [samples, ...]. Text and other objects become a list, and
     a field that is None in every sample stays None. Vision fields that come with a grid
-    (``image_grid_thw``, ``video_grid_thw``) are joined along their first dimension, as the models
-    that take them want, and may be absent from samples without an image.
+    (``image_grid_thw``, ``video_grid_thw``) are joined along their first dimension, as their models
+    require, and may be absent from samples without an image.
 
     With ``side="left"``, the first label of a sample whose labels are an aligned copy of its tokens
     becomes -100. Right-padded, no model predicts it; left-padded, one that shifts labels
@@ -54,12 +54,12 @@ class PadCollator:
     label_fields: tuple[str, ...] = LABEL_FIELDS
     """Fields padded with -100. Every other field is padded with 0."""
     pad_values: Mapping[str, float] = field(default_factory=dict)
-    """Field -> padding, before all other rules. Elements of plain tuples are "0", "1", ..."""
+    """Field -> padding; overrides all other rules. Elements of plain tuples are "0", "1", ..."""
     pad_to_multiple_of: int | None = None
     """Rounds the padded length of labels, and of fields as long as the tokens, up to a multiple."""
     per_sample_fields: tuple[str, ...] = tuple(VISION_GRIDS.values())
-    """Fields never taken to be as long as the tokens, though their first dimension may happen to
-    equal the length of every sample of a group."""
+    """Fields never treated as token-long, though their first dimension may happen to equal the
+    length of every sample of a group."""
     attention_mask: bool = True
     """Add an int64 ``attention_mask``, 1 for real tokens, to mappings that have none."""
 

@@ -1,4 +1,4 @@
-"""`StepInfo`: what one rank knows about one step, its own share and everybody's.
+"""`StepInfo`: what one rank knows about one step, its own share and that of all ranks.
 
 The loader puts it into mapping batches under `STEP_KEY`; `pop_step` takes it out before the batch
 goes to the model.
@@ -32,15 +32,15 @@ class StepInfo:
     world_size: int
     """Data-parallel ranks."""
     filler: bool
-    """True where this rank had nothing left and trains a minimal batch with `loss_scale` 0."""
+    """Whether this rank had nothing left and runs a minimal batch with `loss_scale` 0."""
     indices: tuple[Any, ...] | None
     """Dataset indices of this rank's samples, in batch order; None for iterable datasets."""
     totals: StepTotals
     loss_scale: float
-    """Multiply the loss with it before the backward pass; see `evenstep.batch.loss_scale`."""
+    """Multiply the loss by it before the backward pass; see `evenstep.batch.loss_scale`."""
     loss_scales: tuple[float, ...] = ()
-    """The same for the loss of each micro-batch, where the batch is a list of them; 0 for one that
-    only keeps the other ranks company. Empty where a step is one batch."""
+    """The same for the loss of each micro-batch, where the batch is a list of them; 0 for a filler,
+    which is run so that collectives match. Empty where a step is one batch."""
     context_rank: int = 0
     """Which shard of every micro-batch this is, where context-parallel ranks share them. Loss
     scales are those of the shard: for gradients averaged over all ranks of both kinds."""
@@ -132,8 +132,8 @@ class StepInfo:
 
 
 def attach_step(batch: Any, step: StepInfo) -> bool:
-    """Puts `step` into a mutable mapping, or into the first one of a list of micro-batches; False,
-    and nothing done, for any other batch.
+    """Puts `step` into a mutable mapping, or into the first of a list of micro-batches; for any
+    other batch, does nothing and returns False.
 
     Raises:
         ConfigurationError: the batch has something else under `STEP_KEY`.
@@ -144,8 +144,8 @@ def attach_step(batch: Any, step: StepInfo) -> bool:
         return False
     if STEP_KEY in batch:
         raise ConfigurationError(
-            f"the collated batch has a field {STEP_KEY!r} already, which evenstep needs for its "
-            "own; rename it in the collate function"
+            f"the collated batch has a field {STEP_KEY!r} already, which evenstep uses "
+            "itself; rename it in the collate function"
         )
     batch[STEP_KEY] = step
     return True
@@ -156,12 +156,12 @@ def pop_step(batch: Any) -> StepInfo:
     it.
 
     Raises:
-        ConfigurationError: the batch is no mapping, or has no StepInfo.
+        ConfigurationError: the batch is not a mapping, or has no StepInfo.
     """
     if isinstance(batch, list) and batch and isinstance(batch[0], MutableMapping):
         batch = batch[0]
     if not isinstance(batch, MutableMapping):
-        kind = "an immutable" if isinstance(batch, Mapping) else "no mapping but a"
+        kind = "an immutable" if isinstance(batch, Mapping) else "not a mapping but a"
         raise ConfigurationError(
             f"the batch is {kind} {type(batch).__name__} and cannot carry a StepInfo; iterate over "
             "loader.steps(), which yields (batch, step)"

@@ -1,7 +1,13 @@
-"""A packed batch in the form that each consumer takes: pure functions, one file per consumer.
+"""A packed batch in the form that each framework takes: pure functions, one file per framework.
 
-Each takes what `PackCollator()` returns and gives new objects that share its tensors where they
-can. None of them imports the framework that it serves, but for PyTorch.
+Each takes what `PackCollator()` returns, and returns new objects that share its tensors where they
+can. None of them imports its framework, except for PyTorch.
+
+    packed         `PackedRow`: the fields of a packed batch, checked once
+    hugging_face   keyword arguments for models of transformers
+    megatron       the fields of Megatron-LM's `get_batch`, and its `PackedSeqParams`
+    torchtitan     the `(input_dict, labels)` of torchtitan's train loop
+    masks          masks for FlexAttention and scaled dot-product attention
 """
 
 from evenstep.batch.formats.hugging_face import to_hugging_face

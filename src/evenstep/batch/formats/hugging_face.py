@@ -19,10 +19,10 @@ def to_hugging_face(
     ``max_length_q`` and ``max_length_k`` int: as ``return_flash_attn_kwargs=True`` of that class.
     Other fields go with them; a ``loss_mask``, which the labels imply, does not.
 
-    Models with FlashAttention read the boundaries. With "sdpa" and "eager", transformers tells
-    documents by ``position_ids``, but only if it is given no attention mask and keeps no cache of
-    keys, which its models do by default: then every token sees the documents before its own,
-    and nothing says so. Hence ``use_cache=False`` among the arguments.
+    Models with FlashAttention read the boundaries. With "sdpa" and "eager", transformers separates
+    documents by ``position_ids``, but only without an attention mask and without a cache of keys.
+    Its models keep a cache by default, and then every token silently sees the documents before its
+    own. Hence ``use_cache=False`` among the arguments.
 
     Args:
         batch: of ``PackCollator()``.

@@ -1,4 +1,4 @@
-"""Who attends to whom in a packed row: a token to itself and to those before it in its document.
+"""Attention masks of a packed row: tokens attend to themselves and those before in their document.
 
 As a FlexAttention block mask, whose size is the square of the number of *blocks*, or as a mask for
 scaled dot-product attention, whose size is the square of the number of tokens. Padding attends
@@ -46,8 +46,8 @@ def attention_mask(batch: dict[str, Any], *, dtype: torch.dtype = torch.bool) ->
 def block_mask(batch: dict[str, Any], *, block_size: int = 128) -> BlockMask:
     """Mask for ``flex_attention(..., block_mask=)``, of any batch size and number of heads.
 
-    Blocks are told from the boundaries of documents, so that no mask of T x T is ever made: what
-    ``create_block_mask`` needs 16 GiB for at 131,072 tokens takes some MiB. Needs PyTorch 2.6.
+    Blocks are computed from the boundaries of documents, so no mask of T x T is ever made: some MiB
+    at 131,072 tokens, for which ``create_block_mask`` needs 16 GiB. Needs PyTorch 2.6.
 
     Args:
         batch: of `PackCollator` in any form, on the device on which attention runs.
@@ -89,7 +89,7 @@ def block_mask(batch: dict[str, Any], *, block_size: int = 128) -> BlockMask:
 
 
 def _ordered(blocks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """How many blocks of keys each block of queries has, and which, those first."""
+    """How many blocks of keys each block of queries attends to, and all blocks, those first."""
     order = blocks.to(torch.int8).argsort(dim=-1, descending=True, stable=True)
     return blocks.sum(-1, dtype=torch.int32)[None, None], order.to(torch.int32)[None, None]
 

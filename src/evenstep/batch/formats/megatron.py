@@ -24,7 +24,7 @@ def to_megatron(
     attend_padding: bool = True,
     context_parallel_size: int = 1,
 ) -> tuple[dict[str, Any], Any]:
-    """Fields for a GPT model of Megatron-LM, and how its attention is to keep documents apart.
+    """Fields for a GPT model of Megatron-LM, and the parameters of its attention over documents.
 
     The fields are those that a data iterator yields to ``pretrain_gpt.py``: ``tokens``, ``labels``
     and ``position_ids`` int64 [1, T], ``loss_mask`` float32 [1, T], ``attention_mask`` None,
@@ -34,9 +34,9 @@ def to_megatron(
     Args:
         batch: of ``PackCollator()``.
         labels_shifted: the dataset has shifted the labels (``mask_first_label=False``).
-        attend_padding: take the padding of a document for its last tokens, which no real token
-            sees, as ``pretrain_gpt.py`` does and every attention kernel can. False tells real
-            and padded lengths apart, so that kernels skip padding; not all kernels can.
+        attend_padding: treat the padding of a document as its last tokens, which no real token
+            sees, as ``pretrain_gpt.py`` does and every attention kernel can. False passes real and
+            padded lengths separately, so that kernels skip padding; not all kernels can.
         context_parallel_size: ranks that share the row, for the check of its divisibility.
 
     Returns:
@@ -67,7 +67,7 @@ def to_megatron(
         ),
     }
     lengths = packed.bounds if attend_padding else packed.cu_seqlens
-    # Transformer Engine's context parallelism refuses to do without, padded or not.
+    # Transformer Engine's context parallelism requires these, padded or not.
     room = packed.bounds if context_parallel_size > 1 else padded
     parameters: dict[str, Any] = {
         "qkv_format": "thd",
@@ -92,6 +92,6 @@ def _check_divisible(packed: PackedRow, ranks: int) -> None:
     if ranks > 1 and bool((packed.bounds % chunks != 0).any()):
         raise CollateError(
             f"context_parallel_size={ranks} cuts every document into {chunks} chunks, and "
-            "documents of this batch are not so long; use "
+            "documents of this batch have other lengths; use "
             f"PackCollator(pad_documents_to_multiple_of={chunks})"
         )

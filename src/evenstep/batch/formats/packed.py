@@ -1,6 +1,6 @@
-"""What the forms read of a packed batch, checked once.
+"""What the formats read from a packed batch, checked once.
 
-Labels come aligned with the tokens, the first of each document -100. For consumers that do not
+Labels come aligned with the tokens, the first of each document -100. For frameworks that do not
 shift labels inside, the row of labels is moved left by one: so the last token of a document gets
 the -100 of the next document's first, and nothing is predicted across a boundary.
 """
@@ -59,12 +59,12 @@ class PackedRow:
         if bool((first != IGNORE_INDEX).any()):
             raise CollateError(
                 f"the first labels of documents are {first[:4].tolist()}, not all -100, so these "
-                "labels are shifted already (PackCollator was told mask_first_label=False); "
+                "labels are shifted already (PackCollator has mask_first_label=False); "
                 f"{remedy}"
             )
 
     def check_loss_mask(self, consumer: str) -> None:
-        """For consumers that know labels only.
+        """For frameworks that read labels only.
 
         Raises:
             CollateError: a loss mask that is not 1 where labels are kept and 0 elsewhere.
@@ -80,15 +80,15 @@ class PackedRow:
         """Labels [1, T] of the token after each, and float32 [1, T] their loss mask.
 
         Raises:
-            CollateError: labels are said to be aligned with the tokens and are not.
+            CollateError: `labels_shifted` is False, and labels are not aligned with the tokens.
         """
-        labels, weights = self.labels, self.loss_mask
+        labels, own_mask = self.labels, self.loss_mask
         if not labels_shifted:
             self.check_aligned("pass labels_shifted=True")
             labels = _moved_left(labels, IGNORE_INDEX)
-            weights = None if weights is None else _moved_left(weights, 0)
+            own_mask = None if own_mask is None else _moved_left(own_mask, 0)
         mask = (labels != IGNORE_INDEX).to(torch.float32)
-        return labels, mask if weights is None else mask * weights.to(torch.float32)
+        return labels, mask if own_mask is None else mask * own_mask.to(torch.float32)
 
 
 def _moved_left(values: torch.Tensor, fill: int) -> torch.Tensor:

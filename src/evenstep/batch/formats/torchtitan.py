@@ -1,7 +1,7 @@
 """The form of torchtitan's train loop: `(input_dict, labels)`, labels shifted.
 
-torchtitan knows documents by their positions alone: one begins wherever a position is 0. From these
-it makes the masks of its FlexAttention and variable-length attention.
+torchtitan finds documents by their positions alone: one begins wherever a position is 0. From
+positions it makes the masks of its FlexAttention and variable-length attention.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ def to_torchtitan(
     Args:
         batch: of ``PackCollator()``.
         labels_shifted: the dataset has shifted the labels (``mask_first_label=False``).
-        rows: give [1, T] instead of [T], as torchtitan took before August 2026.
+        rows: return [1, T] instead of [T], as torchtitan took before August 2026.
 
     Raises:
         CollateError: not such a batch, labels that contradict `labels_shifted`, a loss mask that
-            says more than the labels, or positions of the samples' own that are 0 elsewhere than
+            says more than the labels, or the samples' own positions if they are not 0 exactly
             where a document begins.
     """
     packed = read_packed(batch)
@@ -58,6 +58,6 @@ def _check_positions(packed: PackedRow) -> None:
     begins[0, packed.bounds[:-1].long()] = True
     if positions.shape != begins.shape or not torch.equal(positions == 0, begins):
         raise CollateError(
-            "position_ids of the samples' own are not 0 exactly where a document begins, which is "
+            "the samples' own position_ids are not 0 exactly where a document begins, which is "
             "how torchtitan finds documents; leave position_ids out in the dataset"
         )
