@@ -56,7 +56,7 @@ class JsonLinesReader(ShardedReader):
             with self._files[block["file"]].open() as file:
                 file.seek(int(block["begin"]))
                 content = file.read(int(block["end"] - block["begin"]))
-        except Exception as error:  # of file systems, which have errors of their own
+        except Exception as error:  # file systems raise their own types
             raise self._failed(error, part.shard) from error
         lines = [line for line in content.split(b"\n") if line.strip()]
         for index in part.indices.tolist():

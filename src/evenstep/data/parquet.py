@@ -83,7 +83,7 @@ class ParquetReader(ShardedReader):
                 table = file.read_row_group(group, columns=self._columns, use_threads=False)
             self._release()  # decoding needed several times as much
             return table
-        except Exception as error:  # of file systems, which have errors of their own
+        except Exception as error:  # file systems raise their own types
             raise self._failed(error, shard) from error
 
     def _release(self) -> None:

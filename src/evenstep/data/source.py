@@ -46,14 +46,14 @@ class Source:
     """From a stored sample to the one that is trained on. Called in other processes, so it must not
     hold open files, locks or connections."""
     weight: float = 1.0
-    """In a mixture that has no schedule, in any unit."""
+    """Mixing weight in a mixture without a schedule, in any unit."""
     columns: Sequence[str] | None = None
     """Fields to read; None is all of them."""
     shuffle: bool | None = None
     """False keeps the stored order. None shuffles what can be shuffled: shards and the samples in
     each; the files of a WebDataset; nothing of an iterable dataset."""
     seed: int | None = None
-    """Of the order; None takes the job's."""
+    """Seed of the order; None takes the job's."""
     format: str | None = None
     """"parquet", "jsonl" or "webdataset", if file names do not show it."""
     lengths: Callable[[Any], int | Mapping[str, int]] | None = None

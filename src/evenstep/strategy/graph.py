@@ -4,7 +4,7 @@ The name is the paper's, for the data-flow graph of samples (see `evenstep.strat
 object is a spec under construction: which modality counts, at which axis samples are distributed,
 what they cost, how they are balanced, along which axes the trainer broadcasts. Each primitive
 returns a new graph, in any order, so graphs can be shared, and one mixed graph is the root of the
-plans of several modules::
+plans of several modules:
 
     root = DGraph.of(metadata, tree, micro_batches=2).mix({"web": 0.7, "code": 0.3})
     plan = root.modality("text").distribute("DP").cost(lambda n: n * n).balance().plan()

@@ -1,6 +1,6 @@
 """A plan as a Mermaid flow chart: sources, the step's draw, micro-batches by bucket, ranks.
 
-Of a large plan, a part is drawn; the chart counts what it leaves out.
+Large plans are drawn in part; the chart counts what it leaves out.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ class Mixture:
         self._state = MixtureState.fresh(self.sources)
         self._last: SampleTable | None = None
         self.record: DrawRecord | None = None
-        """Of the step drawn last; None before the first."""
+        """Record of the step drawn last; None before the first."""
 
     @property
     def sources(self) -> tuple[str, ...]:

@@ -5,15 +5,15 @@ from its cursor on; a sample that is too long is passed over, and waits. There m
 sources, so all are handled together, as [sources] arrays. Looking ahead changes nothing: `taken`
 returns what differs after the first samples of each queue were drawn.
 
-Two sources under a limit of 10 tokens; the cursor of a is 4 and its sample 2 waits, b is fresh::
+Two sources under a limit of 10 tokens; the cursor of a is 4 and its sample 2 waits:
 
     source  samples by position (tokens)                 queue
     a       2 (8), waiting   4 (5)   5 (12)   6 (9)      2 4 6    5 is too long
     b       0 (3)   1 (4)                                0 1
 
-    look_ahead([3, 1])       -> [3, 1]      samples 4 to 6 of a and 0 of b are asked for
+    look_ahead([3, 1])       -> [3, 2]      reads a little further, as some may be too long
     lengths([3, 1])          -> [8, 5, 9, 3]
-    taken([3, 1]).cursors    -> [7, 1]      and taken([3, 1]).waiting has sample 5 of a
+    taken([3, 1]).cursors    -> [7, 1]      and taken([3, 1]).waiting is sample 5 of a
 """
 
 from __future__ import annotations

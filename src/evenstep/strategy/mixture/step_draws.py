@@ -5,11 +5,11 @@ there are. If a draw asks for a source that has none left, then by the stop rule
 ends there, or the other sources divide the rest of the pattern: a new *phase*. A step with a budget
 of tokens ends before the draw that would exceed it.
 
-Six draws of sources a, b and c with shares 2 : 1 : 1, stop="all_exhausted", one sample left of b::
+Six draws of sources a, b and c with shares 2 : 1 : 1, stop="all_exhausted", one sample left of b:
 
-    phases [(0, [2, 1, 1])]                     pattern  a b c a b a
-                                                                 ^ draw 4 asks for a second b
-    phases [(0, [2, 1, 1]), (4, [2, 0, 1])]     pattern  a b c a c a
+    phases [(0, [2, 1, 1])]                     pattern  a b a c a b
+                                                                   ^ draw 5 asks for a second b
+    phases [(0, [2, 1, 1]), (5, [2, 0, 1])]     pattern  a b a c a c
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ to what it is to give in the next step. So the share in tokens misses the weight
 number of tokens, the length of a few samples, however many steps have passed and however unlike the
 lengths of the sources are or become.
 
-Two sources of weight 1/2 each, a step of 1,000 tokens; samples of a have 300 tokens, of b 50::
+Two sources of weight 1/2 each, a step of 1,000 tokens; samples of a have 300 tokens, of b 50:
 
     step 0   to give [500, 500]   shares of draws [500/300, 500/50] = [1.67, 10]
              say [2, 8] samples are drawn, [600, 400] tokens      deficit [-100, 100]
