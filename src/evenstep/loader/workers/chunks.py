@@ -14,8 +14,7 @@ import numpy as np
 from torch.utils.data import Dataset, Subset, get_worker_info
 
 from evenstep.arrays import Int64Array
-from evenstep.batch.digest import digests_of
-from evenstep.batch.measure import Measure
+from evenstep.batch.measure import Measure, digests_of
 from evenstep.errors import SampleError
 from evenstep.loader.transport.shared_memory import PackedObject, Writer
 from evenstep.loader.workers.seeding import sample_seed, seed_everything
