@@ -54,9 +54,9 @@ def play(
         policy: the same on all ranks.
         sources: lengths of each rank's samples, in order of arrival.
         buffer_size: what each rank may buffer.
-        patches: of every sample, shaped like `sources`.
+        patches: vision patches of every sample, shaped like `sources`.
         late_end: a rank learns that its source has ended only when it asks for a sample too many.
-        seed: of the epoch's orders.
+        seed: seed of the epoch's orders.
         epoch: number of the epoch.
     """
     lengths = [np.array(source, np.int64) for source in sources]

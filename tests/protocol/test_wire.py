@@ -138,6 +138,10 @@ def test_a_rank_elsewhere_is_named_with_both_places(bodies, kind, other, round, 
     culprit = data.draw(st.integers(0, len(bodies) - 1))
     messages = [encode(kind, round, body) for body in bodies]
     messages[culprit] = encode(other, elsewhere, bodies[culprit])
-    said = f"rank {culprit} is at {other!r} of round {elsewhere} where rank 5 is at {kind!r} of "
-    with pytest.raises(MismatchError, match=re.escape(f"{said}round {round};")):
+    names = {HELLO: "hello", PROPOSAL: "proposal", RECEIPT: "receipt"}
+    message = (
+        f"rank {culprit} sent a {names[other]} of round {elsewhere} where rank 5 is at the "
+        f"{names[kind]} of round {round};"
+    )
+    with pytest.raises(MismatchError, match=message):
         open_all(messages, kind, round, rank=5, epoch=0)

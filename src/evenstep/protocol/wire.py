@@ -35,6 +35,7 @@ __all__ = [
 VERSION = 2
 
 HELLO, PROPOSAL, RECEIPT, _ABORT = b"H", b"P", b"R", b"A"
+_NAMES = {HELLO: "hello", PROPOSAL: "proposal", RECEIPT: "receipt"}
 
 _HEAD = struct.Struct("<cI")  # kind of message, round
 _HELLO = struct.Struct("<q")  # samples left; then what is compared
@@ -67,6 +68,7 @@ class ReceiptBody(NamedTuple):
 
 
 def encode(kind: bytes, round: int, body: bytes) -> bytes:
+    """A message; `open_all` checks and removes its head."""
     return _HEAD.pack(kind, round) + body
 
 
@@ -156,7 +158,8 @@ def open_all(
         # Hellos of different rounds pass: `compare_hellos` explains the difference better.
         if sent != kind or (number != round and kind != HELLO):
             raise MismatchError(
-                f"rank {sender} is at {sent!r} of round {number} where rank {rank} is at "
-                f"{kind!r} of round {round}; every rank must use its loaders in the same order"
+                f"rank {sender} sent a {_NAMES.get(sent, sent)} of round {number} where rank "
+                f"{rank} is at the {_NAMES[kind]} of round {round}; every rank must use its "
+                "loaders in the same order"
             )
     return [memoryview(m)[_HEAD.size :] for m in messages]

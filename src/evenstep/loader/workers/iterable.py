@@ -141,7 +141,7 @@ class ChunkedIterable(DatasetProxy, IterableDataset):  # type: ignore[type-arg]
 
 
 def _check_keys(value: Any) -> None:
-    """JSON makes text of a key that is a number, so it would not be found again."""
+    """Raises `TypeError` for a key that is not text, since JSON would turn it into text."""
     if isinstance(value, dict):
         for key, inner in value.items():
             if not isinstance(key, str):
@@ -178,9 +178,8 @@ class WorkerStateLog:
         with self._lock:
             begin = self._place
             if not chunk.size and not chunk.origin.ended:
-                return (
-                    begin  # from a worker that waits for its turn: see `ChunkedIterable.__iter__`
-                )
+                # From a worker that waits for its turn: see `ChunkedIterable.__iter__`.
+                return begin
             self._place += chunk.size
             self._turn = (chunk.origin.worker + 1) % len(self._base)
             self._chunks.append((begin, chunk.origin))
