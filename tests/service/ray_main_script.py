@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from service_world import balanced, job_of, sources, steps_of, tokens_of_row, told
+from service_world import balanced, comparable, job_of, sources, steps_of, tokens_of_row
 
 import evenstep.service as es
 
@@ -43,5 +43,5 @@ if __name__ == "__main__":
     taken = []
     for options in ({"backend": "local"}, {"address": address, "name": "script"}):
         with es.start(job, **options) as service:
-            taken.append(told(steps_of(service.client(1), 3)))
+            taken.append(comparable(steps_of(service.client(1), 3)))
     print(json.dumps({"same": taken[0] == taken[1], "first": taken[1][0][7]}), flush=True)

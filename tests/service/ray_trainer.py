@@ -6,7 +6,7 @@ import json
 import sys
 import time
 
-from service_world import steps_of, told
+from service_world import comparable, steps_of
 
 import evenstep.service as es
 
@@ -14,7 +14,7 @@ import evenstep.service as es
 def main(address: str, job: str) -> None:
     client = es.Client(address, job)  # the rank comes as torchrun gives it
     taken = steps_of(client, 3)
-    print(json.dumps(told(taken), default=repr), flush=True)
+    print(json.dumps(comparable(taken), default=repr), flush=True)
     sys.stdin.readline()
     begin = time.monotonic()
     try:
@@ -25,7 +25,7 @@ def main(address: str, job: str) -> None:
         print(json.dumps([type(error).__name__, str(error), seconds]), flush=True)
     client.close()
     # What was taken is the trainer's, and not Ray's, which it has left by now.
-    print(json.dumps(told(taken), default=repr), flush=True)
+    print(json.dumps(comparable(taken), default=repr), flush=True)
 
 
 if __name__ == "__main__":

@@ -17,13 +17,13 @@ Batches = list[tuple[list[Any], es.ServiceStep]]
 
 
 def tokens_of_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Stored ids to a sample whose tokens tell which one it is."""
+    """A sample whose first token identifies the stored row."""
     length = row["length"]
     return {"input_ids": [row["id"], *range(1, length)], "id": row["id"]}
 
 
 def with_prompt(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The first third bears no loss."""
+    """A sample whose first third is not supervised."""
     sample = tokens_of_row(row)
     prompt = len(sample["input_ids"]) // 3
     sample["labels"] = [-100] * prompt + sample["input_ids"][prompt:]
@@ -116,7 +116,7 @@ def job_of(folder: Path, **options: Any) -> es.Job:
 
 
 def steps_of(client: es.RankClient, count: int | None = None) -> Batches:
-    """The next steps of a client, all of them where no number is given."""
+    """The next steps of a client; all of them if no number is given."""
     taken: Batches = []
     while count is None or len(taken) < count:
         try:
@@ -126,7 +126,7 @@ def steps_of(client: es.RankClient, count: int | None = None) -> Batches:
     return taken
 
 
-def told(taken: Batches) -> list[Any]:
+def comparable(taken: Batches) -> list[Any]:
     """All that can be compared of steps: numbers, names and tensors as lists."""
     return [
         (

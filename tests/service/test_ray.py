@@ -19,13 +19,13 @@ from typing import Any
 import pytest
 from ray_cluster import HERE, PATIENCE, Process, having, processes, small_cluster, until
 from service_world import (
+    comparable,
     failing,
     job_of,
     rows,
     sources,
     steps_of,
     tokens_of_row,
-    told,
     write_parquet,
 )
 
@@ -59,7 +59,7 @@ def service(job: es.Job) -> Iterator[RayService]:
 
 @dataclass
 class Trainers:
-    """One process for each rank, behind its third step."""
+    """One process for each rank, after its third step."""
 
     processes: list[Process]
     steps: list[Any]
@@ -74,9 +74,9 @@ def trainers(service: RayService, job: es.Job) -> Iterator[Trainers]:
 
 
 def in_one_process(job: es.Job, steps: int | None = None) -> list[Any]:
-    """[ranks] what each is told."""
+    """[ranks] the steps of each."""
     with es.start(job, backend="local") as service:
-        return [told(steps_of(service.client(rank), steps)) for rank in range(len(job.tree))]
+        return [comparable(steps_of(service.client(rank), steps)) for rank in range(len(job.tree))]
 
 
 def plain(value: Any) -> Any:
@@ -95,7 +95,9 @@ def test_eight_loaders_give_the_plans_and_batches_of_one_process(tmp_path: Path)
     with es.start(job, backend="local") as service:
         plans = [to_json(plan) for plan in plans_of(service)]
     with RayService(job, name="eight", loaders=8, constructors=1, stripe=8) as service:
-        assert [told(steps_of(service.client(rank))) for rank in range(2)] == in_one_process(job)
+        assert [comparable(steps_of(service.client(rank))) for rank in range(2)] == in_one_process(
+            job
+        )
         assert [to_json(plan) for plan in plans_of(service)] == plans
         assert len(plans) > 3
         status = service.status()
@@ -118,16 +120,16 @@ def test_large_plans_that_constructors_share_are_the_same(tmp_path: Path) -> Non
         plan = service.plan(1)
         assert plan is not None
         assert len(pickle.dumps(plan)) > SHARED_BYTES
-        taken = [told(steps_of(service.client(rank), 2)) for rank in range(2)]
+        taken = [comparable(steps_of(service.client(rank), 2)) for rank in range(2)]
     assert taken == in_one_process(job, 2)
 
 
-def test_a_client_that_is_begun_anew_gets_the_same_steps_again(
+def test_a_client_that_is_restarted_gets_the_same_steps_again(
     service: RayService, job: es.Job
 ) -> None:
     expected = in_one_process(job, 5)[2]
-    assert told(steps_of(service.client(2), 5)) == expected
-    assert told(steps_of(service.client(2), 4)) == expected[:4]
+    assert comparable(steps_of(service.client(2), 5)) == expected
+    assert comparable(steps_of(service.client(2), 4)) == expected[:4]
 
 
 def test_one_loader_gives_the_same_to_four_processes(trainers: Trainers, job: es.Job) -> None:
@@ -216,7 +218,7 @@ def test_a_killed_loader_is_named_to_every_client(service: RayService, trainers:
     process = service.status()["loaders"][0]["process"]["process"]
     os.kill(process, signal.SIGKILL)
     for trainer in trainers.processes:
-        trainer.tell("go on")
+        trainer.tell("continue")
     for trainer, steps in zip(trainers.processes, trainers.steps):
         kind, text, seconds = trainer.json()
         assert trainer.json() == steps  # what it took is still what it was
@@ -225,7 +227,7 @@ def test_a_killed_loader_is_named_to_every_client(service: RayService, trainers:
         assert seconds < PATIENCE / 2
     with pytest.raises(LoaderDiedError, match=f"process {process} "):
         next(service.client(0))
-    # The name of the dead one is in nobody's way.
+    # The name of the dead job can be used again.
     service.close()
     with RayService(service.job, name="shared", constructors=1) as again:
         assert steps_of(again.client(0), 1)
@@ -296,7 +298,7 @@ def refused(samples: Any) -> Any:
     ],
     ids=lambda each: getattr(each, "__name__", ""),
 )
-def test_misuse_is_told_by_the_same_error_on_both(
+def test_misuse_raises_the_same_error_on_both(
     misuse: Misuse, kind: type[Exception], said: str, tmp_path: Path
 ) -> None:
     def on(start: Callable[[es.Job], Any]) -> str:

@@ -1,4 +1,4 @@
-"""Whoever dies, nobody hangs: every client is told who it was, whether it was waiting or not."""
+"""Whichever actor dies, no client hangs: each gets an error naming it, waiting or not."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def kill(service: RayService, role: str) -> None:
             if process.name().startswith("ray::JobRegistry")
         ]
         return os.kill(registry, signal.SIGKILL)
-    told = service.status()[role]
-    last = told if isinstance(told, dict) else told[-1]
+    status = service.status()[role]
+    last = status if isinstance(status, dict) else status[-1]
     return os.kill(last["process"]["process"], signal.SIGKILL)
 
 
@@ -67,7 +67,9 @@ def last_words(client: es.RankClient) -> str:
 
 @pytest.mark.parametrize("role", NAMES)
 @pytest.mark.parametrize("waiting", [False, True])
-def test_every_client_is_told_who_died(role: str, waiting: bool, tmp_path: Path) -> None:
+def test_every_client_gets_an_error_naming_the_dead_actor(
+    role: str, waiting: bool, tmp_path: Path
+) -> None:
     transform = slowly if waiting else tokens_of_row
     job = job_of(tmp_path, sources=sources(tmp_path, transform=transform))
     with RayService(job, name="mortal", loaders=2) as service, ThreadPoolExecutor(2) as trainers:
@@ -76,12 +78,12 @@ def test_every_client_is_told_who_died(role: str, waiting: bool, tmp_path: Path)
             for client in clients:
                 assert len(steps_of(client, 2)) == 2
             kill(service, role)
-        told = [trainers.submit(last_words, client) for client in clients]
+        errors = [trainers.submit(last_words, client) for client in clients]
         if waiting:
             time.sleep(1.0)
             kill(service, role)
-        said = [each.result(PATIENCE) for each in told]
-    for each in said:
+        texts = [each.result(PATIENCE) for each in errors]
+    for each in texts:
         assert [name for name, pattern in NAMES.items() if re.search(pattern, each)] == [role]
 
 

@@ -18,7 +18,7 @@ from evenstep.errors import ConfigurationError
 
 
 def ids_of(batch: dict[str, Any]) -> list[int]:
-    """The first token of each document of a row tells its sample."""
+    """The first token of each document of a row identifies its sample."""
     starts = batch["cu_seqlens"][:-1].tolist()
     return [int(batch["input_ids"][0, start]) for start in starts]
 
@@ -103,7 +103,9 @@ def test_a_user_may_cut_rows_by_a_function(tmp_path: Path) -> None:
     assert {batch["sharding"].method for batch in batches} == {"per-document"}
 
 
-def test_peers_of_a_broadcast_have_nothing_to_fetch_and_are_told_who_does(tmp_path: Path) -> None:
+def test_peers_of_a_broadcast_have_nothing_to_fetch_and_the_error_says_who_does(
+    tmp_path: Path,
+) -> None:
     job = job_of(tmp_path, mesh=es.Mesh(DP=2, TP=2), strategy=broadcast_at_tp)
     with es.start(job, backend="local") as service:
         peer = service.client(DP=1, TP=1)

@@ -28,18 +28,18 @@ def test_status_is_what_the_service_says(tmp_path: Path) -> None:
     with es.start(job_of(tmp_path), backend="local") as service, StatusEndpoint(service) as asked:
         assert get(f"{asked.url}/status") == (200, service.status())
         steps_of(service.client(0), 2)
-        code, told = get(f"{asked.url}/status/?now")
+        code, body = get(f"{asked.url}/status/?now")
         assert code == 200
-        assert told["clients"][0]["step"] == 2
-        assert sum(told["planner"]["drawn"].values()) >= 32
+        assert body["clients"][0]["step"] == 2
+        assert sum(body["planner"]["drawn"].values()) >= 32
         assert get(f"{asked.url}/healthz") == (200, {"failed": None})
 
 
-def test_what_there_is_not_is_told(tmp_path: Path) -> None:
+def test_an_unknown_path_is_refused(tmp_path: Path) -> None:
     with es.start(job_of(tmp_path), backend="local") as service, StatusEndpoint(service) as asked:
-        code, told = get(f"{asked.url}/plans")
+        code, body = get(f"{asked.url}/plans")
         assert code == 404
-        assert "ask /status or /healthz" in told["error"]
+        assert "ask /status or /healthz" in body["error"]
 
 
 def test_a_failed_job_is_not_healthy(tmp_path: Path) -> None:
@@ -47,9 +47,9 @@ def test_a_failed_job_is_not_healthy(tmp_path: Path) -> None:
     with es.start(job, backend="local") as service, StatusEndpoint(service) as asked:
         with pytest.raises(SampleError):
             steps_of(service.client(0), 50)
-        code, told = get(f"{asked.url}/healthz")
+        code, body = get(f"{asked.url}/healthz")
         assert code == 503
-        assert "a bad row" in told["failed"]
+        assert "a bad row" in body["failed"]
         assert get(f"{asked.url}/status")[0] == 200
 
 
@@ -57,9 +57,9 @@ def test_a_closed_service_says_so(tmp_path: Path) -> None:
     service = es.start(job_of(tmp_path), backend="local")
     with StatusEndpoint(service) as asked:
         service.close()
-        code, told = get(f"{asked.url}/status")
+        code, body = get(f"{asked.url}/status")
         assert code == 503
-        assert "closed" in told["error"]
+        assert "closed" in body["error"]
 
 
 def test_a_port_that_is_taken_is_refused(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What each role of the service loads: torch is for who makes batches, Ray for who runs on it."""
+"""What each role of the service loads: torch in constructors alone, Ray only on Ray."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TELL = f"\nprint(*[name for name in {HEAVY} if name in sys.modules])"
 
 
 def loaded_by(code: str) -> list[str]:
-    """Heavy packages that are loaded behind the code."""
+    """Heavy packages that are loaded after the code has run."""
     ran = subprocess.run(
         [sys.executable, "-c", "import sys\n" + code + TELL],
         capture_output=True,

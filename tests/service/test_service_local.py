@@ -1,4 +1,4 @@
-"""The same job gives the same steps, whoever asks, when and in which order."""
+"""The same job gives the same steps, whichever client asks, when and in which order."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from service_world import (
     balanced,
     broadcast_at_tp,
+    comparable,
     job_of,
     sources,
     steps_of,
     tokens_of_row,
-    told,
     with_prompt,
 )
 
@@ -38,7 +38,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> es.Job:
 def alone(job: es.Job) -> dict[int, Any]:
     """Steps of each rank, taken one rank after the other."""
     with es.start(job, backend="local") as service:
-        return {rank: told(steps_of(service.client(rank))) for rank in range(8)}
+        return {rank: comparable(steps_of(service.client(rank))) for rank in range(8)}
 
 
 @pytest.mark.parametrize("loaders", [1, 3, 8])
@@ -46,7 +46,7 @@ def test_plans_and_batches_are_the_same_with_any_number_of_loaders(
     job: es.Job, alone: dict[int, Any], loaders: int
 ) -> None:
     with es.start(job, backend="local", loaders=loaders, stripe=4, constructors=1) as service:
-        assert {rank: told(steps_of(service.client(rank))) for rank in range(8)} == alone
+        assert {rank: comparable(steps_of(service.client(rank))) for rank in range(8)} == alone
         plans = [to_json(service.plan(step)) for step in range(len(alone[0]))]
     with es.start(job, backend="local") as service:
         assert [to_json(service.plan(step)) for step in range(len(alone[0]))] == plans
@@ -74,18 +74,18 @@ def test_steps_do_not_depend_on_the_order_in_which_clients_ask(
             if data.draw(st.booleans(), label="asks for another step's plan"):
                 service.plan(data.draw(st.integers(0, 3)))
             for each in steps_of(clients[rank], 1):
-                taken[rank] += told([each])
+                taken[rank] += comparable([each])
         for rank, steps in taken.items():
             assert steps == alone[rank][: len(steps)]
 
 
-def test_a_client_that_is_begun_anew_gets_the_same_steps_again(
+def test_a_client_that_is_restarted_gets_the_same_steps_again(
     job: es.Job, alone: dict[int, Any]
 ) -> None:
     with es.start(job, backend="local", loaders=3) as service:
         for rank in (0, 1, 4):
             steps_of(service.client(rank), 5)
-        assert told(steps_of(service.client(0), 6)) == alone[0][:6]
+        assert comparable(steps_of(service.client(0), 6)) == alone[0][:6]
 
 
 def test_all_ranks_end_at_the_same_step_under_every_stop_rule(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_sources_of_unknown_size_end_as_well(tmp_path: Path) -> None:
     seen = []
     for loaders in (1, 3):
         with es.start(job, backend="local", loaders=loaders, stripe=4) as service:
-            taken = [told(steps_of(service.client(rank))) for rank in range(2)]
+            taken = [comparable(steps_of(service.client(rank))) for rank in range(2)]
             seen.append(taken)
             assert service.status()["planner"]["drawn"] == {"stream": 33, "code": 20}
     assert seen[0] == seen[1]
@@ -132,7 +132,7 @@ def test_sources_of_unknown_size_end_as_well(tmp_path: Path) -> None:
 def test_state_goes_on_as_if_nothing_had_happened(tmp_path: Path) -> None:
     job = job_of(tmp_path, samples_per_step=20, max_tokens=90, mesh=es.Mesh(DP=2, CP=2))
     with es.start(job, backend="local") as service:
-        whole = {rank: told(steps_of(service.client(rank), 9)) for rank in range(4)}
+        whole = {rank: comparable(steps_of(service.client(rank), 9)) for rank in range(4)}
     for stopped in (1, 4, 6):
         with es.start(job, backend="local", loaders=2) as service:
             clients = [service.client(rank) for rank in range(4)]
@@ -144,7 +144,7 @@ def test_state_goes_on_as_if_nothing_had_happened(tmp_path: Path) -> None:
         with es.start(job, backend="local", loaders=5, stripe=3, state=state) as service:
             assert service.status()["planner"]["step"] == stopped
             for rank in range(4):
-                rest = told(steps_of(service.client(rank), 9 - stopped))
+                rest = comparable(steps_of(service.client(rank), 9 - stopped))
                 assert rest == whole[rank][stopped:]
 
 

@@ -1,4 +1,4 @@
-"""Plans follow from the job and from what was reported; what goes wrong reaches every client."""
+"""Plans follow from the job and from what was reported; every error reaches every client."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 from service_world import (
     balanced,
+    comparable,
     failing,
     job_of,
     rows,
     sources,
     steps_of,
-    told,
     write_parquet,
 )
 
@@ -30,7 +30,7 @@ from evenstep.strategy.mixture import FeedbackSchedule, Staged
 
 
 def errors_of(job: es.Job, loaders: int = 1, *, fill: bool = False) -> list[tuple[int, str]]:
-    """Of each client, the step at which it failed, and the error."""
+    """[clients] the step at which each failed, and the error."""
     found = []
     with es.start(job, backend="local", loaders=loaders, stripe=4) as service:
         for loader in service._loaders if fill else ():
@@ -62,7 +62,7 @@ def test_a_transform_that_raises_reaches_every_client_by_source_shard_and_index(
     assert "ValueError" in text
     assert step < 10
     assert errors_of(job, loaders=3) == errors_of(job, loaders=8) == first
-    # Loaders that have read on know of it earlier, and it is told no earlier.
+    # Loaders that have read further know of it earlier, but it is raised no earlier.
     assert errors_of(job, fill=True) == errors_of(job, loaders=8, fill=True) == first
 
 
@@ -213,7 +213,7 @@ def collating_but_not_1004(samples: Any) -> Any:
 # Plans and their log
 
 
-def test_plans_are_kept_in_a_file_and_told_again_exactly(tmp_path: Path) -> None:
+def test_plans_are_kept_in_a_file_and_read_back_exactly(tmp_path: Path) -> None:
     job = job_of(tmp_path, plans_kept=2)
     log = tmp_path / "log" / "plans.jsonl"
     with es.start(job, backend="local", plan_log=log) as service:
@@ -231,7 +231,7 @@ def test_plans_are_kept_in_a_file_and_told_again_exactly(tmp_path: Path) -> None
 
 
 def test_a_planner_needs_nothing_but_metadata(tmp_path: Path) -> None:
-    """The same plans of an array of lengths as of the loaders' buffers."""
+    """It makes the same plans from an array of lengths as from the loaders' buffers."""
     job = job_of(tmp_path)
     with es.start(job, backend="local") as service:
         plans = [service.plan(step) for step in range(5)]
@@ -252,7 +252,7 @@ def test_a_state_is_small_and_json(tmp_path: Path) -> None:
 
 
 class GivesUp:
-    """Balances, but for one step, after it was drawn."""
+    """Balances every step except one, where it raises after it has drawn."""
 
     def __init__(self, step: int | None) -> None:
         self.step = step
@@ -265,7 +265,7 @@ class GivesUp:
 
 
 def test_the_state_before_a_step_that_failed_draws_it_again(tmp_path: Path) -> None:
-    """What the step had drawn is in no state, so nothing is lost when the strategy is mended."""
+    """What the step had drawn is in no state, so nothing is lost when the strategy is fixed."""
     with es.start(job_of(tmp_path, strategy=GivesUp(None)), backend="local") as service:
         expected = [to_json(service.plan(step)) for step in range(5)]
     with es.start(job_of(tmp_path, strategy=GivesUp(3)), backend="local") as service:
@@ -294,7 +294,7 @@ def test_weights_that_follow_reports_do_not_depend_on_timing(tmp_path: Path) -> 
             for number in range(8):
                 for rank, client in enumerate(clients):
                     step = steps_of(client, 1)
-                    taken += told(step)
+                    taken += comparable(step)
                     service.plan(number + planned_ahead)  # as a client that prefetches does
                     client.report(loss_by_source={"code": 1.0 + number, "web": 3.0 - rank})
             histories.append(taken)

@@ -1,7 +1,7 @@
-"""Roles that run side by side, in threads of their own, as slow as chance has it.
+"""Roles that run side by side, each in a thread, with random delays.
 
-What is sent is copied by pickle, as it is between processes; messages may come twice, and a loader
-may be begun anew between any two of them.
+Messages are copied by pickle, as between processes. They may come twice, and a loader may restart
+between any two of them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from service_world import job_of, steps_of, told
+from service_world import comparable, job_of, steps_of
 
 import evenstep.service as es
 from evenstep.service.backend_common import groups_of
@@ -47,15 +47,17 @@ class Answers:
 class Actor:
     """Plays a role in a thread, one message after the other, or in several where it allows that."""
 
-    def __init__(self, make: Callable[[], Any], seed: int, *, anew: int, twice: float) -> None:
+    def __init__(
+        self, make: Callable[[], Any], seed: int, *, restart_at: int, twice: float
+    ) -> None:
         """
         Args:
-            anew: the message before which it is begun anew.
+            restart_at: number of the message before which the role restarts.
             twice: share of messages that come twice.
         """
         self.make, self.role = make, make()
         self.chance = random.Random(seed)
-        self.left, self.twice = anew, twice
+        self.left, self.twice = restart_at, twice
         self.threads = ThreadPoolExecutor(4 if getattr(self.role, "in_threads", False) else 1)
 
     def send(self, message: str, *arguments: Any) -> Reply:
@@ -78,21 +80,21 @@ class Actor:
 
 @contextmanager
 def side_by_side(
-    job: es.Job, seed: int, *, loaders: int, constructors: int, anew: int, twice: float
+    job: es.Job, seed: int, *, loaders: int, constructors: int, restart_at: int, twice: float
 ) -> Iterator[tuple[list[es.RankClient], list[Actor]]]:
     layout = es.SourceLayout.deal(job.names, loaders, stripe=4)
     chance = random.Random(seed)
     with ExitStack() as stack:
 
-        def actor(make: Callable[[], Any], anew: int = 0) -> Actor:
-            made = Actor(make, chance.getrandbits(32), anew=anew, twice=twice)
+        def actor(make: Callable[[], Any], restart_at: int = 0) -> Actor:
+            made = Actor(make, chance.getrandbits(32), restart_at=restart_at, twice=twice)
             stack.callback(made.threads.shutdown, wait=True, cancel_futures=True)
             return made
 
         def loader(number: int) -> es.SourceLoader:
             return es.SourceLoader(job.for_loader(layout.shares[number], number))
 
-        having = [actor(lambda n=n: loader(n), anew) for n in range(len(layout.shares))]
+        having = [actor(lambda n=n: loader(n), restart_at) for n in range(len(layout.shares))]
         pool = es.LoaderPool(layout, having, columns=job.columns)
         planner = actor(lambda: es.Planner(job, pool, loaders=pool))
         clients: dict[int, es.RankClient] = {}
@@ -118,7 +120,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> es.Job:
 @pytest.fixture(scope="module")
 def expected(job: es.Job) -> list[Any]:
     with es.start(job, backend="local") as service:
-        return [told(steps_of(service.client(rank))) for rank in range(len(job.tree))]
+        return [comparable(steps_of(service.client(rank))) for rank in range(len(job.tree))]
 
 
 @settings(max_examples=10)
@@ -126,7 +128,7 @@ def expected(job: es.Job) -> list[Any]:
     seed=st.integers(0, 2**32),
     loaders=st.integers(1, 5),
     constructors=st.integers(1, 2),
-    anew=st.just(0) | st.integers(1, 60),
+    restart_at=st.just(0) | st.integers(1, 60),
     twice=st.sampled_from([0.0, 0.3]),
 )
 def test_every_rank_gets_the_same_steps_whatever_the_timing(
@@ -135,13 +137,18 @@ def test_every_rank_gets_the_same_steps_whatever_the_timing(
     seed: int,
     loaders: int,
     constructors: int,
-    anew: int,
+    restart_at: int,
     twice: float,
 ) -> None:
     chance = random.Random(seed)
     with (
         side_by_side(
-            job, seed, loaders=loaders, constructors=constructors, anew=anew, twice=twice
+            job,
+            seed,
+            loaders=loaders,
+            constructors=constructors,
+            restart_at=restart_at,
+            twice=twice,
         ) as (clients, having),
         ThreadPoolExecutor(len(clients)) as trainers,
     ):
@@ -151,7 +158,7 @@ def test_every_rank_gets_the_same_steps_whatever_the_timing(
             while step := steps_of(client, 1):
                 taken += step
                 time.sleep(pause)
-            return told(taken)
+            return comparable(taken)
 
         trained = [trainers.submit(train, c, chance.random() * 0.005) for c in clients]
         assert [future.result(PATIENCE) for future in trained] == expected

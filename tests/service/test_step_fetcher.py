@@ -22,7 +22,7 @@ AT_WORK = threading.Lock()  # roles behind local handles do one thing at a time
 
 
 class Watched:
-    """A handle whose messages are written down, and do not come through while its gate is shut."""
+    """A handle whose messages are recorded, and which holds back replies while its gate is shut."""
 
     def __init__(self, role: Any) -> None:
         self.handle, self.sent = LocalHandle(role), list[list[Message]]()
@@ -91,7 +91,7 @@ def test_a_step_whose_samples_are_late_does_not_hold_up_the_plan_of_the_next(wor
         assert late.result(PATIENCE).about.step == 0
 
 
-def test_what_was_taken_is_let_go_of_with_what_is_fetched_next(world: World) -> None:
+def test_steps_that_were_taken_are_released_with_the_next_fetch(world: World) -> None:
     for step in range(3):
         for rank in (0, 1):
             world.constructor.deliver(step, rank, step)
@@ -113,11 +113,11 @@ def test_a_message_that_was_overtaken_takes_nothing_back(world: World) -> None:
     world.constructor.deliver(2, 0, 1)
     world.constructor.deliver(1, 0, 0)
     assert world.constructor.status()["taken"]["0"] == 1
-    assert world.constructor.deliver(0, 0, 0).about.step == 0  # one that was begun anew
+    assert world.constructor.deliver(0, 0, 0).about.step == 0  # a restarted client
     assert world.constructor.status()["taken"]["0"] == 0
 
 
-def test_what_can_wait_has_no_turn_while_anyone_else_waits() -> None:
+def test_background_work_waits_for_all_urgent_work() -> None:
     lock, order = PriorityLock(), []
 
     def wait(kind: Any, name: str) -> None:

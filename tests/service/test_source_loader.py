@@ -1,4 +1,4 @@
-"""A loader gives the same samples whatever it was asked before, and lets go of what is done."""
+"""A loader gives the same samples whatever it was asked before, and drops those that are done."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from service_world import (
     Rows,
+    comparable,
     failing,
     job_of,
     rows,
     sources,
     steps_of,
     tokens_of_row,
-    told,
     write_parquet,
 )
 
@@ -70,7 +70,7 @@ def test_what_is_ahead_does_not_depend_on_what_was_asked_before(
             assert any(answer.over for answer in answers if answer.end == end)
 
 
-def test_what_fails_is_told_by_its_position_with_all_before_it(tmp_path: Path) -> None:
+def test_a_failure_is_reported_by_its_position_with_all_samples_before_it(tmp_path: Path) -> None:
     job = job_of(tmp_path, sources=sources(tmp_path, transform=failing))
     for name in job.names:
         with open_reader(job.sources[job.names.index(name)], seed=job.seed) as reader:
@@ -126,14 +126,14 @@ def test_staging_fetching_and_releasing_may_come_twice(job: es.Job) -> None:
         assert loader.fetch(0, 1).samples == first.samples
 
 
-def test_a_client_may_be_begun_anew_while_others_are_behind(job: es.Job) -> None:
-    """What one constructor asks for again is all that is staged again, and none of it stays."""
+def test_a_client_may_restart_while_others_are_behind(job: es.Job) -> None:
+    """Only what one constructor asks for again is staged again, and none of it stays."""
     with es.start(job, backend="local") as service:
-        expected = told(steps_of(service.client(0), 5))
+        expected = comparable(steps_of(service.client(0), 5))
         (loader,) = service._loaders
         behind = service.client(1)
         steps_of(behind, 1)
-        assert told(steps_of(service.client(0), 5)) == expected
+        assert comparable(steps_of(service.client(0), 5)) == expected
         steps_of(behind, 6)
         ahead = service.client(0)
         steps_of(ahead, 7)
@@ -143,9 +143,9 @@ def test_a_client_may_be_begun_anew_while_others_are_behind(job: es.Job) -> None
         assert [step for step in loader.status()["staged_steps"] if step < 7] == []
 
 
-def test_a_loader_that_is_begun_anew_has_its_part_staged_again(job: es.Job) -> None:
+def test_a_loader_that_is_restarted_has_its_part_staged_again(job: es.Job) -> None:
     with es.start(job, backend="local", loaders=3) as service:
-        expected = told(steps_of(service.client(0), 4) + steps_of(service.client(1), 4))
+        expected = comparable(steps_of(service.client(0), 4) + steps_of(service.client(1), 4))
     with es.start(job, backend="local", loaders=3) as service:
         clients = [service.client(rank) for rank in range(2)]
         taken: list[list[Any]] = [[], []]
@@ -156,7 +156,7 @@ def test_a_loader_that_is_begun_anew_has_its_part_staged_again(job: es.Job) -> N
                 fresh = es.SourceLoader(job.for_loader(share, place))
                 service._loaders[place].__dict__.update(fresh.__dict__)
             for rank, client in enumerate(clients):
-                taken[rank] += told(steps_of(client, 1))
+                taken[rank] += comparable(steps_of(client, 1))
     assert taken[0] + taken[1] == expected
 
 
@@ -179,13 +179,15 @@ def test_nothing_is_held_of_steps_that_all_clients_have_behind_them(tmp_path: Pa
         assert {4} <= staged <= {3, 4}
 
 
-def test_a_group_that_is_begun_anew_has_its_part_staged_again_beside_anothers(
+def test_a_group_that_is_restarted_has_its_part_staged_again_beside_anothers(
     tmp_path: Path,
 ) -> None:
     job = job_of(tmp_path, prefetch=0)
     with es.start(job, backend="local", loaders=2) as service:
-        first = told(steps_of(service.client(0), 4))  # while the other group's are still staged
-        assert told(steps_of(service.client(0), 4)) == first
+        first = comparable(
+            steps_of(service.client(0), 4)
+        )  # while the other group's are still staged
+        assert comparable(steps_of(service.client(0), 4)) == first
         assert len(steps_of(service.client(1), 4)) == 4
 
 
@@ -199,7 +201,7 @@ def test_at_the_end_nothing_is_held_at_all(tmp_path: Path) -> None:
 
 
 class Counting:
-    """A handle that counts what is under way."""
+    """A handle that counts deliveries asked for and received."""
 
     def __init__(self, handle: Any) -> None:
         self.handle, self.asked, self.done = handle, [], 0
@@ -240,7 +242,7 @@ def test_worker_processes_prepare_the_same_samples_and_the_same_errors(tmp_path:
         with es.start(job_of(tmp_path, sources=given, workers=workers), backend="local") as service:
             taken: list[Any] = []
             with pytest.raises(SampleError, match=r"failing.*\[\d+\]\[\d+\].*bad row") as caught:
-                taken.extend(map(one_told, service.client(1)))
+                taken.extend(map(comparable_step, service.client(1)))
             outcomes.append((taken, str(caught.value)))
             if workers:
                 _check_death(service._loaders[0])
@@ -262,7 +264,7 @@ def test_worker_processes_are_sent_functions_that_have_no_name(tmp_path: Path, m
     for workers in (0, 1):
         job = job_of(tmp_path, workers=workers, **options)
         with es.start(job, backend="local") as service:
-            taken.append(told(steps_of(service.client(0), 2)))
+            taken.append(comparable(steps_of(service.client(0), 2)))
     assert taken[0] == taken[1]
 
 
@@ -304,8 +306,8 @@ def test_functions_of_the_main_module_reach_worker_processes(tmp_path: Path, how
         assert ran.stdout.split() == ["7"] * 3, ran.stderr
 
 
-def one_told(step: Any) -> Any:
-    return told([step])
+def comparable_step(step: Any) -> Any:
+    return comparable([step])
 
 
 def _check_death(loader: es.SourceLoader) -> None:
@@ -337,7 +339,7 @@ def test_a_transform_that_gives_another_sample_the_second_time_is_found_out(tmp_
 def test_samples_that_waited_longer_than_they_are_held_are_read_again(
     tmp_path: Path, limit: int
 ) -> None:
-    """A curriculum lets long samples wait; a loader holds but so many of them."""
+    """A curriculum lets long samples wait; a loader holds a limited number of them."""
     curriculum = LengthCurriculum({0: 12, 3: 12, 8: 60}, linear=True)
     job = job_of(tmp_path, curriculum=curriculum, stop="all_exhausted", buffer_size=limit)
     with es.start(job, backend="local", loaders=2) as service:

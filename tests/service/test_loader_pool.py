@@ -1,4 +1,4 @@
-"""All loaders as the planner sees them: asked about many sources at once, as about one."""
+"""All loaders as the planner sees them: the answer about many sources is that about each."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from evenstep.strategy.sample_table import BulkMetadata, SampleTable
 
 
 class Counting(LocalHandle):
-    """Counts what is sent."""
+    """Counts the messages that are sent."""
 
     def __init__(self, role: Any) -> None:
         super().__init__(role)
@@ -54,7 +54,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> es.Job:
 
 @settings(max_examples=20)
 @given(data=st.data(), count=st.integers(1, 5))
-def test_many_sources_at_once_are_told_as_one_by_one(
+def test_many_sources_at_once_are_described_as_one_by_one(
     job: es.Job, data: st.DataObject, count: int
 ) -> None:
     many, _ = loaders_of(job, count)
@@ -80,14 +80,14 @@ def test_each_loader_is_asked_once_about_all_that_is_not_known(job: es.Job) -> N
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])
-def test_of_several_that_fail_the_first_source_is_told(tmp_path: Path, count: int) -> None:
+def test_of_several_that_fail_the_first_source_is_reported(tmp_path: Path, count: int) -> None:
     job = job_of(tmp_path, sources=sources(tmp_path, transform=failing))
     loaders, _ = loaders_of(job, count)
     many = np.full(2, 1000)
-    with pytest.raises(SampleError, match=r"sample web\[") as told:
+    with pytest.raises(SampleError, match=r"sample web\[") as together:
         loaders.ahead_of_many(np.array([1, 2]), many * 0, many)
     with pytest.raises(SampleError) as alone:
         loaders.ahead(1, 0, 1000)
-    assert str(told.value) == str(alone.value)
-    # What comes before can be had.
+    assert str(together.value) == str(alone.value)
+    # Samples before the failure can be drawn.
     assert len(loaders.ahead_of_many(np.array([1, 2]), many * 0, many * 0 + 2)) == 4
