@@ -5,8 +5,8 @@
 
 Two data-parallel groups, each of two context-parallel ranks that share rows, and two
 tensor-parallel peers of which the first broadcasts. A trainer has one client and the loop over it;
-in another process it makes the client by ``es.Client(address, job_name)``. Both backends deliver the
-same batches.
+in another process it makes the client by ``es.Client(address, job_name)``. Both backends deliver
+the same batches.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ class Documents(Dataset[dict[str, torch.Tensor]]):
     """As JSON."""
     max_length: int
     lengths: npt.NDArray[np.int64]
-    """[samples] tokens of each: for those who choose settings, not for those who make batches."""
+    """[samples] tokens of each: to choose settings by, not to form batches by."""
 
     def first(self, count: int) -> Documents:
         return replace(self, texts=self.texts[:count], lengths=self.lengths[:count])
@@ -95,7 +95,7 @@ class Text:
     training: Documents
     held_out: Tokens
     cut: int
-    """Of the training samples, those that were longer than the limit."""
+    """Number of training samples that were longer than the limit."""
 
     def describe(self) -> str:
         facts = describe_lengths(self.training.lengths)
@@ -121,11 +121,11 @@ def load(
         name = "functions and classes of the standard library"
         texts = [part for file in corpus.documents for part in _DEFINITION.split(file)]
     else:
-        # Rows of a file lie near their like, so what is read first is no sample of all of it.
+        # Similar rows of a file lie together, so the first rows do not represent the file.
         corpus = read_parquet(data, "text", seed)
         name, texts = data.name, corpus.documents
     texts = [texts[i] for i in np.random.default_rng(seed).permutation(len(texts))]
-    # The tokenizer never sees what is held out, which comes first.
+    # The tokenizer never sees the held-out documents, which come first.
     tokenizer = train_tokenizer(texts[2 * held_out :], vocab_size)
     encoder = load_tokenizer(tokenizer)
     found: list[str] = []

@@ -1,4 +1,4 @@
-"""Five ways to batches, each driven as its own users drive it, behind one face.
+"""Five ways to form batches, each used as its own users do, behind one interface.
 
 A step is a list of micro-batches of one rank and the weight of each one's mean loss. Fixed sizes
 have to leave room for the longest samples, so they take several micro-batches to a step; the other
@@ -31,7 +31,7 @@ class Setting:
     rows: int
     """Samples of a micro-batch of fixed size: as many of the longest as fit."""
     steps: int
-    """Of a method with fixed sizes: as many as `Even` makes."""
+    """Steps of a method with fixed sizes: as many as `Even` makes."""
     buffer_size: int
     workers: int
     cost: evenstep.FittedCost
@@ -48,7 +48,7 @@ class Step:
     weights: list[float] | None
     """None: each predicted token of all ranks counts the same, and the ranks have to ask."""
     samples: int
-    """Of all ranks."""
+    """Samples of all ranks."""
 
 
 class Method:
@@ -71,7 +71,7 @@ class Method:
         """Ends what the epoch has started."""
 
     def _steps(self, loader: DataLoader[Any], *, mean: bool) -> Iterator[Step]:
-        """As many micro-batches to a step as it takes to make `Setting.steps`, one more or less."""
+        """As many micro-batches to a step as make `Setting.steps`, one more or less."""
         steps = min(self.setting.steps, len(loader))
         number, batches = 0, []
         for taken, batch in enumerate(loader, 1):

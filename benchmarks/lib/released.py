@@ -6,7 +6,7 @@ an index and an `input_ids` of the right length that holds nothing; a source que
 makes it wait; a queue for its batches, which is emptied at once; and, for torch.distributed, an
 exchange in memory. Join mode, no group-order flip, no loss scaling (which changes no group).
 
-Rank 0 receives the rows of all ranks, and its planning is what is timed. The others receive their
+Rank 0 receives the rows of all ranks, and its planning is timed. The others receive their
 own row and the extreme ones: the target that they align to is a function of the largest number of
 groups, the smallest budget and the smallest number of samples, and recomputing every rank's
 alignment on every rank would take hours with 512 of them. Should that ever give another target than

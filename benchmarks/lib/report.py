@@ -77,7 +77,7 @@ def _known(name: str) -> bool:
 
 
 def progress(text: str) -> None:
-    """A line on stderr that the next one overwrites; nothing where stderr is no terminal."""
+    """A line on stderr that the next one overwrites; nothing where stderr is not a terminal."""
     if sys.stderr.isatty():
         print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
 

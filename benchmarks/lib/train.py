@@ -1,4 +1,4 @@
-"""One epoch of data-parallel training, timed; what a group costs here; and the held-out loss.
+"""One epoch of data-parallel training, timed; the cost of a group; and the held-out loss.
 
 Times of a step on a rank: *data* is waiting for its loader; *compute* lasts from then to the moment
 when its last gradient is ready; *ranks* is waiting for the rank that is ready last.
@@ -61,7 +61,7 @@ class Records:
     total: float = 0.0
     """From the first batch, on all ranks, to the end of the last step."""
     processor: float = 0.0
-    """Of this process and those of its loader, for the whole epoch."""
+    """Processor seconds of this process and those of its loader, in the whole epoch."""
     loss: float = 0.0
     """Held out, after the epoch; equal on all ranks."""
 

@@ -3,8 +3,8 @@
 Two ranks train under Gloo, each with a batcher process and two workers; a step takes 10 ms. Once
 both train, something goes wrong on rank 1. The clock runs from that moment (a signal is sent, a
 worker begins to hang, a dataset raises) to the moment when the training loop of a surviving rank
-has the exception. After the job has ended this looks for what it left: processes, files in /dev/shm
-and in its temporary folder, sockets that listen.
+has the exception. After the job has ended, the benchmark looks for leftovers: processes, files in
+/dev/shm and in its temporary folder, sockets that listen.
 
     own     the error on rank 1, where it lives
     other   the error on rank 0
@@ -117,7 +117,7 @@ def limit_memory() -> None:
 
 @dataclass(frozen=True)
 class Case:
-    """A fault, and what it takes to bring it about."""
+    """A fault, and how to cause it."""
 
     name: str
     signal: signal.Signals | None = None
@@ -186,7 +186,7 @@ def train(rank: int, case: Case, fault: Fault, folder: Path, results: Connection
 
 
 def run(case: Case) -> dict[str, Any]:
-    """One job, from its start to the look at what it left."""
+    """One job, from its start to the look for leftovers."""
     fault = Fault(case.name)
     shared = shared_files()
     with tempfile.TemporaryDirectory() as name:
@@ -240,7 +240,7 @@ def run(case: Case) -> dict[str, Any]:
 
 
 def strike(case: Case, fault: Fault, rank: int, batchers: list[int]) -> float:
-    """Brings the fault about. When that was, or 0.0 if the fault itself will tell."""
+    """Causes the fault. Returns the moment, or 0.0 if the fault itself reports it."""
     if case.signal is None:
         fault.begin()
         return 0.0

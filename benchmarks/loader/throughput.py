@@ -6,7 +6,7 @@ One process, no torch.distributed, two workers. Two kinds of sample, both with l
     text    int64 tensors `input_ids` and `labels`
     image   the same, and one float32 tensor of 1.2 MB
 
-Samples cost little to make, so what is measured is what a loader adds: moving, measuring, planning,
+Samples cost little to make, so the figures show what a loader adds: moving, measuring, planning,
 padding. All loaders read the same dataset, pad with the same `PadCollator`, and their batches are
 counted and dropped.
 

@@ -14,11 +14,11 @@ has its own seed.
     fixed-whole, group-by-length-whole
                             the same samples in one micro-batch, whatever memory that takes
 
-All methods have the same memory: no micro-batch may have more than --max-tokens padded tokens. What
-has a fixed number of samples must leave room for the longest, and accumulates several micro-batches
-to a step, without exchanging gradients in between: as many as it takes to make as many steps as
-Even does, so now and then one more. With about equally many optimizer steps of the same learning
-rate, losses after the same samples can be compared. The learning rate follows the samples done.
+All methods have the same memory: no micro-batch may have more than --max-tokens padded tokens.
+Methods with a fixed number of samples must leave room for the longest, and accumulate several
+micro-batches to a step, without exchanging gradients in between, to make about as many steps as
+Even does. With about equally many optimizer steps of the same learning rate, losses after the same
+samples can be compared. The learning rate follows the samples done.
 
     tokens/s    real tokens, from asking for the first batch to the end of the last step: the
                 start of processes and the pass over the lengths are inside

@@ -2,8 +2,8 @@
 
 Prints a page of Markdown; `--markdown docs/packing-corpora.md` writes it. `--data` is a folder of
 .npy files, each the lengths of a corpus in tokens; of those named in `KINDS` the page says what
-they hold. Each corpus is gone through as often as it takes, in a new random order each time, and
-`--repeats` is the number of such streams.
+they hold. Each corpus is repeated until the stream is long enough, each time in a new random order,
+and `--repeats` is the number of such streams.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ vocabulary of 32,000:
 
 The context window is {context:,} tokens, and no micro-batch of the planners exceeds {cap:,}. The
 cost of a document of d tokens is {cost}. The planners keep documents whole; only those longer
-than the context window are split, into as few equal pieces as it takes. Each corpus is gone through
+than the context window are split, into as few equal pieces as possible. Each corpus is gone through
 again and again, in a new random order each time, until there are {steps} steps; each
 figure is the mean over {repeats} such streams. Every token of a stream is trained on once.
 
@@ -69,7 +69,7 @@ class Corpus:
     lengths: Int64Array
 
     def stream(self, tokens: int, seed: int) -> Int64Array:
-        """Lengths of whole epochs, at least so many tokens."""
+        """Lengths of whole epochs, together at least `tokens`."""
         epochs = max(1, -(-tokens // int(self.lengths.sum())))
         orders = [generator(seed, epoch).permutation(self.lengths) for epoch in range(epochs)]
         return np.concatenate(orders)
@@ -177,7 +177,7 @@ def main() -> None:
     arguments.add_argument("--steps", type=int, default=200, help="of a stream, at least")
     arguments.add_argument("--linear", type=int, default=24_576, help="cost of a token")
     options = arguments.parse_args()
-    if options.data is None:  # so that `make bench` goes on
+    if options.data is None:  # so that `make bench` continues
         print("skipped: give --data, a folder of corpora's lengths", file=sys.stderr)
         return
     seeds = range(options.seed, options.seed + options.repeats)

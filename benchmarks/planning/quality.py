@@ -1,4 +1,4 @@
-"""What every policy makes of an epoch, beside the rule of the released ODB package.
+"""Epochs of every policy, beside the rule of the released ODB package.
 
 Whole epochs with their drain, over lengths alone, for 8, 64 and 512 ranks:
 
@@ -47,7 +47,7 @@ BUFFER = 1024
 SAMPLES = {8: 12_000, 64: 4_096, 512: 2_048}  # per rank, of a distribution
 CONTEXT = 16_384  # tokens at which a corpus is cut, and its token budget
 FEWEST = 256  # samples per rank of a corpus
-MANY = 512  # from so many ranks on, one distribution is measured
+MANY = 512  # ranks from which on only one distribution is measured
 RULE = "odb"
 
 

@@ -1,4 +1,4 @@
-"""What `DataLoader.state_dict` takes, after every step of an epoch, and how large a state is."""
+"""Time of `DataLoader.state_dict` after every step of an epoch, and the size of a state."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from evenstep.tools.simulate import sample_lengths
 
 
 class Documents(Dataset):  # type: ignore[type-arg]
-    """Of the `ultrachat` distribution."""
+    """Documents with lengths of the `ultrachat` distribution."""
 
     def __init__(self, count: int, seed: int) -> None:
         self.lengths = sample_lengths("ultrachat", count, seed=seed)

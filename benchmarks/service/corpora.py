@@ -1,4 +1,4 @@
-"""Metadata of corpora: what a planner sees of them, and the steps that a mixture draws."""
+"""Metadata of corpora, as a planner sees them, and the steps that a mixture draws."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ LLAMA_12B = TransformerCost(
 VIT_1B = TransformerCost.vision(layers=39, hidden_size=1408, heads=16, ffn_size=6144)
 VIT_2B = TransformerCost.vision(layers=48, hidden_size=1664, heads=16, ffn_size=8192)
 
-# Text: name of the file, tokens of a micro-batch, what it holds.
+# Text: name of the file, tokens of a micro-batch, what is in it.
 FILES = {
     "code_repos": (32_768, "source code and documentation files of four public repositories"),
     "chat_multi": (16_384, "chats and agent logs of many turns, and transcripts of meetings"),
@@ -59,7 +59,7 @@ class Corpus:
     """Tokens that a micro-batch is to have; no sample has more."""
     weights: Mapping[str, float]
     columns: tuple[Columns, ...]
-    """Of each source, by modality, [samples] lengths in the order stored."""
+    """For each source, by modality, [samples] lengths in the order stored."""
     cut: int = 0
     """Documents that were longer and are in pieces."""
 
@@ -68,7 +68,7 @@ class Corpus:
         return tuple(name for name in self.columns[0] if name != ENCODER)
 
     def steps(self, count: int, tokens: int, seed: int) -> Iterator[SampleTable]:
-        """As many samples in each as hold no more than `tokens`."""
+        """Steps of as many samples as hold at most `tokens`."""
         mixture = Mixture(
             tuple(self.weights),
             self.weights,
@@ -99,7 +99,7 @@ class Corpus:
 
 
 class _Shuffled:
-    """What comes next of each source: pass after pass, each in another random order."""
+    """The order of each source: pass after pass, each in another random order."""
 
     def __init__(self, names: tuple[str, ...], columns: Sequence[Columns], seed: int) -> None:
         self._names, self._columns, self._seed = names, columns, seed
@@ -256,7 +256,7 @@ def encoder_cost(cells: Int64Array, bounds: Int64Array, encoder: TransformerCost
 
 
 def _pieces(text: int, cells: Int64Array, context: int) -> list[tuple[int, Int64Array]]:
-    """Of a document: tokens of text and cells of images in each piece, none over `context`."""
+    """Tokens of text and cells of images in each piece of a document, none over `context`."""
     count = -(-(text + int(cells.sum())) // context)
     while True:
         shares = np.diff(np.arange(count + 1) * text // count)

@@ -114,7 +114,7 @@ def in_detail(tallies: Mapping[str, Tally], of_step: str) -> str:
 
 
 def in_short(results: Mapping[str, ByRanks], measure: str, best: str) -> str:
-    """At the most ranks, a line for each corpus."""
+    """A line for each corpus, at the largest number of ranks."""
     ranks = max(next(iter(results.values())))
     cases = [case for case in next(iter(results.values()))[ranks] if case != BOUND]
     rows = []
@@ -132,7 +132,7 @@ def worst(results: Mapping[str, ByRanks], case: str) -> str:
 
 
 def skew() -> str:
-    """Of `coyo-text`, beside what is published."""
+    """Figures of `coyo-text` beside the published ones."""
     rows = [["published", "98.23 %", "9.3 %", "17.24"]]
     for seed in range(3):
         lengths = np.sort(sample_lengths("coyo-text", DRAWS, seed))
@@ -187,7 +187,7 @@ def as_dict(results: ByRanks, of_step: str) -> dict[str, Any]:
 
 def folder(path: str) -> Path:
     if not Path(path).is_dir():
-        raise ArgumentTypeError(f"{path} is no folder")
+        raise ArgumentTypeError(f"{path} is not a folder")
     return Path(path)
 
 

@@ -1,4 +1,4 @@
-"""What planning a step costs at the size of a large job, and how many bytes a plan is.
+"""Time of planning a step at the size of a large job, and bytes of a plan.
 
 One process, no Ray, metadata only: the service's planner with 300 sources and 4,096 simulated
 clients. Its metadata come from 16 simulated Source Loaders with full buffers; what they do
@@ -52,7 +52,7 @@ class Nothing(Dataset[Any]):
 
 
 class Buffers:
-    """Stands for a Source Loader: tells what lies in its buffers, which are always full."""
+    """Stands in for a Source Loader whose buffers are always full."""
 
     DEPTH = 256
     PERIOD = 4096
@@ -115,7 +115,7 @@ class Strategy:
 
 
 def cost(lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Of a layer of hidden size 4,096: attention's part grows with the square."""
+    """Cost in a layer of hidden size 4,096: attention's part grows with the square."""
     return lengths * (24 * 4096) + 2 * lengths * lengths
 
 

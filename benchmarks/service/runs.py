@@ -1,6 +1,6 @@
 """Plans of many steps, and how uneven each makes the ranks of a step.
 
-A case is a way to plan. All cases plan the same samples, but for those that find no room in a step
+A case is a way to plan. All cases plan the same samples, except those that find no room in a step
 and go first in the next one; so times are compared per unit of cost.
 """
 
@@ -23,24 +23,24 @@ MICRO_BATCHES = 4
 TP = 2
 """Peers that share a data-parallel rank's backbone, where there is an encoder."""
 ROOM = 5, 4
-"""A micro-batch may have so many times, as a fraction, the tokens that are drawn for it."""
+"""Limit of a micro-batch over the tokens drawn for it, as a fraction."""
 METHODS = ("greedy", "karmarkar_karp")
 LEVELS = ("inter", "intra", "both")
 ARRIVAL, IN_ORDER, BOUND = "as they arrive", "in order, by tokens", "bound"
 BASES = (ARRIVAL, IN_ORDER)
 Loads = dict[str, tuple[float, float]]
-"""By name, what is waited for in a step and the mean, in the same unit."""
+"""By name, the largest load in a step, for which ranks wait, and the mean."""
 
 
 @dataclass(frozen=True)
 class Tally:
-    """What all steps of a case, of all seeds, amount to."""
+    """All steps of a case, under all seeds."""
 
     seeds: list[dict[str, list[tuple[float, float]]]] = field(default_factory=list)
-    """Of each seed, by measure, of each step: the largest, or time, and the mean."""
+    """For each seed, by measure, for each step: the largest, or time, and the mean."""
 
     def over_time(self, measure: str) -> Spread:
-        """Of each seed, the sum over steps of the largest over that of the mean."""
+        """For each seed, the sum over steps of the largest over that of the mean."""
         return Spread.of([_ratio(of[measure]) for of in self.seeds])
 
     def steps(self, measure: str) -> npt.NDArray[np.float64]:
@@ -263,7 +263,7 @@ def widest(corpus: Corpus, dp: int, steps: int, seeds: Sequence[int]) -> dict[st
 
 
 def _vision_bound(graph: DGraph) -> tuple[Loads, SampleTable]:
-    """As `_bound`, of both modules."""
+    """As `_bound`, for both modules."""
     plan = _unlimited(_vision_graph(graph))
     costs = plan.samples.lengths[ENCODER] * UNIT
     encoder, heaviest = float(costs.sum()) / plan.tree.ranks.size, float(costs.max())
@@ -291,7 +291,7 @@ def _of_vision(encoder: npt.NDArray[Any], backbone: npt.NDArray[Any], *, togethe
     Args:
         encoder: [clients] cost.
         backbone: [data-parallel ranks, micro-batches] cost, which peers share.
-        together: whether a rank goes on to its backbone as soon as its peers have encoded their
+        together: whether a rank continues with its backbone as soon as its peers have encoded their
             images. Otherwise embeddings travel, and all ranks wait for each other in between.
     """
     ranks = backbone.sum(axis=1) / TP

@@ -1,4 +1,4 @@
-"""Samples per second, and what a trainer waits: service, torch DataLoader and Ray Data.
+"""Samples per second, and how long a trainer waits: service, torch DataLoader and Ray Data.
 
 One trainer, Parquet sources with weights, samples that take some time to make, packed micro-batches
 of the same number of samples. Each loader mixes in its own way:
@@ -165,7 +165,7 @@ def one_run(options: argparse.Namespace) -> None:
 
 
 def cpu_seconds() -> float:
-    """Of this process and all that have come from it, as Linux tells; 0 elsewhere."""
+    """CPU seconds of this process and its descendants, on Linux; 0 elsewhere."""
     found, children = {}, {}
     for entry in Path("/proc").glob("[0-9]*/stat"):
         try:

@@ -70,7 +70,7 @@ class Bench:
     def packed(
         self, setting: ClusterAssumptions, cost: DocumentCost, method: str
     ) -> list[MicroBatches]:
-        """Of each stream."""
+        """One for each stream."""
         made = [self.trained(stream, cost, method) for stream in self.streams(setting)]
         return [MicroBatches.of(trained, setting.micro_batches) for trained in made]
 

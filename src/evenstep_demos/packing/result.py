@@ -114,7 +114,7 @@ class PackingDemoResult:
             )
         over = int((self.documents.lengths > self.context).sum())
         split = (
-            f"split the {over:,} longer than the context, into as few equal pieces as it takes"
+            f"split the {over:,} longer than the context, into as few equal pieces as possible"
             if over
             else "cut none"
         )
@@ -126,7 +126,7 @@ class PackingDemoResult:
             lengths = " and ".join(f"{length:,}" for length in wlb.thresholds)
             text.append(f"WLB's queues take documents from {lengths} tokens on.")
         else:
-            text.append("WLB delays none: no length tells outliers from other documents here.")
+            text.append("WLB delays none: no length separates outliers from other documents here.")
         text.append("The last steps train on documents that still wait when all have arrived.")
         best = min(wlb.arriving.imbalance, steady.arriving.imbalance)
         if best >= original.arriving.imbalance:

@@ -100,7 +100,7 @@ class DemoResult:
         ]
 
     def table(self) -> str:
-        """The table and what it means, for people."""
+        """The table and its meaning, for people."""
         fixed, even = self.fixed, self.even
         time_ratio, loss_change = even.seconds / fixed.seconds, self._loss_change
         rows = [
