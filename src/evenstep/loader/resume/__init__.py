@@ -5,7 +5,7 @@
     epochs           `Epochs`: every epoch, as the loader's arguments define it
     step_count       how many steps an epoch has, or probably has
     epoch_progress   `EpochProgress`: where the trainer is in an epoch
-    epoch_start      `EpochStart`: where a pass begins, as the batcher and the feeder are told
+    epoch_start      `EpochStart`: where a pass begins, for its batcher and its feeder
     epoch_cursor     `EpochCursor`: the trainer's position, from step to step and pass to pass
     state            progress -> a saved state, and back, on any number of ranks
     state_schema     the types of a saved state's values

@@ -1,4 +1,4 @@
-"""`EpochStart`: where a pass begins, and what its batcher and its feeder have to know of that."""
+"""`EpochStart`: where a pass begins, for its batcher and its feeder."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class EpochStart:
 
     progress: EpochProgress
     rank: int
-    """Data-parallel rank of which `progress` and `share` are."""
+    """Data-parallel rank that `progress` and `share` belong to."""
     world_size: int
     share: EpochShare | None
     """The rank's samples of the epoch; None for an iterable dataset."""
@@ -29,12 +29,13 @@ class EpochStart:
 
     @property
     def needs_new_workers(self) -> bool:
-        """Whether the workers of the last pass cannot serve this one: they are told where to begin
+        """Whether the workers of the last pass cannot serve this one: workers learn where to begin
         when they start."""
         return self.progress.worker_states is not None or self.dataset_moved
 
     def spec(self, serial: int) -> EpochSpec:
-        """
+        """What the batcher gets.
+
         Args:
             serial: passes that the loader began before.
         """

@@ -23,7 +23,8 @@ class StepCount:
         self._steps += 1
 
     def exact(self, epoch: int, rank: int, world_size: int) -> int:
-        """
+        """Steps of a whole pass.
+
         Raises:
             TypeError: the number depends on lengths that are not known yet.
         """

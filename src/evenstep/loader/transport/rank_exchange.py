@@ -246,9 +246,9 @@ def make_exchange(group: Any, context_parallel: int) -> RankExchange:
     Raises:
         PeerError: a rank died meanwhile.
     """
-    return (
-        LocalExchange() if _alone(group) else GlooExchange(group, context_parallel=context_parallel)
-    )
+    if _alone(group):
+        return LocalExchange()
+    return GlooExchange(group, context_parallel=context_parallel)
 
 
 def _alone(group: Any) -> bool:

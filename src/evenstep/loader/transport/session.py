@@ -42,7 +42,7 @@ class Session:
         """Set when this rank's trainer needs no more steps."""
         self._reason: str | None = None
         self.over = threading.Event()
-        """Set when the exchange will touch the connection no more."""
+        """Set once the exchange no longer touches the connection."""
 
     def leave(self, reason: str | None = None) -> None:
         """Notes that this rank's trainer needs no more steps, because of `reason` if something went
