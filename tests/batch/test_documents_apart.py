@@ -8,18 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_causal import (
-    VOCABULARY,
-    Attention,
-    TinyCausal,
-    by_mask,
-    by_pieces,
-    causal,
-    documents,
-    gradient,
-    one_at_a_time,
-    shifted,
-)
 from torch.nn.attention.flex_attention import flex_attention
 from torch.nn.functional import cross_entropy
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
@@ -32,6 +20,18 @@ from evenstep.batch.formats import (
     to_hugging_face,
     to_megatron,
     to_torchtitan,
+)
+from tiny_causal import (
+    VOCABULARY,
+    Attention,
+    TinyCausal,
+    by_mask,
+    by_pieces,
+    causal,
+    documents,
+    gradient,
+    one_at_a_time,
+    shifted,
 )
 
 LENGTHS = [1, 7, 1, 1, 12, 3, 8, 1]

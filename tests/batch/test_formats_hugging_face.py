@@ -6,11 +6,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny_causal import documents
 
 from evenstep.batch import PackCollator
 from evenstep.batch.formats import attention_mask, to_hugging_face
 from evenstep.errors import CollateError
+from tiny_causal import documents
 
 transformers = pytest.importorskip("transformers")
 

@@ -9,6 +9,11 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn.attention.flex_attention import flex_attention
+from torch.nn.functional import cross_entropy
+
+import evenstep
+from evenstep.batch import PackCollator, attention_mask
 from tiny_causal import (
     TinyCausal,
     by_mask,
@@ -17,11 +22,6 @@ from tiny_causal import (
     gradient,
     one_at_a_time,
 )
-from torch.nn.attention.flex_attention import flex_attention
-from torch.nn.functional import cross_entropy
-
-import evenstep
-from evenstep.batch import PackCollator, attention_mask
 
 PAGE = Path(__file__).parents[2] / "docs" / "packed-batches.md"
 SAMPLES = documents([5, 1, 9, 3, 3, 12, 2, 7, 1, 4])

@@ -1,4 +1,4 @@
-"""`attention`: any sharding over any ranks gives what one process gives, outputs and gradients."""
+"""`attention`: with any sharding it gives what one process gives, outputs and gradients."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def tensors(
     sharding: Sharding, heads: int = 4, kv_heads: int = 2, size: int = 8, dtype: Any = torch.float64
 ) -> list[torch.Tensor]:
     """q, k, v of the whole sequence, and the gradient of the output."""
-    made = torch.Generator().manual_seed(0)  # of its own, as ranks are threads
+    made = torch.Generator().manual_seed(0)  # not the global one, as ranks are threads
     tokens = int(sharding.lengths.sum())
     shapes = [(tokens, n, size) for n in (heads, kv_heads, kv_heads, heads)]
     return [torch.randn(shape, dtype=dtype, generator=made) for shape in shapes]

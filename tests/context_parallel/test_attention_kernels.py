@@ -1,4 +1,4 @@
-"""Back ends: each computes what is written out, of the keys that it asks for; masks are small."""
+"""Back ends: each computes attention as written out, of the keys that it asks for."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ eager = pytest.mark.filterwarnings("ignore:flex_attention called without torch.c
 
 
 def everyones(sharding: Sharding, x: torch.Tensor) -> torch.Tensor:
-    """The buffer of all ranks' rows; what fills up slots is not a number."""
+    """The buffer of all ranks' rows; padding of slots is NaN."""
     slot = int(sharding.tokens.max())
     buffer = x.new_full((sharding.ranks, slot, *x.shape[1:]), torch.nan)
     for rank, tokens in enumerate(sharding.tokens):
@@ -153,7 +153,7 @@ def test_torchs_own_varlen_attention_is_called_by_its_signature(
 
 
 @eager
-@settings(max_examples=15)  # each is traced anew
+@settings(max_examples=15)  # each is traced again
 @given(shardings())
 def test_flex_is_right_by_its_mask_function(sharding: Sharding) -> None:
     build = lambda sharding, rank: FlexKernel(sharding, rank, CPU, function=flex_attention)  # noqa: E731
@@ -190,10 +190,10 @@ def check_blocks(
     block: int,
 ) -> None:
     slot = int(sharding.tokens.max())
-    place = np.full(sharding.ranks * slot, -1)
+    positions = np.full(sharding.ranks * slot, -1)
     for rank, tokens in enumerate(sharding.tokens):
-        place[rank * slot : rank * slot + tokens] = sharding.indices(rank)
-    keys = place[rows]
+        positions[rank * slot : rank * slot + tokens] = sharding.indices(rank)
+    keys = positions[rows]
     document = np.arange(len(sharding.lengths)).repeat(sharding.lengths)
     pairs = (keys <= own[:, None]) & (document[keys] == document[own][:, None])
     high, wide = -(-len(own) // block), -(-len(keys) // block)
@@ -234,7 +234,7 @@ def test_flex_runs_behind_attention(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.soak  # half a minute of compiling
-def test_flex_compiled_gives_the_same_on_plans_of_several_sizes(
+def test_flex_compiled_gives_the_same_on_shardings_of_several_sizes(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))

@@ -55,8 +55,8 @@ def test_a_token_is_asked_for_the_next_of_its_document_wherever_that_lies(
             document = sharding.document[fragment]
             # What fills up the row is a document of padding behind the samples.
             labels = samples[document]["labels"] if document < len(samples) else []
-            for place in range(sharding.start[fragment], sharding.end[fragment]):
-                expected.append(labels[place + 1] if place + 1 < len(labels) else -100)
+            for token in range(sharding.start[fragment], sharding.end[fragment]):
+                expected.append(labels[token + 1] if token + 1 < len(labels) else -100)
         assert shard["shift_labels"].tolist() == [expected]
         assert shard["shift_labels"].dtype == torch.int64
         assert "labels" not in shard
@@ -76,8 +76,8 @@ def test_shards_put_together_are_the_row_again(data, docs, form, padding):
         assert shards[0][name].dtype == batch[name].dtype
         assert torch.equal(unshard([shard[name] for shard in shards], sharding), batch[name])
     whole = torch.arange(3 * batch["input_ids"].shape[1]).view(3, 1, -1)
-    places = [torch.from_numpy(sharding.indices(rank)) for rank in range(sharding.ranks)]
-    parts = [whole[..., place] for place in places]
+    positions = [torch.from_numpy(sharding.indices(rank)) for rank in range(sharding.ranks)]
+    parts = [whole[..., own] for own in positions]
     assert torch.equal(unshard(parts, sharding, dim=-1), whole)
 
 
@@ -96,7 +96,7 @@ def test_labels_that_the_dataset_has_shifted_are_taken_as_they_are(data, docs):
 
 
 @given(documents, forms, paddings)
-def test_lengths_are_those_of_the_documents_as_they_lie_in_the_row(docs, form, padding):
+def test_lengths_are_those_of_the_documents_as_they_are_in_the_row(docs, form, padding):
     batch = PackCollator(form=form, **padding)(samples_of(docs))
     lengths = document_lengths(batch)
     assert lengths.dtype == np.int64
@@ -128,7 +128,7 @@ def test_what_is_not_per_token_goes_along_whole():
     assert all(batch[name] is value for name, value in before.items())
 
 
-def test_shapes_that_happen_to_fit_the_row_deceive_nobody():
+def test_shapes_that_happen_to_fit_the_row_stay_whole():
     sample = {"input_ids": [1, 2, 3], "image_grid_thw": [[1, 1, 3]], "box": torch.ones(4)}
     sample["pixel_values"] = torch.ones(1, 4)
     batch = PackCollator(pad_to_multiple_of=1)([sample])

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_causal import TinyCausal, by_mask, by_pieces, documents, gradient, one_at_a_time
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 
 from evenstep.batch import PackCollator, attention_mask, to_megatron
 from evenstep.context_parallel import document_lengths, shard_batch
 from evenstep.plan.sharding import Sharding, shard_per_document, shard_per_sequence
 from handover_page import run_page
+from tiny_causal import TinyCausal, by_mask, by_pieces, documents, gradient, one_at_a_time
 
 SAMPLES = documents([5, 1, 9, 3, 12, 2])
 RANKS = 4
@@ -35,10 +35,10 @@ def test_the_shard_of_a_rank():
     for rank in range(RANKS):
 
         def model(tokens: torch.Tensor, positions: torch.Tensor, sharding: Sharding) -> Any:
-            places = sharding.indices(rank)  # noqa: B023  called before the next round
-            assert torch.equal(tokens, batch["input_ids"][:, places])
-            assert torch.equal(positions, batch["position_ids"][:, places])
-            return whole_row(tiny, batch)[:, places]
+            own = sharding.indices(rank)  # noqa: B023  called before the next round
+            assert torch.equal(tokens, batch["input_ids"][:, own])
+            assert torch.equal(positions, batch["position_ids"][:, own])
+            return whole_row(tiny, batch)[:, own]
 
         names = {"batch": batch, "rank": rank, "model": model}
         run_page("The shard of a rank", **names, supervised=counts[rank], total=sum(counts))
@@ -143,9 +143,9 @@ def test_megatron():
                 packed_seq_params = vars(packed_seq_params)
             bounds = packed_seq_params["cu_seqlens_q"]
             attend = by_pieces(bounds[:-1].tolist(), bounds.diff().tolist())
-            places = sharding.indices(rank)  # noqa: B023  called before the next round
-            logits = tiny(batch["input_ids"], batch["position_ids"], attend)[0, places]
-            assert torch.equal(tokens, whole["tokens"][:, places])
+            own = sharding.indices(rank)  # noqa: B023  called before the next round
+            logits = tiny(batch["input_ids"], batch["position_ids"], attend)[0, own]
+            assert torch.equal(tokens, whole["tokens"][:, own])
             assert attention_mask is None
             losses = cross_entropy(logits, labels.clamp(min=0)[0], reduction="none")[None]
             return losses * loss_mask

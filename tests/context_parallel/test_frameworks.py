@@ -31,18 +31,18 @@ documents = st.lists(
 
 
 def of_transformer_engine(cu_seqlens: list[int], ranks: int, rank: int) -> list[int]:
-    """Its documented cut, written anew: a token of the rank after the other."""
-    places = []
+    """The documented cut of Transformer Engine, token by token."""
+    positions = []
     for begin, end in pairwise(cu_seqlens):
         chunk, rest = divmod(end - begin, 2 * ranks)
         assert not rest
         for number in (rank, 2 * ranks - 1 - rank):
-            places += range(begin + number * chunk, begin + (number + 1) * chunk)
-    return places
+            positions += range(begin + number * chunk, begin + (number + 1) * chunk)
+    return positions
 
 
 def of_megatron(row: torch.Tensor, ranks: int, rank: int) -> torch.Tensor:
-    """Its cut of a whole row, by views, written anew."""
+    """The cut of Megatron-LM for a whole row, by views."""
     chunks = row.unflatten(1, (2 * ranks, -1))
     return torch.cat([chunks[:, rank], chunks[:, 2 * ranks - 1 - rank]], 1)
 
@@ -128,11 +128,11 @@ def test_per_document_fields_are_what_megatron_gathers(docs, ranks, attend):
     bounds = batch["cu_seqlens_padded"].tolist()
     for rank in range(ranks):
         fields, parameters = to_megatron_shard(batch, sharding, rank, attend_padding=attend)
-        places = torch.tensor(of_transformer_engine(bounds, ranks, rank))
+        positions = torch.tensor(of_transformer_engine(bounds, ranks, rank))
         assert fields.keys() == whole.keys()
         for name in whole:
             if name in TOKENWISE:
-                assert torch.equal(fields[name], whole[name][:, places])
+                assert torch.equal(fields[name], whole[name][:, positions])
             elif isinstance(whole[name], torch.Tensor):
                 assert torch.equal(fields[name], whole[name])
             else:

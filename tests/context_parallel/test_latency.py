@@ -51,7 +51,7 @@ def one(latency: AttentionLatency, queries: int, keys: int) -> tuple[float, floa
 
 
 def tiles(queries: int, keys: int, tile: int) -> int:
-    """Of rows of `tile` queries; each row meets the keys up to its last one."""
+    """Operations of rows of `tile` queries; each row meets the keys up to its last one."""
     last = [min(row + tile, queries) for row in range(0, queries, tile)]
     return sum(-(-(keys - queries + end) // tile) for end in last)
 
@@ -84,7 +84,7 @@ def test_outside_the_table_throughput_is_that_of_its_edge() -> None:
 
 @given(st.integers(1, 128), st.integers(1, 128), st.integers(0, 20))
 def test_queries_of_one_tile_take_equally_long(few: int, more: int, before: int) -> None:
-    # Of the same keys, as in the paper's figure 10: a tile is computed whole.
+    # With the same keys, as in the paper's figure 10: a tile is computed whole.
     keys = 128 * (before + 1)
     assert one(known(), few, keys) == one(known(), more, keys)
 
@@ -133,7 +133,7 @@ def test_no_fragments_take_no_time() -> None:
 
 
 @pytest.mark.parametrize(("queries", "keys"), [(0, 5), (6, 5), (-1, 5)])
-def test_what_is_no_fragment_is_refused(queries: int, keys: int) -> None:
+def test_what_is_not_a_fragment_is_refused(queries: int, keys: int) -> None:
     with pytest.raises(ConfigurationError, match="queries"):
         known()(np.array([3, queries]), np.array([3, keys]))
 
@@ -195,7 +195,7 @@ def test_a_file_that_was_changed_is_refused(tmp_path: Path) -> None:
         load_latency(path)
 
 
-def test_a_calibration_of_a_model_is_no_latency(tmp_path: Path) -> None:
+def test_a_calibration_of_a_model_is_not_a_latency(tmp_path: Path) -> None:
     path = tmp_path / "calibration.json"
     path.write_text('{"format": "evenstep calibration"}')
     with pytest.raises(ConfigurationError, match="is no attention latency of evenstep"):
@@ -228,7 +228,7 @@ def test_the_default_has_the_facts_of_the_paper() -> None:
     assert both.max() < 0.6 * 989e12
 
 
-def test_the_default_chooses_alike_whatever_the_heads_and_the_peak() -> None:
+def test_the_default_chooses_the_same_whatever_the_heads_and_the_peak() -> None:
     random = np.random.default_rng(0)
     few, many = default_latency(heads=1, peak_tflops=300.0), default_latency(heads=32)
     for _ in range(20):

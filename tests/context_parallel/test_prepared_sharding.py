@@ -79,7 +79,7 @@ def test_without_process_groups_one_rank_is_alone_and_several_are_refused() -> N
 
 
 def by_hand(**changes: list[int]) -> Sharding:
-    """Two documents of 3 and 2 tokens on two ranks, right but for the changes."""
+    """Two documents of 3 and 2 tokens on two ranks, right except for the changes."""
     arrays = {
         "lengths": [3, 2],
         "document": [0, 0, 1],

@@ -10,14 +10,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny_causal import (
-    VOCABULARY,
-    Attention,
-    TinyCausal,
-    documents,
-    gradient,
-    one_at_a_time,
-)
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 
 from evenstep.batch import PackCollator, shard_loss_scale
@@ -26,20 +18,28 @@ from evenstep.errors import ConfigurationError
 from evenstep.plan.sharding import Sharding, shard_per_document, shard_per_sequence
 from evenstep.plan.sharding.varlen import varlen_arguments
 from shardings import shardings
+from tiny_causal import (
+    VOCABULARY,
+    Attention,
+    TinyCausal,
+    documents,
+    gradient,
+    one_at_a_time,
+)
 
 
 def of_all_ranks(sharding: Sharding) -> Attention:
-    """Attention of the ranks' shards laid one after the other, as an all-gather makes them."""
+    """Attention of the ranks' shards one after the other, as an all-gather makes them."""
 
     def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         outputs = []
         for rank, queries in enumerate(q.split(sharding.tokens.tolist(), dim=2)):
             arguments = varlen_arguments(sharding, rank)
-            places = torch.from_numpy(arguments.gathered(sharding))
+            positions = torch.from_numpy(arguments.gathered(sharding))
             begins, ends = arguments.cu_seqlens_q.tolist(), arguments.cu_seqlens_k.tolist()
             for i in range(len(begins) - 1):
                 own = queries[:, :, begins[i] : begins[i + 1]]
-                keys = places[ends[i] : ends[i + 1]]
+                keys = positions[ends[i] : ends[i + 1]]
                 mask = torch.ones(own.shape[2], len(keys), dtype=torch.bool)
                 mask = mask.tril(len(keys) - own.shape[2])  # aligned bottom right
                 outputs.append(

@@ -1,4 +1,4 @@
-"""What both planners keep to, in any step and the last; each alone has a file of its own."""
+"""Invariants of both planners, in any step and the last; each also has its own file."""
 
 from __future__ import annotations
 

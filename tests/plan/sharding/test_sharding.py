@@ -84,8 +84,8 @@ def test_fragments_of_a_rank_are_in_order_and_never_neighbours(
 def test_restore_undoes_the_permutation(make: Make, lengths: Int64Array, ranks: int) -> None:
     sharding = make(lengths, ranks)
     sequence = np.arange(int(lengths.sum())) + 7
-    laid = sequence[sharding.permutation]
-    assert laid[sharding.restore].tolist() == sequence.tolist()
+    shards = sequence[sharding.permutation]
+    assert shards[sharding.restore].tolist() == sequence.tolist()
     begins = lengths.cumsum() - lengths
     for rank in range(ranks):
         expected = [int(begins[document]) + token for document, token in tokens_of(sharding, rank)]
@@ -175,7 +175,7 @@ def test_the_check_finds_lost_and_doubled_tokens_empty_fragments_and_uneven_rank
 
 def test_a_copy_is_as_small_as_the_fragments() -> None:
     sharding = shard_per_document(np.array([70_000, 61_072]), 4)
-    places = sharding.permutation
+    positions = sharding.permutation
     data = pickle.dumps(sharding)
-    assert len(data) < 5_000 < places.nbytes
-    assert np.array_equal(pickle.loads(data).permutation, places)
+    assert len(data) < 5_000 < positions.nbytes
+    assert np.array_equal(pickle.loads(data).permutation, positions)

@@ -28,8 +28,8 @@ def met_by_the_kernel(arguments: VarlenArguments, tokens: int, total: int) -> np
 def test_a_kernel_lets_each_token_meet_what_precedes_it_in_its_document_once(sharding):
     total = int(sharding.begins[-1])
     document = np.repeat(np.arange(len(sharding.lengths)), sharding.lengths)
-    place = np.arange(total)
-    mask = (document[:, None] == document) & (place[:, None] >= place)
+    position = np.arange(total)
+    mask = (document[:, None] == document) & (position[:, None] >= position)
     for rank in range(sharding.ranks):
         own = sharding.indices(rank)
         met = met_by_the_kernel(varlen_arguments(sharding, rank), len(own), total)
