@@ -278,6 +278,19 @@ def test_the_state_before_a_step_that_failed_draws_it_again(tmp_path: Path) -> N
             assert [to_json(service.plan(s)) for s in range(step, 5)] == expected[step:]
 
 
+def test_a_state_of_the_end_resumes_at_the_end(tmp_path: Path) -> None:
+    """Also if too few samples are left over for a step: 155 are one more than eleven steps hold."""
+    job = job_of(tmp_path, stop="all_exhausted", samples_per_step=14, max_tokens=1000)
+    with es.start(job, backend="local") as service:
+        client = service.client(0)
+        assert len(steps_of(client)) == 11
+        assert service.status()["planner"]["left_over"] == 1
+        state = service.state_dict(client.step)
+    with es.start(job, backend="local", state=state) as service:
+        assert not steps_of(service.client(0))
+        assert service.status()["planner"]["left_over"] == 1
+
+
 # Signals
 
 

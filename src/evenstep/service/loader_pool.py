@@ -7,14 +7,14 @@ when it is asked for.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from evenstep.arrays import Int64Array
-from evenstep.service.handles import Handle, Message, Reply, call, results
+from evenstep.service.handles import Handle, Message, Reply, results
 from evenstep.service.preparer import PrepareFailure
 from evenstep.service.source_buffer import Ahead
 from evenstep.service.source_layout import SourceLayout, StageKey, loader_works
@@ -189,14 +189,6 @@ class LoaderPool:
                 if shares
             ]
         )
-
-    def status(self) -> list[Mapping[str, Any]]:
-        """[loaders]"""
-        return results([handle.send("status") for handle in self.handles])
-
-    def close(self) -> None:
-        for handle in self.handles:
-            call(handle, "close")
 
     def _table(self, source: Int64Array, parts: Sequence[Int64Array]) -> SampleTable:
         columns = np.concatenate(parts).T.copy()  # [3 + columns, samples]
