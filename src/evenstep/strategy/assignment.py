@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.arrays import Int64Array
+from evenstep.arrays import BoolArray, Int64Array
 from evenstep.errors import ConfigurationError
 from evenstep.plan.partition.items import Costs, sums
 
@@ -65,7 +65,7 @@ class Assignment:
         return len(self.bucket)
 
     @cached_property
-    def placed(self) -> npt.NDArray[np.bool_]:
+    def placed(self) -> BoolArray:
         """[samples] whether each is in a bucket."""
         return self.bucket >= 0
 

@@ -20,8 +20,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least
 from evenstep.strategy.assignment import Assignment
@@ -124,7 +124,7 @@ class DGraph:
         "grouped"."""
         if self.samples is None:
             return "buffered"
-        return "drawn" if self._spec.subgroups is None else "grouped"
+        return "drawn" if self._spec.buckets is None else "grouped"
 
     # Primitives
 
@@ -175,7 +175,7 @@ class DGraph:
         Raises:
             ConfigurationError: an unknown axis or a size below 1.
         """
-        return self._with(subgroups=self.tree.buckets(axis, group_size), group_size=group_size)
+        return self._with(buckets=self.tree.buckets(axis, group_size), group_size=group_size)
 
     def cost(self, fn: CostFunction) -> DGraph:
         """Sets the cost of a sample as a function of its tokens; the default is its tokens.
@@ -263,7 +263,7 @@ class DGraph:
         placed = np.flatnonzero(placement.assignment.placed)
         made = {}
         for name, graph in (subplans or {}).items():
-            sub = graph._over(name, self)
+            sub = graph._as_subplan(name, self)
             made[name] = sub._to_plan(sub._place(placed, subplan=name))
         return self._to_plan(placement, subplans=made, weights=dict(self._weights))
 
@@ -271,7 +271,7 @@ class DGraph:
 
     @property
     def assignment(self) -> Assignment:
-        """Where each sample goes, as the main plan of a step; errors as `plan`."""
+        """Assignment of the samples as the main plan of a step; errors as `plan`."""
         return self._placement.assignment
 
     @property
@@ -284,7 +284,7 @@ class DGraph:
             self._cache.append(self._place(np.arange(len(self.samples)), subplan=None))
         return self._cache[0]
 
-    def _place(self, rows: npt.NDArray[np.int64], *, subplan: str | None) -> Placement:
+    def _place(self, rows: Int64Array, *, subplan: str | None) -> Placement:
         assert self.samples is not None
         job, balancing = self._step, self._spec.balancing
         main = subplan is None
@@ -310,7 +310,7 @@ class DGraph:
             **more,
         )
 
-    def _over(self, name: str, main: DGraph) -> DGraph:
+    def _as_subplan(self, name: str, main: DGraph) -> DGraph:
         """This graph, as a subplan over the samples of the main graph."""
         if self._step is not main._step:
             raise ConfigurationError(

@@ -33,7 +33,7 @@ class GraphSpec:
 
     modality: tuple[str, ...] = ()
     """Empty is the samples' only modality."""
-    subgroups: Buckets | None = None
+    buckets: Buckets | None = None
     group_size: int | None = None
     cost: CostFunction | None = None
     balancing: Balancing = field(default_factory=Balancing)
@@ -89,8 +89,8 @@ def place_samples(
     Raises:
         ConfigurationError, SampleError: see `DGraph.plan`.
     """
-    subgroups = spec.subgroups
-    if subgroups is None:
+    buckets = spec.buckets
+    if buckets is None:
         which = "" if subplan is None else f" of subplan {subplan!r}"
         raise ConfigurationError(f"the samples{which} are not distributed: call distribute(axis)")
     modality = bound_for(spec.modality, samples)
@@ -98,7 +98,7 @@ def place_samples(
     notes: list[str] = []
     _check_lengths(samples, tokens, modality, max_tokens, subplan)
     if subplan is None:
-        micro_batches = _micro_batch_count(len(rows), subgroups, micro_batches, notes)
+        micro_batches = _micro_batch_count(len(rows), buckets, micro_batches, notes)
     else:
         rows = rows[tokens[rows] > 0]
     costs_of_rows = sample_costs(spec.cost, tokens[rows])
@@ -107,7 +107,7 @@ def place_samples(
     within = assign(
         costs_of_rows,
         tokens[rows],
-        subgroups,
+        buckets,
         spec.balancing,
         micro_batches=micro_batches,
         max_tokens=max_tokens,
@@ -134,8 +134,8 @@ def to_loading_plan(placement: Placement, spec: GraphSpec, **more: Any) -> Loadi
         spec: of the graph.
         more: the other fields of `LoadingPlan`.
     """
-    assert spec.subgroups is not None
-    axis = spec.subgroups.axis
+    assert spec.buckets is not None
+    axis = spec.buckets.axis
     balancing = spec.balancing
     methods = {"intra": balancing.intra, "inter": balancing.inter}
     if balancing.together:
@@ -183,18 +183,19 @@ def _check_lengths(
         )
 
 
-def _micro_batch_count(count: int, subgroups: Buckets, wanted: int, notes: list[str]) -> int:
-    buckets = subgroups.bucket_count
-    if count < buckets:
+def _micro_batch_count(samples: int, buckets: Buckets, wanted: int, notes: list[str]) -> int:
+    """Micro-batches of each bucket: those wanted, or as many as there are samples for."""
+    if samples < buckets.bucket_count:
         raise ConfigurationError(
-            f"{count} samples cannot give each of {buckets} buckets at {subgroups.axis} one, and a "
-            "rank without samples would leave the others waiting; draw more samples in a step"
+            f"{samples} samples cannot give each of {buckets.bucket_count} buckets at "
+            f"{buckets.axis} one, and a rank without samples would leave the others waiting; draw "
+            "more samples in a step"
         )
-    possible = min(wanted, count // buckets)
+    possible = min(wanted, samples // buckets.bucket_count)
     if possible < wanted:
         notes.append(
             f"{possible} micro-batches in each bucket instead of {wanted}: there are only "
-            f"{count:,} samples for {buckets:,} buckets"
+            f"{samples:,} samples for {buckets.bucket_count:,} buckets"
         )
     return possible
 

@@ -76,12 +76,12 @@ def assign(
         An assignment in which samples that found no room have no bucket.
     """
     count, buckets = len(costs), subgroups.bucket_count
-    if len(subgroups) == 1:
+    if subgroups.group_count == 1:
         parts = [np.arange(count)]
     else:
         home = (np.arange(count) % buckets) // subgroups.group_size
         parts = np.split(home.argsort(kind="stable"), np.bincount(home).cumsum()[:-1])
-        parts += [np.empty(0, np.int64)] * (len(subgroups) - len(parts))
+        parts += [np.empty(0, np.int64)] * (subgroups.group_count - len(parts))
     bins = np.full(count, -1, np.int64)
     for group, rows in enumerate(parts):
         members = subgroups.members(group)

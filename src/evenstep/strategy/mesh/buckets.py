@@ -23,8 +23,9 @@ class Buckets:
     group_size: int
     """Buckets of a group, at most `bucket_count`."""
 
-    def __len__(self) -> int:
-        """Groups: ``ceil(bucket_count / group_size)``."""
+    @property
+    def group_count(self) -> int:
+        """``ceil(bucket_count / group_size)``."""
         return -(-self.bucket_count // self.group_size)
 
     @property

@@ -25,9 +25,8 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from evenstep.arrays import Int64Array
+from evenstep.arrays import BoolArray, Int64Array
 from evenstep.errors import ConfigurationError
 from evenstep.strategy.mesh.axes import (
     AXES,
@@ -332,7 +331,7 @@ class ClientPlaceTree:
         self._where({axis: node})
         return AXES.index(axis)
 
-    def _needs(self, stages: str) -> npt.NDArray[np.bool_]:
+    def _needs(self, stages: str) -> BoolArray:
         """[PP, 1, 1, 1] whether a stage needs data."""
         if stages not in STAGES:
             raise ConfigurationError(f"stages={stages!r} must be one of {STAGES}")

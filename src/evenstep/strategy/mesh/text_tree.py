@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
-from evenstep.arrays import Int64Array
+from evenstep.arrays import BoolArray, Int64Array
 from evenstep.strategy.mesh.axes import AXES
 
 __all__ = ["ranges", "tree_lines"]
 
 
-def tree_lines(
-    ranks: Int64Array, fetches: npt.NDArray[np.bool_], most: int | None = None
-) -> list[str]:
+def tree_lines(ranks: Int64Array, fetches: BoolArray, most: int | None = None) -> list[str]:
     """
     Args:
         ranks: [PP, DP, CP, TP] global rank of each client.
@@ -28,7 +25,7 @@ def tree_lines(
 
 def _draw(
     ranks: Int64Array,
-    fetches: npt.NDArray[np.bool_],
+    fetches: BoolArray,
     axes: list[str],
     indent: str,
     most: int | None,
