@@ -79,7 +79,7 @@ def test_json_is_one_object_on_stdout_and_in_the_file(capsys: Capture, tmp_path:
     assert "40: out of memory (torch.OutOfMemoryError" in err
 
 
-def test_the_table_marks_the_choice_and_says_what_is_not_told(capsys: Capture) -> None:
+def test_the_table_marks_the_choice_and_says_what_is_not_shown(capsys: Capture) -> None:
     code, out, err = tune(capsys, "--grid", "10,20")
     assert code == 0, err
     assert "→ 20" in out
@@ -144,12 +144,12 @@ def test_without_a_command_the_usage_is_shown(capsys: Capture) -> None:
     assert "Usage: evenstep tune" in capsys.readouterr().err
 
 
-def test_help_has_an_example_and_says_what_is_not_told(capsys: Capture) -> None:
+def test_help_has_an_example_and_says_what_is_not_shown(capsys: Capture) -> None:
     with pytest.raises(SystemExit):
         main(["tune", "--help"])
     out = capsys.readouterr().out
     assert "evenstep tune --grid 4096,8192,16384 -- torchrun" in out
-    assert "What this does not tell" in out
+    assert "This does not show whether" in out
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])

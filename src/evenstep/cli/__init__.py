@@ -1,7 +1,18 @@
-"""The command ``evenstep``. One command per file, each with a function ``register(app)``.
+"""The command ``evenstep``. One command per file, each with a function ``register(app)``:
+
+    advise     what each policy would gain on a data set, and settings to use
+    simulate   one policy over given lengths; simulate_packing and simulate_sharding are its
+               commands for packing and for context parallelism
+    tune       short runs of a training, to find max_tokens
+    profile    the cost of a model on the hardware at hand
+    lengths    a file with the lengths of a data set
+    service    a job of the service: run it, see its status and plans
+
+`app` puts the commands together; demos arrive by entry points (group ``evenstep.commands``).
+Shared: `options`, `cost_option`, `user_objects`, `output` and `signals`.
 
 Standard output carries results, and with ``--json`` exactly one object; everything else goes to
-standard error. Exit code 2 means that the arguments, or what they name, must be changed.
+standard error. Exit code 2 means that the arguments, or the files they name, must be changed.
 """
 
 from __future__ import annotations

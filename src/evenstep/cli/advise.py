@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from evenstep.cli.cost_option import parse_cost
+from evenstep.cli.options import CostName, Json
 from evenstep.cli.output import note, print_json, progress_bar
 from evenstep.errors import ConfigurationError
 from evenstep.plan.policies.by_name import POLICIES
@@ -30,77 +31,71 @@ def command(
         str,
         typer.Argument(
             metavar="DATA",
-            help="FILE.npy of lengths, FILE.parquet[:COLUMN], FILE.jsonl[:COLUMN], a Hugging Face "
-            f"data set's folder or hub name, or one of {', '.join(DISTRIBUTIONS)}.",
+            help="FILE.npy of lengths, FILE.parquet[:COLUMN], FILE.jsonl[:COLUMN], the folder or "
+            f"hub name of a Hugging Face data set, or one of {', '.join(DISTRIBUTIONS)}.",
         ),
     ],
     column: Annotated[
         str | None,
         typer.Option(
-            help="Column with lengths (integers), token ids (lists) or text.",
-            show_default="input_ids, or text if there is a --tokenizer, or the only one",
+            help="Column that holds lengths (integers), token ids (lists) or text.",
+            show_default="text with --tokenizer, else input_ids, else the only one",
         ),
     ] = None,
     tokenizer: Annotated[
         str | None,
-        typer.Option(help="For text: a tokenizer.json, a folder, or a name on the hub."),
+        typer.Option(help="Tokenizer for text: a tokenizer.json, a folder, or a name on the hub."),
     ] = None,
     world_size: Annotated[int, typer.Option(help="Data-parallel ranks.")] = 8,
     max_tokens: Annotated[
         int | None,
         typer.Option(
             help="Token budget of a group.",
-            show_default="4 x the mean length, no less than the longest sample",
+            show_default="4 x the mean length, at least the longest sample",
         ),
     ] = None,
     max_length: Annotated[
         int | None,
-        typer.Option(help="Count longer samples as this long: your dataset truncates them."),
+        typer.Option(help="Length to which your dataset truncates longer samples."),
     ] = None,
     buffer_size: Annotated[
         int | None,
         typer.Option(
-            help="Samples a rank may hold in its window.", show_default="64 groups, at least 1024"
+            help="Samples that a rank's window holds.", show_default="64 groups, at least 1024"
         ),
     ] = None,
     batch_size: Annotated[
         int | None,
         typer.Option(
-            help="Of fixed batches: yours, to compare with.",
-            show_default="what fits --max-tokens however long samples are",
+            help="Samples of your fixed batches, to compare with.",
+            show_default="as many as fit --max-tokens whatever their lengths",
         ),
     ] = None,
     packed: Annotated[
         bool, typer.Option("--packed", help="The model takes padding-free (varlen) batches.")
     ] = False,
-    cost: Annotated[
-        str,
-        typer.Option(
-            help="Cost model of the predictions: padded-tokens, tokens, calibration:FILE.json or "
-            "transformer:layers=32,hidden_size=4096,heads=32,ffn_size=14336."
-        ),
-    ] = "padded-tokens",
+    cost: CostName = "padded-tokens",
     sketch: Annotated[
         int | None, typer.Option(help="Samples to draw.", show_default=f"{SAMPLE_SIZE:,}")
     ] = None,
     all_samples: Annotated[bool, typer.Option("--all", help="Take all samples.")] = False,
     split: Annotated[
-        str | None, typer.Option(help="Of a Hugging Face data set.", show_default="train")
+        str | None, typer.Option(help="Split of a Hugging Face data set.", show_default="train")
     ] = None,
     subset: Annotated[
-        str | None, typer.Option(help="Configuration of a data set on the Hugging Face hub.")
+        str | None, typer.Option(help="Subset of a data set on the Hugging Face hub.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Decides which samples are drawn.")] = 0,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    seed: Annotated[int, typer.Option(help="Seed of the draw.")] = 0,
+    json: Json = False,
     html: Annotated[
-        Path | None, typer.Option(help="Also write a page with plots, in one file.")
+        Path | None, typer.Option(help="Also write an HTML page with plots to this file.")
     ] = None,
 ) -> None:
-    """Tell what each policy would gain on a data set, and recommend settings.
+    """Predict what each policy would gain, and recommend settings.
 
-    Draws some thousand samples, and runs the policies over their lengths, without a GPU. Speed-ups
-    are predictions under the cost model; the output says what they leave out. Fractions in the JSON
-    object are fractions, not percent.
+    Draws some thousand samples of a data set and runs the policies over their lengths, without a
+    GPU. Speed-ups are predictions under the cost model; the output lists what they leave out.
+    Fractions in the JSON object are fractions, not percent.
 
     \b
     Examples:

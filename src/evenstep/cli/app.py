@@ -1,4 +1,4 @@
-"""The typer application: which commands there are, and what becomes of their errors."""
+"""The typer application: the commands there are, and how their errors are reported."""
 
 from __future__ import annotations
 
@@ -25,14 +25,24 @@ COMMANDS = (
 )
 """Modules of this package with a function ``register(app: typer.Typer) -> None``."""
 PLUGINS = "evenstep.commands"
-"""Entry point group of further commands: each entry names such a function."""
+"""Entry point group of further commands: each entry names a function like `register`."""
+
+_HELP = """Keeps every GPU of a training job equally busy.
+
+`evenstep COMMAND --help` has the options of a command, and examples.
+
+\b
+Examples:
+  evenstep advise lengths.npy --world-size 64
+  evenstep simulate even --lengths ultrachat --world-size 8 --json
+"""
 
 
 def build() -> typer.Typer:
     """The application with all commands registered."""
     app = typer.Typer(
         name="evenstep",
-        help="Keeps every GPU of a training job equally busy.",
+        help=_HELP,
         no_args_is_help=True,
         add_completion=False,
         rich_markup_mode=None,  # examples in help texts keep their lines
@@ -68,7 +78,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
     except (EvenstepError, ImportError) as error:
-        # What the user can put right needs no traceback; anything else is a bug and keeps it.
+        # The user can fix these, without a traceback; any other exception is a bug and keeps it.
         print("evenstep: " + " ".join(str(error).split()), file=sys.stderr)
         return 2
     return 0

@@ -1,4 +1,4 @@
-"""Costs by the names that the command line gives them."""
+"""Cost models by their names on the command line."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ def parse_cost(text: str) -> Cost:
     """A cost from ``padded-tokens``, ``tokens``, ``transformer:FIELD=VALUE,...`` or
     ``calibration:FILE``.
 
-    The fields are those of `TransformerCost`; the file is one of ``evenstep profile``.
+    The fields are those of `TransformerCost`; ``evenstep profile`` writes the file.
 
     Raises:
-        ConfigurationError: no such cost, its fields are wrong, or its file cannot be read.
+        ConfigurationError: the cost is unknown, its fields are wrong, or its file cannot be read.
     """
     name, _, settings = text.partition(":")
     if text == "padded-tokens":

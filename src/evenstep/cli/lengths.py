@@ -1,4 +1,4 @@
-"""``evenstep lengths``: the lengths of a whole data set, counted once and kept in a file."""
+"""``evenstep lengths``: counts the lengths of a whole data set once, and keeps them in a file."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from evenstep.cli.options import Json
 from evenstep.cli.output import note, print_json, print_table, progress_bar
 from evenstep.cli.user_objects import load_object
 from evenstep.errors import ConfigurationError
@@ -25,8 +26,8 @@ def command(
         str,
         typer.Argument(
             metavar="DATASET",
-            help="FILE.py:NAME or package.module:NAME, where NAME is a map-style dataset or a "
-            "function without arguments that makes one.",
+            help="FILE.py:NAME or package.module:NAME of a map-style dataset, or of a function "
+            "without arguments that returns one.",
         ),
     ],
     out: Annotated[Path, typer.Option(help="The Parquet file to write.")],
@@ -34,26 +35,27 @@ def command(
     transform: Annotated[
         str,
         typer.Option(
-            help="Names what decides lengths besides the dataset: tokenizer, template, cut-off. "
-            "Who reads the file must give the same."
+            help="Name of everything else that lengths depend on: tokenizer, template, truncation. "
+            "Readers of the file must give it too."
         ),
     ] = "",
     length_fn: Annotated[
         str | None,
         typer.Option(
-            help="FILE.py:NAME or package.module:NAME of a function from a sample to its tokens.",
+            help="FILE.py:NAME or package.module:NAME of a function from a sample to its length.",
             show_default="the number of input_ids",
         ),
     ] = None,
     check: Annotated[
-        bool, typer.Option("--check", help="Do not count: say whether --out is still good.")
+        bool, typer.Option("--check", help="Only check whether the file --out is still valid.")
     ] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    json: Json = False,
 ) -> None:
-    """Count the tokens of every sample, for policies that plan an epoch beforehand.
+    """Count the tokens of every sample, for offline policies.
 
-    Goes once through the dataset, its transforms included. Online policies, such as even, need no
-    such file.
+    Offline policies plan a whole epoch in advance, from the lengths of all samples. This command
+    reads the whole dataset once, transforms included. Online policies, such as even, need no such
+    file.
 
     \b
     Examples:
@@ -63,7 +65,7 @@ def command(
     """
     from evenstep.data import count_lengths, read_lengths, write_lengths
 
-    measured = _made(load_object(dataset))
+    measured = _dataset(load_object(dataset))
     function = None if length_fn is None else load_object(length_fn)
     begin = time.perf_counter()
     if check:
@@ -88,14 +90,14 @@ def command(
         print_json({"file": str(out), "checked": check, **figures})
         return
     print_table(str(out), {name: f"{value:,.6g}" for name, value in figures.items()})
-    note("the file is still good" if check else f"evenstep.read_lengths({str(out)!r}, dataset)")
+    note("the file is still valid" if check else f"evenstep.read_lengths({str(out)!r}, dataset)")
 
 
-def _made(named: Any) -> Any:
+def _dataset(named: Any) -> Any:
     if hasattr(named, "__getitem__") and hasattr(named, "__len__"):
         return named
     if callable(named):
         return named()
     raise ConfigurationError(
-        f"DATASET is {named!r}, which is neither a map-style dataset nor a function that makes one"
+        f"DATASET is {named!r}: neither a map-style dataset nor a function that returns one"
     )

@@ -1,4 +1,4 @@
-"""What commands print.
+"""The output of commands.
 
 One JSON object or a table goes to standard output, notes and progress to standard error.
 """
@@ -15,12 +15,12 @@ __all__ = ["note", "print_json", "print_table", "progress_bar"]
 
 
 def print_json(values: Mapping[str, Any]) -> None:
-    """One object on one line. Refuses NaN and infinity, which are not JSON."""
+    """Prints one object on one line. Refuses NaN and infinity, which are not JSON."""
     print(json.dumps(values, allow_nan=False))
 
 
 def print_table(title: str, rows: Mapping[str, str]) -> None:
-    """A table of two columns."""
+    """Prints a table of two columns."""
     from rich.console import Console
     from rich.table import Table
 
@@ -33,13 +33,13 @@ def print_table(title: str, rows: Mapping[str, str]) -> None:
 
 
 def note(text: str) -> None:
-    """One line for the reader, never on standard output."""
+    """Prints a line for the reader, to standard error."""
     print(text, file=sys.stderr)
 
 
 @contextmanager
 def progress_bar(title: str) -> Iterator[Callable[[int, int], None] | None]:
-    """Gives a function of (done, total), or None where standard error is no terminal."""
+    """Yields a function of (done, total), or None if standard error is not a terminal."""
     if not sys.stderr.isatty():
         yield None
         return

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from evenstep.cli.options import Json
 from evenstep.cli.output import note, print_json, progress_bar
 from evenstep.errors import ConfigurationError
 
@@ -20,12 +21,15 @@ def register(app: typer.Typer) -> None:
 
 def command(
     layers: Annotated[
-        int | None, typer.Option(help="Layers of the model; one of them is measured.")
+        int | None, typer.Option(help="Layers of the model. One of them is measured.")
     ] = None,
     hidden_size: Annotated[int | None, typer.Option(help="Width of the residual stream.")] = None,
     heads: Annotated[
         int | None,
-        typer.Option(help="Attention heads; of --attention, those of a GPU, 8 by default."),
+        typer.Option(
+            help="Attention heads: of the model, or with --attention of one GPU.",
+            show_default="8 with --attention, else required",
+        ),
     ] = None,
     ffn_size: Annotated[
         int | None, typer.Option(help="Inner width of the feed-forward network.")
@@ -44,7 +48,9 @@ def command(
     gated: Annotated[
         bool, typer.Option(help="Three feed-forward matrices (SwiGLU), or two (GELU).")
     ] = True,
-    causal: Annotated[bool, typer.Option(help="Whether tokens see only those before.")] = True,
+    causal: Annotated[
+        bool, typer.Option(help="Whether tokens attend to earlier tokens alone.")
+    ] = True,
     dtype: Annotated[
         str | None,
         typer.Option(help="bf16, fp16 or fp32.", show_default="bf16 on a GPU, fp32 on a CPU"),
@@ -53,49 +59,50 @@ def command(
     max_length: Annotated[
         int | None,
         typer.Option(
-            help="Longest document; up to eight shorter ones, each half the next. Of --attention, "
-            "most keys.",
+            help="Longest document to measure; with --attention, the most keys.",
             show_default="32768; with --attention 131072 on a GPU, 2048 on a CPU",
         ),
     ] = None,
     seconds: Annotated[
         float | None,
-        typer.Option(help="For all of it together, about.", show_default="60, with --quick 10"),
+        typer.Option(help="Time for all measurements, about.", show_default="60, with --quick 10"),
     ] = None,
     attention: Annotated[
         bool,
         typer.Option(
             "--attention",
-            help="Measure the attention kernel over numbers of queries and keys instead.",
+            help="Instead, measure the attention kernel over numbers of queries and keys.",
         ),
     ] = False,
     kernel: Annotated[
-        str, typer.Option(help="Of --attention: auto, flash, flex or sdpa.")
+        str, typer.Option(help="With --attention: auto, flash, flex or sdpa.")
     ] = "auto",
     head_size: Annotated[
         int | None,
         typer.Option(
-            help="Of --attention: elements of a head.",
+            help="With --attention: elements of a head.",
             show_default="--hidden-size / --heads, or 128",
         ),
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Of --attention: fewer shapes.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="With --attention: measure fewer shapes.")
+    ] = False,
+    json: Json = False,
 ) -> None:
-    """Measure what attention and the rest of a model cost, and write a calibration file.
+    """Measure what a model costs, and write a calibration file.
 
-    One layer runs forward and backward over single documents of several lengths, its attention and
-    everything else timed apart; two fits give seconds per token and per squared token. The
-    coefficients are of --layers such layers, embeddings, logits and communication left out.
-    Lengths that do not fit in memory or in --seconds are left out, and said to be.
+    Runs one layer forward and backward over single documents of several lengths, and times its
+    attention and everything else separately. Two fits give seconds per token and per squared token.
+    The coefficients are those of --layers such layers; embeddings, logits and communication are
+    left out. Lengths that do not fit in memory or in --seconds are skipped and listed.
 
     The file is a cost: --cost calibration:FILE of simulate and advise, and
-    evenstep.load_calibration(FILE) in a training. It holds for the device it was measured on.
+    evenstep.load_calibration(FILE) in a training. It is valid for the device it was measured on.
 
-    With --attention, the kernel that computes fragments of documents on context-parallel ranks is
-    measured instead: how many operations a second it does with so many queries of so many keys.
-    evenstep.context_parallel.latency.load_latency(FILE) predicts by it, and is what
-    WorkloadPacking(latency=...) chooses a sharding by. Give the heads that one GPU computes.
+    --attention measures the kernel that computes fragments of documents on context-parallel ranks:
+    its operations a second over numbers of queries and keys.
+    evenstep.context_parallel.latency.load_latency(FILE) predicts its time, and
+    WorkloadPacking(latency=...) chooses a sharding by it. Give the heads that one GPU computes.
 
     \b
     Examples:
@@ -103,9 +110,7 @@ def command(
           --out calibration.json
       evenstep profile --attention --heads 8 --kv-heads 2 --head-size 128 --out attention.json
     """
-    for value, name in ((quick, "--quick"), (head_size, "--head-size")):
-        if value and not attention:
-            raise ConfigurationError(f"{name} is an option of --attention; give both or neither")
+    common: dict[str, Any] = {"kv_heads": kv_heads, "device": device, "dtype": dtype, "json": json}
     if attention:
         for number, name in ((layers, "--layers"), (ffn_size, "--ffn-size")):
             if number is not None:
@@ -118,47 +123,41 @@ def command(
         _attention(
             Path("attention-latency.json") if out is None else out,
             heads=heads,
-            kv_heads=kv_heads,
             head_size=head_size,
             kernel=kernel,
-            device=device,
-            dtype=dtype,
             max_length=max_length,
             seconds=(10.0 if quick else 60.0) if seconds is None else seconds,
             quick=quick,
-            json=json,
+            **common,
         )
         return
-    if layers is None or hidden_size is None or heads is None or ffn_size is None or out is None:
-        given = {
-            "--layers": layers,
-            "--hidden-size": hidden_size,
-            "--heads": heads,
-            "--ffn-size": ffn_size,
-            "--out": out,
-        }
-        missing = ", ".join(name for name, value in given.items() if value is None)
+    for value, name in ((quick, "--quick"), (head_size, "--head-size")):
+        if value:
+            raise ConfigurationError(f"{name} is an option of --attention; give both or neither")
+    model: dict[str, Any] = {
+        "layers": layers,
+        "hidden_size": hidden_size,
+        "heads": heads,
+        "ffn_size": ffn_size,
+    }
+    missing = [name for name, value in {**model, "out": out}.items() if value is None]
+    if missing or out is None:
+        options = ", ".join(f"--{name.replace('_', '-')}" for name in missing)
         raise ConfigurationError(
-            f"{missing} must be given, for the model that is measured; --attention needs none"
+            f"{options} must be given, for the model that is measured; --attention needs none"
         )
-    _model(
+    _layer(
         out,
-        layers=layers,
-        hidden_size=hidden_size,
-        heads=heads,
-        ffn_size=ffn_size,
-        kv_heads=kv_heads,
-        gated=gated,
-        causal=causal,
-        device=device,
-        dtype=dtype,
         max_length=32_768 if max_length is None else max_length,
         seconds=60.0 if seconds is None else seconds,
-        json=json,
+        gated=gated,
+        causal=causal,
+        **model,
+        **common,
     )
 
 
-def _model(
+def _layer(
     out: Path,
     *,
     device: str,

@@ -1,18 +1,18 @@
-"""``evenstep service``: run a job on Ray, see how it does, and look at its plans."""
+"""``evenstep service``: runs a job on Ray, shows its status and its plans."""
 
 from __future__ import annotations
 
 import json as json_module
-import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from evenstep.cli.output import note, print_json, print_table
+from evenstep.cli.options import Json
+from evenstep.cli.output import note, print_json
+from evenstep.cli.service_text import print_plan, print_status, status_line
 from evenstep.cli.signals import ended_in_order
 from evenstep.errors import ConfigurationError, EvenstepError
 
@@ -23,15 +23,18 @@ if TYPE_CHECKING:
 __all__ = ["register"]
 
 Address = Annotated[
-    str, typer.Option(help="Of the Ray cluster, as `run` prints it; auto is one on this machine.")
+    str,
+    typer.Option(
+        help="Address of the Ray cluster, as `run` prints it; auto finds one on this machine."
+    ),
 ]
-Name = Annotated[str, typer.Option(help="Of the job.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+Name = Annotated[str, typer.Option(help="Name of the job.")]
 
-_EVERY = 1.0  # seconds between looks at a job that runs
+_EVERY = 1.0  # seconds between looks at a running job
 
+_HELP = """Run a job of the service, see its status and its plans.
 
-_HELP = """Many sources to many ranks: run a job, see how it does, look at its plans.
+The service loads many sources for many ranks, on Ray.
 
 \b
 Examples:
@@ -60,33 +63,39 @@ def run(
         typer.Argument(metavar="JOB", help="FILE.py with `job = es.Job(...)`, or module:name."),
     ],
     address: Annotated[
-        str | None, typer.Option(help="Of a Ray cluster; without it one is started here.")
+        str | None,
+        typer.Option(help="Address of a Ray cluster; by default one is started on this machine."),
     ] = None,
     name: Name = "job",
-    loaders: Annotated[int, typer.Option(help="Source Loader actors.")] = 1,
+    loaders: Annotated[int, typer.Option(help="Number of Source Loader actors.")] = 1,
     constructors: Annotated[
-        int | None, typer.Option(help="Data Constructor actors; one per data-parallel group.")
+        int | None,
+        typer.Option(
+            help="Number of Data Constructor actors.", show_default="one per data-parallel group"
+        ),
     ] = None,
     cpus: Annotated[
         float | None, typer.Option(help="CPUs that Ray reserves for each actor, such as 0.5.")
     ] = None,
-    resume: Annotated[Path | None, typer.Option(help="JSON file of a state to go on from.")] = None,
+    resume: Annotated[
+        Path | None, typer.Option(help="JSON file of the state to resume from.")
+    ] = None,
     plan_log: Annotated[
-        Path | None, typer.Option(help="File that plans are written to, a line of JSON each.")
+        Path | None, typer.Option(help="File to write plans to, one line of JSON each.")
     ] = None,
     port: Annotated[
         int | None,
-        typer.Option(help="Tell the status as JSON over HTTP here: /status, /healthz. 0: any."),
+        typer.Option(help="Port that serves /status as JSON and /healthz over HTTP; 0 is any."),
     ] = None,
     host: Annotated[
-        str, typer.Option(help="To listen at with --port; 0.0.0.0 for other machines, too.")
+        str, typer.Option(help="Address to listen on with --port; 0.0.0.0 for other machines too.")
     ] = "127.0.0.1",
     json: Json = False,
 ) -> None:
-    """Run a job until its trainers have come to the end of the mixture, or Ctrl-C.
+    """Run a job until its mixture ends, or until Ctrl-C.
 
-    Trainers take part by evenstep.service.Client(address, name), each with its own RANK.
-    With --json the last status is printed when the job has ended.
+    Trainers connect with evenstep.service.Client(address, name), each with its own RANK. With
+    --json the last status is printed when the job has ended.
 
     \b
     Examples:
@@ -119,7 +128,7 @@ def run(
         note(f"running; trainers: es.Client({service.address!r}, {name!r})")
         last: dict[str, Any] = service.status()
         try:
-            with _shown() as show:
+            with status_line() as show:
                 while not (last["ended"] or last["failed"]):
                     show(last)
                     time.sleep(_EVERY)
@@ -131,14 +140,16 @@ def run(
     if json:
         print_json(last)
     else:
-        _print_status(last)
+        print_status(last)
     failed = last["failed"] or last["planner"].get("failed")
     if failed:
         raise EvenstepError(failed)
 
 
 def status(address: Address = "auto", name: Name = "job", json: Json = False) -> None:
-    """How a running job does: waits of trainers, queues, bytes, imbalance, what was drawn.
+    """Show the status of a running job.
+
+    The status has waits of trainers, queues, bytes, imbalance and the samples drawn.
 
     \b
     Examples:
@@ -148,27 +159,28 @@ def status(address: Address = "auto", name: Name = "job", json: Json = False) ->
     from evenstep.service.ray import attach
 
     with attach(address, name) as service:
-        told = service.status()
+        found = service.status()
     if json:
-        print_json(told)
+        print_json(found)
     else:
-        _print_status(told)
+        print_status(found)
 
 
 def plan(
-    step: Annotated[int, typer.Option(min=0, help="Which step.")],
+    step: Annotated[int, typer.Option(min=0, help="Number of the step.")],
     address: Address = "auto",
     name: Name = "job",
     log: Annotated[
-        Path | None, typer.Option(help="File that `run --plan-log` wrote, instead of a job.")
+        Path | None,
+        typer.Option(help="Read the plan from this file of `run --plan-log`, not from a job."),
     ] = None,
-    html: Annotated[Path | None, typer.Option(help="Page to write the plan to.")] = None,
+    html: Annotated[Path | None, typer.Option(help="HTML page to write the plan to.")] = None,
     mermaid: Annotated[bool, typer.Option("--mermaid", help="Print a Mermaid chart.")] = False,
     json: Json = False,
 ) -> None:
-    """What a step draws, and where each sample goes.
+    """Show the plan of a step.
 
-    A step that no trainer has asked for yet is planned now.
+    The plan has the samples that the step draws, and where each of them goes. A step that no trainer has requested yet is planned now.
 
     \b
     Examples:
@@ -193,13 +205,14 @@ def plan(
 
         print_json(json_module.loads(to_json(found)))
     elif html is None:
-        _print_plan(found)
+        print_plan(found)
 
 
 def _job(name: str) -> Job:
-    """
+    """The job called `name`.
+
     Raises:
-        ConfigurationError: it names no job.
+        ConfigurationError: `name` is not a job.
     """
     from evenstep.cli.user_objects import load_object
     from evenstep.service.job import Job
@@ -227,87 +240,3 @@ def _plan(step: int, address: str, name: str, log: Path | None) -> LoadingPlan:
     if found is None:
         raise ConfigurationError(f"there is no step {step} in {where}")
     return found
-
-
-# What is printed
-
-
-def _print_status(told: Mapping[str, Any]) -> None:
-    steps, planner = told["steps"], told["planner"]
-    rows = {
-        "state": "failed" if told["failed"] else "ended" if told["ended"] else "running",
-        "mesh": ", ".join(f"{axis}={size}" for axis, size in told["mesh"].items()),
-        "steps planned": f"{planner.get('step', 0):,}",
-        "trainers": f"{len(told['clients']):,}, {_reached(told)}",
-    }
-    if steps["steps"]:
-        exposed = steps["exposed_seconds"]
-        rows["exposed wait per step"] = (
-            f"{exposed['mean']:.3f} s mean, {exposed['p95']:.3f} p95, {exposed['first']:.2f} first"
-        )
-        stages = steps["stage_seconds"].items()
-        rows["spent on a step"] = ", ".join(f"{name} {s:.3f} s" for name, s in stages)
-        rows["imbalance"] = f"{steps['imbalance']:.3f}, {steps['imbalance_before']:.3f} before"
-    rows["queued samples"] = f"{_queued(told):,}"
-    for road, count in told["bytes"].items():
-        rows[f"bytes {road.replace('_', ' ')}"] = f"{count:,}"
-    for source, count in sorted(planner.get("drawn", {}).items(), key=lambda each: -each[1])[:12]:
-        rows[f"drawn from {source}"] = f"{count:,}"
-    if len(planner.get("drawn", {})) > 12:
-        rows["drawn from others"] = f"{len(planner['drawn']) - 12:,} sources, see --json"
-    print_table(f"job {told['name']}", rows)
-    if told["failed"]:
-        note(str(told["failed"]))
-
-
-def _reached(told: Mapping[str, Any]) -> str:
-    steps = [client["step"] for client in told["clients"]]
-    if not steps:
-        return "none yet"
-    return f"at step {min(steps):,}" + (f" to {max(steps):,}" if max(steps) > min(steps) else "")
-
-
-def _queued(told: Mapping[str, Any]) -> int:
-    held = [sum(each.get("sources", {}).values()) for each in told["loaders"]]
-    held += [each.get("staged_samples", 0) for each in told["loaders"]]
-    return int(sum(held))
-
-
-def _print_plan(found: LoadingPlan) -> None:
-    rows = {
-        "samples": f"{len(found):,}",
-        "carried to the next step": f"{len(found.carried):,}",
-        "buckets": f"{found.buckets:,} at {found.axis}, {found.micro_batches} micro-batches each",
-        "imbalance": f"{found.imbalance:.3f}, {found.imbalance_before:.3f} before",
-    }
-    for name, subplan in found.subplans.items():
-        rows[f"imbalance of {name}"] = (
-            f"{subplan.imbalance:.3f}, {subplan.imbalance_before:.3f} before"
-        )
-    counts = zip(found.samples.sources, found.samples.counts().tolist())
-    for source, count in sorted(counts, key=lambda each: -each[1])[:12]:
-        rows[f"drawn from {source}"] = f"{count:,}"
-    print_table(f"step {found.step}", rows)
-
-
-@contextmanager
-def _shown() -> Iterator[Any]:
-    """Gives a function that shows a status: a line on a terminal, nothing elsewhere."""
-    if not sys.stderr.isatty():
-        yield lambda told: None
-        return
-    from rich.console import Console
-
-    with Console(stderr=True).status("waiting for trainers") as line:
-
-        def show(told: Mapping[str, Any]) -> None:
-            steps = told["steps"]
-            if not steps["steps"]:
-                return
-            line.update(
-                f"step {steps['last_step']:,} of {len(told['clients'])} trainers, exposed wait "
-                f"{steps['exposed_seconds']['last']:.3f} s, imbalance {steps['imbalance']:.3f}, "
-                f"{_queued(told):,} samples queued"
-            )
-
-        yield show

@@ -1,4 +1,4 @@
-"""Commands that have something to end before they end."""
+"""Signals to commands that must end other processes before they end."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["ended_in_order"]
 
 @contextmanager
 def ended_in_order() -> Iterator[None]:
-    """SIGTERM and SIGHUP end this process as Ctrl-C does: after what it runs has been ended."""
+    """Lets SIGTERM and SIGHUP end this process as Ctrl-C does, after the block has cleaned up."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -23,7 +23,7 @@ def ended_in_order() -> Iterator[None]:
     numbers = (signal.SIGTERM, signal.SIGHUP)
     before = {number: signal.getsignal(number) for number in numbers}
     for number in numbers:
-        if before[number] is not signal.SIG_IGN:  # as nohup has it
+        if before[number] is not signal.SIG_IGN:  # nohup ignores SIGHUP
             signal.signal(number, leave)
     try:
         yield

@@ -1,4 +1,4 @@
-"""``evenstep tune``: which max_tokens to train with, from short runs of the training itself."""
+"""``evenstep tune``: finds the max_tokens to train with, by short runs of the training."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from evenstep.cli.options import Json
 from evenstep.cli.output import note, print_json, progress_bar
 from evenstep.cli.signals import ended_in_order
 from evenstep.errors import ConfigurationError
@@ -23,55 +24,58 @@ def register(app: typer.Typer) -> None:
 def command(
     training: Annotated[
         list[str],
-        typer.Argument(metavar="-- COMMAND...", help="The training; {max_tokens} is the value."),
+        typer.Argument(
+            metavar="-- COMMAND...",
+            help="Command of the training; {max_tokens} in it is replaced by the value.",
+        ),
     ],
     grid: Annotated[
         str | None, typer.Option(help="Values of max_tokens, separated by commas.")
     ] = None,
     from_mean: Annotated[
         float | None,
-        typer.Option(help="Mean length of a sample: begin the grid at twice that. With --up-to."),
+        typer.Option(help="Mean length of a sample: the grid starts at twice this. With --up-to."),
     ] = None,
     up_to: Annotated[int | None, typer.Option(help="Last value of the grid.")] = None,
-    seconds: Annotated[float, typer.Option(help="Measured per value, after the warm-up.")] = 60.0,
+    seconds: Annotated[
+        float, typer.Option(help="Time to measure each value, after the warm-up.")
+    ] = 60.0,
     steps: Annotated[
-        int | None, typer.Option(help="Measured steps per value, instead of --seconds.")
+        int | None, typer.Option(help="Steps to measure for each value, instead of --seconds.")
     ] = None,
-    warmup: Annotated[int, typer.Option(help="Steps before the measured ones.")] = 20,
+    warmup: Annotated[int, typer.Option(help="Steps of each run before the measured ones.")] = 20,
     band: Annotated[
-        float, typer.Option(help="Within this fraction of the fastest is near-fastest.")
+        float, typer.Option(help="Fraction below the fastest within which a value is near-fastest.")
     ] = 0.02,
     exhaustive: Annotated[
-        bool, typer.Option("--exhaustive", help="Go on upward after running out of memory.")
+        bool, typer.Option("--exhaustive", help="Try larger values after one ran out of memory.")
     ] = False,
     startup: Annotated[
-        float, typer.Option(help="Seconds until its first step after which a run counts as hung.")
+        float, typer.Option(help="Seconds without a first step after which a run counts as hung.")
     ] = 1800.0,
     patience: Annotated[
-        float, typer.Option(help="Seconds without a further step that count as hung.")
+        float, typer.Option(help="Seconds without a further step after which a run counts as hung.")
     ] = 300.0,
     grace: Annotated[
         float, typer.Option(help="Seconds between asking a run to end and killing it.")
     ] = 10.0,
-    logs: Annotated[
-        Path | None, typer.Option(help="Folder that keeps what each run printed.")
-    ] = None,
-    out: Annotated[Path | None, typer.Option(help="File for the JSON object.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    logs: Annotated[Path | None, typer.Option(help="Folder for the output of each run.")] = None,
+    out: Annotated[Path | None, typer.Option(help="File to write the JSON object to.")] = None,
+    json: Json = False,
 ) -> None:
-    """Run a training for a short while per value of max_tokens, and choose one.
+    """Find the best max_tokens by short runs of a training.
 
-    The command is your own, unchanged but for max_tokens, which comes as {max_tokens} in its
-    arguments and in the environment variable EVENSTEP_MAX_TOKENS. It must iterate an
-    evenstep.DataLoader, which tells when each step begins. Each value trains for --warmup steps and
-    then for --seconds; a run that fails or runs out of memory is survived. Everything that a run
-    has started is ended with it, and when this command is interrupted or killed.
+    COMMAND is the command of your training, with {max_tokens} in the place of the value; the
+    environment variable EVENSTEP_MAX_TOKENS has the value too. The training must iterate an
+    evenstep.DataLoader, which records when each step begins. Each value trains for --warmup steps
+    and then for --seconds; if a run fails or runs out of memory, the search continues. All
+    processes of a run end with it, and when this command is interrupted or killed.
 
-    Chosen is the smallest value within --band of the highest samples per second.
+    The choice is the smallest value within --band of the highest samples per second.
 
-    What this does not tell: whether the value survives a whole epoch, whose largest batches may
-    not come in a short run (the next value to take then is printed), and whether the model learns
-    as well, since larger batches make fewer updates. Losses play no part.
+    This does not show whether the value survives a whole epoch, since its largest batches may not
+    come in a short run (the next value to use in that case is printed), nor whether the model
+    learns as well, since larger batches make fewer updates. Losses play no part.
 
     \b
     Examples:
@@ -88,9 +92,9 @@ def command(
     values = check_grid(_grid(grid, from_mean, up_to))
     measured_steps = MeasuredSteps(seconds=seconds, steps=steps, warmup=warmup)
     if not any(PLACEHOLDER in word for word in training):
-        note(f"no {PLACEHOLDER} in the command: it must read {MAX_TOKENS} from its environment")
+        note(f"no {PLACEHOLDER} in the command: it must read the environment variable {MAX_TOKENS}")
 
-    def told(candidate: Candidate) -> None:
+    def report(candidate: Candidate) -> None:
         text = f"{candidate.max_tokens:,}: {candidate.outcome}"
         if candidate.measurement is not None:
             text += f", {candidate.measurement.throughput:,.4g} samples/s"
@@ -115,7 +119,7 @@ def command(
                 grace=grace,
                 logs=logs,
                 progress=None if bar is None else lambda value, done, total: bar(done, total),
-                on_candidate=told,
+                on_candidate=report,
             )
     except NothingSurvivedError as error:
         for candidate in error.candidates:
@@ -137,8 +141,8 @@ def command(
     else:
         print(result.table())
     note(
-        f"not told by this: whether {result.max_tokens:,} survives a whole epoch, and how well the "
-        "model learns with it"
+        f"not shown by this: whether {result.max_tokens:,} survives a whole epoch, and how well "
+        "the model learns with it"
     )
 
 
@@ -147,7 +151,7 @@ def _grid(grid: str | None, from_mean: float | None, up_to: int | None) -> list[
 
     if grid is not None:
         if from_mean is not None or up_to is not None:
-            raise ConfigurationError("--grid is the whole grid; leave out --from-mean and --up-to")
+            raise ConfigurationError("--grid gives all values; leave out --from-mean and --up-to")
         words = [word.strip() for word in grid.split(",") if word.strip()]
         wrong = [word for word in words if not word.isdecimal()]
         if wrong:

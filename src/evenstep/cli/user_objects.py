@@ -1,4 +1,4 @@
-"""Objects of the user's own code, named on the command line."""
+"""Objects in the user's code, named on the command line."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ __all__ = ["load_object"]
 
 
 def load_object(name: str) -> Any:
-    """What ``FILE.py:NAME`` or ``package.module:NAME`` stands for. Its module is imported, under
-    the name that worker processes can import it by, and can import what lies beside it.
+    """The object ``FILE.py:NAME`` or ``package.module:NAME``. Its module is imported under the name
+    by which worker processes can import it, and can import the modules beside it.
 
     Raises:
         ConfigurationError: there is no such file, module or name.
@@ -35,7 +35,7 @@ def load_object(name: str) -> Any:
         value: Any = importlib.import_module(home)
     except ModuleNotFoundError as error:
         if error.name != home.partition(".")[0] and error.name != home:
-            raise  # something that the user's module needs
+            raise  # another module that the user's module imports
         raise ConfigurationError(f"there is no module {home!r} to import") from error
     for part in attribute.split("."):
         if not hasattr(value, part):

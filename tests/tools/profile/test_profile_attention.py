@@ -13,19 +13,14 @@ from evenstep.context_parallel.kernels import kernel_of, pick_backend
 from evenstep.context_parallel.latency import AttentionLatency, load_latency
 from evenstep.errors import ConfigurationError
 from evenstep.tools.profile import Device, Timing
-from evenstep.tools.profile.attention import (
-    AttentionProfile,
-    FragmentMeasurement,
-    fit_latency,
-    fragment_shapes,
-    measure_shapes,
-)
+from evenstep.tools.profile.attention import fit_latency, fragment_shapes, measure_shapes
 from evenstep.tools.profile.attention_kernels import (
     AttentionKernel,
     Heads,
     choose_kernel,
     equal_fragments,
 )
+from evenstep.tools.profile.attention_profile import AttentionProfile, FragmentMeasurement
 from evenstep.tools.profile.attention_text import attention_text
 
 CPU = Device(kind="cpu", name="Abacus 3000", threads=2)
@@ -277,4 +272,4 @@ def test_the_text_says_how_far_to_trust_the_model(tmp_path: Path) -> None:
     )
     text = attention_text(replace(profile, measurements=noisy))
     assert "is something else running?" in text
-    assert "measure again, with more time" in text
+    assert "measure again, with more --seconds" in text

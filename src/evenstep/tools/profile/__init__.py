@@ -10,7 +10,8 @@ a `FittedCost`. A *calibration* is a file with these and all measurements.
     layer_fit          the coefficients
     calibration        the file, and calibration_text: a report of it
     attention          times attention over (queries, keys), for context parallelism
-    attention_kernels  the kernels that it times, and attention_text: a report of it
+    attention_kernels  the kernels that it times
+    attention_profile  the measurements, and attention_text: a report of them
 """
 
 from evenstep.tools.profile.calibration import Calibration, load_calibration, read_calibration

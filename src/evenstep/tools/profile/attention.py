@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -23,21 +21,19 @@ from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.sharding.attention_tiles import causal_tiles
 from evenstep.tools.out_of_memory import free_memory, ran_out_of_memory
 from evenstep.tools.profile.attention_kernels import AttentionKernel, Heads
+from evenstep.tools.profile.attention_profile import (
+    LEAST_COMPUTING,
+    AttentionProfile,
+    FragmentMeasurement,
+)
 from evenstep.tools.profile.device import Device, choose_device
 from evenstep.tools.profile.timer import Timing, time_in_turn
 
-__all__ = [
-    "AttentionProfile",
-    "FragmentMeasurement",
-    "fit_latency",
-    "fragment_shapes",
-    "measure_attention",
-    "this_device",
-]
+__all__ = ["fit_latency", "fragment_shapes", "measure_attention", "this_device"]
 
 Progress = Callable[[int, int], None]
 """Called with (done, total) shapes."""
-TimeShape = Callable[["FragmentMeasurement", float, float], tuple[Timing, Timing]]
+TimeShape = Callable[[FragmentMeasurement, float, float], tuple[Timing, Timing]]
 """From (shape, share, limit), the latter in seconds, to timings of forward and of both passes."""
 
 _QUERIES = (16, 32, 64, 128, 256, 512, 1024, 4096, 16_384)
@@ -46,78 +42,6 @@ _CALLS = 6
 """Times that a shape runs both passes, about and at least."""
 _LEAST_SHARE = 0.01
 """Share of the whole time for one shape."""
-_LEAST_COMPUTING = 0.1
-"""Share of a call's time that counts as computing, at least: a smaller difference is noise."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class FragmentMeasurement:
-    """Equal fragments in one call of a kernel."""
-
-    queries: int
-    keys: int
-    fragments: int = 1
-    held_out: bool = False
-    """Whether it is not in the table, and only compared with the prediction."""
-    outcome: str = "ok"
-    """"ok", "out of memory" or "skipped"."""
-    forward: Timing | None = None
-    """Forward pass of the call."""
-    both: Timing | None = None
-    """Forward and backward pass of the call."""
-
-    @property
-    def seconds(self) -> tuple[float, float] | None:
-        """Seconds of forward and backward pass of the call; None if it was not measured."""
-        if self.forward is None or self.both is None:
-            return None
-        forward = min(self.forward.seconds, (1 - _LEAST_COMPUTING) * self.both.seconds)
-        return forward, self.both.seconds - forward
-
-
-@dataclass(frozen=True, kw_only=True)
-class AttentionProfile:
-    """A latency model, and the measurements that it was fitted to."""
-
-    latency: AttentionLatency
-    measurements: tuple[FragmentMeasurement, ...]
-
-    def predicted(self, measured: FragmentMeasurement) -> float:
-        """Seconds of the call, forward and backward, as the model predicts."""
-        shape = (np.array([measured.queries]), np.array([measured.keys]))
-        seconds = measured.fragments * float(self.latency(*shape)[0])
-        if self.latency.launches == "rank":
-            seconds += self.latency.forward_launch + self.latency.backward_launch
-        return seconds
-
-    def error(self, measured: FragmentMeasurement) -> float | None:
-        """Error of the prediction, relative to the measurement: positive if it is too high."""
-        if measured.both is None:
-            return None
-        return self.predicted(measured) / measured.both.seconds - 1
-
-    @property
-    def held_out_errors(self) -> list[float]:
-        """Absolute errors of all shapes that are not in the table, ascending."""
-        errors = [self.error(m) for m in self.measurements if m.held_out]
-        return sorted(abs(error) for error in errors if error is not None)
-
-    def as_dict(self) -> dict[str, Any]:
-        """The part of the file beside the model."""
-        errors = self.held_out_errors
-        return {
-            "held_out": len(errors),
-            "median_error": float(np.median(errors)) if errors else None,
-            "worst_error": errors[-1] if errors else None,
-            "shapes": [
-                {**asdict(m), "predicted": self.predicted(m), "error": self.error(m)}
-                for m in self.measurements
-            ],
-        }
-
-    def save(self, path: str | Path) -> None:
-        """Writes a file for `evenstep.context_parallel.latency.load_latency`."""
-        self.latency.save(path, measured=self.as_dict())
 
 
 def this_device() -> str:
@@ -290,7 +214,7 @@ def fit_latency(
             start, end = np.array([m.keys - m.queries]), np.array([m.keys])
             tiles = m.fragments * int(causal_tiles(start, end, like.tile)[0])
             operations = per_pair * like.heads * like.head_size * tiles * like.tile**2
-            spent = max(seconds[which] - launches[which], _LEAST_COMPUTING * seconds[which])
+            spent = max(seconds[which] - launches[which], LEAST_COMPUTING * seconds[which])
             known[m.queries][m.keys] = operations / spent / 1e12
 
         def nearest(row: Mapping[int, float], column: int) -> float:

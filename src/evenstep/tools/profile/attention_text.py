@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from evenstep.tools.profile.attention import AttentionProfile, FragmentMeasurement
+from evenstep.tools.profile.attention_profile import AttentionProfile, FragmentMeasurement
 from evenstep.tools.profile.timer import Timing
 from evenstep.tools.report.table import text_table
 

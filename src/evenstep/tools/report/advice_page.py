@@ -1,4 +1,4 @@
-"""Advice as one HTML page that needs nothing else: no script, no font, no request.
+"""Advice as one self-contained HTML page, without scripts, fonts or requests.
 
 It follows the reader's choice of light or dark colours.
 """
@@ -26,7 +26,7 @@ __all__ = ["advice_page"]
 
 
 def advice_page(advice: Advice) -> str:
-    """The page as text, to be written as UTF-8."""
+    """The page as text, to be written in UTF-8."""
     name = escape(advice.length_sample.name)
     length_sample = escape(_sentence(describe_sample(advice)))
     lead = f"{length_sample} {advice.world_size} data-parallel ranks."
@@ -122,8 +122,8 @@ def _lengths(advice: Advice) -> str:
     )
     return _figure(
         chart,
-        "How long samples are, on a logarithmic scale: above, the share of samples in each bin; "
-        "below, the share that is no longer. Left of max_tokens / 4 are the short samples of "
+        "Lengths of samples on a logarithmic scale: above, the share of samples in each bin; "
+        "below, the share up to that length. Left of max_tokens / 4 are the short samples of "
         f"f<sub>s</sub> ({advice.summary.short.value:.1%}), several of which fit one group.",
     )
 
@@ -145,8 +145,8 @@ def _efficiency(advice: Advice) -> str:
     ranges = "" if advice.length_sample.whole else " Whiskers show the range over other draws."
     return _figure(
         bar_chart(bars, title="Predicted efficiency of each policy"),
-        "Predicted efficiency: the share of all ranks' time that goes into real tokens, neither "
-        "into padding nor into waiting for the slowest rank; 100 % would waste nothing."
+        "Predicted efficiency: the share of all ranks' time spent on real tokens, not on padding "
+        "or on waiting for the slowest rank; 100 % would waste nothing."
         f"{ranges} Speed-up is relative to {BASELINE} with batch_size {advice.setup.batch_size:,}.",
     )
 

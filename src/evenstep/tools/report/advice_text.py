@@ -1,4 +1,4 @@
-"""Advice as plain text, for a terminal."""
+"""Advice as plain text for a terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lengths counted in bins of equal width on a logarithmic scale, as whole numbers of tokens."""
+"""Counts lengths in bins of equal width on a logarithmic scale, with whole numbers as edges."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ __all__ = ["Bins"]
 
 @dataclass(frozen=True)
 class Bins:
-    """Bin b counts lengths from ``edges[b]`` to ``edges[b + 1] - 1``; together, all of them."""
+    """Bin b counts lengths from ``edges[b]`` to ``edges[b + 1] - 1``; they cover all lengths."""
 
     edges: Int64Array
     """[bins + 1] strictly increasing."""
     shares: npt.NDArray[np.float64]
-    """[bins] of all samples."""
+    """[bins] share of all samples."""
 
     @classmethod
     def count(cls, lengths: Int64Array, bins: int) -> Bins:
-        """At most `bins` bins: where lengths span few whole numbers, fewer."""
+        """Counts `lengths` in `bins` bins, or fewer if they span few whole numbers."""
         low, high = int(lengths.min()), int(lengths.max()) + 1
         edges = np.unique(np.rint(np.geomspace(low, high, bins + 1)).astype(np.int64))
         counts, _ = np.histogram(lengths, edges)

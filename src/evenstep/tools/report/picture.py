@@ -1,4 +1,4 @@
-"""What pictures have in common: a figure without a display, and a PNG file with a legend below."""
+"""The frame of every plot: a figure without a display, and a PNG file with a legend below."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["new_figure", "save_figure"]
 
 
 def new_figure(width: float, height: float) -> Any:
-    """A matplotlib `Figure` of so many inches.
+    """A matplotlib `Figure` of `width` x `height` inches.
 
     Raises:
         ImportError: matplotlib is not installed.
@@ -21,14 +21,14 @@ def new_figure(width: float, height: float) -> Any:
     except ImportError as error:
         raise ImportError("plots need matplotlib: pip install 'evenstep[demo]'") from error
 
-    # No pyplot: nothing global is touched and no display is looked for.
+    # No pyplot: it changes global state and looks for a display.
     figure = Figure(figsize=(width, height), dpi=130, layout="constrained")
     FigureCanvasAgg(figure)
     return figure
 
 
 def save_figure(figure: Any, path: Path, *, handles: Sequence[Any], title: str) -> None:
-    """Adds the legend and, where there is one, the title, and writes the file."""
+    """Adds the legend and the title, and writes the file."""
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False)
     if title:
         figure.suptitle(title, x=0.01, ha="left", fontweight="bold")

@@ -1,7 +1,7 @@
-"""A loading plan as one HTML page that needs nothing else: no script, no font, no request.
+"""A loading plan as one self-contained HTML page, without scripts, fonts or requests.
 
-It shows what balancing gained, which source feeds which bucket, and who fetches what. Large plans
-are shown in part, and the page says so.
+It shows the gain of balancing, which source feeds which bucket, and which client fetches what.
+Large plans are shown in part, and the page says so.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ from evenstep.version import __version__
 __all__ = ["plan_page"]
 
 _SOURCES, _BUCKETS = 10, 16
-"""Drawn by name; others are summed up."""
+"""Drawn by name; the others are combined."""
 _ROWS = 32
-"""Of a table."""
+"""Most rows of a table."""
 _STYLE = "svg .flow { stroke: var(--chosen); stroke-opacity: .35; fill: none; }\n"
 
 
 def plan_page(plan: LoadingPlan) -> str:
-    """The page as text, to be written as UTF-8."""
+    """The page as text, to be written in UTF-8."""
     title = f"Plan of step {plan.step:,}"
     mesh = ", ".join(f"{axis} {size:,}" for axis, size in plan.tree.sizes.items())
-    lead = f"{len(plan):,} samples of {_drawn_sources(plan):,} sources"
+    lead = f"{len(plan):,} samples from {_drawn_sources(plan):,} sources"
     body = [
         f"<h1>{title}</h1>",
         f'<p class="lead">{lead} for {len(plan.tree):,} clients ({mesh}).</p>',
-        *([_box("To note", plan.notes)] if plan.notes else []),
-        *_work(plan, f"Work: {_modality(plan)}"),
+        *([_box("Notes", plan.notes)] if plan.notes else []),
+        *_cost(plan, f"Cost: {_modality(plan)}"),
         "<h2>From sources to buckets</h2>",
         _flow(plan),
         _sources(plan),
-        "<h2>Who fetches what</h2>",
+        "<h2>Fetching clients</h2>",
         _delivery(plan),
     ]
     for name, subplan in plan.subplans.items():
-        body += _work(subplan, f"Subplan {escape(name)}: {_modality(subplan)}")
+        body += _cost(subplan, f"Subplan {escape(name)}: {_modality(subplan)}")
         body.append(_delivery(subplan))
     body.append(f"<footer>evenstep {__version__}</footer>")
     return (
@@ -63,7 +63,7 @@ def _drawn_sources(plan: LoadingPlan) -> int:
     return int(np.count_nonzero(plan.samples.counts()))
 
 
-def _work(plan: LoadingPlan, title: str) -> list[str]:
+def _cost(plan: LoadingPlan, title: str) -> list[str]:
     within = imbalance(plan.cost_after), imbalance(plan.cost_before)
     placed = plan.assignment.placed & (plan.tokens > 0)
     before_and_after = "{:.3f}<small>{:.3f} before</small>"
@@ -85,8 +85,8 @@ def _work(plan: LoadingPlan, title: str) -> list[str]:
         how.append(f"at most {plan.max_tokens:,} tokens in a micro-batch")
     before, after = (np.asarray(c, np.float64) for c in (plan.cost_before, plan.cost_after))
     caption = (
-        f"Cost of each bucket, piled up by micro-batch ({escape('; '.join(how))}). The dashed line "
-        "is the mean; imbalance is the costliest over it, 1 being perfect."
+        f"Cost of each bucket, stacked by micro-batch ({escape('; '.join(how))}). The dashed line "
+        "is the mean; imbalance is the costliest bucket over it, 1 being perfect."
     )
     return [
         f"<h2>{title}</h2>",
@@ -115,7 +115,7 @@ def _flow(plan: LoadingPlan) -> str:
         table = np.concatenate([table[:, :_BUCKETS], more], axis=1)
         buckets.append(f"{plan.buckets - _BUCKETS:,} more buckets")
     drawing = flow_drawing(sources, buckets, table)
-    return _figure(drawing, "Bands are as wide as their tokens are many.")
+    return _figure(drawing, "The width of a band is its number of tokens.")
 
 
 def _sources(plan: LoadingPlan) -> str:
@@ -139,7 +139,7 @@ def _sources(plan: LoadingPlan) -> str:
                 f"{carried[n]:,}",
             )
         )
-    head = ("source", "weight", "samples", "tokens", "share of tokens", "carried on")
+    head = ("source", "weight", "samples", "tokens", "share of tokens", "carried over")
     return _table(head, rows, len(order), "sources")
 
 

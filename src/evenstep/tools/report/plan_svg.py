@@ -1,6 +1,6 @@
-"""Drawings of a loading plan as SVG text: work of buckets before and after, and who feeds whom.
+"""Drawings of a loading plan as SVG text: cost of buckets before and after, and flows of tokens.
 
-Colours are classes of the page's style sheet; what a mark stands for is its ``<title>``.
+Colours are classes of the page's style sheet; the ``<title>`` of a mark explains it.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ Loads = npt.NDArray[np.float64]
 _WIDTH = 760
 _LEFT, _RIGHT = 56, 20
 _COLUMNS = 64
-"""Buckets that have a column of their own; of more, a column shows the costliest of several."""
+"""Most columns. With more buckets, each column shows the costliest of several."""
 
 
 def loads_chart(before: Loads, after: Loads) -> str:
-    """Two panels on one axis: cost of each bucket as samples arrived, and as planned, piled up by
+    """Two panels on one axis: cost of each bucket as samples arrived, and as planned, stacked by
     micro-batch; the dashed line is the mean.
 
     Args:
@@ -82,10 +82,10 @@ def _columns(
 def flow_drawing(
     sources: Sequence[str], buckets: Sequence[str], tokens: npt.NDArray[np.int64]
 ) -> str:
-    """Sources on the left, buckets on the right, a band between as wide as its tokens are many.
+    """Sources on the left, buckets on the right, and bands between them as wide as their tokens.
 
     Args:
-        sources, buckets: names, such as the largest ones and "others".
+        sources, buckets: names, for example of the largest ones and "others".
         tokens: [sources, buckets].
     """
     rows = max(len(sources), len(buckets))
@@ -107,11 +107,11 @@ def flow_drawing(
             f"<title>{escape(sources[i])} to {escape(buckets[j])}: {tokens[i, j]:,} tokens</title>"
             "</path>"
         )
-    for names, places, sums, x, anchor in (
+    for names, edges, sums, x, anchor in (
         (sources, starts, tokens.sum(axis=1), left - 8, "end"),
         (buckets, ends, tokens.sum(axis=0), right + 8, "start"),
     ):
-        for name, y, held in zip(names, places, sums.tolist()):
+        for name, y, held in zip(names, edges, sums.tolist()):
             parts.append(
                 f'<text class="name" x="{x}" y="{y + held * thick / 2 + 4:.1f}" '
                 f'text-anchor="{anchor}">{escape(_short(name))}</text>'
@@ -120,12 +120,12 @@ def flow_drawing(
 
 
 def _stack(tokens: npt.NDArray[np.int64], thick: float, height: int) -> list[float]:
-    """Upper ends of pieces of these sizes, spread over the height."""
+    """Upper edges of pieces of these sizes, spread over the height."""
     room = height - 20 - float(tokens.sum()) * thick
     gap = room / max(len(tokens), 1)
     before = np.append(0, tokens.cumsum())[:-1] * thick
-    places: list[float] = (10 + gap / 2 + before + np.arange(len(tokens)) * gap).tolist()
-    return places
+    edges: list[float] = (10 + gap / 2 + before + np.arange(len(tokens)) * gap).tolist()
+    return edges
 
 
 def _short(name: str) -> str:

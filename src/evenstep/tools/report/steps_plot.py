@@ -1,4 +1,4 @@
-"""A picture of who waits for whom: compute time of every rank in every step.
+"""A plot of compute time of every rank in every step, which shows who waits for whom.
 
 A step lasts as long as its slowest rank. Each rank has a coloured bar per step, and above it, in
 grey, the time until the slowest rank is done. Grey is time that was paid for and not used.
@@ -27,9 +27,9 @@ class StepPanel:
     """One run."""
 
     title: str
-    """What it is and its headline figures; may have two lines."""
+    """Name of the run and its headline figures; may have two lines."""
     seconds: npt.NDArray[np.float64]
-    """[steps, ranks] time each rank computed, waiting not counted."""
+    """[steps, ranks] time that each rank computed, without waiting."""
 
 
 def plot_steps(panels: Sequence[StepPanel], path: Path, *, title: str = "") -> None:
@@ -37,8 +37,8 @@ def plot_steps(panels: Sequence[StepPanel], path: Path, *, title: str = "") -> N
 
     Args:
         panels: at least one, each with at least one step and rank.
-        path: the file; its folder is made if need be.
-        title: of the picture.
+        path: the file; its folder is created if needed.
+        title: title of the picture.
 
     Raises:
         ConfigurationError: there is nothing to draw.

@@ -1,7 +1,7 @@
-"""Charts as SVG text, to stand in a page. Colours are classes that the page's style sheet gives.
+"""Charts as SVG text, for a page. Colours are classes of the page's style sheet.
 
-Each chart is a function of numbers alone and refers to nothing outside itself. What a mark stands
-for is its ``<title>``, which browsers show under the pointer.
+Each chart is a function of numbers alone and refers to nothing outside itself. The ``<title>`` of a
+mark explains it; browsers show it under the pointer.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ class Bar:
     low: float
     high: float
     label: str
-    """Stands to the right of the bar."""
+    """Text to the right of the bar."""
     style: str = ""
-    """A class of the bar: what sets it apart."""
+    """Class of the bar in the style sheet."""
 
 
 def lengths_chart(
     lengths: npt.NDArray[np.int64], marks: Sequence[tuple[str, float]], *, bins: int = 48
 ) -> str:
-    """Two panels over one logarithmic axis of lengths: shares of samples, and samples so far.
+    """Two panels over one logarithmic axis of lengths: a histogram, and the cumulative share.
 
     Args:
         lengths: [samples] tokens.
@@ -144,7 +144,7 @@ def _cumulative(lengths: npt.NDArray[np.int64], x: object, panel: tuple[int, int
 
 
 def _grid_y(top: int, bottom: int, most: float) -> str:
-    """Lines at round shares from 0 to `most`."""
+    """Horizontal lines at round shares from 0 to `most`."""
     step = _round_step(most)
     lines = []
     for k in range(int(most / step + 1e-9) + 1):
@@ -163,7 +163,7 @@ def _round_step(most: float) -> float:
 
 
 def _grid_x(x: object, low: float, high: float, top: int, bottom: int) -> str:
-    """Lines at 1, 2 and 5 times powers of ten; labels where there is room."""
+    """Vertical lines at 1, 2 and 5 times powers of ten, or powers of ten alone if crowded."""
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     ticks = [m * 10.0**d for d in decades for m in (1, 2, 5) if low <= m * 10.0**d <= high]
     if len(ticks) > 12:

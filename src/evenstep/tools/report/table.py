@@ -1,4 +1,4 @@
-"""Tables as plain text, readable in a terminal, a log file and a Markdown code block."""
+"""Tables as plain text, for a terminal, a log file or a Markdown code block."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _GAP = "   "
 
 
 def text_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, title: str = "") -> str:
-    """Columns as wide as they need to be, the first flush left and the others flush right.
+    """A table with columns as wide as needed, the first aligned left and the others right.
 
     Args:
         header: [columns] names; at least one.
@@ -24,12 +24,12 @@ def text_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, title: s
         Lines without trailing spaces, joined by newlines.
 
     Raises:
-        ConfigurationError: a row has not as many cells as the header.
+        ConfigurationError: a row has more or fewer cells than the header.
     """
     for number, row in enumerate(rows):
         if len(row) != len(header) or not header:
             raise ConfigurationError(
-                f"row {number} has {len(row)} cells under {len(header)} headings; give one each"
+                f"row {number} has {len(row)} cells under {len(header)} headings; give one for each"
             )
     table = [list(header), *map(list, rows)]
     widths = [max(map(_width, column)) for column in zip(*table)]
@@ -48,7 +48,7 @@ def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def _width(text: str) -> int:
-    """Columns of a terminal that `text` takes: wide characters two, combining ones none."""
+    """Terminal columns of `text`: a wide character takes two, a combining one none."""
     return sum(
         0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1
         for c in text
