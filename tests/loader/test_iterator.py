@@ -1,4 +1,4 @@
-"""What a pass tells its session when it ends, whoever ended it."""
+"""How a pass ends its session, whatever ended the pass."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from evenstep.protocol.wire import abort_message
 
 
 class Batcher:
-    """Gives what it is told to, in place of a process."""
+    """Gives its `results` one by one, in place of a process."""
 
     def __init__(self, *results: Any) -> None:
         self.exchange, self.theirs = multiprocessing.Pipe()
@@ -60,12 +60,13 @@ class Recording(RankExchange):
 
 
 def iterator_over(
-    batcher: Any, exchange: RankExchange, *, keep: bool = False, told: list[Any] | None = None
+    batcher: Any, exchange: RankExchange, *, keep: bool = False, received: list[Any] | None = None
 ) -> StepIterator:
     """
     Args:
-        told: gets what the loader is told.
+        received: gets what the loader would be given.
     """
+    seen: list[Any] = [] if received is None else received
     return StepIterator(
         loader=None,
         batcher=batcher,
@@ -74,8 +75,8 @@ def iterator_over(
         feeder=None,
         epoch=EpochSpec(serial=0, epoch=3),
         pin_memory=False,
-        received=lambda step, mark: told.append((step, mark)) if told is not None else None,
-        ended=lambda end: told.append(end) if told is not None else None,
+        received=lambda step, progress: seen.append((step, progress)),
+        ended=seen.append,
     )
 
 
@@ -87,7 +88,7 @@ def recording():
 
 
 def test_every_step_taken_makes_room_for_another(recording: Recording) -> None:
-    batcher = Batcher(("step 0", "batch 0", "mark 0"), None, ("step 1", "batch 1", "mark 1"))
+    batcher = Batcher(("step 0", "batch 0", "moved 0"), None, ("step 1", "batch 1", "moved 1"))
     steps = iterator_over(batcher, recording)
     assert [next(steps), next(steps)] == [("batch 0", "step 0"), ("batch 1", "step 1")]
     assert batcher.credits == 2
@@ -97,15 +98,15 @@ def test_every_step_taken_makes_room_for_another(recording: Recording) -> None:
 def test_the_loader_is_told_of_every_step_it_yields_and_of_none_that_is_prefetched(
     recording: Recording,
 ) -> None:
-    told: list[Any] = []
-    batcher = Batcher(*((f"step {n}", f"batch {n}", f"mark {n}") for n in range(3)))
-    steps = iterator_over(batcher, recording, told=told)
-    assert told == []
+    received: list[Any] = []
+    batcher = Batcher(*((f"step {n}", f"batch {n}", f"moved {n}") for n in range(3)))
+    steps = iterator_over(batcher, recording, received=received)
+    assert received == []
     next(steps)
-    assert told == [("step 0", "mark 0")]
+    assert received == [("step 0", "moved 0")]
     next(steps)
     steps.close()
-    assert told == [("step 0", "mark 0"), ("step 1", "mark 1")]
+    assert received == [("step 0", "moved 0"), ("step 1", "moved 1")]
 
 
 @pytest.mark.parametrize("keep", [False, True])
@@ -141,14 +142,14 @@ def test_a_failure_that_the_batcher_has_told_itself_is_not_told_again(
 
 
 def test_a_pass_does_not_end_before_all_ranks_are_through(recording: Recording) -> None:
-    told: list[Any] = []
+    received: list[Any] = []
     batcher = Batcher(EpochEnd(0, ()))
-    steps = iterator_over(batcher, recording, told=told)
+    steps = iterator_over(batcher, recording, received=received)
     recording.session.note([b"", abort_message("CollateError: at the last step")])
     recording.session.over.set()
     with pytest.raises(PeerError, match="rank 1 failed: CollateError: at the last step"):
         next(steps)
-    assert told == []
+    assert received == []
 
 
 def test_a_dead_peer_is_what_is_raised_whatever_the_batcher_makes_of_it(
@@ -164,15 +165,15 @@ def test_a_dead_peer_is_what_is_raised_whatever_the_batcher_makes_of_it(
 
 def test_the_end_is_final_and_counts_what_stop_left_undone() -> None:
     exchange = LocalExchange()
-    told: list[Any] = []
+    received: list[Any] = []
     batcher = Batcher(EpochEnd(5, ()))
-    steps = iterator_over(batcher, exchange, told=told)
+    steps = iterator_over(batcher, exchange, received=received)
     batcher.theirs.send((0, b""))
     with pytest.warns(UserWarning, match="at least 5 samples"), pytest.raises(StopIteration):
         next(steps)
     with pytest.raises(StopIteration):
         next(steps)
-    assert told == [EpochEnd(5, ())]
+    assert received == [EpochEnd(5, ())]
     assert batcher.calls[-1] == "close"
     exchange.close()
 

@@ -70,7 +70,7 @@ def test_every_sampler(sampler: str, batch_size: int, drop_last: bool, workers: 
     ours = evenstep.DataLoader(
         DOCUMENTS, sampler=SAMPLERS[sampler](), num_workers=workers, **options
     )
-    # evenstep tells a sampler of every new epoch; with torch that is the loop's to do.
+    # evenstep calls set_epoch of a sampler for every epoch; with torch the loop has to.
     once = workers or hasattr(ours.sampler, "set_epoch")
     assert_same_batches(ours, theirs, times=1 if once else 2)
 

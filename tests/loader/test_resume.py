@@ -500,7 +500,7 @@ def test_a_weighted_sampler_for_the_whole_job_is_dealt_out() -> None:
 
 
 class Cursor(Stateful_):
-    """Goes on where it was left, as datasets do that keep their place in themselves."""
+    """Resumes where it was abandoned, as datasets do that keep their own position."""
 
 
 @pytest.mark.parametrize("exhausted", ["pad", "stop"])

@@ -36,8 +36,8 @@ def job_of(world_size: int, **changes: Any) -> dict[str, Any]:
 
 
 class Epoch:
-    """An epoch of some samples, trained on by ranks that are stopped at any place, and go on with
-    others."""
+    """An epoch of some samples, trained on by ranks that are stopped at any point and resumed on
+    another number of ranks."""
 
     def __init__(self, total: int, draw: random.Random) -> None:
         self.draw = draw
@@ -275,7 +275,7 @@ def test_a_states_size_is_bounded_by_the_window_and_not_by_the_dataset(buffer_si
     fixed = numbers_in(make_loader(buffer_size=buffer_size).state_dict())
     for state in states_of(make_loader(buffer_size=buffer_size)):
         part = state[rank_key(0)]
-        # Five numbers and whether it was trained on for each sample of the window; and witnesses.
+        # Five numbers and whether it was trained on for each sample of the window; and checksums.
         assert len(part["numbers"]) <= buffer_size
         assert numbers_in(state) <= fixed + 6 * buffer_size + 32
 

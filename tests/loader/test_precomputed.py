@@ -1,4 +1,4 @@
-"""A loader under a policy that plans the epoch beforehand."""
+"""A loader under a policy that plans the epoch offline."""
 
 from __future__ import annotations
 

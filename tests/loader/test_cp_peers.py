@@ -1,4 +1,4 @@
-"""Peers agree on one message, and the smallest difference between them is told."""
+"""Peers agree on one message, and the smallest difference between them is reported."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ SAMPLES = st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=30)
 
 def signed(values: list[int], sizes: list[int], taken: int, message: bytes = b"P") -> bytes:
     """By a rank that received the samples in portions of these sizes, over and over."""
-    witness = WindowChecksum()
+    checksum = WindowChecksum()
     done = 0
     while done < len(values):
         size = min(sizes[done % len(sizes)], len(values) - done)
         numbers = np.arange(done, done + size)
-        witness.note(numbers, np.array(values[done : done + size], np.int64))
+        checksum.note(numbers, np.array(values[done : done + size], np.int64))
         done += size
-    return witness.sign(message, taken)
+    return checksum.sign(message, taken)
 
 
 @given(SAMPLES, st.lists(st.integers(1, 7), min_size=1), st.integers(0, 30))

@@ -142,20 +142,20 @@ def remains(draw: st.DrawFn) -> Remaining:
     return Remaining.of(share, Progress(taken, np.array(unfinished, np.int64)))
 
 
-WITNESSED = st.sets(st.integers(0, 39), max_size=40)
+CHECKED = st.sets(st.integers(0, 39), max_size=40)
 
 
-def witnessed(places: set[int], names: list[Any]) -> OrderChecksum:
+def checksum_of(places: set[int], names: list[Any]) -> OrderChecksum:
     return OrderChecksum.of(places, [names[place] for place in places])
 
 
 @pytest.mark.parametrize("kind", ["dealt", "sampler"])
-@given(remaining=remains(), places=WITNESSED)
+@given(remaining=remains(), places=CHECKED)
 def test_a_walk_gives_what_remains_with_its_arrival_numbers(
     kind: str, remaining: Remaining, places: set[int]
 ) -> None:
     places = {place for place in places if place < remaining.place}
-    walked = list(remaining_indices(share_of(kind, NAMES), remaining, witnessed(places, NAMES)))
+    walked = list(remaining_indices(share_of(kind, NAMES), remaining, checksum_of(places, NAMES)))
     expected = [
         (number, NAMES[place])
         for number, place in zip(remaining.numbers.tolist(), remaining.places.tolist())
@@ -167,7 +167,7 @@ def test_a_walk_gives_what_remains_with_its_arrival_numbers(
     assert walked == expected
 
 
-@given(remaining=remains(), places=WITNESSED, data=st.data())
+@given(remaining=remains(), places=CHECKED, data=st.data())
 def test_an_order_that_has_changed_is_refused(
     remaining: Remaining, places: set[int], data: st.DataObject
 ) -> None:
@@ -175,7 +175,7 @@ def test_an_order_that_has_changed_is_refused(
     names = data.draw(st.permutations(NAMES))
     looked_at = sorted(places)[:32]
     same = all(names[place] == NAMES[place] for place in looked_at)
-    walked = remaining_indices(share_of("sampler", names), remaining, witnessed(places, NAMES))
+    walked = remaining_indices(share_of("sampler", names), remaining, checksum_of(places, NAMES))
     if same:
         list(walked)
         return
@@ -189,7 +189,9 @@ def test_a_sampler_that_yields_fewer_than_before_is_refused() -> None:
     places = set(range(5, 10))
     with pytest.raises(MismatchError, match=r"place 9 .*fewer than 30 indices now"):
         list(
-            remaining_indices(SamplerOrder(Sampler(NAMES[:8])), remaining, witnessed(places, NAMES))
+            remaining_indices(
+                SamplerOrder(Sampler(NAMES[:8])), remaining, checksum_of(places, NAMES)
+            )
         )
 
 
