@@ -1,12 +1,13 @@
-"""`ReplayPolicy`: a rank's groups of an epoch that was planned beforehand, as a policy.
+"""`ReplayPolicy`: a rank's groups of an epoch that was planned offline, as a policy.
 
 A policy that knows all lengths deals the epoch out before it begins: each rank gets its samples in
 the order of its groups. What is left to do online is to cut the stream of arrivals where the groups
-end, which this does, in step with the other ranks; so an epoch planned beforehand has all that the
-protocol gives: equal steps, fillers, exact resume.
+end, in step with the other ranks, which this policy does; so an epoch that was planned offline has
+all that the protocol gives: equal steps, fillers, exact resume.
 
-Sample number n of the rank's share is in group g where ``ends[g - 1] <= n < ends[g]``. A bad sample
-that was skipped is missing from its group; a group of which all are missing does not come.
+Sample number n of the rank's share is in group g where ``ends[g - 1] <= n < ends[g]``: with the
+ends 3 and 5, samples 0, 1, 2 and then 3, 4. A bad sample that was skipped is missing from its
+group; a group of which all samples are missing is left out.
 """
 
 from __future__ import annotations
@@ -23,12 +24,14 @@ __all__ = ["ReplayPolicy"]
 
 
 class ReplayPolicy(DelegatingPolicy):
-    """What `policy` dealt to one rank."""
+    """Cuts what `policy` dealt to one rank into its groups again."""
+
+    lengths = None  # the epoch has been dealt out
 
     def __init__(self, policy: Policy, ends: Int64Array) -> None:
         """
         Args:
-            ends: [groups] increasing; place in the rank's share at which each group ends.
+            ends: [groups] increasing; position in the rank's share at which each group ends.
         """
         super().__init__(policy)
         self.ends = ends
@@ -40,8 +43,8 @@ class ReplayPolicy(DelegatingPolicy):
     def propose(self, window: Window) -> Proposal:
         numbers = window.numbers
         if numbers is None:
-            raise InvariantError(f"{self.name} was planned beforehand and needs arrival numbers")
-        group = np.searchsorted(self.ends, numbers, side="right")
+            raise InvariantError(f"{self.name} was planned offline and needs arrival numbers")
+        group = np.searchsorted(self.ends, numbers, side="right")  # [samples] group of each
         begins = np.flatnonzero(np.diff(group, prepend=-1))
         offsets = np.append(begins, len(numbers))
         # The last group is complete where its last sample is here, or nothing more comes.

@@ -53,10 +53,11 @@ def share_out(
     max_tokens: int,
     max_patches: int | None,
 ) -> Groups:
-    """
+    """All of a window, if possible, in as many groups as steps.
+
     Args:
         added: [samples] what each sample adds to the cost of a group.
-        groups: what `first_fit` made of this window.
+        groups: `first_fit` of this window.
         steps: at least 1 and at most the number of samples.
 
     Returns:
@@ -79,9 +80,9 @@ def share_out(
 def _needs(
     window: Window, max_tokens: int, max_patches: int | None
 ) -> tuple[Float64Array, Float64Array]:
-    """[limits, samples] what each sample takes of each limit, and [limits] how much there is.
+    """[limits, samples] how much each sample takes of each limit, and [limits] the limits.
 
-    A single sample above a limit fits a group of its own, where it takes all that there is.
+    A single sample above a limit fits a group by itself, where it takes all of each limit.
     """
     rows, limits = [window.lengths], [max_tokens]
     if window.patches is not None and max_patches is not None:
@@ -96,7 +97,7 @@ def _needs(
 def _level(
     needs: Float64Array, limits: Float64Array, order: Int64Array, added: Float64Array, steps: int
 ) -> Groups | None:
-    """Each sample to the group that costs least and has room; None if one finds no room."""
+    """Places each sample in the group that costs least and has room; None if one has no room."""
     left = np.repeat(limits[:, None], steps, axis=1)
     costs = np.zeros(steps)
     group = np.empty(len(order), np.int64)
@@ -115,7 +116,7 @@ def _level(
 def _capped(
     needs: Float64Array, limits: Float64Array, order: Int64Array, added: Float64Array, steps: int
 ) -> Groups | None:
-    """First fit with a limit on cost besides, the lowest under which the steps are enough."""
+    """First fit with a cost limit too, the lowest tried under which the steps are enough."""
     rows = np.concatenate([needs, added[None]])
     lowest = max(float(added.sum()) / steps, float(added.max()))
     for excess in _EXCESSES:
@@ -126,6 +127,7 @@ def _capped(
 
 
 def _first_fit(needs: Float64Array, limits: Float64Array, order: Int64Array) -> Groups:
+    # left: [limits, groups]
     left = np.repeat(limits[:, None], len(order), axis=1)
     group = np.empty(len(order), np.int64)
     count = 0

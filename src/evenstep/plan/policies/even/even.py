@@ -8,19 +8,19 @@ round:
 2. The pooled quantiles of all ranks are the steps' *targets*, the same on every rank: a sample of
    what groups cost here, so that there is a fitting step for long samples and for short ones.
 3. Each rank fills every step with samples that cost as much as its target, and no more: see
-   `matching`. What is lost is what a group stays below its target; it does not grow with the number
-   of ranks, as it would if the largest of many deviations counted.
-4. Steps are shuffled, alike on all ranks, so their order tells nothing of length.
+   `match_padded`. What is lost is what a group stays below its target; it does not grow with the
+   number of ranks, as it would if the largest of many deviations counted.
+4. Steps are shuffled, alike on all ranks, so their order says nothing about length.
 
 Half the window stays, so that there is always a choice. At the end of the epoch there is none: then
 a rank that has less left scales its targets down, so that all run out together.
 
-Packed groups go the same way, with other means. Any samples may lie in one group, so full groups
-can cost nearly the same, but for those with the longest samples. The quantiles are of the most even
-costs that full groups of the window can have; `filling` makes groups that hold `max_tokens` and
+Packed groups are formed likewise, by other means. Any samples may lie in one group, so full groups
+can cost nearly the same, except those with the longest samples. The quantiles are of the most even
+costs that full groups of the window can have; `fill_packed` makes groups that hold `max_tokens` and
 cost their target; and what is left at the end is packed at once, in as many groups as the rank with
-most of it needs: see `sharing`. Ranks that hold fewer tokens then fill their groups less, as with
-any policy that leaves samples on their rank.
+most of it needs: see `drain_packed`. Ranks that hold fewer tokens then fill their groups less, as
+with any policy that leaves samples on their rank.
 
 No sample starves: see `Even.max_wait`.
 """
@@ -63,9 +63,9 @@ class Even(Policy):
     """No group has more tokens as laid out in memory: after padding (samples x longest), or real
     tokens where `packed`. A longer sample is refused."""
     target_tokens: int | None = field(default=None, kw_only=True)
-    """What padded groups should come to; None is `max_tokens`. Set it where a few samples are so
-    long that room for them is room for hundreds of the others: a window would hold few groups of
-    those, and pad them. A longer sample is a step of its own, which the other ranks match."""
+    """Tokens that padded groups should have; None is `max_tokens`. Set it where a few samples are
+    so long that room for them is room for hundreds of the others: a window would hold few groups of
+    those, and pad them. A longer sample is a step by itself, which the other ranks match."""
     max_patches: int | None = field(default=None, kw_only=True)
     """Vision patches per group; a single sample above it stays alone."""
     max_wait: int = field(default=5, kw_only=True)
@@ -74,7 +74,7 @@ class Even(Policy):
     the window goes in each round, the oldest first, in practice within ``max_wait + 3``, where no
     rank runs out long before the others."""
     cost: Cost = field(default=PaddedTokenCost(), kw_only=True)
-    """What is made equal. The memory limit holds besides it."""
+    """The cost that is made equal. The memory limit holds besides."""
     packed: bool = field(default=False, kw_only=True)
     """Groups are collated without padding, as `PackCollator` does: any samples go together, fill
     `max_tokens`, and cost what ``cost(shapes, packed=True)`` says."""
@@ -155,14 +155,14 @@ class Even(Policy):
         cut = first_fit if window.exhausted else next_fit
         groups = cut(window, self.max_tokens, self.max_patches)
         full = self._full_groups(window)
-        weights = CostSplit.of(window.lengths, self.cost)
+        split = CostSplit.of(window.lengths, self.cost)
         count = min(math.ceil(full), len(window))
-        costs = even_costs(weights, float(window.lengths.sum()) / full, count)
+        costs = even_costs(split, float(window.lengths.sum()) / full, count)
         numbers = [max(1, int(full / 2)), len(groups), len(window), int(window.exhausted)]
-        return Proposal(_message(numbers, weights.added.sum(), costs), groups, window)
+        return Proposal(_message(numbers, split.added.sum(), costs), groups, window)
 
     def _full_groups(self, window: Window) -> float:
-        """Groups that the samples of a window make if all are as full as a limit allows."""
+        """How many groups the samples of a window make if all are as full as a limit allows."""
         full = float(window.lengths.sum()) / self.max_tokens
         if window.patches is not None and self.max_patches is not None:
             counted = np.minimum(window.patches, self.max_patches)  # one above it stays alone
@@ -172,26 +172,26 @@ class Even(Policy):
     def _settle_packed(self, proposal: Proposal, messages: Int64Array) -> Groups:
         window = proposal.window
         active = messages[messages[:, _GROUPS] > 0]
-        weights = CostSplit.of(window.lengths, self.cost)
+        split = CostSplit.of(window.lengths, self.cost)
         if active[:, _EXHAUSTED].all():
             steps = min(int(active[:, _GROUPS].max()), int(active[:, _SAMPLES].min()))
             return share_out(
                 window,
-                weights.added,
+                split.added,
                 proposal.groups,
                 steps,
                 max_tokens=self.max_tokens,
                 max_patches=self.max_patches,
             )
         filler = PackedStepFiller(
-            # Where patches are the tighter limit, no group should use up more than its tokens.
+            # Where patches are the tighter limit, no group should take more than its share.
             tokens=min(
                 math.ceil(float(window.lengths.sum()) / self._full_groups(window)), self.max_tokens
             ),
             max_patches=self.max_patches,
             max_wait=self.max_wait,
         )
-        return filler.fill(window, weights, _targets(active))
+        return filler.fill(window, split, _targets(active))
 
     def _all(self, groups: Groups, messages: Int64Array) -> Groups:
         """All that is left, in as many steps as the rank with most groups needs."""
@@ -204,7 +204,7 @@ def _message(numbers: list[int], total: float, costs: npt.NDArray[np.float64]) -
     """
     Args:
         numbers: columns up to `_TOTAL`.
-        total: cost of all that the rank has.
+        total: cost of all samples of the rank.
         costs: [groups] sorted; their quantiles are sent.
     """
     ranks = (2 * np.arange(_QUANTILES) + 1) * len(costs) // (2 * _QUANTILES)

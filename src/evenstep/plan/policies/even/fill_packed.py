@@ -4,8 +4,8 @@ A packed group is any set of samples within the budget, so there is room for two
 fill the budget, and to cost what the groups of the other ranks cost. A full group of short samples
 costs least; every longer sample in it adds an *excess* over what its tokens would cost if they came
 in short samples. A step is therefore given by its tokens and by the excess it has room for, and
-filled in three parts: a sample that must go, or that few other steps have room for; a run of the
-oldest samples; and a pair from the rest of the window that makes tokens and cost come out even.
+filled in three parts: an *anchor*, which must go now or has room in few other steps; a *run* of the
+oldest samples; and a *pair* from the rest of the window that makes tokens and cost come out even.
 
 Invariant: every target gets one group, of at least one sample; no group of several samples breaks
 the memory limit.
@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.arrays import Float64Array, Int64Array
+from evenstep.arrays import BoolArray, Float64Array, Int64Array
 from evenstep.cost import Cost, GroupShapes
 from evenstep.plan.groups.groups import Groups
 from evenstep.plan.policy import Window
@@ -29,14 +29,23 @@ __all__ = ["CostSplit", "PackedStepFiller", "even_costs"]
 
 
 _STARTS = 4
-"""Samples that a run of the oldest may begin after."""
+"""Runs begin at each of the oldest samples, this many of them."""
 _CUTS = 3
-"""Samples that a run may end before it would be full, to leave room for the pair."""
+"""Each run is tried in full, and with one and two samples fewer, to leave room for the pair."""
 _PAIRS = 12
 """Samples of the rest of the window that are tried as the first of the pair."""
 _SHARES = (np.arange(_PAIRS) + 0.5) / _PAIRS
 _SLACK = 1e-3
 """Share of its target by which a step may go over it for the sake of an older sample."""
+
+# What a group loses, in shares of its target cost.
+_UNFILLED = 3.0
+"""Weighs tokens left empty: they cost a share of one more step on every rank, while cost that is
+missing is lost on this rank in this step."""
+_ABOVE = 1.0
+"""Cost above the target counts this much more than cost below it: all other ranks wait for it."""
+_SKIPPED = 2e-4
+"""For each older sample that the run passes over: decides between groups that are equally good."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,11 +63,11 @@ class CostSplit:
     @classmethod
     def of(cls, lengths: Int64Array, cost: Cost) -> CostSplit:
         single = _cost_of_equals(cost, 1, lengths)
-        middle = np.sort(lengths)[len(lengths) // 2 : len(lengths) // 2 + 1]
-        one, two = (float(_cost_of_equals(cost, n, middle)[0]) for n in (1, 2))
+        median = np.sort(lengths)[len(lengths) // 2 : len(lengths) // 2 + 1]
+        one, two = (float(_cost_of_equals(cost, n, median)[0]) for n in (1, 2))
         fixed = min(max(2 * one - two, 0.0), one)
         added = single - fixed
-        per_token = (one - fixed) / float(middle[0])
+        per_token = (one - fixed) / float(median[0])
         excess = added - per_token * lengths
         # Where cost is proportional to tokens, what rounding leaves is not an excess.
         excess[np.abs(excess) <= 1e-9 * single] = 0.0
@@ -66,57 +75,59 @@ class CostSplit:
 
 
 def _cost_of_equals(cost: Cost, samples: int, lengths: Int64Array) -> Float64Array:
-    """Of packed groups of equally long samples."""
+    """[lengths] cost of a packed group of equally long samples, for each length."""
     count = np.full(len(lengths), samples, np.int64)
     shapes = GroupShapes(count, count * lengths, lengths, count * lengths * lengths)
     return np.asarray(cost(shapes, packed=True), np.float64)
 
 
-def even_costs(weights: CostSplit, tokens: float, groups: int) -> Float64Array:
+def even_costs(split: CostSplit, tokens: float, groups: int) -> Float64Array:
     """What groups of these samples cost if their costs are as even as they can be.
 
     The longest samples come to lie in different groups. Those whose excess is above the mean of
-    what is left for the other groups make theirs cost more; the others share the rest evenly.
+    what is left for the other groups make theirs cost more; the others share the rest evenly: the
+    excesses 9, 4, 1, 1, 0 become 9, 4, 2 in three groups.
 
     Args:
-        tokens: of each group.
+        split: cost of the samples.
+        tokens: tokens of each group.
         groups: at least 1 and at most the number of samples.
 
     Returns:
         [groups] largest first.
     """
-    excess = np.sort(weights.excess)[::-1]
+    excess = np.sort(split.excess)[::-1]
     largest = excess[:groups]
+    # [groups] with the g largest in groups by themselves, what the others share.
     others = np.arange(groups, 0, -1)
     rest = excess.sum() - np.concatenate([[0.0], np.cumsum(largest[:-1])])
     level = (rest / others).min()
     costs: Float64Array = np.maximum(largest, level)
-    return costs + weights.fixed + weights.per_token * tokens
+    return costs + split.fixed + split.per_token * tokens
 
 
 @dataclass(frozen=True, kw_only=True)
 class PackedStepFiller:
-    """What a group is held to."""
+    """Fills steps with groups that are full and cost their targets."""
 
     tokens: int
     """What a group should hold, and no group of several samples exceeds."""
     max_patches: int | None
     max_wait: int
 
-    def fill(self, window: Window, weights: CostSplit, targets: Float64Array) -> Groups:
+    def fill(self, window: Window, split: CostSplit, targets: Float64Array) -> Groups:
         """
         Args:
             window: at least as many samples as targets.
-            weights: of the samples of the window.
+            split: cost of the samples of the window.
             targets: [steps] cost that each step's group should come close to, largest first.
 
         Returns:
             One group for each target, in their order.
         """
-        count = len(window)
-        columns = _Columns.of(window, weights)
-        excess = weights.excess
-        room = targets - weights.fixed - weights.per_token * self.tokens
+        count, excess = len(window), split.excess
+        samples = _Samples.of(window, split, self.tokens, self.max_patches)
+        room = targets - split.fixed - split.per_token * self.tokens  # [steps] for excess
         slack = _SLACK * float(targets.max())
         anchors = self._overdue(window, excess, room)
         by_length = np.argsort(window.lengths, kind="stable")
@@ -134,13 +145,12 @@ class PackedStepFiller:
             # Whatever the anchor takes, the shorter half of the samples may go with it.
             spare = max(float(room[step] - excess[anchor]), 0.0) + slack
             small = free & (excess <= spare)
-            group = self._complete(
-                columns,
+            group = samples.complete(
                 anchor,
                 np.flatnonzero(small)[:longest_run],
                 by_length,
                 free,
-                gap=float(targets[step] - weights.fixed - weights.added[anchor]),
+                gap=float(targets[step] - split.fixed - split.added[anchor]),
                 target=float(targets[step]),
                 most=count - sum(map(len, made)) - (len(targets) - step - 1),
             )
@@ -159,94 +169,174 @@ class PackedStepFiller:
             chosen[fitting[-1] if fitting else open_steps[0]] = position
         return chosen
 
-    def _complete(
+
+@dataclass(frozen=True)
+class _Samples:
+    """What each sample of a window takes and adds; the last column stands for no sample."""
+
+    needs: Int64Array
+    """[limits, samples + 1] tokens, and patches where they are limited; 0 for no sample."""
+    added: Float64Array
+    """[samples + 1] cost that each adds; 0 for no sample."""
+    limits: Int64Array
+    """[limits] what a group holds."""
+
+    @classmethod
+    def of(cls, window: Window, split: CostSplit, tokens: int, max_patches: int | None) -> _Samples:
+        rows, limits = [window.lengths], [tokens]
+        if window.patches is not None and max_patches is not None:
+            rows.append(window.patches)
+            limits.append(max_patches)
+        needs = np.zeros((len(rows), len(window) + 1), np.int64)
+        needs[:, :-1] = rows
+        return cls(needs, np.append(split.added, 0.0), np.array(limits, np.int64))
+
+    def complete(
         self,
-        columns: _Columns,
         anchor: int,
         old: Int64Array,
         by_length: Int64Array,
-        free: npt.NDArray[np.bool_],
+        free: BoolArray,
         *,
         gap: float,
         target: float,
         most: int,
     ) -> Int64Array:
-        """The anchor, and what is best added to it.
+        """The anchor, and the run and the pair that go best with it.
+
+        A group of 100 tokens whose anchor has 40, and free samples of 30, 20, 25, 10, 5, 50, 12, 8
+        and 35 tokens, oldest first. Runs that fit in 60 begin at each of the first four samples,
+        and are as long as can be or up to two samples shorter. None reaches the 50, so it and the
+        samples behind it make the pairs:
+
+            run            left   longest pairs
+            30 20            10   8
+            30               30   12 8
+            20 25 10 5        0
+            20 25            15   12
+            25 10 5          20   12 8
+            25               35   35
+            10               50   50;  35 12
+
+        Four candidates fill the group: 20 25 10 5, 25 10 5 12 8, 25 35 and 10 50. The one whose
+        cost is closest to the target is taken, and of equals the one that passes over the fewest
+        older samples.
 
         Args:
             old: [samples] positions of free samples that the step has room for, oldest first.
             by_length: [samples] positions, shortest first; all that are free, and others.
             free: [window] whether a sample may be taken.
             gap: cost that is missing when the step has the anchor alone.
+            target: cost of the step.
             most: samples that the group may hold.
         """
-        lengths, added = columns.lengths, columns.added
-        left = self.tokens - int(lengths[anchor])
-        # Runs of the oldest samples.
-        old = old[lengths[old] <= left]
-        patches, patches_left = columns.patches, 0
-        if patches is not None and self.max_patches is not None:
-            patches_left = self.max_patches - int(patches[anchor])
-            if patches_left < 0:
-                return np.array([anchor], np.int64)
-            old = old[patches[old] <= patches_left]
-            by_length = by_length[patches[by_length] <= patches_left]
-        tokens, costs = _running(lengths[old]), _running(added[old])
-        starts = np.arange(min(_STARTS, len(old)) or 1)
-        ends = np.searchsorted(tokens, tokens[starts] + left, side="right") - 1
-        if patches is not None and self.max_patches is not None:
-            held = _running(patches[old])
-            full = np.searchsorted(held, held[starts] + patches_left, side="right") - 1
-            ends = np.minimum(ends, full)
-        starts = np.repeat(starts, _CUTS)
-        ends = np.maximum((ends[:, None] - np.arange(_CUTS)).reshape(-1), starts)
-        ends = np.minimum(ends, starts + most - 1)
-        run_left = (left - tokens[ends] + tokens[starts])[:, None]
-        run_gap = (gap - costs[ends] + costs[starts])[:, None]
-        # Pairs from the rest; the last place stands for no sample.
+        alone = np.array([anchor], np.int64)
+        left = self.limits - self.needs[:, anchor]  # [limits]
+        if left.min() < 0:
+            return alone
+        old = old[(self.needs[:, old] <= left[:, None]).all(axis=0)]
+        runs = _oldest_runs(self.needs[:, old], self.added[old], left, gap, most)
+        # The samples that are in no run and fit, shortest first; then no sample.
         rest = free.copy()
-        rest[old[: ends.max()]] = False
-        pool = np.append(by_length[rest[by_length]], len(free))
-        none = len(pool) - 1
-        by_place = lengths[pool]
-        fitting = np.searchsorted(by_place[:none], run_left, side="right")
-        first = (fitting * _SHARES).astype(np.int64)
-        first[(fitting == 0)[:, 0]] = none
-        first[:, 0] = none
-        first_left = run_left - by_place[first]
-        second = np.searchsorted(by_place[:none], first_left, side="right") - 1
-        second -= second == first
-        second[second < 0] = none
-        missing = (first_left - by_place[second]) / self.tokens
-        off = run_gap - added[pool[first]] - added[pool[second]]
+        rest[old[: runs.ends.max()]] = False
+        pool = by_length[rest[by_length]]
+        for need, limit in zip(self.needs[1:], left[1:]):
+            pool = pool[need[pool] <= limit]
+        pool, none = np.append(pool, len(free)), len(pool)
+        # All below: [runs, pairs].
+        first, second = _pairs(self.needs[0][pool], runs.left[0])
+        needs, added = self.needs[:, pool], self.added[pool]
+        missing = (runs.left[0][:, None] - needs[0][first] - needs[0][second]) / self.limits[0]
+        off = runs.gap[:, None] - added[first] - added[second]
         if target > 0:  # else nothing costs anything
             off /= target
-        score = 3 * missing + np.abs(off) + np.maximum(-off, 0) + 2e-4 * starts[:, None]
-        size = (ends - starts + 1)[:, None] + (first < none) + (second < none)
+        score = _score(missing, off, runs.starts)
+        size = 1 + (runs.ends - runs.starts)[:, None] + (first < none) + (second < none)
         score[size > most] = np.inf
-        if patches is not None and self.max_patches is not None:
-            taken = (held[ends] - held[starts])[:, None]
-            score[taken + patches[pool[first]] + patches[pool[second]] > patches_left] = np.inf
-        row, column = divmod(int(score.argmin()), _PAIRS)
-        alone = np.array([anchor], np.int64)
-        if score[row, column] == np.inf:
+        for need, limit in zip(needs[1:], runs.left[1:]):
+            score[need[first] + need[second] > limit[:, None]] = np.inf
+        run, pair = divmod(int(score.argmin()), _PAIRS)
+        if score[run, pair] == np.inf:
             return alone
-        pair = pool[[place for place in (first[row, column], second[row, column]) if place < none]]
-        return np.concatenate([alone, old[starts[row] : ends[row]], pair])
+        places = [place for place in (first[run, pair], second[run, pair]) if place < none]
+        return np.concatenate([alone, old[runs.starts[run] : runs.ends[run]], pool[places]])
 
 
 @dataclass(frozen=True)
-class _Columns:
-    """[samples + 1] of each sample of a window; 0 for the last, which stands for no sample."""
+class _Runs:
+    """Run r takes the samples ``old[starts[r]:ends[r]]``."""
 
-    lengths: Int64Array
-    added: Float64Array
-    patches: Int64Array | None
+    starts: Int64Array
+    """[runs]"""
+    ends: Int64Array
+    """[runs]"""
+    left: Int64Array
+    """[limits, runs] what the run leaves of each limit."""
+    gap: Float64Array
+    """[runs] cost that is missing when the step has the anchor and the run."""
 
-    @classmethod
-    def of(cls, window: Window, weights: CostSplit) -> _Columns:
-        patches = None if window.patches is None else np.append(window.patches, 0)
-        return cls(np.append(window.lengths, 0), np.append(weights.added, 0.0), patches)
+
+def _oldest_runs(
+    needs: Int64Array, added: Float64Array, left: Int64Array, gap: float, most: int
+) -> _Runs:
+    """From each of the first samples on, the longest run that fits, and shorter ones.
+
+    Args:
+        needs: [limits, samples] oldest first.
+        added: [samples] cost that each adds.
+        left: [limits] what the anchor leaves of each limit.
+        gap: cost that is missing when the step has the anchor alone.
+        most: samples that the group may hold.
+    """
+    held = np.array([_running(row) for row in needs])  # [limits, samples + 1]
+    costs = _running(added)
+    starts = np.arange(min(_STARTS, len(added)) or 1)
+    ends = np.searchsorted(held[0], held[0][starts] + left[0], side="right") - 1
+    for row, limit in zip(held[1:], left[1:]):
+        ends = np.minimum(ends, np.searchsorted(row, row[starts] + limit, side="right") - 1)
+    starts = np.repeat(starts, _CUTS)
+    ends = np.maximum((ends[:, None] - np.arange(_CUTS)).reshape(-1), starts)
+    ends = np.minimum(ends, starts + most - 1)
+    return _Runs(
+        starts=starts,
+        ends=ends,
+        left=left[:, None] - held[:, ends] + held[:, starts],
+        gap=gap - costs[ends] + costs[starts],
+    )
+
+
+def _pairs(lengths: Int64Array, left: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """The pairs to try with each run: as the first sample none, or one of some evenly spaced among
+    those that fit; as the second the longest that then fits.
+
+    Args:
+        lengths: [pool] tokens, shortest first, and at last 0 for no sample.
+        left: [runs] tokens that each run leaves.
+
+    Returns:
+        Two arrays [runs, pairs] of positions in the pool.
+    """
+    none = len(lengths) - 1
+    fitting = np.searchsorted(lengths[:none], left, side="right")  # [runs]
+    first = (fitting[:, None] * _SHARES).astype(np.int64)
+    first[fitting == 0] = none
+    first[:, 0] = none
+    second = np.searchsorted(lengths[:none], left[:, None] - lengths[first], side="right") - 1
+    second -= second == first
+    second[second < 0] = none
+    return first, second
+
+
+def _score(missing: Float64Array, off: Float64Array, skipped: Int64Array) -> Float64Array:
+    """[runs, pairs] what each candidate loses.
+
+    Args:
+        missing: [runs, pairs] share of the tokens that is left empty.
+        off: [runs, pairs] share of the target by which the cost is below it, or negative above.
+        skipped: [runs] older samples that the run passes over.
+    """
+    lost = _UNFILLED * missing + np.abs(off) + _ABOVE * np.maximum(-off, 0)
+    return lost + _SKIPPED * skipped[:, None]
 
 
 def _running(values: npt.NDArray[Any]) -> npt.NDArray[Any]:

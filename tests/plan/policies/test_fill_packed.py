@@ -32,30 +32,30 @@ def column(lengths: list[int]) -> np.ndarray:
 
 @given(LENGTHS, COSTS)
 def test_a_cost_taken_apart_adds_up_to_itself(lengths: list[int], cost: Cost) -> None:
-    weights = CostSplit.of(column(lengths), cost)
+    split = CostSplit.of(column(lengths), cost)
     whole = cost(GroupShapes.measure(lengths, [0, len(lengths)]), packed=True)[0]
-    assert weights.fixed + weights.added.sum() == pytest.approx(whole)
-    by_tokens = weights.per_token * sum(lengths)
-    assert weights.fixed + by_tokens + weights.excess.sum() == pytest.approx(whole)
+    assert split.fixed + split.added.sum() == pytest.approx(whole)
+    by_tokens = split.per_token * sum(lengths)
+    assert split.fixed + by_tokens + split.excess.sum() == pytest.approx(whole)
 
 
 @given(LENGTHS)
 def test_where_cost_is_tokens_no_sample_has_an_excess(lengths: list[int]) -> None:
-    weights = CostSplit.of(column(lengths), FittedCost(per_group=7.1, per_token=0.3, per_pair=0.0))
-    assert (weights.excess == 0).all()
+    split = CostSplit.of(column(lengths), FittedCost(per_group=7.1, per_token=0.3, per_pair=0.0))
+    assert (split.excess == 0).all()
 
 
 @given(LENGTHS, COSTS, st.data())
 def test_even_costs_add_up_and_have_room_for_the_longest_samples(
     lengths: list[int], cost: Cost, data: st.DataObject
 ) -> None:
-    weights = CostSplit.of(column(lengths), cost)
+    split = CostSplit.of(column(lengths), cost)
     groups = data.draw(st.integers(1, len(lengths)))
-    costs = even_costs(weights, sum(lengths) / groups, groups)
+    costs = even_costs(split, sum(lengths) / groups, groups)
     assert (np.diff(costs) <= 0).all()
-    total = groups * weights.fixed + weights.added.sum()
-    room = costs - weights.fixed - weights.per_token * sum(lengths) / groups
-    longest = np.sort(weights.excess)[::-1][:groups]
+    total = groups * split.fixed + split.added.sum()
+    room = costs - split.fixed - split.per_token * sum(lengths) / groups
+    longest = np.sort(split.excess)[::-1][:groups]
     small = 1e-9 * total
     assert (room >= longest - small).all()
     assert costs.sum() >= total - small
@@ -85,10 +85,10 @@ def test_every_target_gets_a_group_within_the_limits(
         ages=np.sort(draw.integers(0, 6, len(lengths)))[::-1],
         patches=draw.integers(0, 20, len(lengths)),
     )
-    weights = CostSplit.of(window.lengths, cost)
-    targets = np.sort(shares[: len(lengths)])[::-1] * float(weights.fixed + 300 * weights.per_token)
+    split = CostSplit.of(window.lengths, cost)
+    targets = np.sort(shares[: len(lengths)])[::-1] * float(split.fixed + 300 * split.per_token)
     filler = PackedStepFiller(tokens=300, max_patches=max_patches, max_wait=max_wait)
-    groups = filler.fill(window, weights, targets)
+    groups = filler.fill(window, split, targets)
     assert len(groups) == len(targets)
     assert len(np.unique(groups.members)) == len(groups.members)
     shapes = groups.shapes(window.lengths)
@@ -104,11 +104,11 @@ def test_every_target_gets_a_group_within_the_limits(
 def test_groups_are_full_and_cost_what_was_asked_for(name: str) -> None:
     lengths = np.minimum(sample_lengths(name, 1000, seed=2), 12_288)
     window = Window(lengths=lengths, ages=np.zeros_like(lengths))
-    weights = CostSplit.of(lengths, MODEL)
+    split = CostSplit.of(lengths, MODEL)
     full = lengths.sum() / 12_288
-    targets = even_costs(weights, 12_288, int(full) + 1)[::2]
+    targets = even_costs(split, 12_288, int(full) + 1)[::2]
     filler = PackedStepFiller(tokens=12_288, max_patches=None, max_wait=5)
-    shapes = filler.fill(window, weights, targets).shapes(lengths)
+    shapes = filler.fill(window, split, targets).shapes(lengths)
     assert shapes.tokens.mean() > 0.998 * 12_288
     off = np.abs(MODEL(shapes, packed=True) / targets - 1)
     assert off.mean() < 0.003
