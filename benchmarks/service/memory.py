@@ -39,7 +39,6 @@ import numpy as np
 import psutil
 
 from benchmarks.lib.report import Spread, parser, print_json, progress
-from evenstep.data import open_reader
 from evenstep.tools.report import text_table
 
 TARGET = 3.6
@@ -93,6 +92,8 @@ def write(folder: Path, count: int, mebibytes: int) -> None:
 
 def torch_trainer(options: argparse.Namespace) -> None:
     from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+
+    from evenstep.data import open_reader
 
     class Mixed(IterableDataset[Any]):
         """All sources open in every worker, drawn from in turn."""
