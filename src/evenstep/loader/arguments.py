@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils.data import IterableDataset
 
 from evenstep.batch.loss_scale import LOSS_SCALING
 from evenstep.batch.pack import PackCollator
@@ -22,6 +21,7 @@ __all__ = [
     "check_context_parallel",
     "check_group",
     "check_order",
+    "check_replay",
     "check_workers",
     "resolve_chunk_size",
     "resolve_collate",
@@ -69,19 +69,21 @@ def check_workers(num_workers: int, **needing: Any) -> None:
             raise ConfigurationError(f"{name}={value!r} needs num_workers of at least 1")
 
 
+def check_replay(replay: bool, *, iterable: bool) -> None:
+    if replay and not iterable:
+        raise ConfigurationError(
+            "replay=True is for iterable datasets; a map-style one needs no reading again"
+        )
+
+
 def check_order(
-    dataset: Any, *, shuffle: bool, sampler: Any, shard_sampler: bool, replay: bool
+    dataset: Any, *, iterable: bool, shuffle: bool, sampler: Any, shard_sampler: bool
 ) -> None:
     """Refuses an order that the dataset does not have or that is given twice."""
-    iterable = isinstance(dataset, IterableDataset)
     if iterable and (shuffle or sampler is not None):
         raise ConfigurationError(
             "an iterable dataset gives its own order: leave out shuffle and sampler, and "
             "shuffle in the dataset"
-        )
-    if replay and not iterable:
-        raise ConfigurationError(
-            "replay=True is for iterable datasets; a map-style one needs no reading again"
         )
     if sampler is not None and shuffle:
         raise ConfigurationError("sampler gives the order, so shuffle=True contradicts it")

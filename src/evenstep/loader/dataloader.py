@@ -15,11 +15,9 @@ import torch.distributed as dist
 from evenstep.batch.measure import Measure
 from evenstep.batch.step_info import StepInfo
 from evenstep.data.fingerprint import dataset_size
-from evenstep.data.resumable import Rewinder, has_state
 from evenstep.errors import ConfigurationError
 from evenstep.loader.arguments import (
     check_group,
-    check_order,
     resolve_chunk_size,
     resolve_collate,
     resolve_policy,
@@ -32,7 +30,6 @@ from evenstep.loader.iterator import BatchIterator, StepIterator
 from evenstep.loader.options import LoaderOptions
 from evenstep.loader.resume.epoch_cursor import EpochCursor
 from evenstep.loader.resume.epochs import Epochs
-from evenstep.loader.resume.precomputed import check_planned
 from evenstep.loader.resume.state import LoaderState, check_job, to_dict
 from evenstep.loader.resume.step_count import StepCount
 from evenstep.loader.runtime import LoaderRuntime
@@ -49,7 +46,7 @@ logger = logging.getLogger("evenstep")
 
 
 def _option(name: str) -> Any:
-    """An attribute that a loader's options hold. A new value is for batchers that start later."""
+    """An attribute that a loader's options hold. A new value counts from the next batcher on."""
 
     def read(loader: DataLoader) -> Any:
         return getattr(loader._options, name)
@@ -78,7 +75,7 @@ class DataLoader:
         sampler: yields this rank's own indices. It runs in this process. To resume, its order must
             be a function of (seed, epoch).
         shard_sampler: `sampler` yields the same indices, those of the whole job, on every rank, and
-            they are dealt out to the ranks. An epoch can then be resumed by another number of them.
+            they are dealt out to the ranks. Any number of ranks can then resume an epoch.
         drop_last: drop the tail that does not divide among the ranks, and, under `batch_size`, the
             last smaller batch.
         num_workers: processes that prepare samples; 0 prepares them in a thread of this process.
@@ -88,15 +85,15 @@ class DataLoader:
         chunk_size: samples a worker hands over at a time.
         collate_threads: groups collated at a time, in threads.
         length_fn, supervised_fn, patches_fn: tokens, supervised tokens and vision patches of a
-            sample; see `evenstep.batch.Measure` for what None finds by itself.
+            sample; see `evenstep.batch.Measure` for the defaults.
         loss_scaling: "token" (exact), "approximate", "sample" or "none"; see
             `evenstep.batch.loss_scale`.
-        skip_bad_samples: in each epoch leave out up to this many samples of a rank that cannot be
-            used: that the dataset raises for, have no tokens or are too long. Each is logged and
-            kept in `skipped`; one more is an error. An iterable dataset that raises has ended, so
-            that is an error in any case.
+        skip_bad_samples: how many samples each rank may skip in an epoch, because the dataset
+            raises for them, they have no tokens or they are too long. Each is logged and kept in
+            `skipped`; one more is an error. An iterable dataset that raises has ended, so that is
+            an error in any case.
         replay: resume an iterable dataset that has no ``state_dict`` by reading the epoch again
-            from its beginning and throwing away what came before.
+            from its beginning and dropping what came before.
         exhausted: "pad" or "stop", for ranks that run out before the others; see
             `evenstep.protocol.RankProtocol`.
         group: the process group of all ranks that train on these steps: the data-parallel ones,
@@ -174,23 +171,12 @@ class DataLoader:
             replay=replay,
         )
         check_group(group)
-        check_order(
-            dataset, shuffle=shuffle, sampler=sampler, shard_sampler=shard_sampler, replay=replay
-        )
-        check_planned(
-            policy,
-            dataset,
-            iterable=options.iterable,
-            sampler=sampler,
-            shuffle=shuffle,
-            drop_last=drop_last,
-        )
         self.shuffle = shuffle
         self.sampler = sampler
         self.drop_last = drop_last
         self.pin_memory = pin_memory
         self.skipped: list[BadSample] = []
-        """Samples left out so far."""
+        """Samples skipped so far."""
         self._group: Any = group
         self._chunk_size_given = chunk_size is not None
         # Where the trainer is.
@@ -204,8 +190,7 @@ class DataLoader:
             seed=options.seed,
             drop_last=drop_last,
         )
-        keeps_position = options.iterable and has_state(dataset)
-        self._cursor = EpochCursor(self._epochs, Rewinder(dataset) if keeps_position else None)
+        self._cursor = EpochCursor(self._epochs)
         self._step_count = StepCount(self._epochs)
         self._step_log = StepLog.wanted(policy.fingerprint)
         # What runs.
@@ -252,7 +237,7 @@ class DataLoader:
         self._abandon()
         exchange = self._runtime.connect(self._group, self.policy.context_parallel)
         close_at_exit(self)
-        start = self._cursor.start(*self._rank_of_ranks(), here=not self.num_workers)
+        start = self._cursor.start(*self._rank_and_world_size(), here=not self.num_workers)
         epoch = start.spec(self._passes)
         self._passes += 1
         batcher = self._runtime.start_batcher(start, self._spec(exchange.place))
@@ -313,8 +298,8 @@ class DataLoader:
             ConfigurationError: an iterable dataset that has no ``state_dict`` and may not be
                 replayed is in the middle of an epoch.
         """
-        # A loader that has iterated knows them, though its process group may be gone by now.
-        rank, world_size = self._cursor.ranks or self._rank_of_ranks()
+        # After a pass they are known, even if the process group has been destroyed since.
+        rank, world_size = self._cursor.ranks or self._rank_and_world_size()
         progress = self._cursor.to_save(under_way=self._under_way())
         if progress.stateless:
             raise ConfigurationError(
@@ -336,7 +321,7 @@ class DataLoader:
             MismatchError: the state is of a loader with another policy, dataset, order or seed, or
                 lacks what this number of ranks needs.
         """
-        rank, world_size = self._rank_of_ranks()
+        rank, world_size = self._rank_and_world_size()
         loaded = LoaderState.read(state)
         progress = loaded.progress(rank, world_size)
         saved = loaded.job.get("iterable")
@@ -376,14 +361,14 @@ class DataLoader:
         Raises:
             TypeError: the number depends on lengths that are not known yet; see `estimated_steps`.
         """
-        return self._step_count.exact(self.epoch, *self._rank_of_ranks())
+        return self._step_count.exact(self.epoch, *self._rank_and_world_size())
 
     @property
     def estimated_steps(self) -> int | None:
         """Steps of a whole pass, estimated from the mean samples per step so far. None before the
         first step, and where the number of samples is unknown; exact with policies that plan
         offline. For progress bars and learning rates: the loop ends when the loader does."""
-        return self._step_count.estimate(self.epoch, *self._rank_of_ranks())
+        return self._step_count.estimate(self.epoch, *self._rank_and_world_size())
 
     # Ending
 
@@ -408,7 +393,7 @@ class DataLoader:
         if self._current is not None and (running := self._current()) is not None:
             running.close()
 
-    def _rank_of_ranks(self) -> tuple[int, int]:
+    def _rank_and_world_size(self) -> tuple[int, int]:
         """(data-parallel rank, data-parallel ranks)."""
         place = place_in_group(self._group, self.policy.context_parallel)
         return place.rank, place.world_size

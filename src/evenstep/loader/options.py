@@ -9,7 +9,12 @@ from typing import Any
 from torch.utils.data import IterableDataset
 
 from evenstep.batch.measure import Measure
-from evenstep.loader.arguments import check_choices, check_context_parallel, check_workers
+from evenstep.loader.arguments import (
+    check_choices,
+    check_context_parallel,
+    check_replay,
+    check_workers,
+)
 from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.policy import Policy
 
@@ -60,6 +65,7 @@ class LoaderOptions:
         )
         check_choices(loss_scaling=self.loss_scaling, exhausted=self.exhausted)
         check_context_parallel(self.policy, self.loss_scaling)
+        check_replay(self.replay, iterable=self.iterable)
         check_workers(
             self.num_workers,
             prefetch_factor=self.prefetch_factor,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from evenstep.batch.step_info import StepInfo
-from evenstep.data.resumable import Rewinder
+from evenstep.data.resumable import Rewinder, has_state
 from evenstep.errors import MismatchError
 from evenstep.loader.batcher.progress import StepProgress
 from evenstep.loader.resume.epoch_progress import EpochProgress
@@ -22,13 +22,10 @@ class EpochCursor:
     abandoned leaves the position where it is, for `to_save`; the next one begins a new epoch.
     """
 
-    def __init__(self, epochs: Epochs, rewinder: Rewinder | None) -> None:
-        """
-        Args:
-            rewinder: of an iterable dataset that keeps its own position.
-        """
+    def __init__(self, epochs: Epochs) -> None:
         self._epochs = epochs
-        self._rewinder = rewinder
+        keeps_position = epochs.iterable and has_state(epochs.dataset)
+        self._rewinder = Rewinder(epochs.dataset) if keeps_position else None
         self._progress = epochs.begin(0)
         self._resumes = False  # the next pass resumes at `_progress`
         self.ranks: tuple[int, int] | None = None

@@ -8,8 +8,9 @@ from typing import Any
 
 from evenstep.data.fingerprint import dataset_fingerprint
 from evenstep.errors import MismatchError
+from evenstep.loader.arguments import check_order
 from evenstep.loader.resume.epoch_progress import EpochProgress
-from evenstep.loader.resume.precomputed import PlannedShare
+from evenstep.loader.resume.precomputed import PlannedShare, check_planned
 from evenstep.loader.resume.sample_order import (
     EpochShare,
     SamplerOrder,
@@ -25,7 +26,11 @@ __all__ = ["Epochs"]
 
 @dataclass(frozen=True, kw_only=True)
 class Epochs:
-    """Any epoch, as the arguments of a loader define it."""
+    """Any epoch, as the arguments of a loader define it.
+
+    Raises:
+        ConfigurationError: the arguments contradict each other.
+    """
 
     dataset: Any
     policy: Policy
@@ -38,6 +43,23 @@ class Epochs:
     _plans: dict[tuple[int, int, int], PlannedShare] = field(default_factory=dict, init=False)
     """The latest share that was planned offline, by (epoch, rank, world size). Both a pass and its
     length need it."""
+
+    def __post_init__(self) -> None:
+        check_order(
+            self.dataset,
+            iterable=self.iterable,
+            shuffle=self.shuffle,
+            sampler=self.sampler,
+            shard_sampler=self.shard_sampler,
+        )
+        check_planned(
+            self.policy,
+            self.dataset,
+            iterable=self.iterable,
+            shuffle=self.shuffle,
+            sampler=self.sampler,
+            drop_last=self.drop_last,
+        )
 
     def begin(self, epoch: int) -> EpochProgress:
         """The progress before the first step of an epoch."""
