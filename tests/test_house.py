@@ -31,7 +31,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "plan": ("cost",),
     "protocol": ("cost", "plan"),
     "strategy": ("cost", "plan"),
-    "batch": ("cost", "plan", "protocol"),
+    "batch": ("plan", "protocol"),
     "data": ("batch", "files", "plan"),
     "context_parallel": ("batch", "files", "plan"),
     "loader": ("batch", "context_parallel", "data", "plan", "processes", "protocol"),

@@ -79,7 +79,7 @@ class ServiceStep:
 
     @property
     def sample_ids(self) -> tuple[tuple[SampleId, ...], ...]:
-        """[micro_batches] [samples]"""
+        """Ids of the samples of each micro-batch, in order."""
         return tuple(
             tuple(table.identity(row) for row in range(len(table))) for table in self.samples
         )
