@@ -33,16 +33,16 @@ TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-9}
 
 
 def random_fragments(lengths: list[int], ranks: int) -> Sharding:
-    """Cut anywhere, dealt out anyhow, in any order."""
+    """Fragments cut at random places, on random ranks, in random order."""
     made = np.random.default_rng(7)
     tokens = sum(lengths)
     bounds = np.concatenate(([0], np.sort(made.integers(0, tokens, 15)), [tokens]))
-    plan = Sharding.of_chunks(
+    chunks = Sharding.of_chunks(
         np.array(lengths), bounds, made.integers(0, ranks, 16), ranks, "random"
     )
-    order = np.lexsort((made.random(len(plan.start)), np.arange(ranks).repeat(plan.fragments)))
-    parts = {name: getattr(plan, name)[order] for name in ("document", "start", "end")}
-    return Sharding(lengths=plan.lengths, offsets=plan.offsets, method="random", **parts)
+    order = np.lexsort((made.random(len(chunks.start)), np.arange(ranks).repeat(chunks.fragments)))
+    parts = {name: getattr(chunks, name)[order] for name in ("document", "start", "end")}
+    return Sharding(lengths=chunks.lengths, offsets=chunks.offsets, method="random", **parts)
 
 
 def sharding_of(method: str, lengths: list[int], ranks: int) -> Sharding:
@@ -112,11 +112,11 @@ def on_shard(
     rank: int, sharding: Sharding, dtype: torch.dtype, group: Any = None, **options: Any
 ) -> Trained:
     model, row = GqaModel(**options).to(dtype), Row(sharding.lengths.tolist())
-    plan = prepare(sharding, group, device="cpu")
+    prepared = prepare(sharding, group, device="cpu")
     own = torch.from_numpy(sharding.indices(rank))
     embedded = model.embed(row.tokens[own])
     embedded.retain_grad()
-    logits = model(embedded, row.positions[own], lambda q, k, v: attention(q, k, v, plan))
+    logits = model(embedded, row.positions[own], lambda q, k, v: attention(q, k, v, prepared))
     loss = mean_loss(logits, row.labels[own], row.supervised)
     loss.backward()
     assert embedded.grad is not None
@@ -132,32 +132,36 @@ def check_equal(sharding: Sharding, shards: list[Trained], dtype: torch.dtype) -
         torch.cat([part.inputs for part in shards])[restore],
         [torch.stack(parts).sum(0) for parts in zip(*(part.parameters for part in shards))],
     )
-    assert all(gradient.abs().max() > 0 for gradient in found.parameters)
+    # A token that meets only itself has no gradient of queries and keys.
+    if sharding.lengths.max() > 2:
+        assert all(gradient.abs().max() > 0 for gradient in found.parameters)
     for name in ("logits", "loss", "inputs", "parameters"):
         torch.testing.assert_close(
             getattr(found, name),
             getattr(expected, name),
             rtol=TOLERANCE[dtype],
             atol=TOLERANCE[dtype],
-            msg=lambda text, name=name: f"{name} under the {sharding.method} plan: {text}",  # type: ignore[misc]
+            msg=lambda text, name=name: f"{name} under the {sharding.method} sharding: {text}",  # type: ignore[misc]
         )
 
 
-def every_plan(world_size: int) -> Iterable[tuple[Sharding, torch.dtype]]:
+def every_sharding(world_size: int) -> Iterable[tuple[Sharding, torch.dtype]]:
     for lengths in CASES.values():
         for method in (*METHODS, "random"):
             for dtype in TOLERANCE:
                 yield sharding_of(method, lengths, world_size), dtype
 
 
-def train_every_plan(rank: Rank) -> list[Trained]:
-    return [on_shard(rank.rank, *plan) for plan in every_plan(rank.world_size)]
+def train_every_sharding(rank: Rank) -> list[Trained]:
+    return [on_shard(rank.rank, *case) for case in every_sharding(rank.world_size)]
 
 
 @pytest.mark.parametrize("world_size", [2, 4])
-def test_under_every_plan_a_model_trains_as_in_one_process(tmp_path: Path, world_size: int) -> None:
-    trained = run(train_every_plan, world_size, folder=tmp_path, within=90)
-    for (sharding, dtype), *shards in zip(every_plan(world_size), *trained):
+def test_under_every_sharding_a_model_trains_as_in_one_process(
+    tmp_path: Path, world_size: int
+) -> None:
+    trained = run(train_every_sharding, world_size, folder=tmp_path, within=90)
+    for (sharding, dtype), *shards in zip(every_sharding(world_size), *trained):
         check_equal(sharding, shards, dtype)
 
 
@@ -234,11 +238,11 @@ def test_plans_that_differ_raise_on_all_ranks(tmp_path: Path) -> None:
 
 def train_until_killed(rank: Rank, where: str) -> None:
     sharding = shard_per_document(RAGGED, rank.world_size)
-    plan = prepare(sharding, device="cpu")
+    prepared = prepare(sharding, device="cpu")
     tokens = int(sharding.tokens[rank.rank])
 
     def attend(q: torch.Tensor) -> torch.Tensor:
-        return attention(q, q, q, plan)
+        return attention(q, q, q, prepared)
 
     for step in range(1_000_000):
         out = attend(torch.randn(tokens, 2, 8, requires_grad=True))
