@@ -198,7 +198,7 @@ def test_a_file_that_was_changed_is_refused(tmp_path: Path) -> None:
 def test_a_calibration_of_a_model_is_not_a_latency(tmp_path: Path) -> None:
     path = tmp_path / "calibration.json"
     path.write_text('{"format": "evenstep calibration"}')
-    with pytest.raises(ConfigurationError, match="is no attention latency of evenstep"):
+    with pytest.raises(ConfigurationError, match="is not an evenstep attention latency"):
         load_latency(path)
 
 
