@@ -72,7 +72,7 @@ def test_text_from_many_sources_is_delivered_checked_and_reported(tmp_path: Path
     assert process.returncode == 0, notes
     result = json.loads(printed)
     assert len(printed.splitlines()) == 1
-    assert "checked what was delivered" in notes
+    assert "checked the samples delivered" in notes
     assert result["data"]["sources"] == 7
     assert list(result["runs"]) == ["vanilla", "balanced"]
     for name, run in result["runs"].items():

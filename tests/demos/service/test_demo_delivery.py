@@ -100,7 +100,7 @@ def with_other_samples(part: ReceivedMicroBatch) -> ReceivedMicroBatch:
     [
         (without_last_token, "is on no rank"),
         (with_another_token, "not those stored"),
-        (with_a_strange_document, "does not have"),
+        (with_a_strange_document, "not in it"),
         (with_other_samples, "rank 3 got other samples"),
     ],
 )
