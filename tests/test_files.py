@@ -1,3 +1,5 @@
+"""Files are written whole or not at all, and read only as written."""
+
 from __future__ import annotations
 
 import json
@@ -6,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from evenstep.errors import ConfigurationError
-from evenstep.files import MeasuredFile
+from evenstep.files import MeasuredFile, replacing
 
 SCALES = MeasuredFile(
-    format="evenstep scales", name="table of scales", version=3, again="weigh anew", by_hand="Ask."
+    format="evenstep scales", name="table of scales", version=3, again="weigh again", by_hand="Ask."
 )
 
 
@@ -33,9 +35,9 @@ def test_what_cannot_be_written_leaves_the_old_file_and_no_other(tmp_path: Path)
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"grams": 2}, r"damaged: it is not what was written; weigh anew\. Ask\."),
-        ({"version": 2}, "version 2, and this evenstep reads version 3; weigh anew"),
-        ({"format": "scales"}, "is no table of scales of evenstep; weigh anew"),
+        ({"grams": 2}, r"damaged: it is not what was written; weigh again\. Ask\."),
+        ({"version": 2}, "version 2, and this evenstep reads version 3; weigh again"),
+        ({"format": "scales"}, "is not an evenstep table of scales; weigh again"),
     ],
 )
 def test_what_was_changed_is_refused(
@@ -54,3 +56,28 @@ def test_what_is_not_there_or_no_json_is_named(tmp_path: Path) -> None:
     path.write_text("{")
     with pytest.raises(ConfigurationError, match=r"scales\.json is damaged: it is not JSON"):
         SCALES.read(path)
+
+
+def test_what_was_written_replaces_the_file(tmp_path: Path) -> None:
+    target = tmp_path / "file.txt"
+    for text in ("first", "second"):
+        with replacing(target) as partial:
+            partial.write_text(text)
+            assert not target.exists() or target.read_text() == "first"
+        assert target.read_text() == text
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_after_a_failure_the_file_is_as_it_was(tmp_path: Path) -> None:
+    target = tmp_path / "file.txt"
+    target.write_text("whole")
+
+    def fail_halfway() -> None:
+        with replacing(str(target)) as partial:
+            partial.write_text("half")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail_halfway()
+    assert target.read_text() == "whole"
+    assert list(tmp_path.iterdir()) == [target]

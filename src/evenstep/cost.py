@@ -1,7 +1,7 @@
 """What a group of samples costs, and whether it fits in memory.
 
-The two are kept apart. *Cost* predicts work and is what gets balanced; a `MemoryLimit` says what
-may be collated together at all. A cheap group can still be too big.
+The two are kept apart. *Cost* predicts compute and is what gets balanced; a `MemoryLimit` says
+what may be collated together at all. A cheap group can still be too big.
 
 A padded group of n samples with longest length m computes n rows of m tokens. A packed group
 computes only real tokens, and its documents attend only to themselves, so 10 + 90 tokens attend
@@ -74,7 +74,7 @@ class GroupShapes:
 
 
 class Cost(Protocol):
-    """Predicted work of groups, in any unit: only ratios matter."""
+    """Predicted cost of groups, in any unit: only ratios matter."""
 
     def __call__(self, shapes: GroupShapes, *, packed: bool) -> Float64Array:
         """[groups] float64, positive for every non-empty group."""
@@ -193,7 +193,7 @@ def fit(
     lengths: npt.ArrayLike, seconds: npt.ArrayLike, *, samples: npt.ArrayLike = 1
 ) -> FittedCost:
     """Fits ``seconds = per_group + per_token * n * l + per_pair * n * l²`` with no negative
-    coefficient, minimising relative error so that short groups count as much as long ones.
+    coefficient, minimising relative error, so that short groups count as much as long ones.
 
     Args:
         lengths: [measurements] tokens per sample of each timed group.
@@ -238,7 +238,7 @@ def fit(
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryLimit:
-    """What one group may hold. Says nothing about cost."""
+    """What one group may hold, whatever it costs."""
 
     max_tokens: int
     """Tokens as laid out in memory: samples x longest when padded, real tokens when packed."""

@@ -1,4 +1,4 @@
-"""Every exception evenstep raises on purpose.
+"""Every exception that evenstep raises on purpose.
 
 Each message names the value that was wrong, the limit it broke and what to do about it. An error
 on one rank reaches every other rank as a `PeerError`, so no rank is left waiting.
@@ -28,7 +28,7 @@ class ConfigurationError(EvenstepError, ValueError):
 
 class SampleError(EvenstepError):
     """A sample could not be used: the dataset raised, or its length is zero, over the limit or
-    cannot be told."""
+    cannot be determined."""
 
 
 class CollateError(EvenstepError):
@@ -48,4 +48,4 @@ class LoaderDiedError(EvenstepError):
 
 
 class InvariantError(EvenstepError, AssertionError):
-    """evenstep's own bookkeeping is wrong: a sample lost or doubled. Please report it."""
+    """evenstep's own bookkeeping is wrong, such as a sample lost or doubled. Please report it."""

@@ -22,8 +22,8 @@ __all__ = ["MeasuredFile", "replacing"]
 
 @contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Gives another path in the same folder to write to. What is written there takes the place of
-    `path` at the end; after an exception `path` is as it was, and the other file is gone."""
+    """Gives another path in the same folder to write to. The file written there replaces `path` at
+    the end; after an exception `path` is as it was, and the other file is gone."""
     target = Path(path)
     partial = target.with_name(f"{target.name}.partial-{os.getpid()}")
     try:
@@ -35,16 +35,16 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredFile:
-    """A kind of file."""
+    """A kind of file with measurements."""
 
     format: str
     name: str
-    """What such a file is, for messages: "calibration"."""
+    """What such a file is called in messages: "calibration"."""
     version: int
     again: str
-    """How the reader gets a new one."""
+    """Remedy for messages: how to get a new file."""
     by_hand: str
-    """What the reader who edited it should do instead."""
+    """Remedy for messages: what to do instead of editing the file."""
 
     def content(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """The JSON object of the file."""
@@ -52,14 +52,14 @@ class MeasuredFile:
         return {**content, "digest": _digest(content)}
 
     def write(self, path: str | os.PathLike[str], values: Mapping[str, Any]) -> None:
-        """Writes the file, and folders that it lacks."""
+        """Writes the file, and creates missing folders."""
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as partial:
             text = json.dumps(self.content(values), indent=2, allow_nan=False)
             partial.write_text(text + "\n")
 
     def read(self, path: str | os.PathLike[str]) -> dict[str, Any]:
-        """What was written.
+        """The values that were written, with the format and version.
 
         Raises:
             ConfigurationError: there is no such file, another program or version wrote it, or it
@@ -75,7 +75,7 @@ class MeasuredFile:
                 f"{path} is damaged: it is not JSON ({error}); {again}"
             ) from error
         if not isinstance(content, dict) or content.get("format") != self.format:
-            raise ConfigurationError(f"{path} is no {self.name} of evenstep; {again}")
+            raise ConfigurationError(f"{path} is not an evenstep {self.name}; {again}")
         if content.get("version") != self.version:
             raise ConfigurationError(
                 f"{path} is of version {content.get('version')!r}, and this evenstep reads version "
@@ -90,6 +90,6 @@ class MeasuredFile:
 
 
 def _digest(content: dict[str, Any]) -> str:
-    """Of numbers as JSON has them, so that it is the same before writing and after reading."""
+    """SHA-256 of the JSON text, so that it is the same before writing and after reading."""
     text = json.dumps(content, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()

@@ -20,16 +20,16 @@ def assert_exact_resume(
     make_loader: Callable[[], DataLoader], *, epochs: int = 1, every: int = 1
 ) -> int:
     """Saves a loader's state after every step, and asserts that a new loader which loads it yields
-    the batches that would have come: the same ones, in the same order, with equal content.
+    the batches that would have followed, in the same order, with equal content.
 
     Under torch.distributed call it on every rank at the same time, with the same arguments: all
-    save and load at the same steps. What a batch holds in a step for which a rank has nothing left
-    is not compared, since it is trained with ``loss_scale`` 0.
+    save and load at the same steps. Batches of steps for which a rank has no samples left are not
+    compared, since they are trained on with ``loss_scale`` 0.
 
     Args:
         make_loader: builds the loader, equal at every call; with workers if you use workers.
-        epochs: passes to check, the end of an epoch and the beginning of the next included.
-        every: save after every so many steps, where a whole check would take too long.
+        epochs: epochs to check; with two or more, the change from one to the next is checked too.
+        every: save after every `every` steps, where a whole check would take too long.
 
     Returns:
         The number of states from which the loader was resumed.
@@ -41,10 +41,10 @@ def assert_exact_resume(
     resumed = 0
     for saved in range(0, len(states), every):
         loader = make_loader()
-        # JSON is what a state has to survive.
+        # A state must survive JSON.
         loader.load_state_dict(json.loads(json.dumps(states[saved])))
         again = json.loads(json.dumps(loader.state_dict()))
-        assert again == states[saved], f"a state changed by being loaded, after {saved} steps"
+        assert again == states[saved], f"loading changed the state saved after {saved} steps"
         rest = [item for _ in range(loader.epoch, epochs) for item in loader.steps()]
         loader.close()
         _compare(rest, whole[saved:], saved)
@@ -64,7 +64,7 @@ def _run_saving(
             steps.append((_copied(batch), step))
             states.append(json.loads(json.dumps(loader.state_dict())))
     loader.close()
-    assert steps, "the loader yields nothing, so there is nothing to resume"
+    assert steps, "the loader yields no step, so there is nothing to resume"
     keys = {tuple(sorted(state)) for state in states}
     assert len(keys) == 1, f"the keys of the state change: {sorted(keys)}"
     return steps, states
@@ -89,7 +89,7 @@ def _compare(
 
 
 def _copied(value: Any) -> Any:
-    """The batch as it is now, since a trainer may change it and its memory is used again."""
+    """A copy of the batch, since a trainer may change it and its memory is reused."""
     if isinstance(value, torch.Tensor):
         return value.clone()
     if isinstance(value, np.ndarray):
@@ -102,7 +102,7 @@ def _copied(value: Any) -> Any:
 
 
 def _difference(one: Any, other: Any, path: str = "batch") -> str | None:
-    """Where two batches differ first; None where they are equal."""
+    """The first difference of two batches; None where they are equal."""
     if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
         same = one.dtype == other.dtype and one.shape == other.shape
         return None if same and torch.equal(one, other) else f"{path} differs: {one} and {other}"

@@ -234,9 +234,9 @@ class Broken(Policy):
     [
         ("twice", "a sample twice"),
         ("nothing", "planned nothing"),
-        ("out of nowhere", "out of nowhere"),
+        ("out of nowhere", "not in the window"),
         ("too large", "3 samples of up to 5 tokens together, over MemoryLimit.max_tokens=14"),
-        ("before the first", "out of nowhere"),
+        ("before the first", "not in the window"),
         ("dropped too", "a sample twice"),
         ("empty group", "a group without samples"),
         ("in no group", "samples without a group"),

@@ -1,20 +1,22 @@
 """Pure decisions: which samples form a group, and which groups form a step. NumPy only.
 
 Nothing in here imports torch or ray, reads a clock or does I/O; equal arguments give equal plans.
+In reading order:
 
 ```
-policy, contract                    what a policy is, and what its plans are held to
-even/                               the default policy
-token_budget, pool_sort,            the others that see a window
-  fixed_batch, sequence_packing
-offline, ordering, max_tokens       those that see all lengths; planned runs them online
-packing/                            documents to micro-batches of equal work
-partition/, pipeline/, sharding/    weighted items to bins; the order on a pipeline; a sequence
-                                    to context-parallel ranks
-groups, grouping, alignment,        what several of these are made of
-  best_fit, lengths
-by_name                             policies by the names that commands give them
-stream, remaining                   which samples of an epoch are left
+policy                the contract: a window, a proposal, all ranks' messages, a plan
+groups/               groups as two arrays, formed under a token budget, aligned across ranks
+policies/             policies that see a window: `Even`, the default, and four others
+offline/              policies that see all lengths, and the one that replays their plans online
+epoch/                which samples of an epoch are left, for any number of ranks
+packing/              documents to micro-batches of equal cost
+partition/            items to bins of equal load
+pipeline/             the order of micro-batches on a pipeline
+sharding/             a sequence to context-parallel ranks
+plan_checks           what every plan is checked for before it is used
+delegating_policy     base of policies that plan as another does
+lengths, rng          lengths of a data set; one random stream for each use of a seed
+argument_checks, plain_values    checks of options; options as text that is equal on all ranks
 ```
 
 Imports go one way, between files and between rooms.

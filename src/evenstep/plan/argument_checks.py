@@ -1,4 +1,4 @@
-"""What arguments of planners are held to where they are given."""
+"""Checks of options, where an object is built from them."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ def check_given(**values: object) -> None:
 
 
 def check_at_least(minimum: int, **values: int | None) -> None:
-    """Raises `ConfigurationError` for the first value that is no integer or below `minimum`.
-
-    None is no limit, and passes.
+    """Raises `ConfigurationError` for the first value that is not an integer, or is below
+    `minimum`. None, which stands for no limit, passes.
     """
     for name, value in values.items():
         if value is None:

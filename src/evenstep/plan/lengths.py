@@ -1,4 +1,4 @@
-"""The lengths of a whole data set, for policies that need them beforehand."""
+"""The lengths of a whole data set, for policies that plan offline."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ MAX_LENGTH = 2**31 - 1
 
 @dataclass(frozen=True, eq=False)
 class Lengths:
-    """[samples] int64 tokens of each sample, by dataset index. Equal where the numbers are.
+    """[samples] int64 tokens of each sample, by dataset index. Equal if the numbers are.
 
     Raises:
-        ConfigurationError: not one dimension of integers, none at all, or one out of range.
+        ConfigurationError: the array is not one-dimensional, not of integers, or empty; or a length
+            is out of range.
     """
 
     values: Int64Array
@@ -49,7 +50,7 @@ class Lengths:
 
     @classmethod
     def of(cls, given: Lengths | npt.ArrayLike) -> Lengths:
-        """What was given, or made of the numbers that were."""
+        """`Lengths` as they are, or made of an array."""
         return given if isinstance(given, cls) else cls(np.asarray(given))
 
     def __len__(self) -> int:

@@ -1,4 +1,4 @@
-"""Holds a policy to its word: what every plan is checked for before anything is done with it."""
+"""Checks of every plan before it is used, so that a wrong policy fails at once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ __all__ = ["check_memory", "check_positions"]
 
 
 def check_positions(policy: Policy, plan: Plan, count: int) -> Int64Array:
-    """
+    """Checks that the plan names each window position at most once, in groups and steps that hold.
+
     Args:
         count: samples in the window.
 
@@ -33,7 +34,7 @@ def check_positions(policy: Policy, plan: Plan, count: int) -> Int64Array:
     steps = plan.step_offsets
     sizes = np.diff(steps)
     if steps[0] != 0 or steps[-1] != len(groups) or sizes.min(initial=1) < 1:
-        raise InvariantError(f"{policy.name} planned a step without groups, or groups of no step")
+        raise InvariantError(f"{policy.name} planned a step without groups, or a group of no step")
     if sizes.max(initial=1) > policy.micro_batches:
         raise InvariantError(
             f"{policy.name} planned a step of {sizes.max()} groups, with micro_batches="
@@ -45,12 +46,13 @@ def check_positions(policy: Policy, plan: Plan, count: int) -> Int64Array:
     if not len(planned):
         raise InvariantError(f"{policy.name} planned nothing in a round")
     if planned.min() < 0 or planned.max() >= count or np.bincount(planned).max() > 1:
-        raise InvariantError(f"{policy.name} planned a sample twice or out of nowhere")
+        raise InvariantError(f"{policy.name} planned a sample twice, or one not in the window")
     return planned
 
 
 def check_memory(policy: Policy, shapes: GroupShapes, patches: Int64Array) -> None:
-    """
+    """Checks groups against the policy's memory limit.
+
     Args:
         shapes, patches: [groups].
 
@@ -59,7 +61,7 @@ def check_memory(policy: Policy, shapes: GroupShapes, patches: Int64Array) -> No
     """
     if policy.limit is None:
         return
-    # A single sample cannot be made smaller: whether it is accepted is decided as it arrives.
+    # A single sample cannot be made smaller: it was accepted or refused as it arrived.
     over = (shapes.samples > 1) & ~policy.limit.fits(shapes, patches)
     if over.any():
         worst = int(np.argmax(over))

@@ -1,15 +1,15 @@
-"""The contract between a policy and whoever runs it.
+"""The contract between a policy and the code that runs it.
 
 A policy is a frozen dataclass of options and two pure functions. Each round, every rank calls
 `propose` on its own window, all ranks exchange the proposals' messages, and every rank calls
-`settle` on all messages. What comes out is a `Plan` for this rank, in which every rank has the same
+`settle` on all messages. The outcome is a `Plan` for this rank, in which every rank has the same
 number of steps, so that nothing further needs to be agreed. Where all lengths are known, a policy
-can `deal` out the whole epoch beforehand instead.
+can `deal` out the whole epoch offline instead.
 
-Who runs a policy may rely on this: a plan names every window position at most once; a rank that
-proposed at least one sample gets exactly as many steps as every other such rank; groups never
-break the policy's memory limit; and at least one sample is planned in every round in which any
-rank proposed one.
+The code that runs a policy may rely on this: a plan names every window position at most once; a
+rank that proposed at least one sample gets exactly as many steps as every other such rank; groups
+never break the policy's memory limit; and at least one sample is planned in every round in which
+any rank proposed one.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Window:
     patches: Int64Array | None = None
     """[samples] vision patches, where they are counted."""
     numbers: Int64Array | None = None
-    """[samples] increasing arrival numbers, where the epoch was planned beforehand."""
+    """[samples] increasing arrival numbers, where the epoch was planned offline."""
     exhausted: bool = False
     """True when the rank's source has ended: nothing will be added to this window."""
     seed: int = 0
@@ -62,7 +62,7 @@ class Proposal:
     """One rank's side of a round before the exchange."""
 
     message: Int64Array
-    """[k] what the other ranks need to know; k is the same on all ranks."""
+    """[k] int64 for the other ranks; k is the same on all ranks."""
     groups: Groups
     """This rank's own candidate groups of window positions."""
     window: Window
@@ -77,15 +77,15 @@ class Plan:
     dropped: Int64Array = field(default_factory=lambda: np.empty(0, np.int64))
     """Window positions that will never be emitted. Only `FixedBatch(drop_last=True)` does this."""
     steps: Int64Array | None = None
-    """[steps + 1] step s is the groups from ``steps[s]`` to ``steps[s + 1]``, its micro-batches, of
-    which there is at least one. None where every group is a step."""
+    """[steps + 1] step s is the groups from ``steps[s]`` to ``steps[s + 1]``, its micro-batches, at
+    least one. None where every group is a step."""
     waited: Int64Array | None = None
-    """Window positions that are a round older now; those that are planned may be among them. None
-    for all. A policy whose window holds more than one round's arrivals says which have arrived."""
+    """Window positions that are a round older now, whether planned or not; None for all. A policy
+    whose window holds more than one round's arrivals names those that count as arrived."""
 
     @property
     def step_offsets(self) -> Int64Array:
-        """`steps`, or those of one group each."""
+        """[steps + 1] `steps`, or where that is None one group for each step."""
         if self.steps is None:
             return np.arange(len(self.groups) + 1, dtype=np.int64)
         return self.steps
@@ -102,13 +102,13 @@ class Policy(abc.ABC):
 
     micro_batches: int = 1
     """Groups of a step that a rank trains on one after the other, before one optimizer step. Where
-    it is more than 1, a batch is a list of so many collated groups."""
+    it is more than 1, a batch is a list of that many collated groups."""
 
     context_parallel: int = 1
     """Ranks that share every micro-batch, each of which holds a shard of it: see `shard`."""
 
     lengths: Lengths | None = None
-    """Of the whole data set, where the epoch is planned beforehand: see `deal`."""
+    """Lengths of the whole data set, where the epoch is planned offline: see `deal`."""
 
     @property
     def max_length(self) -> int | None:
@@ -117,7 +117,7 @@ class Policy(abc.ABC):
 
     @property
     def limit(self) -> MemoryLimit | None:
-        """What no group of two or more samples may exceed; checked every round."""
+        """Limit that no group of two or more samples may exceed; checked every round."""
         return None
 
     @property
@@ -140,16 +140,16 @@ class Policy(abc.ABC):
         raise InvariantError(f"{self.name} has no context-parallel ranks")
 
     def window_size(self, buffer_size: int) -> int:
-        """Samples a rank gathers before a round, given what the user allows it to buffer."""
+        """Samples that a rank gathers before a round, if it may buffer `buffer_size`."""
         return buffer_size
 
     def window_size_at(self, buffer_size: int, round: int) -> int:
-        """The same for one round, of which the first is 0: at most `window_size`, and never less
-        than in the round before."""
+        """`window_size` for one round, counted from 0: at most `window_size`, and never less than
+        in the round before."""
         return self.window_size(buffer_size)
 
     def deal(self, lengths: Int64Array, world_size: int, *, seed: int, epoch: int) -> list[Groups]:
-        """Plans a whole epoch beforehand. Policies that have `lengths` do this instead of `propose`
+        """Plans a whole epoch offline. Policies that have `lengths` do this instead of `propose`
         and `settle`.
 
         Args:
@@ -163,14 +163,15 @@ class Policy(abc.ABC):
 
     @abc.abstractmethod
     def propose(self, window: Window) -> Proposal:
-        """What this rank would do. `window` is not empty, and full unless exhausted."""
+        """This rank's side of a round before the exchange. `window` is not empty, and full unless
+        exhausted."""
 
     @abc.abstractmethod
     def settle(self, proposal: Proposal, messages: Int64Array, rank: int) -> Plan:
-        """What this rank does, given everybody's messages.
+        """This rank's plan, given all ranks' messages.
 
         Args:
-            proposal: what `propose` returned on this rank this round.
+            proposal: of `propose` on this rank in this round.
             messages: [ranks, k] int64; the row of a rank that has nothing left is all zeros.
             rank: this rank's row.
         """
@@ -190,7 +191,7 @@ class Policy(abc.ABC):
 
     @property
     def fingerprint(self) -> str:
-        """Equal for equal policies: what ranks, and a checkpoint and its loader, compare."""
+        """Equal for equal policies. Ranks compare it, and a loader with its checkpoint."""
         return f"{type(self).__name__}{dict(self.options())}"
 
     def explain_too_long(self, sample: str, length: int) -> SampleError:

@@ -16,7 +16,7 @@ __all__ = ["RandomStream", "generator"]
 
 @enum.unique
 class RandomStream(enum.IntEnum):
-    """What random numbers are for."""
+    """The uses of random numbers."""
 
     SIMULATED_LENGTHS = 0
     TOKEN_BUDGET_ORDER = 1

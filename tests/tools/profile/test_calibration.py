@@ -107,7 +107,7 @@ def change(content: dict[str, Any], *keys: str | int, value: Any) -> None:
     [
         (("version",), 2, "is of version 2, and this evenstep reads version 1; recreate it"),
         (("version",), None, "is of version None"),
-        (("format",), "calibration of a scale", "is no calibration of evenstep; recreate it"),
+        (("format",), "calibration of a scale", "is not an evenstep calibration; recreate it"),
         (("coefficients", "per_pair"), 1.0, "is damaged: it is not what was written"),
         (("coefficients", "per_pair"), float("nan"), "is damaged: it is not what was written"),
         (("layer_fits", "rest", 0), 1.0, "is damaged: it is not what was written"),
@@ -170,7 +170,7 @@ def test_the_text_has_a_row_for_each_length_and_the_crossing() -> None:
     )
 
 
-def test_notes_tell_what_weakens_the_coefficients() -> None:
+def test_notes_say_what_weakens_the_coefficients() -> None:
     assert calibration_notes(known_calibration()) == ["8,192: out of memory (tried 2 GiB)"]
     assert "the fit is off by more than 15% at" in calibration_notes(known_calibration(slow=5))[-1]
     assert any(

@@ -1,1 +1,7 @@
-"""Which samples of an epoch are left, for any number of ranks: `stream`; for one rank: `remaining`."""
+"""Which samples of an epoch are left.
+
+```
+stream                for all ranks: one stream of positions, dealt out to any number of ranks
+remaining             for one rank: what it has still to receive of its share
+```
+"""

@@ -1,9 +1,9 @@
 """What one rank has still to receive of its share.
 
 A *place* names a sample of a rank's share of the epoch: its position in the order in which the rank
-would receive it. An *arrival number* counts what is received. The two are the same until an epoch
-is gone on with after a change, such as that of the buffer size: then what is left is numbered anew.
-A share is a `Stream` of places.
+would receive it. An *arrival number* counts received samples. The two are the same until an epoch
+is resumed after a change, such as of the buffer size: then arrival numbers start from 0 again, for
+the places that are left. A share is a `Stream` of places.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ __all__ = ["UNSIZED", "Remaining"]
 
 
 UNSIZED = 1 << 62
-"""Total of a share whose size is not known."""
+"""Total of a share of unknown size."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Remaining:
-    """Some early places by name, and then all from one place on."""
+    """Some early places one by one, and then all from one place on."""
 
     numbers: Int64Array
     """[samples] arrival numbers of `places`."""
     places: Int64Array
     """[samples] increasing, and below `place`."""
     number: int
-    """The arrival number that `place` has; those after it follow."""
+    """Arrival number of `place`; those of later places follow."""
     place: int
 
     @classmethod
     def of(cls, share: Stream, progress: Progress) -> Remaining:
-        """What is left of `share` when the rank has come as far as `progress` says."""
+        """The rest of `share` after the rank's progress."""
         late = np.arange(progress.taken, len(share.leftover), dtype=np.int64)
         numbers = np.concatenate([progress.unfinished, late])
         number = max(progress.taken, len(share.leftover))
@@ -59,10 +59,10 @@ class Remaining:
         return int(self.places[np.searchsorted(self.numbers, number)])
 
     def select(self, begin: int, count: int) -> tuple[Int64Array, Int64Array]:
-        """Which of the places from `begin` on remain.
+        """The places that remain among the `count` places from `begin` on.
 
         Returns:
-            Their positions among the `count` places, and their arrival numbers.
+            Their positions among these `count` places, and their arrival numbers.
         """
         low, high = np.searchsorted(self.places, [begin, begin + count])
         later = np.arange(max(begin, self.place), max(begin + count, self.place))

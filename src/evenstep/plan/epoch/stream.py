@@ -2,7 +2,7 @@
 
 An epoch is one stream of positions 0, 1, 2, ... in the order that the sampler drew, independent of
 how many ranks share it. W ranks deal it out in turn: rank r's a-th sample is the stream's entry
-``a * W + r``. A checkpoint says which entries each rank has not trained on; together they are a
+``a * W + r``. A checkpoint names the entries that each rank has not trained on; together they are a
 new, shorter stream, which any other number of ranks can deal out again. So every chain of resumes,
 such as 8 -> 2 -> 8 ranks, leaves the same set of positions to be trained on.
 
@@ -28,9 +28,9 @@ class Progress:
     """How far one rank has come in its share."""
 
     taken: int
-    """Samples of the share that have ever been in the window: the rank's next is this one."""
+    """Samples of the share that have been in the window: also the number of the rank's next one."""
     unfinished: Int64Array
-    """Those among the first `taken` that have not been trained on, as places in the share."""
+    """Places in the share, among the first `taken`, that have not been trained on."""
 
 
 @dataclass(frozen=True)
@@ -41,11 +41,12 @@ class Stream:
     """Positions of the whole epoch."""
     tail: int = 0
     leftover: Int64Array = field(default_factory=lambda: np.empty(0, np.int64))
-    """Increasing positions below `tail`. As many as ranks can hold at a time, not as the epoch."""
+    """Increasing positions below `tail`: as many as ranks can hold at a time, however long the
+    epoch."""
 
     @property
     def whole(self) -> bool:
-        """Whether this is a whole epoch, of which nothing has been dealt out before."""
+        """Whether this is a whole epoch, of which nothing has been trained on."""
         return not self.tail and not len(self.leftover)
 
     @property
@@ -57,7 +58,7 @@ class Stream:
         return len(self.leftover) + self.total - self.tail
 
     def positions(self, entries: Int64Array) -> Int64Array:
-        """Positions of stream entries, given by their place in the stream."""
+        """[n] positions of the entries of the stream with these numbers."""
         early = entries < len(self.leftover)
         found = entries - len(self.leftover) + self.tail
         found[early] = self.leftover[entries[early]]
@@ -72,8 +73,8 @@ class Stream:
         """[samples] positions dealt to one rank.
 
         Args:
-            even: give every rank equally many, by dealing on from the start of the stream, as
-                torch's ``DistributedSampler`` does; else the last ranks may have one fewer.
+            even: give every rank equally many, by repeating the start of the stream, as torch's
+                ``DistributedSampler`` does; else the last ranks may have one fewer.
         """
         count = len(self)
         if even and count:
@@ -83,7 +84,7 @@ class Stream:
         return self.positions(entries)
 
     def after(self, progress: Sequence[Progress]) -> Stream:
-        """The stream that remains when each rank has come as far as it says.
+        """The stream that remains after each rank's progress.
 
         Args:
             progress: one for each rank of the world that dealt out this stream, in rank order.

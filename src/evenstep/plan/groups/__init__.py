@@ -1,1 +1,8 @@
-"""Groups of samples as arrays, formed under a token budget, and aligned across ranks."""
+"""Groups of samples.
+
+```
+groups                `Groups`: two flat arrays
+token_budget_groups   a window cut into padded groups under a token budget
+alignment             every rank brought to the same number of groups
+```
+"""

@@ -1,4 +1,4 @@
-"""Every rank the same number of groups: max-based bidirectional alignment (ODB, App. A).
+"""The same number of groups on every rank: max-based bidirectional alignment (ODB, App. A).
 
 Invariant: after `align`, a rank has exactly `target` groups, every sample of the window is in one
 group or returned, and no group is empty. Splitting never lengthens a group, so whatever memory
@@ -23,7 +23,7 @@ def alignment_target(groups: Int64Array, samples: Int64Array, capacities: Int64A
     Args:
         groups: [ranks] groups formed; a rank with none is not active and does not count.
         samples: [ranks] buffered samples.
-        capacities: [ranks] groups a rank can hand on this round.
+        capacities: [ranks] groups that a rank can emit this round; 0 for no limit.
 
     Returns:
         0 where no rank is active, else at least 1.
@@ -40,8 +40,8 @@ def alignment_target(groups: Int64Array, samples: Int64Array, capacities: Int64A
 
 
 def rounds_overdue(groups: Groups, ages: Int64Array, max_wait: int) -> Int64Array:
-    """[groups] rounds by which the oldest sample of each group is over its limit: 1 where it has
-    waited `max_wait` rounds, 0 where it has waited less.
+    """[groups] rounds by which the oldest sample of each group is overdue: 1 where it has waited
+    `max_wait` rounds, 0 where it has waited less.
 
     Args:
         groups: at least one group, of positions in `ages`.
@@ -57,15 +57,15 @@ def align(
 ) -> tuple[Groups, Int64Array]:
     """Brings one rank's groups, longest group first, to exactly `target` (Algorithm 1).
 
-    Too few groups: single samples are taken off, from the longest multi-sample group on. Too many:
+    Too few groups: single samples are split off, from the longest multi-sample group on. Too many:
     the `target` groups with most samples are kept and the others' samples returned to the buffer,
-    but groups with an overdue sample are kept before all others, most overdue first. Algorithm 1
-    has no such rule, and can send the same long sample back for ever.
+    except that groups with an overdue sample are kept before all others, most overdue first.
+    Algorithm 1 has no such rule, and can return the same long sample for ever.
 
     Args:
         groups: groups of window positions, longest first; at least one.
         target: at least 1 and at most the number of samples.
-        overdue: [groups] `rounds_overdue`. None when no group is.
+        overdue: [groups] `rounds_overdue`; None if no group is overdue.
 
     Returns:
         The aligned groups, longest first, and the returned window positions.

@@ -1,4 +1,4 @@
-"""Groups of samples as two flat arrays, and the emission order of a round.
+"""`Groups`: groups of samples as two flat arrays.
 
 Invariant: `members` names every sample at most once, and no group is empty.
 """
@@ -21,7 +21,7 @@ class Groups:
     """Group g holds ``members[offsets[g]:offsets[g + 1]]``."""
 
     members: Int64Array
-    """[samples] positions in the window, or arrival numbers, as the owner of the object says."""
+    """[samples] positions in the window, or arrival numbers; the owner of the object says which."""
     offsets: Int64Array
     """[groups + 1] strictly increasing, from 0 to the number of samples."""
 
@@ -42,18 +42,18 @@ class Groups:
         Args:
             labels: [samples] int64 below 2**31. A number that no sample has is left out, and so is
                 a sample that has -1.
-            order: the samples, as members of one group follow each other; None is as they come.
+            order: [samples] positions in the order in which they become members; None is ascending.
         """
-        # Label and place share one int64 key, which sorts faster than a stable argsort.
+        # Label and position share one int64 key, which sorts faster than a stable argsort.
         keys = (labels if order is None else labels[order]) << 32
         keys += np.arange(len(keys))
         keys.sort()
         keys = keys[np.searchsorted(keys, 0) :]
-        places = keys & 0xFFFFFFFF
+        positions = keys & 0xFFFFFFFF
         sizes = np.bincount(keys >> 32)
         offsets = np.zeros(np.count_nonzero(sizes) + 1, np.int64)
         sizes[sizes > 0].cumsum(out=offsets[1:])
-        return cls(places if order is None else order[places], offsets)
+        return cls(positions if order is None else order[positions], offsets)
 
     def __len__(self) -> int:
         return len(self.offsets) - 1

@@ -1,4 +1,4 @@
-"""Lengths on one rank -> padded groups under a token budget (ODB, section 2.2 and App. D).
+"""Padded groups of a window under a token budget (ODB, section 2.2 and App. D).
 
 Invariant: groups are formed from the longest sample down, so for every group
 ``samples * longest <= max_tokens``, except a single sample that is longer than the budget itself.
@@ -37,7 +37,7 @@ def token_budget_groups(
 
     Samples are taken from longest to shortest. A group is closed when it holds ``t`` samples; then
     ``t = max(max_tokens // l, 1)`` (eq. 1) for the shortest length ``l`` just added. The threshold
-    carries over to the next, shorter group, which is what keeps that group within the budget.
+    carries over to the next group, whose samples are shorter, so it stays within the budget too.
 
     Args:
         lengths: [samples] int64, each positive and below 2**31.

@@ -1,5 +1,9 @@
-"""Policies that need all lengths of a data set: upper bounds and yardsticks for the others.
+"""Policies that need all lengths of a data set: upper bounds for the policies that see a window.
 
-`policy` is their base, `fixed_size` and `max_tokens` form the groups, and `replay` runs the planned
-groups of one rank online.
+```
+policy                their base: a whole epoch is dealt to the ranks before it begins
+fixed_size            batches of one size: `Sorted`, `LengthGrouped`
+max_tokens            batches under a token budget: `MaxTokens`, `BucketedMaxTokens`
+replay                the planned groups of one rank, cut from its stream of samples online
+```
 """

@@ -5,8 +5,8 @@ set that is seen from short to long. `LengthGrouped` sorts only within megabatch
 epoch: more padding, and hardly a curriculum.
 
 Invariant, here and wherever `shares` deals batches out: every sample is on some rank, none twice on
-the same rank, and ranks have equally many batches. What is trained on twice is what wrap-around
-repeats: fewer than one batch, or sample, per rank.
+the same rank, and ranks have equally many batches. Only what wrap-around repeats is trained on
+twice: fewer than one batch, or sample, per rank.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["LengthGrouped", "Sorted", "shares", "sorted_runs"]
 class Sorted(OfflinePolicy):
     """Batches of `batch_size` samples in the order of their lengths, over the whole data set.
 
-    All epochs are alike. The order is a curriculum, which costs quality (ODB, section 4).
+    All epochs are equal. The order is a curriculum, which costs quality (ODB, section 4).
     """
 
     batch_size: int
@@ -57,8 +57,8 @@ class LengthGrouped(OfflinePolicy):
 
     What Hugging Face's ``group_by_length`` does: the epoch's permutation is cut into megabatches,
     each is sorted, longest first, and rank r of W takes every W-th sample from the r-th on. So a
-    step's batches together are ``W * batch_size`` neighbours, and padding grows with W. Left out is
-    that the longest sample changes places with the first of all, which pads one batch more.
+    step's batches together are ``W * batch_size`` neighbours, and padding grows with W. Not done is
+    to move the longest sample to the front, which pads one batch more.
     """
 
     batch_size: int
@@ -98,20 +98,20 @@ def sorted_runs(
         lengths: int64, each positive and below 2**31.
         run: samples in each run; the last one may have fewer.
     """
-    # Length and place share one int64 key, which sorts faster than a stable argsort.
+    # Length and position share one int64 key, which sorts faster than a stable argsort.
     keys = lengths[order] << 32
     keys = np.arange(len(order)) + (-keys if longest_first else keys)
     whole = len(order) - len(order) % run
     keys[:whole].reshape(-1, run).sort(axis=1)
     keys[whole:].sort()
-    places: Int64Array = keys & 0xFFFFFFFF
-    return order[places]
+    positions: Int64Array = keys & 0xFFFFFFFF
+    return order[positions]
 
 
 def shares(batches: Groups, world_size: int) -> list[Groups]:
     """Deals batches out: rank r of W takes every W-th from the r-th on.
 
-    The list is brought to a multiple of W by going round: the leading batches come again.
+    The list is brought to a multiple of W by wrap-around: the leading batches come again.
     """
     return [batches.take(turns) for turns in _turns(len(batches), world_size)]
 

@@ -1,4 +1,4 @@
-"""Batches under a budget of padded tokens, from lengths that are known beforehand.
+"""Batches under a budget of padded tokens, from lengths that are known in advance.
 
 `MaxTokens` and `BucketedMaxTokens` (ODB, App. I: GMT and BMT) fill batches from the shortest sample
 up. Invariant: for every batch ``samples * longest <= max_tokens``, except a single sample that is
@@ -90,7 +90,8 @@ def _filled(order: Int64Array, lengths: Int64Array, max_tokens: int, run: int) -
 
 
 def fill_ascending(lengths: Int64Array, max_tokens: int, run: int) -> Int64Array:
-    """Where batches end if each takes as many of the next samples as the budget allows.
+    """Where batches end if each takes as many of the next samples as the budget allows. Lengths 2,
+    3, 3, 5, 8 and 9 tokens give 0, 3, 4, 5: three samples of 3 fit, and two of 5 do not.
 
     Args:
         lengths: [samples] positive, sorted within each `run` of consecutive samples.

@@ -1,8 +1,9 @@
-"""`OfflinePolicy`: an epoch planned as a whole, from lengths that are known beforehand.
+"""`OfflinePolicy`: an epoch planned as a whole, from lengths that are known in advance.
 
-Yardsticks: with all lengths at hand, groups could not be formed better than with a window of them.
-The price is a pass over the data before training, and another whenever the tokenizer, the template
-or the augmentation changes. See `Planned` for how such an epoch is then trained on.
+Upper bounds: a policy that sees all lengths can form groups at least as well as one that sees a
+window of them. The price is a pass over the data before training, and another whenever the
+tokenizer, the template or the augmentation changes. See `ReplayPolicy` for how such an epoch is
+then trained on.
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ __all__ = ["OfflinePolicy"]
 
 @dataclass(frozen=True)
 class OfflinePolicy(Policy):
-    """Options that all of them have; a subclass says how the epoch is dealt out."""
+    """Options of all offline policies; a subclass deals the epoch out."""
 
     lengths: Lengths = field(kw_only=True)
-    """Of all samples, by dataset index: an array, or what `evenstep.read_lengths` returns."""
+    """Lengths of all samples, by dataset index: an array, or the result of
+    `evenstep.read_lengths`."""
     cost: Cost = field(default=PaddedTokenCost(), kw_only=True)
 
     def __post_init__(self) -> None:

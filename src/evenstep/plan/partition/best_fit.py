@@ -1,11 +1,11 @@
 """Best-fit decreasing bin packing: the fewest groups of whole samples under a token capacity.
 
 Samples are placed from the longest to the shortest, each into the group with the least free space
-that still holds it, or into a new one. On lengths as they occur that reaches the lower bound.
+that still holds it, or into a new one. On real lengths that reaches the lower bound.
 
-The one algorithm is written twice, and both give the same groups bit for bit: with plain lists, and
-for numba, some ten times faster. To import numba and compile takes a second or two in each process,
-as much as the plain one takes for a million samples; so small inputs, such as windows, never do.
+The algorithm is written twice, and both give the same groups: with plain lists, and for numba, some
+ten times faster. To import numba and compile takes a second or two in each process, as much as the
+plain one takes for a million samples; so small inputs, such as windows, never do.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ __all__ = ["best_fit_decreasing", "place_compiled", "place_plain"]
 Place = Callable[[Int64Array, int], Int64Array]
 
 _COMPILE_FROM = 1 << 16
-"""Samples from which on numba is used: what is packed again every epoch pays for the compilation
-the sooner, the larger it is."""
+"""Samples from which on numba is used: large inputs, packed in every epoch, soon pay for it."""
 _LARGEST_TABLE = 1 << 22
-"""Capacity up to which the writing for numba, which has a table of all free spaces, is used."""
+"""Capacity up to which numba is used, where a table has an entry for every free space."""
 
 
 def best_fit_decreasing(lengths: Int64Array, capacity: int) -> Groups:
     """Packs samples into groups of at most `capacity` tokens.
 
     Deterministic, with numba or without: samples of one length go in order of arrival, and of
-    groups with the same free space the one that came to it last is taken.
+    groups with the same free space the one that reached it last is taken. Of 6, 5, 4, 3 and 2
+    tokens and a capacity of 10 the groups are {6, 4} and {5, 3, 2}.
 
     Args:
         lengths: [samples] int64, each positive and below 2**31.
@@ -66,7 +66,8 @@ def best_fit_decreasing(lengths: Int64Array, capacity: int) -> Groups:
 
 
 def place_plain(descending: Int64Array, capacity: int) -> Int64Array:
-    """
+    """The groups of samples in the given order.
+
     Args:
         descending: [samples] lengths, longest first, none above `capacity`.
 
@@ -107,7 +108,7 @@ def place_compiled() -> Place | None:
         import numba
     except ImportError:
         return None
-    # Not cached on disk: where the package lies may be read-only, or shared with other machines.
+    # Not cached on disk: the package's folder may be read-only, or shared with other machines.
     fill = numba.njit(nogil=True)(_fill)
 
     def place(descending: Int64Array, capacity: int) -> Int64Array:
@@ -128,8 +129,8 @@ def place_compiled() -> Place | None:
 
 
 def _fill(descending: Any, capacity: Any, placed: Any, tree: Any, latest: Any, before: Any) -> None:
-    # `latest` holds, by free space, the group that came to it last, and `before`, by group, the one
-    # that came to the same space before it. `tree` is a binary tree over the free spaces: node 1 is
+    # `latest` holds, by free space, the group that reached it last, and `before`, by group, the one
+    # that reached the same space before it. `tree` is a binary tree over the free spaces: node 1 is
     # the root, node n has the children 2n and 2n + 1, the last half are the leaves, and a node is
     # set where some group has a free space below it.
     leaves = len(tree) // 2

@@ -20,7 +20,7 @@ from evenstep.arrays import Int64Array
 __all__ = ["FULL", "compiled"]
 
 FULL = 1 << 62
-"""Tokens said of a bin that holds as many items as it may: no item ever has room in it."""
+"""Stands for the tokens of a bin that holds as many items as it may: no item has room in it."""
 
 
 @cache
@@ -30,7 +30,7 @@ def compiled() -> Callable[..., Int64Array] | None:
         import numba
     except ImportError:
         return None
-    # Not cached on disk: where the package lies may be read-only, or shared with other machines.
+    # Not cached on disk: the package's folder may be read-only, or shared with other machines.
     jit = numba.njit(nogil=True)
     fill = jit(_filler(jit(_lightest), jit(_emptiest), jit(_update)))
 

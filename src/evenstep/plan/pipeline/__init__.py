@@ -1,4 +1,10 @@
-"""Pipeline schedules, and the order of micro-batches that suits them."""
+"""Micro-batches on a pipeline.
+
+```
+schedule              what a schedule makes every stage do, and when each pass ends
+micro_batch_order     the order of micro-batches that suits a schedule, and which rank gets which
+```
+"""
 
 from evenstep.plan.pipeline.micro_batch_order import order_micro_batches, share_micro_batches
 from evenstep.plan.pipeline.schedule import PassGraph, PipelineSchedule

@@ -1,13 +1,13 @@
-"""In which order a pipeline runs its micro-batches, and which rank gets which of them.
+"""The order in which a pipeline runs its micro-batches, and which rank gets which of them.
 
-In the steady state of 1F1B a stage waits wherever the work of consecutive micro-batches changes
-faster than the passes around it can cover, and a fall costs more than a rise. While the pipeline
-fills and drains stages wait anyway. So the best orders have one peak: work rises slowly towards it,
+In the steady state of 1F1B a stage waits wherever the cost of consecutive micro-batches changes
+faster than the passes around it can cover, and a fall loses more than a rise. While the pipeline
+fills and drains stages wait anyway. So the best orders have one peak: costs rise slowly towards it,
 and the steep side behind it, hardly longer than the pipeline, lies in the draining; or all of that
-mirrored, with the steep side in the filling. The extremes are small, because the first micro-batch
-is what the other stages wait for in the beginning, and the last one in the end.
+mirrored, with the steep side in the filling. The first and the last micro-batch are small, because
+the other stages wait for the one in the beginning and for the other in the end.
 
-Which of these orders is best depends on the work, so candidates are run through the exact
+Which of these orders is best depends on the costs, so candidates are run through the exact
 recurrence of `schedule`, all at once: every order where there are few; else orders with one peak
 near an end, then some rounds of swapping two micro-batches of the best.
 
@@ -37,18 +37,18 @@ _ALL_ORDERS = 6
 _ALL_SWAPS = 16
 """Micro-batches up to which every swap is tried."""
 _ROUNDS = 2
-"""Of swaps. Going on until nothing improves gains less than 0.2 % more."""
+"""Rounds of swaps. More of them, until nothing improves, gain less than 0.2 %."""
 _NEXT_TO_PEAK = 4
 """Micro-batches next to the largest of which every subset is tried for the steep side."""
 _SHORTER = 1 - 1e-12
 """What counts as shorter, so that rounding alone moves nothing."""
 
 
-def order_micro_batches(work: npt.ArrayLike, schedule: PipelineSchedule) -> Int64Array:
-    """The order with the smallest makespan that is found; of up to six micro-batches, that is.
+def order_micro_batches(costs: npt.ArrayLike, schedule: PipelineSchedule) -> Int64Array:
+    """The order with the smallest makespan found; of up to six micro-batches, the smallest of all.
 
     Args:
-        work: [micro-batches] work of each on one stage, as a forward time in any unit; or
+        costs: [micro-batches] cost of each on one stage, as a forward time in any unit; or
             [micro-batches, parts] where parts of the model differ. The schedule's latency is in the
             same unit.
         schedule: what the order is for.
@@ -57,16 +57,16 @@ def order_micro_batches(work: npt.ArrayLike, schedule: PipelineSchedule) -> Int6
         [micro-batches] int64: which micro-batch comes in each place.
 
     Raises:
-        ConfigurationError: the work is negative or not finite, or the schedule cannot run so many
+        ConfigurationError: a cost is negative or not finite, or the schedule cannot run that many
             micro-batches.
     """
-    forward = schedule.forward_times(work)
+    forward = schedule.forward_times(costs)
     count = len(forward)
     given = np.arange(count)
     if count <= _ALL_ORDERS:
         return _shortest(given, _all_orders(count), forward, schedule)[0]
-    by_work = np.argsort(forward.sum(axis=1), kind="stable")
-    candidates = np.concatenate([given[None], by_work[_one_peak(count)]])
+    by_cost = np.argsort(forward.sum(axis=1), kind="stable")
+    candidates = np.concatenate([given[None], by_cost[_one_peak(count)]])
     best, makespan = _shortest(given, candidates, forward, schedule)
     for _ in range(_ROUNDS):
         before = makespan
@@ -77,26 +77,26 @@ def order_micro_batches(work: npt.ArrayLike, schedule: PipelineSchedule) -> Int6
 
 
 def share_micro_batches(
-    work: npt.ArrayLike, ranks: int, schedule: PipelineSchedule | None = None
+    costs: npt.ArrayLike, ranks: int, schedule: PipelineSchedule | None = None
 ) -> Int64Array:
-    """Shares micro-batches out to data-parallel ranks, each with a pipeline of its own.
+    """Shares micro-batches out to data-parallel ranks, each of which has a pipeline.
 
-    All ranks get equally many micro-batches and, as nearly as can be, equal work. Each rank runs
-    its own in the order that is best for its pipeline.
+    All ranks get equally many micro-batches and, as nearly as can be, equal load. Each rank runs
+    its micro-batches in the order that is best for its pipeline.
 
     Args:
-        work: [micro-batches] or [micro-batches, parts], as for `order_micro_batches`.
+        costs: [micro-batches] or [micro-batches, parts], as for `order_micro_batches`.
         ranks: data-parallel ranks; the number of micro-batches is a multiple of it.
         schedule: None leaves each rank's micro-batches in the order given.
 
     Returns:
-        [ranks, micro-batches / ranks] int64 positions in `work`.
+        [ranks, micro-batches / ranks] int64 positions in `costs`.
 
     Raises:
         ConfigurationError: as `order_micro_batches`, or the micro-batches do not divide evenly.
     """
     check_at_least(1, ranks=ranks)
-    forward = np.asarray(work, np.float64)
+    forward = np.asarray(costs, np.float64)
     total = forward.sum(axis=1) if forward.ndim == 2 else forward.reshape(-1)
     if not len(total) or len(total) % ranks:
         raise ConfigurationError(
@@ -114,8 +114,8 @@ def share_micro_batches(
 def _shortest(
     given: Int64Array, orders: Int64Array, forward: Float64Array, schedule: PipelineSchedule
 ) -> tuple[Int64Array, float]:
-    """The order with the smallest makespan, and that; the given one unless another is shorter. It
-    is the first of `orders`."""
+    """The order with the smallest makespan, and the makespan; the given one, which is the first of
+    `orders`, unless another is shorter."""
     graph = schedule.graph(len(forward))
     times = graph.times_of_orders(schedule, forward, orders)
     makespans = graph.makespans(times, schedule.latency)
@@ -133,8 +133,11 @@ def _all_orders(count: int) -> Int64Array:
 
 @lru_cache(maxsize=64)
 def _one_peak(count: int) -> Int64Array:
-    """[orders, micro-batches] which of the micro-batches, sorted by work, comes in each place."""
-    # The steep side, as ranks from the largest on: 1 is the second largest.
+    """[orders, micro-batches] which of the micro-batches, sorted by cost, comes in each place.
+
+    Of five, with the second largest on the steep side: 1 2 4 3 0, and mirrored 0 3 4 2 1.
+    """
+    # Steep sides, as ranks from the largest on: 1 is the second largest.
     steep: set[tuple[int, ...]] = set()
     near = range(1, min(_NEXT_TO_PEAK, count - 2) + 1)
     for mask in range(1 << len(near)):

@@ -1,11 +1,11 @@
-"""What a pipeline schedule makes every stage do, and when each piece of work ends.
+"""What a pipeline schedule makes every stage do, and when each pass ends.
 
-A stage runs its forward and backward passes one at a time, in an order fixed beforehand. A pass
+A stage runs its forward and backward passes one at a time, in an order fixed in advance. A pass
 begins when the one before it on the stage has ended and what it needs has arrived: a forward pass
 needs the same micro-batch's forward pass through the part of the model before, a backward pass the
 backward pass through the part behind, the first of them the last forward pass. So the end of a
 pass is a longest path in a graph that depends on the schedule and the number of micro-batches, not
-on their work: it is built once, and then every set of times costs one walk through it.
+on their costs: it is built once, and then every set of times takes one walk through it.
 
 Invariant: passes are numbered so that what a pass waits for has a lower number.
 """
@@ -28,7 +28,7 @@ __all__ = ["PassGraph", "PipelineSchedule"]
 
 
 _Pass = tuple[bool, int, int]
-"""Whether it is a backward pass, its micro-batch, the part of the model."""
+"""Whether the pass is backward, its micro-batch, and the part of the model."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +48,7 @@ class PipelineSchedule:
     """Time of a backward pass over that of the forward pass."""
     latency: float = 0.0
     """Time from the end of a pass to the arrival of its output on another stage, in the unit of the
-    forward times. The sender goes on meanwhile."""
+    forward times. The sender continues meanwhile."""
 
     def __post_init__(self) -> None:
         check_at_least(1, stages=self.stages, chunks=self.chunks)
@@ -82,7 +82,7 @@ class PipelineSchedule:
 
         Args:
             forward: [micro-batches] time on each stage, shared evenly by its chunks; or
-                [micro-batches, parts] as it is. At least one micro-batch.
+                [micro-batches, parts] time of each pass. At least one micro-batch.
 
         Raises:
             ConfigurationError: another shape, or a time that is negative or not finite.
@@ -121,10 +121,10 @@ class PipelineSchedule:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PassGraph:
-    """Every pass of an iteration and what it waits for. All arrays are [passes].
+    """Every pass of a step and what it waits for. All arrays are [passes].
 
     Numbers run up level by level: the passes of a level wait only for those of lower levels.
-    Number `passes` stands for nothing, which has ended at time 0.
+    Number `passes`, one more than the last, stands for no pass, which ends at time 0.
     """
 
     backward: npt.NDArray[np.bool_]
@@ -139,8 +139,8 @@ class PassGraph:
     """1 where that output comes from another stage, else 0."""
     levels: tuple[tuple[slice, Int64Array], ...]
     """Numbers of the passes of each level, and [2, passes of the level] their `before`, `needs`."""
-    steps: tuple[tuple[int, int], ...]
-    """`before` and `needs` once more, side by side, for the walk in plain Python."""
+    waits: tuple[tuple[int, int], ...]
+    """[passes] `before` and `needs` once more, side by side, for the walk in plain Python."""
 
     def __len__(self) -> int:
         return len(self.part)
@@ -154,7 +154,7 @@ class PassGraph:
     def times_of_orders(
         self, schedule: PipelineSchedule, forward: Float64Array, orders: Int64Array
     ) -> Float64Array:
-        """[passes, orders] the same where the micro-batches run in other orders.
+        """[passes, orders] `times` where the micro-batches run in other orders.
 
         Args:
             orders: [orders, micro-batches] which micro-batch comes in each place.
@@ -171,11 +171,11 @@ class PassGraph:
         return times
 
     def ends(self, times: Float64Array, latency: float) -> list[float]:
-        """[passes] end of each pass, counted from the beginning of the iteration."""
+        """[passes] end of each pass, counted from the beginning of the step."""
         ends = [0.0] * (len(times) + 1)
         lags = (self.crosses * latency).tolist()
         for number, ((before, needs), lag, time) in enumerate(
-            zip(self.steps, lags, times.tolist())
+            zip(self.waits, lags, times.tolist())
         ):
             free = ends[before]
             ready = ends[needs] + lag
@@ -191,7 +191,7 @@ class PassGraph:
         ends = np.zeros((len(self) + 1, times.shape[1]))
         lags = (self.crosses * latency)[:, None]
         for here, waits in self.levels:
-            free, ready = ends.take(waits, axis=0)
+            free, ready = ends.take(waits, axis=0)  # [passes of the level, sets] each
             if latency:
                 ready += lags[here]
             np.maximum(free, ready, out=free)
@@ -227,6 +227,7 @@ def _stage_order(
 
 @lru_cache(maxsize=64)
 def _graph(stages: int, chunks: int, run: int, micro_batches: int) -> PassGraph:
+    """Numbers passes level by level: in each, the next pass of every stage that is ready."""
     queues = [list(_stage_order(s, stages, chunks, run, micro_batches)) for s in range(stages)]
     place = [0] * stages
     numbers: dict[_Pass, int] = {}
@@ -268,7 +269,7 @@ def _graph(stages: int, chunks: int, run: int, micro_batches: int) -> PassGraph:
         needs=waits[1],
         crosses=np.array(crosses),
         levels=tuple((here, waits[:, here].copy()) for here in levels),
-        steps=tuple(zip(before, needs)),
+        waits=tuple(zip(before, needs)),
     )
 
 

@@ -1,6 +1,6 @@
 """Policies by the names that commands give them, each built from the numbers that concern it.
 
-`WorkloadPacking` is not among them: it packs documents, and is told by other numbers.
+`WorkloadPacking` is not among them: it packs documents, and has other options.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ __all__ = ["POLICIES", "NamedPolicy", "PolicyOptions"]
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyOptions:
-    """What a policy may be built from; each takes what concerns it."""
+    """Options that policies are built from; each takes those that concern it."""
 
     max_tokens: int
     batch_size: int
     cost: Cost
     lengths: Lengths
-    """Of the whole data set, for policies that need them beforehand."""
+    """Lengths of the whole data set, for policies that plan offline."""
     target_tokens: int | None = None
 
 
@@ -41,7 +41,7 @@ class NamedPolicy:
 
     make: Callable[..., Policy]
     takes: tuple[str, ...]
-    """The fields of `PolicyOptions` that it is built from. All take `cost` besides."""
+    """The fields of `PolicyOptions` that it is built from; all policies take `cost` too."""
 
     def __call__(self, options: PolicyOptions) -> Policy:
         return self.make(**{name: getattr(options, name) for name in (*self.takes, "cost")})

@@ -1,6 +1,6 @@
 """`FixedBatch`: the same number of samples in every batch, in arrival order.
 
-What torch's own DataLoader does, under evenstep's guarantees. The yardstick for everything else.
+Does what torch's own DataLoader does, under evenstep's guarantees: the baseline for all others.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ __all__ = ["FixedBatch"]
 class FixedBatch(Policy):
     """Batches of `batch_size` samples in the order in which the sampler draws them.
 
-    Ranks stay aligned because all make as many steps per round as the rank with fewest full
-    batches; the others keep theirs for the next round, in order.
+    Ranks stay aligned because all make as many steps per round as the rank with the fewest full
+    batches; the others keep their surplus for the next round, in order.
     """
 
     batch_size: int

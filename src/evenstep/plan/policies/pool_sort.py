@@ -1,16 +1,17 @@
-"""`PoolSort`: ranks that take like lengths at like times, without telling each other any.
+"""`PoolSort`: ranks that train on like lengths at like times, without exchanging any.
 
-Shards of one data set have like lengths. So if every rank sorts as many samples as the others, the
-i-th of each is about as long; and an order drawn from the common seed keeps them together (the
+Shards of one data set have like lengths. So if all ranks sort equally many samples, the i-th of
+each is about as long; and an order drawn from the common seed keeps them together (the
 method of LengthPoolSortDataset). A round of it:
 
 1. The window is the pool. It is sorted by length.
 2. All ranks cut theirs into the same number of steps, by rank order: step i covers the same
    quantiles on all, also where they hold different numbers of samples.
-3. The steps are shuffled, alike on all ranks, so their order tells nothing of length.
+3. The steps are shuffled, alike on all ranks, so their order says nothing about length.
 
-What is left is how far one rank's quantile is from another's. It shrinks with the pool and grows
-with the number of ranks, as the largest of many deviations counts: `Even` has no such term.
+The imbalance that is left is how far one rank's quantile is from another's. It shrinks with the
+pool and grows with the number of ranks, as the largest of many deviations counts. `Even` has no
+such term.
 """
 
 from __future__ import annotations
@@ -46,12 +47,12 @@ class PoolSort(Policy):
     """Samples that are sorted together; by default as many as may be buffered. Larger pools align
     ranks better, and the first batch comes later. Rounded down to whole batches."""
     ascending: bool = field(default=True, kw_only=True)
-    """Sort the shortest first; of consequence where steps are not shuffled."""
+    """Sort the shortest first; matters where steps are not shuffled."""
     shuffle: str = field(default="batches", kw_only=True)
     """"batches" shuffles whole steps, so that a batch holds samples of like length and little
-    padding. "samples" is LengthPoolSortDataset to the letter: it shuffles samples, so a batch of
-    several mixes lengths, alike on all ranks; the same for a batch of one. "none" trains on each
-    pool from one end to the other."""
+    padding. "samples" does what LengthPoolSortDataset does: it shuffles samples, so a batch of
+    several mixes lengths, alike on all ranks. For batches of one both are the same. "none" trains
+    on each pool from one end to the other."""
     initial_pool_size: int | None = field(default=None, kw_only=True)
     """The first pool of each epoch, so that its first batch comes soon; see `warmup_rounds`."""
     warmup_rounds: int = field(default=0, kw_only=True)
@@ -87,7 +88,7 @@ class PoolSort(Policy):
         return max(samples // self.batch_size, 1) * self.batch_size
 
     def propose(self, window: Window) -> Proposal:
-        # What is a step is known only once all have told how many samples they have.
+        # Steps are known only when all ranks have said how many samples they have.
         pool = Groups.of([np.arange(len(window), dtype=np.int64)])
         return Proposal(np.array([len(window)], np.int64), pool, window)
 
@@ -109,15 +110,15 @@ class PoolSort(Policy):
 
 
 def _occupied(slots: Int64Array, sizes: Int64Array) -> Int64Array:
-    """Deals sorted samples out to steps of shuffled slots, of which some may stay empty.
+    """Deals sorted samples out to steps of shuffled slots, some of which may stay empty.
 
     Args:
-        slots: [steps, batch_size] a permutation of all places in a full, sorted pool.
+        slots: [steps, batch_size] a permutation of all positions in a full, sorted pool.
         sizes: [steps] slots of each step that are taken.
 
     Returns:
-        [samples] step after step, which of the sorted samples is where: the one whose rank among
-        the samples is that of its slot among the slots taken.
+        [samples] the sorted sample in each slot taken, step after step: the n-th sample is in the
+        n-th of the slots taken. Slots 3 0 | 2 1 of which 2 and 1 are taken hold samples 2 0 | 1.
     """
     taken = slots[np.arange(slots.shape[1]) < sizes[:, None]]
     ranks = np.empty(len(taken), np.int64)
@@ -134,10 +135,10 @@ def warm_up_size(initial: int | None, full: int, number: int, over: int) -> int:
 
 
 def check_warm_up(initial: int | None, full: int | None, **over: int) -> None:
-    """Raises `ConfigurationError` for a warm-up that is half said.
+    """Raises `ConfigurationError` for a warm-up with only one of its two options.
 
     Args:
-        over: the option that says over how many pools, by its name.
+        over: number of pools that the warm-up takes, under the name of the option.
     """
     check_given(**over)
     check_at_least(0, **over)

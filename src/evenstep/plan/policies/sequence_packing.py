@@ -1,8 +1,8 @@
 """`SequencePacking`: whole samples laid end to end until the budget is full, without padding.
 
-With `lengths` the whole data set is packed before each epoch, as well as it can be. Without, each
-rank packs its window; what is left over, the groups with most room, waits for the next window, so
-that packing windows loses next to nothing.
+With `lengths` the whole data set is packed before each epoch, as tightly as it can be. Without,
+each rank packs its window; the groups with most room wait for the next window, so that packing
+windows loses next to nothing.
 """
 
 from __future__ import annotations
@@ -26,8 +26,6 @@ from evenstep.plan.rng import RandomStream, generator
 
 __all__ = ["SequencePacking"]
 
-# Last words of the random keys, so that no two uses of the same seed draw the same numbers.
-
 # Columns of a message.
 _GROUPS, _SAMPLES, _EXHAUSTED = range(3)
 
@@ -39,14 +37,14 @@ class SequencePacking(Policy):
     max_tokens: int
     """No group has more real tokens. A longer sample is refused."""
     lengths: Lengths | None = field(default=None, kw_only=True)
-    """Of the whole data set, by dataset index, to pack it as a whole: an array, or what
-    `evenstep.read_lengths` returns. None packs windows."""
+    """Lengths of the whole data set, by dataset index, to pack it as a whole: an array, or the
+    result of `evenstep.read_lengths`. None packs windows."""
     max_wait: int = field(default=4, kw_only=True)
     """After this many rounds in the window, a sample's group goes before fuller ones. As each round
     plans at least one group, every sample is emitted within ``max_wait + window size`` rounds, and
     within ``max_wait + 1`` where the overdue groups fit in one round."""
     cost: Cost = field(default=PaddedTokenCost(), kw_only=True)
-    """Groups of like cost meet in a step, which matters where it is not the number of tokens."""
+    """Groups of like cost meet in a step, which matters where cost is not the number of tokens."""
 
     packed = True
 
@@ -74,7 +72,7 @@ class SequencePacking(Policy):
 
     @cached_property
     def largest_group(self) -> int:
-        """Samples of the largest group that `deal` may form; 1 where that is not known."""
+        """Samples of the largest group that `deal` may form; 1 without `lengths`."""
         if self.lengths is None:
             return 1
         together = np.sort(self.lengths.values).cumsum()
@@ -115,5 +113,5 @@ def _steps(messages: Int64Array) -> int:
     active = counts > 0
     if messages[active, _EXHAUSTED].all():
         return alignment_target(counts, samples, np.zeros_like(counts))
-    # Every rank keeps a group at least: its last one is not full, and fills up in the next window.
+    # Every rank keeps a group or more: its last one is not full, and fills up in the next window.
     return max(int(counts[active].min()) - 1, 1)

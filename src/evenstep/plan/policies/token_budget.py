@@ -1,7 +1,7 @@
 """`TokenBudget`: ODB's policy. Groups of nearly equal padded size, equally many on every rank.
 
-Two things are added to the paper. A sample longer than the budget is refused unless asked for, so
-`max_tokens` is a hard cap. And no sample starves: see `TokenBudget.max_wait`.
+Two rules are added to the paper's. A sample longer than the budget is refused unless asked for, so
+`max_tokens` is a hard cap. And no sample waits for ever: see `TokenBudget.max_wait`.
 """
 
 from __future__ import annotations
@@ -22,8 +22,6 @@ from evenstep.plan.rng import RandomStream, generator
 __all__ = ["EMISSION_ORDERS", "TokenBudget"]
 
 EMISSION_ORDERS = ("aligned", "flip-rank-epoch", "flip-rank-round", "flip-balanced")
-
-# Last words of the random keys, so that no two uses of the same seed draw the same numbers.
 
 
 @dataclass(frozen=True)
@@ -99,7 +97,7 @@ class TokenBudget(Policy):
             window.seed, window.epoch, window.round, RandomStream.TOKEN_BUDGET_ORDER
         ).permutation(target)
         if self._flips(window, rank):
-            # Reversed before the common shuffle: position i still names one place on all ranks.
+            # Reversed before the common shuffle: position i is still the same step on all ranks.
             order = target - 1 - order
         return Plan(groups.take(order))
 

@@ -22,7 +22,7 @@ cost their target; and what is left at the end is packed at once, in as many gro
 most of it needs: see `drain_packed`. Ranks that hold fewer tokens then fill their groups less, as
 with any policy that leaves samples on their rank.
 
-No sample starves: see `Even.max_wait`.
+No sample waits for ever: see `Even.max_wait`.
 """
 
 from __future__ import annotations
