@@ -96,7 +96,7 @@ def test_the_grid_may_be_made_from_the_mean_length(capsys: Capture) -> None:
     assert json.loads(out)["ranking"] == [12, 16]
 
 
-def test_where_nothing_survives_each_is_told_with_the_end_of_its_output(
+def test_if_nothing_survives_each_is_listed_with_the_end_of_its_output(
     capsys: Capture, tmp_path: Path
 ) -> None:
     path = tmp_path / "tune.json"

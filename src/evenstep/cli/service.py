@@ -180,7 +180,8 @@ def plan(
 ) -> None:
     """Show the plan of a step.
 
-    The plan has the samples that the step draws, and where each of them goes. A step that no trainer has requested yet is planned now.
+    The plan has the samples that the step draws, and where each of them goes. A step that no
+    trainer has requested yet is planned now.
 
     \b
     Examples:

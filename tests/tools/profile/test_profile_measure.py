@@ -87,18 +87,18 @@ def test_lengths_that_would_take_too_long_are_not_begun() -> None:
         return now
 
     # 12, 36 and 120 seconds are spent; the next would take 432.
-    told: list[tuple[int, int]] = []
+    reported: list[tuple[int, int]] = []
     found = measure_upward(
         LENGTHS,
         time_length,
         seconds=500,
-        progress=lambda done, total: told.append((done, total)),
+        progress=lambda done, total: reported.append((done, total)),
         clock=clock,
     )
     assert [m.outcome for m in found] == ["ok", "ok", "ok", "skipped", "skipped"]
     assert "72 s do not fit in the 3.3e+02 s left" in found[3].detail
     assert found[4].detail == "1,024 would already have taken too long"
-    assert told == [(done, 5) for done in range(1, 6)]
+    assert reported == [(done, 5) for done in range(1, 6)]
     now = 0.0
     assert measure_upward(LENGTHS, time_length, seconds=2500, clock=clock)[-1].outcome == "ok"
 

@@ -27,7 +27,7 @@ class FakeFunction:
         self.calls += 1
 
 
-def test_the_median_and_quartiles_of_the_repeats_are_told() -> None:
+def test_timings_are_the_median_and_quartiles_of_the_repeats() -> None:
     assert Timing.of([5.0, 1.0, 2.0, 3.0, 4.0]) == Timing(seconds=3, low=2, high=4, repeats=5)
     assert Timing.of([5.0]) == Timing(seconds=5, low=5, high=5, repeats=1)
 

@@ -4,7 +4,7 @@ import re
 from html.parser import HTMLParser
 from xml.etree import ElementTree
 
-from advice_made import NAME, made
+from sample_advice import NAME, made
 
 from evenstep.tools.advise.predict import LEFT_OUT
 from evenstep.tools.report.advice_page import advice_page
@@ -56,7 +56,7 @@ def test_the_page_is_well_formed_and_asks_for_nothing() -> None:
     assert "prefers-color-scheme: dark" in page
 
 
-def test_the_page_tells_what_the_text_tells() -> None:
+def test_the_page_has_the_figures_of_the_text() -> None:
     advice = made()
     seen = " ".join("".join(read(advice_page(advice)).seen).split())
     assert NAME in seen

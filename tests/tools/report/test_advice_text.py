@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import re
 
-from advice_made import NAME, made
+from sample_advice import NAME, made
 
 from evenstep.tools.advise.predict import LEFT_OUT
 from evenstep.tools.report.advice_text import advice_text
@@ -13,7 +13,7 @@ def lines_of(text: str) -> str:
     return " ".join(text.split())
 
 
-def test_all_parts_of_the_advice_are_told() -> None:
+def test_all_parts_of_the_advice_are_printed() -> None:
     advice = made()
     text = lines_of(advice_text(advice))
     assert text.startswith(f"{NAME}: 160 of 600 samples, drawn at random.")
@@ -43,7 +43,7 @@ def test_the_bars_of_the_histogram_add_up() -> None:
     assert longest.count("█") == 40
 
 
-def test_ranges_are_told_only_where_samples_were_drawn() -> None:
+def test_ranges_are_printed_only_if_samples_were_drawn() -> None:
     drawn, whole = lines_of(advice_text(made())), lines_of(advice_text(made(whole=True)))
     assert "over other draws" in drawn
     assert "over other draws" not in whole

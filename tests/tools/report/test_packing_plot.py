@@ -32,7 +32,7 @@ def draw(path: Path, costs: list[list[float]], **options: int) -> np.ndarray:
 def test_what_is_below_the_heaviest_is_grey(tmp_path: Path) -> None:
     uneven = draw(tmp_path / "new" / "uneven.png", [[1.0, 0.0, 0.5, 0.5]] * 8)
     even = draw(tmp_path / "even.png", [[1.0] * 4] * 8)
-    # Half of the work is missing; what is left of the grey in the even one is in the legend.
+    # Half of the cost is missing; what is left of the grey in the even one is in the legend.
     assert 0.9 < coloured(uneven, IDLE) / coloured(uneven, WORK) < 1.2
     assert coloured(even, IDLE) < 0.1 * coloured(uneven, IDLE)
 
@@ -43,7 +43,7 @@ def test_the_order_of_micro_batches_does_not_matter(tmp_path: Path) -> None:
     assert (one == other).all()
 
 
-def test_of_many_iterations_those_in_the_middle_are_drawn(tmp_path: Path) -> None:
+def test_of_many_steps_those_in_the_middle_are_drawn(tmp_path: Path) -> None:
     costs = [[9.0, 0.0]] * 10 + [[1.0, 1.0]] * 4 + [[9.0, 0.0]] * 10
     few, all_of_them = (draw(tmp_path / f"{n}.png", costs, most=n) for n in (4, 24))
     assert coloured(few, IDLE) < 0.1 * coloured(all_of_them, IDLE)

@@ -35,7 +35,7 @@ def test_all_marks_lie_inside_the_picture(lengths: list[int], mark: float) -> No
     assert (np.diff(points[:, 1]) <= 0).all()
 
 
-def test_names_are_escaped_and_told_under_the_pointer() -> None:
+def test_names_are_escaped_and_shown_under_the_pointer() -> None:
     bar = Bar(name="a<b", value=0.5, low=0.4, high=0.6, label="1 & 2")
     chart = ElementTree.fromstring(bar_chart([bar], title="<t>"))
     titles = [title.text for title in chart.iter(f"{SPACE}title")]

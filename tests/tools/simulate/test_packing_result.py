@@ -1,4 +1,4 @@
-"""Figures of packed streams: what each is, and that packing by work reaches what it should."""
+"""Figures of packed streams: what each is, and that packing by cost reaches what it should."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def queues(count: int, micro_batches: int) -> PackingOptions:
 
 
 @pytest.mark.parametrize(("whole", "imbalance", "delay"), [(False, 1.03, 0.5), (True, 1.04, 0.6)])
-def test_two_queues_make_four_micro_batches_even_at_half_an_iteration_of_delay(
+def test_two_queues_make_four_micro_batches_even_at_half_a_step_of_delay(
     whole: bool, imbalance: float, delay: float
 ) -> None:
     result = figures(whole, queues(2, 4), 4)

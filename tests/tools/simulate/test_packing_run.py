@@ -77,13 +77,13 @@ def test_planners_train_on_every_document_once_or_hand_it_to_the_next_epoch(
     assert waiting.tolist() == sorted(waiting.tolist())
     if end == "drain":
         assert not len(waiting)
-    # No iteration is left out.
+    # No step is left out.
     assert set(trained.step.tolist()) == set(range(trained.step.max(initial=-1) + 1))
 
 
 @settings(max_examples=50)
 @given(LENGTHS, st.booleans(), OPTIONS, ENDS, st.data())
-def test_stopped_before_any_iteration_a_run_goes_on_the_same_from_what_waits(
+def test_a_run_stopped_before_any_step_resumes_the_same_from_what_waits(
     lengths: np.ndarray, whole: bool, options: PackingOptions, end: str, data: st.DataObject
 ) -> None:
     arrivals = arrive(lengths, whole)
@@ -147,7 +147,7 @@ def test_the_solver_trains_on_every_document_once_and_is_not_worse_than_the_orig
 
 @settings(max_examples=50)
 @given(LENGTHS, st.booleans())
-def test_a_global_batch_arrives_in_each_iteration(lengths: np.ndarray, whole: bool) -> None:
+def test_a_global_batch_arrives_in_each_step(lengths: np.ndarray, whole: bool) -> None:
     arrivals = arrive(lengths, whole)
     tokens = CONTEXT * MICRO_BATCHES
     assert arrivals.pieces.lengths.sum() == lengths.sum()

@@ -160,11 +160,11 @@ def test_useful_cost_is_that_of_each_sample_without_padding() -> None:
     cost = TransformerCost(layers=1, hidden_size=8, heads=1, ffn_size=8)
     result = simulate(FixedBatch(2), arrays([10, 2]), cost=cost)
 
-    def work(length: int) -> float:
+    def cost_of(length: int) -> float:
         return cost.per_token * length + cost.per_pair * length**2
 
-    assert result.costs == pytest.approx(np.array([[2 * work(10)]]))
-    assert result.efficiency == pytest.approx((work(10) + work(2)) / (2 * work(10)))
+    assert result.costs == pytest.approx(np.array([[2 * cost_of(10)]]))
+    assert result.efficiency == pytest.approx((cost_of(10) + cost_of(2)) / (2 * cost_of(10)))
 
 
 def test_packed_groups_have_no_padding() -> None:

@@ -38,7 +38,7 @@ torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
         ("a MemoryErrors counter: 0", 1, "failed", "exit code 1"),
     ],
 )
-def test_what_was_printed_and_the_exit_code_tell_what_happened(
+def test_output_and_exit_code_determine_what_happened(
     output: str, code: int | None, outcome: str, detail: str
 ) -> None:
     found, reason = diagnose(output, code)

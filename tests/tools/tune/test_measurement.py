@@ -51,8 +51,8 @@ def test_the_standard_error_is_the_spread_of_repeated_measurements(correlated: b
 
     runs = [measure(steps()) for _ in range(400)]
     spread = np.std([run.throughput for run in runs])
-    told = np.sqrt(np.mean([run.standard_error**2 for run in runs]))  # type: ignore[operator]
-    assert told == pytest.approx(spread, rel=0.15)
+    estimated = np.sqrt(np.mean([run.standard_error**2 for run in runs]))  # type: ignore[operator]
+    assert estimated == pytest.approx(spread, rel=0.15)
 
 
 def test_steps_that_took_no_time_are_refused() -> None:

@@ -155,7 +155,7 @@ def test_the_fall_back_after_running_out_of_memory_is_smaller_than_the_choice() 
     assert smallest.fall_back is None
 
 
-def test_noise_that_may_have_decided_is_told_with_how_long_to_measure() -> None:
+def test_noise_that_may_have_decided_is_noted_with_how_long_to_measure() -> None:
     def noted(error: float | None) -> list[Candidate]:
         swept = [candidate(4, 97, error=error), candidate(8, 99, error=error), candidate(16, 100)]
         chosen = choose(swept)

@@ -44,16 +44,16 @@ def test_each_value_is_timed_over_its_measured_steps_and_running_out_of_memory_i
     None
 ):
     trainer = Trainer(dies_from=800)
-    told: list[Candidate] = []
+    reported: list[Candidate] = []
     progress: list[tuple[int, int, int]] = []
     result = search(
         trainer,
         [1600, 50, 200, 400, 800],
         measured_steps=MEASURED,
-        on_candidate=told.append,
+        on_candidate=reported.append,
         progress=lambda *values: progress.append(values),
     )
-    assert tuple(told) == result.candidates
+    assert tuple(reported) == result.candidates
     outcomes = {c.max_tokens: c.outcome for c in result.candidates}
     assert outcomes == {
         50: "too small",
@@ -74,7 +74,7 @@ def test_each_value_is_timed_over_its_measured_steps_and_running_out_of_memory_i
     assert result.max_tokens in (200, 400)
 
 
-def test_where_nothing_survives_the_error_tells_of_each() -> None:
+def test_if_nothing_survives_the_error_lists_every_value() -> None:
     with pytest.raises(NothingSurvivedError) as caught:
         search(Trainer(dies_from=200), [64, 200, 400], measured_steps=MEASURED)
     for part in (

@@ -90,7 +90,7 @@ def test_without_the_variable_nothing_is_written(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_that_is_not_there_is_told_when_the_loader_is_built(
+def test_a_missing_folder_is_reported_when_the_loader_is_built(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv(FOLDER, "/nowhere/at/all")

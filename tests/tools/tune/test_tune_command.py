@@ -157,7 +157,7 @@ def test_a_training_that_does_not_heed_the_value_is_found_out() -> None:
         fast("hand_over(9, 'P(8)')", [10, 20])
 
 
-def test_a_command_that_cannot_be_started_is_told_at_once() -> None:
+def test_a_command_that_cannot_be_started_is_reported_at_once() -> None:
     with pytest.raises(ConfigurationError, match="no-such-program: No such file"):
         tune_command(["no-such-program"], [10, 20])
 

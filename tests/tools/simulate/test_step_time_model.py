@@ -167,7 +167,7 @@ def test_collectives_take_the_slower_link_where_they_leave_a_node() -> None:
     assert outside == pytest.approx(20e-6 + 0.5e9 / 40e9)
 
 
-def test_work_is_equal_where_attention_takes_as_long_as_the_rest() -> None:
+def test_costs_are_equal_where_attention_takes_as_long_as_the_rest() -> None:
     for job in TABLE_1:
         model = StepModel.of(job)
         linear = model.document_cost().linear

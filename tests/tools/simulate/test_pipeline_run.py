@@ -1,4 +1,4 @@
-"""One iteration on a pipeline, against a slow statement of the same model."""
+"""One step on a pipeline, against a slow statement of the same model."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def runs(draw: st.DrawFn) -> PipelineRun:
 def reference(run: PipelineRun) -> dict[tuple[bool, int, int], float]:
     """(backward, place of the micro-batch, part) -> end of the pass, by the longest path to it.
 
-    What a stage runs is told by sort keys instead of by running through it: the forward passes have
+    The order of a stage is determined by sort keys, not by simulation: the forward passes have
     numbers, and a backward pass comes right behind the forward pass that is ahead of it by the
     stage's lead, or behind the last one.
     """
@@ -101,11 +101,11 @@ def test_a_stage_does_one_pass_at_a_time_for_as_long_as_it_takes(run: PipelineRu
         start, end = run.start[mine], run.end[mine]
         assert (start[1:] >= end[:-1] - 1e-9).all()
         assert (end - start).sum() == pytest.approx(run.busy[stage])
-    work = run.forward.sum() * (1 + run.schedule.backward)
-    assert run.busy.sum() == pytest.approx(work)
+    costs = run.forward.sum() * (1 + run.schedule.backward)
+    assert run.busy.sum() == pytest.approx(costs)
     assert run.start.min() >= -1e-9
     assert run.end.max() == run.makespan
-    assert run.bubble == pytest.approx(1 - work / run.schedule.stages / run.makespan)
+    assert run.bubble == pytest.approx(1 - costs / run.schedule.stages / run.makespan)
 
 
 @settings(max_examples=30)
@@ -137,7 +137,7 @@ def test_units_do_not_matter(run: PipelineRun, unit: int) -> None:
     assert other.makespan_ratio == pytest.approx(run.makespan_ratio)
 
 
-def test_one_large_micro_batch_costs_what_can_be_told_by_hand() -> None:
+def test_one_large_micro_batch_costs_what_can_be_computed_by_hand() -> None:
     # Two stages, forward 1, 3 and backward twice that: F0 F1 B0 B1 on the first, F0 B0 F1 B1 on the
     # second, which waits for nothing but its first pass and F1.
     run = simulate_pipeline([1.0, 3.0], PipelineSchedule(stages=2))
@@ -166,34 +166,34 @@ def test_one_large_micro_batch_costs_what_can_be_told_by_hand() -> None:
 
 def test_an_order_is_that_of_the_micro_batches_given() -> None:
     schedule = PipelineSchedule(stages=3)
-    work = np.array([5.0, 1.0, 2.0, 3.0])
-    run = simulate_pipeline(work, schedule, [1, 3, 0, 2])
-    assert run.makespan == simulate_pipeline(work[[1, 3, 0, 2]], schedule).makespan
+    costs = np.array([5.0, 1.0, 2.0, 3.0])
+    run = simulate_pipeline(costs, schedule, [1, 3, 0, 2])
+    assert run.makespan == simulate_pipeline(costs[[1, 3, 0, 2]], schedule).makespan
     first = np.flatnonzero((run.stage == 0) & ~run.backward)
     assert run.micro_batch[first].tolist() == [1, 3, 0, 2]
     assert (run.end - run.start)[first].tolist() == [1, 3, 5, 2]
     with pytest.raises(ConfigurationError, match="once"):
-        simulate_pipeline(work, schedule, [0, 1, 2, 2])
+        simulate_pipeline(costs, schedule, [0, 1, 2, 2])
 
 
-def test_stages_that_differ_stay_as_they_are_in_the_balanced_iteration() -> None:
+def test_stages_that_differ_stay_as_they_are_in_the_balanced_step() -> None:
     # The last stage is slower for all micro-batches, which no packing mends.
-    work = np.outer(np.ones(6), [1.0, 1.0, 2.0])
-    run = simulate_pipeline(work, PipelineSchedule(stages=3))
+    costs = np.outer(np.ones(6), [1.0, 1.0, 2.0])
+    run = simulate_pipeline(costs, PipelineSchedule(stages=3))
     assert run.makespan_ratio == 1.0
     assert run.makespan > simulate_pipeline(np.full(6, 4 / 3), PipelineSchedule(stages=3)).makespan
 
 
-def test_latency_and_unequal_work_lengthen_an_iteration_and_chunks_shorten_it() -> None:
-    work = np.array([1.0, 1.0, 4.0, 1.0, 1.0, 1.0, 1.0, 1.0])
-    plain = simulate_pipeline(work, PipelineSchedule(stages=4))
+def test_latency_and_unequal_costs_lengthen_a_step_and_chunks_shorten_it() -> None:
+    costs = np.array([1.0, 1.0, 4.0, 1.0, 1.0, 1.0, 1.0, 1.0])
+    plain = simulate_pipeline(costs, PipelineSchedule(stages=4))
     assert plain.makespan_ratio > 1.1
     assert (
-        simulate_pipeline(work, PipelineSchedule(stages=4, latency=0.1)).makespan > plain.makespan
+        simulate_pipeline(costs, PipelineSchedule(stages=4, latency=0.1)).makespan > plain.makespan
     )
-    assert simulate_pipeline(work, PipelineSchedule(stages=4, chunks=2)).makespan < plain.makespan
+    assert simulate_pipeline(costs, PipelineSchedule(stages=4, chunks=2)).makespan < plain.makespan
 
 
-def test_no_work_is_no_bubble() -> None:
+def test_zero_cost_has_no_bubble() -> None:
     run = simulate_pipeline([0.0, 0.0], PipelineSchedule(stages=2))
     assert (run.makespan, run.bubble, run.makespan_ratio) == (0.0, 0.0, 1.0)
