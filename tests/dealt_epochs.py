@@ -1,4 +1,4 @@
-"""Epochs that a policy plans beforehand: what they are drawn from, and how they are dealt out."""
+"""Epochs that a policy plans offline: strategies for lengths, and how the epochs are dealt."""
 
 from __future__ import annotations
 

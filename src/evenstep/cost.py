@@ -35,7 +35,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class GroupShapes:
-    """What the cost of a group depends on. All fields are int64 arrays of shape [groups]."""
+    """The shape of each group: all that its cost depends on. Fields are int64 arrays [groups]."""
 
     samples: Int64Array
     tokens: Int64Array
@@ -238,7 +238,7 @@ def fit(
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryLimit:
-    """What one group may hold, whatever it costs."""
+    """Limits of one group, whatever it costs."""
 
     max_tokens: int
     """Tokens as laid out in memory: samples x longest when padded, real tokens when packed."""

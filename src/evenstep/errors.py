@@ -23,7 +23,7 @@ class EvenstepError(Exception):
 
 
 class ConfigurationError(EvenstepError, ValueError):
-    """An argument is wrong. Raised where the object is built, before any work starts."""
+    """An argument is wrong. Raised where the object is built, before anything runs."""
 
 
 class SampleError(EvenstepError):

@@ -39,7 +39,7 @@ class MeasuredFile:
 
     format: str
     name: str
-    """What such a file is called in messages: "calibration"."""
+    """The name of such a file in messages: "calibration"."""
     version: int
     again: str
     """Remedy for messages: how to get a new file."""

@@ -37,7 +37,7 @@ __all__ = ["Plan", "Policy", "Proposal", "Window"]
 
 @dataclass(frozen=True, kw_only=True)
 class Window:
-    """What one rank has buffered when a round begins, in order of arrival."""
+    """The samples that one rank has buffered when a round begins, in order of arrival."""
 
     lengths: Int64Array
     """[samples] tokens of each sample, positive."""
@@ -95,7 +95,7 @@ class Policy(abc.ABC):
     """How groups are formed. Subclasses are frozen dataclasses; all state is in the window."""
 
     cost: Cost = PaddedTokenCost()
-    """What `StepInfo.cost` and all reports of imbalance are measured in."""
+    """The cost that `StepInfo.cost` and all reports of imbalance are measured in."""
 
     packed: bool = False
     """Whether groups are collated without padding."""

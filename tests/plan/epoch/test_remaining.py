@@ -1,4 +1,4 @@
-"""What remains of a rank's share is told as a plain list would tell it."""
+"""What remains of a rank's share is what a plain list says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An epoch planned beforehand comes as it was planned, in equal steps, whatever is missing."""
+"""An epoch planned offline comes as it was planned, in equal steps, whatever is missing."""
 
 from __future__ import annotations
 

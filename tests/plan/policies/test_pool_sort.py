@@ -258,7 +258,7 @@ def test_in_a_warm_up_the_first_pools_are_small() -> None:
     assert [len(turns[0].window) for turns in rounds[:5]] == [4, 8, 12, 16, 16]
 
 
-# What it is told
+# Options
 
 
 @pytest.mark.parametrize("batch_size", [0, -4, 2.0, "8", True, None])

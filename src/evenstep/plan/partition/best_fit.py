@@ -36,8 +36,8 @@ def best_fit_decreasing(lengths: Int64Array, capacity: int) -> Groups:
     """Packs samples into groups of at most `capacity` tokens.
 
     Deterministic, with numba or without: samples of one length go in order of arrival, and of
-    groups with the same free space the one that reached it last is taken. Of 6, 5, 4, 3 and 2
-    tokens and a capacity of 10 the groups are {6, 4} and {5, 3, 2}.
+    groups with the same free space the one that reached it last is taken. Samples of 6, 5, 4, 3
+    and 2 tokens and a capacity of 10 make the groups {6, 4} and {5, 3, 2}.
 
     Args:
         lengths: [samples] int64, each positive and below 2**31.

@@ -3,11 +3,12 @@
 Bins may come in groups, as the micro-batches of a bucket do. Then each item goes to the least
 loaded group that has a bin with room, and there to the least loaded of those bins.
 
-Invariant: no bin ever holds more than `cap` tokens or more items than it may. Of equally loaded
-groups the first is taken; of equally loaded bins of a group the one with the fewest items, and of
-those the first. That determines everything, so all writings give the same bins: the one below with
-heaps of plain lists, and the one in `evenstep.plan.partition.greedy_numba`, five times as fast. To
-import numba and compile takes a second or two in each process, so small inputs never do.
+Invariant: no bin ever holds more than `cap` tokens or more items than it may. Among equally loaded
+groups the first is taken; among equally loaded bins of a group the one with the fewest items, and
+among those the first. That determines everything, so both writings give the same bins: the one
+below with heaps of plain lists, and its twin in `evenstep.plan.partition.greedy_numba`, five times
+as fast. To import numba and compile takes a second or two in each process, so small inputs never
+do.
 """
 
 from __future__ import annotations

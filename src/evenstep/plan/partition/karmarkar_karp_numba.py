@@ -148,7 +148,7 @@ def _inserter(precedes: Callable[..., Any], link: Callable[..., None]) -> Callab
         part: Any, count: Any, joined: Any, loads: Any, chains: Any, parts: Any, fresh: Any
     ) -> None:
         """Puts the bins of `fresh` where they belong in the chain of `part`: sought from the top
-        where bins were joined, as these are mostly heavy, else from the bottom."""
+        where bins were joined, as joined bins have large loads, else from the bottom."""
         if joined > 0:
             over, under = -1, parts[_TOP, part]
             for k in range(count):

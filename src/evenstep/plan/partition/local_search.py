@@ -1,7 +1,7 @@
 """Moves and swaps that lower the largest load of a partition.
 
 Each round, the most loaded bin gives an item to one of the least loaded: for a cheaper item, for
-two, or for nothing. Of all such exchanges the one is made after which the larger load of the two
+two, or for nothing. The exchange that is made is the one after which the larger load of the two
 bins is smallest. Invariant: that is strictly less than the largest load was, so no partition gets
 worse; and token caps and equal counts stay kept.
 """
@@ -30,7 +30,7 @@ _NOTHING = -1
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What an exchange must keep."""
+    """Limits that an exchange must keep."""
 
     tokens: Int64Array | None = None
     """[items]; needed with `cap`."""
@@ -93,7 +93,7 @@ def improve(
 
 
 class _Bins:
-    """What is in each bin while exchanges are made."""
+    """The bins while exchanges are made."""
 
     def __init__(
         self, bin_of: Int64Array, costs: Int64Array, loads: Int64Array, limits: Limits
@@ -125,8 +125,8 @@ class _Bins:
         """The best exchange between two bins; None where none lowers the larger load.
 
         The best shift of load is half the difference of both. With loads of 20 and 10 it is 5, so
-        for an item that costs 9 an offer of 4 suits. Of offers that cost 2, 3 and 6, those around
-        4 are tried: 3 leaves 14 and 16, and 6 leaves 17 and 13, so the 3 is taken.
+        for an item that costs 9 an offer of 4 suits. If offers cost 2, 3 and 6, those around 4
+        are tried: 3 leaves 14 and 16, and 6 leaves 17 and 13, so the 3 is taken.
 
         Args:
             pairs: whether `low` offers two items for one, rather than one or none.

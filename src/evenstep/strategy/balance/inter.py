@@ -60,8 +60,8 @@ def deal(method: Method, costs: Costs, buckets: int, *, fast: bool = False) -> I
 def _karmarkar_karp(costs: Int64Array, buckets: int) -> Int64Array:
     """Karmarkar-Karp with equal counts: one micro-batch for each bucket makes a part, and the two
     parts with the largest spread are merged, the most loaded bucket of one with the least loaded of
-    the other, until one part is left. Of 9, 6, 5, 4 and two buckets, [9, 6] and [5, 4] become
-    [9 + 4, 6 + 5]."""
+    the other, until one part is left. With costs 9, 6, 5, 4 and two buckets, [9, 6] and [5, 4]
+    become [9 + 4, 6 + 5]."""
     order = largest_first(costs)
     # [parts, buckets] loads, largest first, and [parts, buckets, merged] micro-batches.
     loads = list(costs[order].reshape(-1, buckets))

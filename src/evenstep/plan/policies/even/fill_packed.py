@@ -40,8 +40,8 @@ _SLACK = 1e-3
 
 # What a group loses, in shares of its target cost.
 _UNFILLED = 3.0
-"""Weighs tokens left empty: they cost a share of one more step on every rank, while cost that is
-missing is lost on this rank in this step."""
+"""Tokens left empty count three times: they are a share of one more step on every rank, while
+cost below the target is lost on this rank in this step alone."""
 _ABOVE = 1.0
 """Cost above the target counts this much more than cost below it: all other ranks wait for it."""
 _SKIPPED = 2e-4
@@ -56,7 +56,7 @@ class CostSplit:
     added: Float64Array
     """[samples] what each adds."""
     per_token: float
-    """What a token costs in a sample of median length."""
+    """Cost of a token in a sample of median length."""
     excess: Float64Array
     """[samples] what each adds beyond ``per_token`` times its length; negative for short ones."""
 
@@ -82,7 +82,7 @@ def _cost_of_equals(cost: Cost, samples: int, lengths: Int64Array) -> Float64Arr
 
 
 def even_costs(split: CostSplit, tokens: float, groups: int) -> Float64Array:
-    """What groups of these samples cost if their costs are as even as they can be.
+    """Costs of groups of these samples if they are as even as they can be.
 
     The longest samples come to lie in different groups. Those whose excess is above the mean of
     what is left for the other groups make theirs cost more; the others share the rest evenly: the
@@ -111,7 +111,7 @@ class PackedStepFiller:
     """Fills steps with groups that are full and cost their targets."""
 
     tokens: int
-    """What a group should hold, and no group of several samples exceeds."""
+    """Tokens that a group should hold, and no group of several samples exceeds."""
     max_patches: int | None
     max_wait: int
 
@@ -172,10 +172,10 @@ class PackedStepFiller:
 
 @dataclass(frozen=True)
 class _Samples:
-    """What each sample of a window takes and adds; the last column stands for no sample."""
+    """The samples of a window; the last column stands for no sample."""
 
     needs: Int64Array
-    """[limits, samples + 1] tokens, and patches where they are limited; 0 for no sample."""
+    """[limits, samples + 1] tokens of each, and patches where they are limited; 0 for no sample."""
     added: Float64Array
     """[samples + 1] cost that each adds; 0 for no sample."""
     limits: Int64Array
