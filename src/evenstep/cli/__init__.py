@@ -1,12 +1,14 @@
 """The command ``evenstep``. One command per file, each with a function ``register(app)``:
 
-    advise     what each policy would gain on a data set, and settings to use
-    simulate   one policy over given lengths; simulate_packing and simulate_sharding are its
-               commands for packing and for context parallelism
-    tune       short runs of a training, to find max_tokens
-    profile    the cost of a model on the hardware at hand
-    lengths    a file with the lengths of a data set
-    service    a job of the service: run it, see its status and plans
+```
+advise     what each policy would gain on a data set, and settings to use
+simulate   one policy over given lengths; simulate_packing and simulate_sharding are its
+           commands for packing and for context parallelism
+tune       short runs of a training, to find max_tokens
+profile    the cost of a model on the hardware at hand
+lengths    a file with the lengths of a data set
+service    a job of the service: run it, see its status and plans
+```
 
 `app` puts the commands together; demos arrive by entry points (group ``evenstep.commands``).
 Shared: `options`, `cost_option`, `user_objects`, `output` and `signals`.

@@ -22,4 +22,4 @@ CostName = Annotated[
         "calibration:FILE.json or transformer:layers=32,hidden_size=4096,heads=32,ffn_size=14336."
     ),
 ]
-"""What `evenstep.cli.cost_option.parse_cost` takes."""
+"""Argument of `evenstep.cli.cost_option.parse_cost`."""

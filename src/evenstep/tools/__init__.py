@@ -1,10 +1,11 @@
-"""Tools for before and after a training. Each folder answers one question:
+"""Tools for before and after a training. Each folder answers one question.
 
-    simulate/  what does a policy make of these lengths? Runs it offline, without a GPU.
-    advise/    what would I gain on my data, and which settings should I take?
-    tune/      which max_tokens is fastest on my hardware? Runs my training for short times.
-    profile/   what does my model cost on my hardware? Measures one layer, or attention alone.
-    report/    how do I show it? Tables as text, plots as files, pages as HTML.
-
-`out_of_memory` recognises exceptions and output of a process that ran out of memory.
+```
+simulate/      What does a policy make of these lengths? Runs it offline, without a GPU.
+advise/        What would I gain on my data, and which settings should I take?
+tune/          Which max_tokens is fastest on my hardware? Runs my training for short times.
+profile/       What does my model cost on my hardware? Measures one layer, or attention alone.
+report/        How do I show it? Tables as text, plots as files, pages as HTML.
+out_of_memory  recognises exceptions and output of a process that ran out of memory
+```
 """

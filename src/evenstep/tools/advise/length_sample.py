@@ -25,7 +25,7 @@ class LengthSample:
     longest: int | None
     """The data set's longest sample, if it is known without measuring all."""
     how: str
-    """How the samples were drawn, as the end of a sentence."""
+    """Description of the draw, as the end of a sentence."""
     cut: int = 0
     """Samples that were longer than `max_length` and count as that long."""
     max_length: int | None = None

@@ -191,7 +191,7 @@ class _Epochs:
         return cls(runs=runs, scale=spread(count, length_sample.total), share=short / size)
 
     def half_width(self, column: Float64Array) -> float:
-        """How far the value may be off, from one figure of all `runs`."""
+        """Half the range around the value, from one figure of all `runs`."""
         if len(column) == 1:
             return 0.0
         redraws, orders = column[1 : 1 + _REDRAWS], column[1 + _REDRAWS :]

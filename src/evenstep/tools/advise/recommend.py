@@ -48,7 +48,7 @@ class Setup:
     sweep: tuple[int, ...]
     """Budgets to try on the accelerator, upward until memory is full or speed no longer rises."""
     reasons: tuple[str, ...]
-    """How each number was found."""
+    """The reason for each number."""
 
     def options(self, cost: Cost, lengths: npt.NDArray[np.int64]) -> PolicyOptions:
         """The options to build policies from; `lengths` are those of the epoch, by identity."""

@@ -4,14 +4,16 @@ One layer is timed over lengths, attention and everything else separately. Atten
 square of a document's length, the rest with its tokens, so two small fits give the coefficients of
 a `FittedCost`. A *calibration* is a file with these and all measurements.
 
-    model_shape        the shape of the model, and device: the hardware
-    layer_parts        a layer in two parts, attention and rest
-    layer_measure      times both over lengths, with timer
-    layer_fit          the coefficients
-    calibration        the file, and calibration_text: a report of it
-    attention          times attention over (queries, keys), for context parallelism
-    attention_kernels  the kernels that it times
-    attention_profile  the measurements, and attention_text: a report of them
+```
+model_shape        the shape of the model, and device: the hardware
+layer_parts        a layer in two parts, attention and rest
+layer_measure      times both over lengths, with timer
+layer_fit          the coefficients
+calibration        the file, and calibration_text: a report of it
+attention          times attention over (queries, keys), for context parallelism
+attention_kernels  the kernels that it times
+attention_profile  the measurements, and attention_text: a report of them
+```
 """
 
 from evenstep.tools.profile.calibration import Calibration, load_calibration, read_calibration

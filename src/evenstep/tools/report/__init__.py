@@ -1,10 +1,12 @@
 """How do I show it? Tables as text, plots as PNG files, pages as HTML.
 
-table                      tables of text
-advice_text, advice_page   the advice of `evenstep advise`
-plan_page                  a loading plan of the service
-steps_plot, packing_plot   who waits for whom: ranks of a step, micro-batches of a step
-bins, svg, plan_svg, page_style, picture   what these are drawn with
+```
+table                     tables of text
+advice_text, advice_page  the advice of `evenstep advise`
+plan_page                 a loading plan of the service
+steps_plot, packing_plot  the time that ranks, or micro-batches, wait for each other
+picture, svg, plan_svg    figures and drawings; bins, page_style
+```
 """
 
 from evenstep.tools.report.steps_plot import StepPanel, plot_steps

@@ -1,11 +1,13 @@
 """What does a policy make of these lengths? Policies run offline, to predict what they gain.
 
-lengths        recorded lengths from files, and distributions: named synthetic ones
-run            an epoch of a policy on all ranks, and result: its figures
-packing_run    packers of pretraining documents over a stream, and packing_result
-pipeline_run   one step on a pipeline of stages
-sharding_run   context-parallel sharding of sequences, and sharding_result
-step_time_model  the time of a step under 4D parallelism, and cluster_assumptions
+```
+lengths          recorded lengths from files; distributions: named synthetic ones
+run              an epoch of a policy: every rank a SimulatedRank; measure makes its result
+packing_run      packers of pretraining documents over a stream; packing_result
+pipeline_run     one step on a pipeline of stages
+sharding_run     context-parallel sharding of sequences; sharding_result
+step_time_model  the time of a step under 4D parallelism; cluster_assumptions
+```
 """
 
 from evenstep.tools.simulate.distributions import DISTRIBUTIONS, Distribution, sample_lengths

@@ -21,7 +21,7 @@ __all__ = ["PackingResult", "makespan_ratio", "measure"]
 
 @dataclass(frozen=True, kw_only=True)
 class PackingResult:
-    """What a packer made of a stream of documents.
+    """The figures of a stream of documents under a packer.
 
     A step with fewer micro-batches than others has empty ones. Pieces of a document that was cut at
     a window count as documents.

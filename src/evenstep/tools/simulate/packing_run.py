@@ -111,7 +111,7 @@ class Trained:
     seconds: float
     """Time spent in planning, all steps together."""
     statuses: Mapping[str, int] = field(default_factory=dict)
-    """How many times the exact solver ended with each status."""
+    """Number of times that the exact solver ended with each status."""
 
 
 class _Record:

@@ -13,7 +13,7 @@ __all__ = ["SimulationResult"]
 
 @dataclass(frozen=True, kw_only=True)
 class SimulationResult:
-    """What a policy made of an epoch. Fractions are fractions, not percent.
+    """The figures of one epoch under a policy. Fractions are fractions, not percent.
 
     Samples and tokens are summed over ranks. A filler step costs nothing and holds no sample. An
     epoch without steps has padding and efficiency 0 and imbalance 1.

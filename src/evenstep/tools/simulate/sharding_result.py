@@ -35,7 +35,7 @@ class Figures:
 
 @dataclass(frozen=True, kw_only=True)
 class ShardingResult:
-    """What each sharding method made of the same sequences."""
+    """The figures of the same sequences under each sharding method."""
 
     ranks: int
     tile: int

@@ -5,13 +5,15 @@ samples it emitted per second are its throughput. The choice is the smallest val
 below the fastest one: near the top, throughput hardly grows with `max_tokens`, while memory does.
 Losses play no part.
 
-    grid            the values to try
-    search          the search over a function of this process, and the loop over the grid
-    command         the same over a command: trial_run and guard start and end it, step_files reads
-                    its steps, diagnosis says why it failed
-    measured_steps  which steps count, and measurement: throughput and its error
-    candidate       one value and its outcome
-    ranking         the rule that chooses, and result: what is reported
+```
+grid            the values to try
+search          the search over a function of this process, and the loop over the grid
+command         the same over a command: trial_run and guard start and end it, step_files reads
+                its steps, diagnosis says why it failed
+measured_steps  which steps count, and measurement: throughput and its error
+candidate       one value and its outcome
+ranking         the rule that chooses, and result: what is reported
+```
 """
 
 from evenstep.tools.tune.candidate import Candidate, NothingSurvivedError

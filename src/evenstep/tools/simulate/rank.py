@@ -1,0 +1,63 @@
+"""One rank of a simulated epoch: the loader's protocol, over lengths alone."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import numpy as np
+
+from evenstep.arrays import Int64Array
+from evenstep.plan.groups.groups import Groups
+from evenstep.protocol import RankProtocol
+from evenstep.protocol.planned_step import PlannedStep
+
+__all__ = ["SimulatedRank"]
+
+
+class SimulatedRank:
+    """One rank: its protocol, its shard, and the steps made so far."""
+
+    def __init__(self, protocol: RankProtocol, lengths: Int64Array) -> None:
+        self.protocol = protocol
+        self.lengths = lengths
+        self.arrival_steps = np.zeros(len(lengths), np.int64)
+        self.steps: list[PlannedStep] = []
+        self.seconds = 0.0
+
+    def fill(self) -> None:
+        protocol = self.protocol
+        while protocol.wanted:
+            begin = protocol.received
+            new = self.lengths[begin : begin + protocol.wanted]
+            if not len(new):
+                protocol.end_of_source()
+                return
+            self.arrival_steps[begin : begin + len(new)] = protocol.steps
+            # All tokens are supervised; patches are not recorded in lengths.
+            protocol.receive(np.stack([new, new, np.zeros_like(new)], axis=1))
+
+    def outgoing(self) -> bytes:
+        begin = time.thread_time()
+        message = self.protocol.outgoing()
+        self.seconds += time.thread_time() - begin
+        return message
+
+    def incoming(self, messages: Sequence[bytes]) -> None:
+        begin = time.thread_time()
+        steps = self.protocol.incoming(messages)
+        self.seconds += time.thread_time() - begin
+        self.steps += steps
+
+    @property
+    def undelivered(self) -> int:
+        """Samples left in the window or in the source when the epoch stopped."""
+        return self.protocol.undelivered + len(self.lengths) - self.protocol.received
+
+    def groups(self) -> tuple[Groups, Int64Array]:
+        """Groups of arrival numbers, step after step, and the step that each belongs to."""
+        pairs = [(group, step.index) for step in self.steps for group in step.micro_batches]
+        members = [group for group, _ in pairs]
+        offsets = np.cumsum([0, *map(len, members)])
+        groups = Groups(np.concatenate([np.empty(0, np.int64), *members]), offsets)
+        return groups, np.array([index for _, index in pairs], np.int64)
