@@ -152,7 +152,7 @@ def _reason(chosen: Prediction, packed: bool) -> str:
     if speedup.low <= 1:
         gain = "no certain gain is predicted over fixed batches"
     else:
-        gain = f"predicted {speedup.value:.2f} x the useful work per time of fixed batches"
+        gain = f"predicted speed-up of {speedup.value:.2f} over fixed batches"
     if packed:
         return (
             f"equal cost on all ranks without padding, since the model takes packed batches; {gain}"
