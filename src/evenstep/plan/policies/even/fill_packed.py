@@ -116,7 +116,8 @@ class PackedStepFiller:
     max_wait: int
 
     def fill(self, window: Window, split: CostSplit, targets: Float64Array) -> Groups:
-        """
+        """Fills one step after the other, the costliest target first.
+
         Args:
             window: at least as many samples as targets.
             split: cost of the samples of the window.
@@ -267,9 +268,7 @@ class _Runs:
     """Run r takes the samples ``old[starts[r]:ends[r]]``."""
 
     starts: Int64Array
-    """[runs]"""
     ends: Int64Array
-    """[runs]"""
     left: Int64Array
     """[limits, runs] what the run leaves of each limit."""
     gap: Float64Array

@@ -53,7 +53,8 @@ class PaddedStepFiller:
     max_wait: int
 
     def match(self, groups: Groups, window: Window, targets: Float64Array) -> Groups:
-        """
+        """Fills steps around the oldest samples, the longest of these first.
+
         Args:
             groups: all of the window, longest sample first.
             window: at least as many samples as targets.
