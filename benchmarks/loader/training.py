@@ -285,7 +285,7 @@ def main() -> None:
     options = arguments()
     if any(name.startswith("odb") for name in options.methods):
         require_peer()
-    modules = ["_train", "evenstep.loader", "evenstep.tools.simulate"]
+    modules = ["benchmarks.lib.train", "evenstep.loader", "evenstep.tools.simulate"]
     if any(name.startswith("odb") for name in options.methods):
         modules.append("odb")
     if any(name.startswith("group") for name in options.methods):
