@@ -18,12 +18,13 @@ PACKAGE = Path(evenstep.__file__).parent
 SOURCE = PACKAGE.parent
 
 # What every file may import.
-GROUND = ("arrays", "errors")
+GROUND = ("arrays", "errors", "lazy_names")
 # Each room and module, and what it may import besides itself and the ground, from the bottom up.
 # Imports point one way: a name may only list what stands above it in this table.
 ALLOWED: dict[str, tuple[str, ...]] = {
     "arrays": (),
     "errors": (),
+    "lazy_names": (),
     "version": (),
     "files": (),
     "cost": (),

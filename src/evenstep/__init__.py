@@ -5,9 +5,9 @@ The public names. Each is imported on first use, so that ``import evenstep`` cos
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from evenstep.lazy_names import lazy_names
 from evenstep.version import __version__
 
 if TYPE_CHECKING:
@@ -113,18 +113,5 @@ _HOMES = {
     ),
     "evenstep.tools.profile": ("load_calibration",),
 }
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
-
-__all__ = ["__version__", *sorted(_HOME_OF)]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME_OF:
-        raise AttributeError(f"module 'evenstep' has no attribute {name!r}")
-    value = getattr(import_module(_HOME_OF[name]), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__all__ = ["__version__", *sorted(name for names in _HOMES.values() for name in names)]
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -17,11 +17,11 @@ Each name is imported on first use: samples are measured in processes that do no
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 # Now, as the module has the name of its function, and would replace it when imported later.
 from evenstep.batch.loss_scale import LOSS_SCALING, loss_scale, shard_loss_scale
+from evenstep.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from evenstep.batch.check import check_packed as check_packed
@@ -44,31 +44,19 @@ if TYPE_CHECKING:
     from evenstep.batch.step_info import pop_step as pop_step
 
 _HOMES = {
-    "check": ("check_packed", "check_supervised"),
-    "formats": (
+    ".check": ("check_packed", "check_supervised"),
+    ".formats": (
         "attention_mask",
         "block_mask",
         "to_hugging_face",
         "to_megatron",
         "to_torchtitan",
     ),
-    "measure": ("Measure", "length_of", "patches_of", "supervised_of"),
-    "pack": ("PackCollator",),
-    "pad": ("PadCollator",),
-    "step_info": ("STEP_KEY", "StepInfo", "StepTotals", "attach_step", "pop_step"),
+    ".measure": ("Measure", "length_of", "patches_of", "supervised_of"),
+    ".pack": ("PackCollator",),
+    ".pad": ("PadCollator",),
+    ".step_info": ("STEP_KEY", "StepInfo", "StepTotals", "attach_step", "pop_step"),
 }
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
-
-__all__ = ["LOSS_SCALING", "loss_scale", "shard_loss_scale", *sorted(_HOME_OF)]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME_OF:
-        raise AttributeError(f"module 'evenstep.batch' has no attribute {name!r}")
-    value = getattr(import_module(f"evenstep.batch.{_HOME_OF[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__all__ = ["LOSS_SCALING", "loss_scale", "shard_loss_scale"]
+__all__ += sorted(name for names in _HOMES.values() for name in names)
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

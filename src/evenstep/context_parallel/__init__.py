@@ -23,8 +23,9 @@ Nothing here is imported before it is used, so that predicting needs no torch.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from evenstep.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from evenstep.context_parallel.batch_shards import document_lengths as document_lengths
@@ -38,24 +39,11 @@ if TYPE_CHECKING:
     from evenstep.context_parallel.prepared_sharding import prepare as prepare
 
 _HOMES = {
-    "batch_shards": ("document_lengths", "shard_batch", "unshard"),
-    "causal_attention": ("attention",),
-    "latency": ("AttentionLatency", "load_latency"),
-    "latency_default": ("default_latency",),
-    "prepared_sharding": ("PreparedSharding", "prepare"),
+    ".batch_shards": ("document_lengths", "shard_batch", "unshard"),
+    ".causal_attention": ("attention",),
+    ".latency": ("AttentionLatency", "load_latency"),
+    ".latency_default": ("default_latency",),
+    ".prepared_sharding": ("PreparedSharding", "prepare"),
 }
-_HOME_OF = {name: f"{__name__}.{home}" for home, names in _HOMES.items() for name in names}
-
-__all__ = sorted(_HOME_OF)
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME_OF:
-        raise AttributeError(f"module 'evenstep.context_parallel' has no attribute {name!r}")
-    value = getattr(import_module(_HOME_OF[name]), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__all__ = sorted(name for names in _HOMES.values() for name in names)
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -28,51 +28,32 @@ memory of such a process.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from evenstep.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from evenstep.data.cut_documents import CutDocuments
-    from evenstep.data.lengths_cache import read_lengths, write_lengths
-    from evenstep.data.lengths_count import count_lengths
-    from evenstep.data.pool_sort_dataset import PoolSortDataset
-    from evenstep.data.reader import SourceReader, StoredSample
-    from evenstep.data.reader_kinds import open_reader
-    from evenstep.data.shard_order import SampleLocation, ShardOrder
-    from evenstep.data.source import Source
+    from evenstep.data.cut_documents import CutDocuments as CutDocuments
+    from evenstep.data.lengths_cache import read_lengths as read_lengths
+    from evenstep.data.lengths_cache import write_lengths as write_lengths
+    from evenstep.data.lengths_count import count_lengths as count_lengths
+    from evenstep.data.pool_sort_dataset import PoolSortDataset as PoolSortDataset
+    from evenstep.data.reader import SourceReader as SourceReader
+    from evenstep.data.reader import StoredSample as StoredSample
+    from evenstep.data.reader_kinds import open_reader as open_reader
+    from evenstep.data.shard_order import SampleLocation as SampleLocation
+    from evenstep.data.shard_order import ShardOrder as ShardOrder
+    from evenstep.data.source import Source as Source
 
-__all__ = [
-    "CutDocuments",
-    "PoolSortDataset",
-    "SampleLocation",
-    "ShardOrder",
-    "Source",
-    "SourceReader",
-    "StoredSample",
-    "count_lengths",
-    "open_reader",
-    "read_lengths",
-    "write_lengths",
-]
-
-_HOME_OF = {
-    "CutDocuments": "cut_documents",
-    "PoolSortDataset": "pool_sort_dataset",
-    "SampleLocation": "shard_order",
-    "ShardOrder": "shard_order",
-    "Source": "source",
-    "SourceReader": "reader",
-    "StoredSample": "reader",
-    "count_lengths": "lengths_count",
-    "open_reader": "reader_kinds",
-    "read_lengths": "lengths_cache",
-    "write_lengths": "lengths_cache",
+_HOMES = {
+    ".cut_documents": ("CutDocuments",),
+    ".lengths_cache": ("read_lengths", "write_lengths"),
+    ".lengths_count": ("count_lengths",),
+    ".pool_sort_dataset": ("PoolSortDataset",),
+    ".reader": ("SourceReader", "StoredSample"),
+    ".reader_kinds": ("open_reader",),
+    ".shard_order": ("SampleLocation", "ShardOrder"),
+    ".source": ("Source",),
 }
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME_OF:
-        raise AttributeError(f"module 'evenstep.data' has no attribute {name!r}")
-    value = getattr(import_module(f"evenstep.data.{_HOME_OF[name]}"), name)
-    globals()[name] = value
-    return value
+__all__ = sorted(name for names in _HOMES.values() for name in names)
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -60,8 +60,9 @@ constructors alone, and Ray only for `ray/`.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from evenstep.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from evenstep.data.source import Source as Source
@@ -91,45 +92,25 @@ if TYPE_CHECKING:
     from evenstep.service.startup import start as start
     from evenstep.service.status_http import StatusEndpoint as StatusEndpoint
 
-_HOME_OF = {
-    "SUPERVISED": "evenstep.service.sample_measure",
-    "Client": "evenstep.service.ray.client",
-    "DataConstructor": "evenstep.service.data_constructor",
-    "Fetched": "evenstep.service.source_loader",
-    "Handle": "evenstep.service.handles",
-    "Job": "evenstep.service.job",
-    "SourceLayout": "evenstep.service.source_layout",
-    "LoaderJob": "evenstep.service.source_loader",
-    "LoaderPool": "evenstep.service.loader_pool",
-    "LocalHandle": "evenstep.service.handles",
-    "LocalService": "evenstep.service.local",
-    "Mesh": "evenstep.service.mesh",
-    "StepDelivery": "evenstep.service.service_step",
-    "Planner": "evenstep.service.planner",
-    "RankClient": "evenstep.service.client",
-    "Reply": "evenstep.service.handles",
-    "ServiceStep": "evenstep.service.service_step",
-    "Source": "evenstep.data.source",
-    "SourceLoader": "evenstep.service.source_loader",
-    "SourceStripe": "evenstep.service.source_layout",
-    "StatusEndpoint": "evenstep.service.status_http",
-    "Strategy": "evenstep.service.job",
-    "SubplanStep": "evenstep.service.service_step",
-    "read_log": "evenstep.service.plan_log",
-    "start": "evenstep.service.startup",
-    "vision_fields": "evenstep.service.collators",
+_HOMES = {
+    ".client": ("RankClient",),
+    ".collators": ("vision_fields",),
+    ".data_constructor": ("DataConstructor",),
+    ".handles": ("Handle", "LocalHandle", "Reply"),
+    ".job": ("Job", "Strategy"),
+    ".loader_pool": ("LoaderPool",),
+    ".local": ("LocalService",),
+    ".mesh": ("Mesh",),
+    ".plan_log": ("read_log",),
+    ".planner": ("Planner",),
+    ".ray.client": ("Client",),
+    ".sample_measure": ("SUPERVISED",),
+    ".service_step": ("ServiceStep", "StepDelivery", "SubplanStep"),
+    ".source_layout": ("SourceLayout", "SourceStripe"),
+    ".source_loader": ("Fetched", "LoaderJob", "SourceLoader"),
+    ".startup": ("start",),
+    ".status_http": ("StatusEndpoint",),
+    "evenstep.data.source": ("Source",),
 }
-
-__all__ = sorted(_HOME_OF)
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME_OF:
-        raise AttributeError(f"module 'evenstep.service' has no attribute {name!r}")
-    value = getattr(import_module(_HOME_OF[name]), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__all__ = sorted(name for names in _HOMES.values() for name in names)
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)
