@@ -1,4 +1,4 @@
-"""Array types that signatures name. Tokens and ids are int64 everywhere."""
+"""Names of NumPy array types for annotations. Tokens and ids are int64 everywhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,12 @@
-"""Every exception that evenstep raises on purpose.
+"""Every exception that evenstep raises on purpose; all are an `EvenstepError`.
+
+    ConfigurationError   an argument is wrong: raised where the object is built
+    SampleError          a sample cannot be used: raised on the rank that reads it
+    CollateError         a batch cannot be made, or is not what was planned
+    MismatchError        ranks, or a state and its loader, were built differently
+    LoaderDiedError      a worker, a batcher or an actor of the service died
+    PeerError            another rank failed or left: raised on all others
+    InvariantError       a bug in evenstep or in a policy
 
 Each message names the value that was wrong, the limit it broke and what to do about it. An error
 on one rank reaches every other rank as a `PeerError`, so no rank is left waiting.

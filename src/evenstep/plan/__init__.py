@@ -6,10 +6,11 @@ In reading order:
 ```
 policy                the contract: a window, a proposal, all ranks' messages, a plan
 groups/               groups as two arrays, formed under a token budget, aligned across ranks
-policies/             policies that see a window: `Even`, the default, and four others
+policies/             policies that see a window: `Even`, the default, and four others; a new policy
+                      goes here, and its name into `policies.by_name`
 offline/              policies that see all lengths, and the one that replays their plans online
 epoch/                which samples of an epoch are left, for any number of ranks
-packing/              documents to micro-batches of equal cost
+packing/              documents to micro-batches of equal cost: the policy `WorkloadPacking`
 partition/            items to bins of equal load
 pipeline/             the order of micro-batches on a pipeline
 sharding/             a sequence to context-parallel ranks
@@ -19,7 +20,7 @@ lengths, rng          lengths of a data set; one random stream for each use of a
 argument_checks, plain_values    checks of options; options as text that is equal on all ranks
 ```
 
-Imports go one way, between files and between rooms.
+Imports go one way, between files and between folders.
 """
 
 from evenstep.plan.groups.groups import Groups

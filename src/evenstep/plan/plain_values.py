@@ -1,4 +1,4 @@
-"""Values as text and numbers that are equal on every rank and in every run."""
+"""Options as plain values and text, equal on every rank and in every run, so that they compare."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Items to a fixed number of bins: what balances ranks, micro-batches and queues.
 
-multiway              `partition`: a method, what replaces it under a cap, and exchanges
-items                 arguments checked, costs as whole numbers
+multiway              `partition`: runs the named method, falls back to `greedy` where it breaks the
+                      token cap, and improves the result by local search
+items                 checked arguments, costs as whole numbers, items that stay together merged
 greedy                each item to the least loaded bin with room (LPT); `greedy_numba` its twin
 karmarkar_karp        partitions merged, the least even first; `karmarkar_karp_numba` its twin
 local_search          moves and swaps that lower the largest load

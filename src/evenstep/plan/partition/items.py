@@ -1,4 +1,4 @@
-"""Items as `partition` takes them: checked, in whole numbers, items kept together joined into one.
+"""Items as `partition` takes them: checked, in whole numbers, items that must stay together merged.
 
 Invariant: costs are finite and not negative, tokens positive, and there are as many of both; the
 sum of the whole costs stays below 2**62, so that sums of them are exact.

@@ -1,4 +1,4 @@
-"""Samples that fit, and bins that none of them leaves empty."""
+"""How many samples fit under the token cap, and at least one sample in every bin."""
 
 from __future__ import annotations
 

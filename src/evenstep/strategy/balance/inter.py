@@ -1,4 +1,5 @@
-"""Micro-batches to buckets: the inter-micro-batch level (Algorithm 1, lines 7 to 15).
+"""Micro-batches to buckets: the inter-micro-batch level (OVERLORD's Algorithm 1,
+lines 7 to 15).
 
 Invariant: every bucket gets the same number of micro-batches.
 

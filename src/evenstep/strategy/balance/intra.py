@@ -1,7 +1,8 @@
 """Samples into micro-batches: the intra-micro-batch level.
 
 Micro-batches are bins of at most `cap` tokens. They are made by a balancing method over all
-samples (Algorithm 1, line 6: greedy bin packing), or in the order in which samples were drawn.
+samples (OVERLORD's Algorithm 1, line 6: greedy bin packing), or in the order in which samples were
+drawn.
 
 Invariants: no bin holds more than the cap. No bin is empty if there are as many samples as bins, as
 a rank without one would leave the others waiting in a collective. Samples that find no room are all

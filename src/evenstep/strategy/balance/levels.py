@@ -1,6 +1,6 @@
 """From the samples of a step to an `Assignment`: micro-batches are formed, then dealt to buckets.
 
-Decisions where the paper (section 4.2, Algorithm 1) leaves room:
+Decisions where OVERLORD (section 4.2, Algorithm 1) leaves room:
 
 - There are ``buckets x micro_batches`` micro-batches; the paper's m is that product.
 - `intra` forms micro-batches by a method; without it they are consecutive samples, as drawn.

@@ -1,6 +1,6 @@
 """Ways to balance, by name, and the contract for those that a user brings.
 
-`greedy` puts each item, the costliest first, into the least loaded bin that has room (the paper's
+`greedy` puts each item, the costliest first, into the least loaded bin that has room (OVERLORD's
 GreedyBinPack); `karmarkar_karp` merges the partitions that are least even; `zigzag` goes back and
 forth over the bins; `round_robin` starts from the first bin again each time, as lines 11 to 15 of
 Algorithm 1 do. Bins are buckets or micro-batches.
