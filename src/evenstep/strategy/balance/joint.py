@@ -3,8 +3,9 @@
 Taken one after the other, as in OVERLORD's Algorithm 1, the levels get in each other's way: a
 sample that costs more than a mean micro-batch makes one by itself, and its bucket then gets as many
 other micro-batches as any, none of which can be lighter to make up for it. Here buckets are
-balanced first: each sample, the costliest first, goes to the least loaded bucket that has room in one of its
-micro-batches, and there to the least loaded that has room. So the rest of that bucket is light.
+balanced first: each sample, the costliest first, goes to the least loaded bucket that has room in
+one of its micro-batches, and there to the least loaded that has room. So the rest of that bucket is
+light.
 """
 
 from __future__ import annotations
