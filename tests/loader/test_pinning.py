@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from evenstep.loader.transport.pinning import pin
+from evenstep.loader.iterator import pin
 
 Pair = namedtuple("Pair", ["left", "right"])
 

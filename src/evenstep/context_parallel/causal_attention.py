@@ -64,14 +64,7 @@ def attention(
     trains = torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v))
     backend = pick_backend(prepared.backend, prepared.device, q.dtype, trains=trains)
     kernel = prepared.kernel(backend)
-    keys, values = gather_keys_values(
-        k,
-        v,
-        prepared.collectives,
-        rows=kernel.rows,
-        slot=prepared.slot,
-        repeated=kernel.repeated,
-    )
+    keys, values = gather_keys_values(k, v, prepared.collectives, kernel, prepared.slot)
     # No kernel takes an empty batch. The reference, though it has no fragment to compute, still
     # lets backward reach the collective.
     run = kernel if prepared.tokens else prepared.kernel("sdpa")

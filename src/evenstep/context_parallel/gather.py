@@ -13,38 +13,31 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from evenstep.context_parallel.collectives import Collectives
+from evenstep.context_parallel.kernels import Kernel
 
 __all__ = ["gather_keys_values"]
 
 
 def gather_keys_values(
-    k: torch.Tensor,
-    v: torch.Tensor,
-    collectives: Collectives,
-    *,
-    rows: torch.Tensor,
-    slot: int,
-    repeated: bool,
+    k: torch.Tensor, v: torch.Tensor, collectives: Collectives, kernel: Kernel, slot: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Gathers the keys and values that this rank's kernel takes.
 
     Args:
         k, v: [tokens of this rank, kv heads, head dim].
-        rows: [keys] int64: rows of the gathered buffer to take; those of rank r begin at
+        slot: tokens of the rank that has most: in the gathered buffer the rows of rank r begin at
             ``r * slot``.
-        slot: tokens of the rank that has most.
-        repeated: whether `rows` may hold a number twice.
 
     Returns:
         k and v [keys, kv heads, head dim]. Backward, which every rank must reach, adds the
-        gradients of a rank in float32 at least if `repeated`, and those of all ranks in the dtype
-        of `k`.
+        gradients of a rank in float32 at least if `kernel.repeated`, and those of all ranks in the
+        dtype of `k`.
 
     Raises:
         PeerError: another rank died, here or in backward.
     """
     gathered: tuple[torch.Tensor, torch.Tensor] = _Gather.apply(  # type: ignore[no-untyped-call]
-        k, v, collectives, rows, slot, repeated
+        k, v, collectives, kernel, slot
     )
     return gathered
 
@@ -56,12 +49,11 @@ class _Gather(torch.autograd.Function):
         k: torch.Tensor,
         v: torch.Tensor,
         collectives: Collectives,
-        rows: torch.Tensor,
+        kernel: Kernel,
         slot: int,
-        repeated: bool,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        ctx.save_for_backward(rows)
-        ctx.collectives, ctx.slot, ctx.repeated = collectives, slot, repeated
+        ctx.save_for_backward(kernel.rows)
+        ctx.collectives, ctx.slot, ctx.repeated = collectives, slot, kernel.repeated
         ctx.shape = k.shape
         own = torch.cat((k, v), dim=1)
         if len(own) < slot:
@@ -69,7 +61,7 @@ class _Gather(torch.autograd.Function):
         gathered = collectives.all_gather(own)  # [ranks x slot, 2 x kv heads, head dim]
         heads = k.shape[1]
         keys, values = gathered[:, :heads], gathered[:, heads:]
-        return keys.index_select(0, rows), values.index_select(0, rows)
+        return keys.index_select(0, kernel.rows), values.index_select(0, kernel.rows)
 
     @staticmethod
     @once_differentiable
@@ -85,4 +77,4 @@ class _Gather(torch.autograd.Function):
         of_all = grad.new_zeros(ctx.collectives.ranks * ctx.slot, *grad.shape[1:])
         of_all.index_add_(0, rows, grad)
         own = ctx.collectives.reduce_scatter(of_all.to(dtype))[:tokens]
-        return own[:, :heads], own[:, heads:], None, None, None, None
+        return own[:, :heads], own[:, heads:], None, None, None

@@ -32,9 +32,8 @@ from evenstep.loader.resume.epoch_cursor import EpochCursor
 from evenstep.loader.resume.epochs import Epochs
 from evenstep.loader.resume.state import LoaderState, check_job, to_dict
 from evenstep.loader.resume.step_count import StepCount
-from evenstep.loader.runtime import LoaderRuntime
+from evenstep.loader.runtime import LoaderRuntime, close_at_exit, closed
 from evenstep.loader.step_log import StepLog
-from evenstep.loader.transport.at_exit import close_at_exit, closed
 from evenstep.loader.transport.cp_peers import GroupPlace
 from evenstep.loader.transport.rank_exchange import place_in_group
 from evenstep.plan.argument_checks import check_at_least

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
+
+import torch
 
 from evenstep.batch.step_info import StepInfo, attach_step
 from evenstep.errors import EvenstepError, LoaderDiedError, PeerError
@@ -17,11 +20,10 @@ from evenstep.loader.batcher.progress import EpochEnd, StepProgress
 from evenstep.loader.batcher.spec import EpochSpec
 from evenstep.loader.batcher.thread import BatcherThread
 from evenstep.loader.feeder import Feeder
-from evenstep.loader.transport.pinning import pin
 from evenstep.loader.transport.rank_exchange import RankExchange
 from evenstep.loader.transport.session import Session
 
-__all__ = ["BatchIterator", "StepIterator"]
+__all__ = ["BatchIterator", "StepIterator", "pin"]
 
 _CHECK_INTERVAL = 0.25  # seconds between checks that everybody is alive
 
@@ -178,3 +180,24 @@ class BatchIterator(Iterator[Any]):
 
     def close(self) -> None:
         self._steps.close()
+
+
+def pin(batch: Any) -> Any:
+    """The batch with every tensor in page-locked memory, for asynchronous copies to an accelerator.
+
+    As in torch's DataLoader, containers are rebuilt, an object with a ``pin_memory`` method pins
+    itself, and anything else stays.
+    """
+    if isinstance(batch, torch.Tensor) or hasattr(batch, "pin_memory"):
+        return batch.pin_memory()
+    if isinstance(batch, Mapping):
+        pinned = {key: pin(value) for key, value in batch.items()}
+        return pinned if type(batch) is dict else type(batch)(pinned)  # type: ignore[call-arg]
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(pin(value) for value in batch))
+    if isinstance(batch, (list, tuple)):
+        return type(batch)(pin(value) for value in batch)
+    if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
+        fields = {f.name: pin(getattr(batch, f.name)) for f in dataclasses.fields(batch) if f.init}
+        return dataclasses.replace(batch, **fields)
+    return batch

@@ -1,8 +1,7 @@
 """Back ends of attention over a rank's fragments, one file each.
 
 ```
-kernel    `Kernel`: what a back end is
-choice    which one runs: the one asked for, or the fastest that device and dtype allow
+choice    `Kernel`, what a back end is; and which one runs
 layout    where the keys lie that a rank needs
 flash     FlashAttention's variable-length kernel, one launch for all fragments (CUDA)
 flex      FlexAttention with a block mask
@@ -12,10 +11,10 @@ sdpa      PyTorch's scaled dot-product attention, block by block: the reference,
 
 from evenstep.context_parallel.kernels.choice import (
     BACKENDS,
+    Kernel,
     check_backend,
     kernel_of,
     pick_backend,
 )
-from evenstep.context_parallel.kernels.kernel import Kernel
 
 __all__ = ["BACKENDS", "Kernel", "check_backend", "kernel_of", "pick_backend"]

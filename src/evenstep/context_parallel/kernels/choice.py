@@ -1,23 +1,52 @@
-"""Picks the back end: the one asked for, or the fastest that device and dtype allow."""
+"""What a back end is, and which one runs: the one asked for, or the fastest that device and dtype
+allow.
+
+A kernel is built once per micro-batch from the sharding, with its index tensors on the device, and
+called in every layer. It knows nothing of other ranks.
+"""
 
 from __future__ import annotations
 
 from importlib.util import find_spec
 from inspect import signature
+from typing import Protocol
 
 import torch
 
 from evenstep.context_parallel.kernels.flash import FlashKernel, flash_function
 from evenstep.context_parallel.kernels.flex import FlexKernel
-from evenstep.context_parallel.kernels.kernel import Kernel
 from evenstep.context_parallel.kernels.sdpa import SdpaKernel
 from evenstep.errors import ConfigurationError
 from evenstep.plan.sharding import Sharding
 
-__all__ = ["BACKENDS", "check_backend", "kernel_of", "pick_backend"]
+__all__ = ["BACKENDS", "Kernel", "check_backend", "kernel_of", "pick_backend"]
 
 BACKENDS = ("auto", "flash", "flex", "sdpa")
 _HALF = (torch.float16, torch.bfloat16)
+
+
+class Kernel(Protocol):
+    """Causal attention within documents, for one rank's fragments."""
+
+    rows: torch.Tensor
+    """[keys] int64: rows of the buffer of all ranks' keys (see `layout`) that it takes, in its
+    order."""
+    repeated: bool
+    """Whether it may take a row twice."""
+
+    def __call__(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float
+    ) -> torch.Tensor:
+        """
+        Args:
+            q: [tokens of the rank, query heads, head dim], at least one token.
+            k, v: [keys, kv heads, head dim], in the order of `rows`. Query head h uses kv head
+                ``h // (query heads // kv heads)``.
+            scale: factor of the products, before the softmax.
+
+        Returns:
+            Like `q`; differentiable once in all three.
+        """
 
 
 def check_backend(name: str, device: torch.device) -> None:

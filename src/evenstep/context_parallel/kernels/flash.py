@@ -16,6 +16,7 @@ from collections.abc import Callable
 from functools import cache
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
 import torch
 
@@ -29,7 +30,7 @@ VarlenAttention = Callable[..., torch.Tensor]
 
 
 class FlashKernel:
-    """See `evenstep.context_parallel.kernels.kernel.Kernel`. float16 and bfloat16 only."""
+    """See `evenstep.context_parallel.kernels.Kernel`. float16 and bfloat16 only."""
 
     repeated = True
 
@@ -43,32 +44,25 @@ class FlashKernel:
     ) -> None:
         varlen = varlen_arguments(sharding, rank)
         self.rows = torch.from_numpy(buffer_rows(sharding, varlen.keys)).to(device)
-        self._cu_seqlens_q = torch.from_numpy(varlen.cu_seqlens_q).to(device)
-        self._cu_seqlens_k = torch.from_numpy(varlen.cu_seqlens_k).to(device)
-        self._max_seqlen_q = varlen.max_seqlen_q
-        self._max_seqlen_k = varlen.max_seqlen_k
+        self._bounds = (
+            torch.from_numpy(varlen.cu_seqlens_q).to(device),
+            torch.from_numpy(varlen.cu_seqlens_k).to(device),
+            varlen.max_seqlen_q,
+            varlen.max_seqlen_k,
+        )
         self._function = function or flash_function()
 
     def __call__(
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float
     ) -> torch.Tensor:
         assert self._function is not None  # `check_backend` refuses this back end otherwise
-        return self._function(
-            q,
-            k,
-            v,
-            self._cu_seqlens_q,
-            self._cu_seqlens_k,
-            self._max_seqlen_q,
-            self._max_seqlen_k,
-            scale,
-        )
+        return self._function(q, k, v, *self._bounds, scale=scale)
 
 
 @cache
 def flash_function() -> VarlenAttention | None:
-    """A function (q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, scale) that is
-    causal and takes fewer kv heads than query heads; None if no package has one."""
+    """A function (q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, *, scale) that
+    is causal and takes fewer kv heads than query heads; None if no package has one."""
     return _of_package() or _of_torch()
 
 
@@ -82,26 +76,9 @@ def _of_package() -> VarlenAttention | None:
     if (major, minor) < (2, 1):  # whose causal mask is aligned at the top left
         return None
 
-    def attend(
-        q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
-        cu_seqlens_q: torch.Tensor,
-        cu_seqlens_k: torch.Tensor,
-        max_seqlen_q: int,
-        max_seqlen_k: int,
-        scale: float,
-    ) -> torch.Tensor:
+    def attend(*tensors_and_bounds: Any, scale: float) -> torch.Tensor:
         out: torch.Tensor = flash_attn_varlen_func(
-            q,
-            k,
-            v,
-            cu_seqlens_q,
-            cu_seqlens_k,
-            max_seqlen_q,
-            max_seqlen_k,
-            softmax_scale=scale,
-            causal=True,
+            *tensors_and_bounds, softmax_scale=scale, causal=True
         )
         return out
 
@@ -117,28 +94,10 @@ def _of_torch() -> VarlenAttention | None:
     if not {"window_size", "scale", "enable_gqa"} <= set(inspect.signature(varlen_attn).parameters):
         return None
 
-    def attend(
-        q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
-        cu_seqlens_q: torch.Tensor,
-        cu_seqlens_k: torch.Tensor,
-        max_seqlen_q: int,
-        max_seqlen_k: int,
-        scale: float,
-    ) -> torch.Tensor:
-        out = varlen_attn(
-            q,
-            k,
-            v,
-            cu_seqlens_q,
-            cu_seqlens_k,
-            max_seqlen_q,
-            max_seqlen_k,
-            scale=scale,
-            window_size=(-1, 0),  # causal
-            enable_gqa=q.shape[1] != k.shape[1],
-        )
+    def attend(q: torch.Tensor, k: torch.Tensor, *v_and_bounds: Any, scale: float) -> torch.Tensor:
+        grouped = q.shape[1] != k.shape[1]
+        causal = (-1, 0)
+        out = varlen_attn(q, k, *v_and_bounds, scale=scale, window_size=causal, enable_gqa=grouped)
         assert isinstance(out, torch.Tensor)  # a tuple only on request
         return out
 

@@ -30,7 +30,7 @@ BLOCK = 128
 
 
 class FlexKernel:
-    """See `evenstep.context_parallel.kernels.kernel.Kernel`."""
+    """See `evenstep.context_parallel.kernels.Kernel`."""
 
     repeated = False
 

@@ -43,7 +43,7 @@ class _Block:
 
 
 class SdpaKernel:
-    """See `evenstep.context_parallel.kernels.kernel.Kernel`."""
+    """See `evenstep.context_parallel.kernels.Kernel`."""
 
     repeated = False
 

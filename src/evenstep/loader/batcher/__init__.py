@@ -8,12 +8,10 @@ in which a sample meets them, with the thread that runs each file:
     pipeline            one epoch: starts the four threads below and the queues between them
     index_feed          intake: blocks of dataset indices -> a `ChunkRequest` to a worker
     intake              intake: a `Chunk` from a worker -> `ReadySamples`
-    expected_samples    intake: whether samples have the lengths that an epoch was planned by
     worker_errors       intake: what the dataset raised in a worker, or the worker's death
     sample_store        all threads: samples by arrival number, until they are collated
     round_planner       plan: samples -> messages to and from all ranks -> planned steps
     batch_assembly      collate: a planned step and its samples -> the batch and its `StepInfo`
-    cp_shard            collate: this context-parallel rank's shard of each micro-batch
     filler_sample       intake, plan and collate: the sample that zero-loss steps are run with
     progress            deliver: what the trainer learns with each step, for its checkpoints
     ports               plan, collate and deliver: pipes and credits between batcher and trainer

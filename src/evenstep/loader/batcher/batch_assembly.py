@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from evenstep.batch.check import check_packed, check_supervised
+from evenstep.batch.labels import IGNORE_INDEX
 from evenstep.batch.loss_scale import loss_scale, micro_batch_scales, shard_loss_scale
+from evenstep.batch.pack import PackCollator
 from evenstep.batch.step_info import StepInfo
+from evenstep.context_parallel.batch_shards import document_lengths, shard_batch
 from evenstep.errors import CollateError, EvenstepError
-from evenstep.loader.batcher.cp_shard import own_shards
 from evenstep.loader.batcher.filler_sample import FillerSample
 from evenstep.loader.batcher.spec import LoaderSpec
 from evenstep.loader.workers.seeding import rank_seed, sample_seed, seed_everything
@@ -67,7 +71,7 @@ def make_step(
     )
     peers = spec.policy.context_parallel
     if peers > 1:
-        batches, held = own_shards(spec, batches)
+        batches, held = _own_shards(spec, batches)
         supervised = held[: len(groups)]
         if spec.loss_scaling == "token":
             total = int(totals.supervised_tokens.sum())
@@ -104,3 +108,28 @@ def _fillers(
     shortest = int(planned.columns_of(planned.members)[0].argmin())
     own = FillerSample.of(list(itertools.chain.from_iterable(groups))[shortest])
     return [[own.sample()] for _ in range(count)]
+
+
+def _own_shards(spec: LoaderSpec, batches: Sequence[Any]) -> tuple[list[dict[str, Any]], list[int]]:
+    """Cuts this context-parallel rank's shard out of each micro-batch.
+
+    Args:
+        batches: whole micro-batches, as `PackCollator` makes them.
+
+    Returns:
+        The shards, and the supervised tokens in each.
+
+    Raises:
+        CollateError: a collate function of another kind made a batch that cannot be cut.
+    """
+    collate = spec.collate_fn
+    options: dict[str, Any] = {}
+    if isinstance(collate, PackCollator):
+        options["labels_shifted"] = not collate.mask_first_label
+        options["per_sample_fields"] = collate.per_sample_fields
+    shards = []
+    for batch in batches:
+        sharding = spec.policy.shard(document_lengths(batch))
+        shards.append(shard_batch(batch, sharding, spec.context_rank, **options))
+    supervised = [int(np.count_nonzero(s["shift_labels"] != IGNORE_INDEX)) for s in shards]
+    return shards, supervised

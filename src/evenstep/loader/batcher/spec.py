@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from evenstep.loader.batcher.expected_samples import ExpectedSamples
+import numpy as np
+
+from evenstep.arrays import Int64Array
+from evenstep.errors import SampleError
 from evenstep.loader.options import LoaderOptions
 from evenstep.loader.workers.iterable import WorkerStates
 from evenstep.plan.epoch.remaining import Remaining
 from evenstep.protocol.window_buffer import RoundStart
 
-__all__ = ["EpochSpec", "LoaderSpec"]
+__all__ = ["EpochSpec", "ExpectedSamples", "LoaderSpec"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +30,33 @@ class LoaderSpec(LoaderOptions):
     """Context-parallel rank: which shard of every micro-batch this process gets."""
     compared: Mapping[str, Any]
     """What else must be equal on all ranks, by the name that an error uses."""
+
+
+@dataclass(frozen=True)
+class ExpectedSamples:
+    """A rank's groups of an epoch planned offline, and the lengths they were planned by."""
+
+    ends: Int64Array
+    """[groups] arrival number at which each group ends."""
+    lengths: Int64Array
+    """[samples] tokens that each sample had when lengths were counted."""
+
+    def check(self, numbers: Int64Array, lengths: Int64Array, indices: Sequence[Any]) -> None:
+        """
+        Args:
+            numbers, lengths, indices: [samples] that have arrived.
+
+        Raises:
+            SampleError: a sample has another length now.
+        """
+        known = self.lengths[numbers]
+        if (wrong := np.flatnonzero(known != lengths)).size:
+            first = int(wrong[0])
+            raise SampleError(
+                f"sample {indices[first]!r} has {lengths[first]:,} tokens, and {known[first]:,} in "
+                "the lengths that the epoch was planned by; count them again (evenstep lengths), "
+                "or use a policy that needs no lengths in advance, such as evenstep.Even"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

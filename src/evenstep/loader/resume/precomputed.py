@@ -10,7 +10,7 @@ import numpy as np
 
 from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError
-from evenstep.loader.batcher.expected_samples import ExpectedSamples
+from evenstep.loader.batcher.spec import ExpectedSamples
 from evenstep.plan.epoch.stream import Stream
 from evenstep.plan.groups.groups import Groups
 from evenstep.plan.policy import Policy

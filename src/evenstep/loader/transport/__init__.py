@@ -8,6 +8,4 @@ session         `Session`: one pass's messages between the batcher and the excha
 rank_exchange   `RankExchange`: the exchange thread of the trainer process, over Gloo
 cp_peers        `GroupPlace` (trainer): one message per data-parallel rank;
                 `WindowChecksum` (batcher): proof that peers hold the same samples
-pinning         page-locked copies of batches, made by the trainer
-at_exit         closes the trainer's loaders when the process ends
 """

@@ -13,10 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.errors import ConfigurationError
+from evenstep.plan.sharding.chunks import shard_per_document, shard_per_sequence
 from evenstep.plan.sharding.hybrid import shard_equally
 from evenstep.plan.sharding.kernel_latency import TILES, KernelLatency
-from evenstep.plan.sharding.per_document import shard_per_document
-from evenstep.plan.sharding.per_sequence import shard_per_sequence
 from evenstep.plan.sharding.sharding import Sharding, check_documents
 
 __all__ = ["METHODS", "check_methods", "shard", "shard_hybrid"]
