@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["BoolArray", "Float64Array", "Int64Array"]
-
 BoolArray = npt.NDArray[np.bool_]
 Float64Array = npt.NDArray[np.float64]
 Int64Array = npt.NDArray[np.int64]

@@ -21,17 +21,6 @@ import numpy.typing as npt
 from evenstep.arrays import Float64Array, Int64Array
 from evenstep.errors import ConfigurationError
 
-__all__ = [
-    "Cost",
-    "FittedCost",
-    "GroupShapes",
-    "MemoryLimit",
-    "PaddedTokenCost",
-    "TokenCost",
-    "TransformerCost",
-    "fit",
-]
-
 
 @dataclass(frozen=True)
 class GroupShapes:

@@ -14,17 +14,6 @@ on one rank reaches every other rank as a `PeerError`, so no rank is left waitin
 
 from __future__ import annotations
 
-__all__ = [
-    "CollateError",
-    "ConfigurationError",
-    "EvenstepError",
-    "InvariantError",
-    "LoaderDiedError",
-    "MismatchError",
-    "PeerError",
-    "SampleError",
-]
-
 
 class EvenstepError(Exception):
     """Base class of all errors raised by evenstep."""

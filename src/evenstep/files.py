@@ -17,8 +17,6 @@ from typing import Any
 
 from evenstep.errors import ConfigurationError
 
-__all__ = ["MeasuredFile", "replacing"]
-
 
 @contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:

@@ -18,8 +18,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.util import Finalize
 
-__all__ = ["EndWithParent", "end_with_parent", "kill_children"]
-
 _CHECK_INTERVAL = 0.5  # seconds between checks of the parent
 
 

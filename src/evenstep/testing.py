@@ -13,8 +13,6 @@ import torch
 from evenstep.batch.step_info import StepInfo
 from evenstep.loader.dataloader import DataLoader
 
-__all__ = ["assert_exact_resume"]
-
 
 def assert_exact_resume(
     make_loader: Callable[[], DataLoader], *, epochs: int = 1, every: int = 1

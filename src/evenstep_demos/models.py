@@ -14,8 +14,6 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-__all__ = ["GPT", "Attend", "Block", "PaddedGPT", "dense_attention", "initialize"]
-
 Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 """Attention of [..., tokens, heads, size] queries, keys and values; returns the same shape."""
 

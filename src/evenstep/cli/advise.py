@@ -18,8 +18,6 @@ from evenstep.tools.report.advice_page import advice_page
 from evenstep.tools.report.advice_text import advice_text
 from evenstep.tools.simulate import DISTRIBUTIONS
 
-__all__ = ["register"]
-
 
 def register(app: typer.Typer) -> None:
     """Adds the command to `app`."""

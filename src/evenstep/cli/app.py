@@ -13,8 +13,6 @@ import typer
 from evenstep.errors import EvenstepError
 from evenstep.version import __version__
 
-__all__ = ["COMMANDS", "PLUGINS", "build", "run"]
-
 COMMANDS = (
     "advise",
     "lengths",

@@ -9,8 +9,6 @@ from evenstep.cli.output import note
 from evenstep.cost import Cost, FittedCost, PaddedTokenCost, TokenCost, TransformerCost
 from evenstep.errors import ConfigurationError
 
-__all__ = ["parse_cost"]
-
 
 def parse_cost(text: str) -> Cost:
     """A cost from ``padded-tokens``, ``tokens``, ``transformer:FIELD=VALUE,...`` or

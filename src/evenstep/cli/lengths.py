@@ -13,8 +13,6 @@ from evenstep.cli.output import note, print_json, print_table, progress_bar
 from evenstep.cli.user_objects import load_object
 from evenstep.errors import ConfigurationError
 
-__all__ = ["register"]
-
 
 def register(app: typer.Typer) -> None:
     """Adds the command to `app`."""

@@ -8,8 +8,6 @@ import typer
 
 from evenstep.tools.simulate import DISTRIBUTIONS
 
-__all__ = ["CostName", "Json", "LengthsName"]
-
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 LengthsName = Annotated[
     str,

@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["note", "print_json", "print_table", "progress_bar"]
-
 
 def print_json(values: Mapping[str, Any]) -> None:
     """Prints one object on one line. Refuses NaN and infinity, which are not JSON."""

@@ -11,8 +11,6 @@ from evenstep.cli.options import Json
 from evenstep.cli.output import note, print_json, progress_bar
 from evenstep.errors import ConfigurationError
 
-__all__ = ["register"]
-
 
 def register(app: typer.Typer) -> None:
     """Adds the command to `app`."""

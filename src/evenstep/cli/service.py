@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from evenstep.service.job import Job
     from evenstep.strategy import LoadingPlan
 
-__all__ = ["register"]
-
 Address = Annotated[
     str,
     typer.Option(

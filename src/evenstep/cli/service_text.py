@@ -12,8 +12,6 @@ from evenstep.cli.output import note, print_table
 if TYPE_CHECKING:
     from evenstep.strategy import LoadingPlan
 
-__all__ = ["print_plan", "print_status", "status_line"]
-
 
 def print_status(status: Mapping[str, Any]) -> None:
     """Prints the status of a job as a table."""

@@ -7,8 +7,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["ended_in_order"]
-
 
 @contextmanager
 def ended_in_order() -> Iterator[None]:

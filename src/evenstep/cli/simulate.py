@@ -19,8 +19,6 @@ from evenstep.plan.lengths import Lengths
 from evenstep.plan.policies.by_name import POLICIES, PolicyOptions
 from evenstep.tools.simulate import DISTRIBUTIONS, SimulationResult, deal, load_lengths, simulate
 
-__all__ = ["register"]
-
 _SAMPLES_PER_RANK = 12_000
 _MAX_TOKENS = 16_384
 

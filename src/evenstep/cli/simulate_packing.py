@@ -23,8 +23,6 @@ from evenstep.tools.simulate import DISTRIBUTIONS, load_lengths
 from evenstep.tools.simulate.packing_result import makespan_ratio, measure
 from evenstep.tools.simulate.packing_run import ArrivingDocuments, run_planner
 
-__all__ = ["command"]
-
 _DOCUMENTS = 60_000
 """Drawn from a distribution by default: some 500 steps of 128K tokens and four micro-batches."""
 _QUEUES = 2

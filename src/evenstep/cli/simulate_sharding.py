@@ -14,8 +14,6 @@ from evenstep.plan.sharding.attention_tiles import TILE
 from evenstep.tools.report.table import text_table
 from evenstep.tools.simulate.sharding_run import draw_sequences, run_sharding
 
-__all__ = ["command"]
-
 
 def command(
     *,

@@ -13,8 +13,6 @@ from evenstep.cli.output import note, print_json, progress_bar
 from evenstep.cli.signals import ended_in_order
 from evenstep.errors import ConfigurationError
 
-__all__ = ["register"]
-
 
 def register(app: typer.Typer) -> None:
     """Adds the command to `app`."""

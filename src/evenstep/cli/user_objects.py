@@ -9,8 +9,6 @@ from typing import Any
 
 from evenstep.errors import ConfigurationError
 
-__all__ = ["load_object"]
-
 
 def load_object(name: str) -> Any:
     """The object ``FILE.py:NAME`` or ``package.module:NAME``. Its module is imported under the name

@@ -6,8 +6,6 @@ import numpy as np
 
 from evenstep.errors import ConfigurationError
 
-__all__ = ["check_at_least", "check_given"]
-
 
 def check_given(**values: object) -> None:
     """Raises `ConfigurationError` for the first value that is None."""

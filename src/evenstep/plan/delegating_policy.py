@@ -11,8 +11,6 @@ from typing import Any
 from evenstep.arrays import Int64Array
 from evenstep.plan.policy import Plan, Policy, Proposal, Window
 
-__all__ = ["DelegatingPolicy"]
-
 
 class DelegatingPolicy(Policy):
     """Plans as `policy` does."""

@@ -11,9 +11,6 @@ import numpy.typing as npt
 from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError
 
-__all__ = ["MAX_LENGTH", "Lengths"]
-
-
 MAX_LENGTH = 2**31 - 1
 """Planners keep a length and a position in one int64."""
 

@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["plain_value", "stable_repr"]
-
 
 def plain_value(value: object) -> Any:
     """Numbers, text and None as they are, everything else as its `stable_repr`."""

@@ -9,8 +9,6 @@ from evenstep.cost import GroupShapes
 from evenstep.errors import InvariantError
 from evenstep.plan.policy import Plan, Policy
 
-__all__ = ["check_memory", "check_positions"]
-
 
 def check_positions(policy: Policy, plan: Plan, count: int) -> Int64Array:
     """Checks that the plan names each window position at most once, in groups and steps that hold.

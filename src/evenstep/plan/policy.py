@@ -32,8 +32,6 @@ from evenstep.plan.plain_values import plain_value
 if TYPE_CHECKING:
     from evenstep.plan.sharding.sharding import Sharding
 
-__all__ = ["Plan", "Policy", "Proposal", "Window"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Window:

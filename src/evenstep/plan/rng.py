@@ -11,8 +11,6 @@ import enum
 
 import numpy as np
 
-__all__ = ["RandomStream", "generator"]
-
 
 @enum.unique
 class RandomStream(enum.IntEnum):

@@ -13,8 +13,6 @@ import torch
 
 from evenstep.errors import EvenstepError
 
-__all__ = ["DIED", "RAISED", "free_memory", "ran_out_of_memory"]
-
 RAISED = re.compile(r"OutOfMemoryError|(CUDA|HIP|XPU) out of memory|CUDA error: out of memory")
 """Printed by a process that ran out of memory, even if it caught the exception."""
 DIED = re.compile(

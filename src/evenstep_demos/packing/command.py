@@ -9,8 +9,6 @@ import typer
 
 from evenstep.cli.output import note, print_json, progress_bar
 
-__all__ = ["register"]
-
 
 def register(app: typer.Typer) -> None:
     """Adds the command to `app`."""

@@ -35,8 +35,6 @@ from evenstep.tools.simulate.packing_run import (
     run_planner,
 )
 
-__all__ = ["Packed", "compare"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Packed:

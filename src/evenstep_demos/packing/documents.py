@@ -22,8 +22,6 @@ from evenstep.tools.advise.tokenizer import CountTokens, load_tokenizer
 from evenstep.tools.simulate.lengths import existing_file
 from evenstep_demos.packing.options import PackingDemoOptions
 
-__all__ = ["DocumentLengths", "count_bytes", "read_documents", "read_folder"]
-
 Progress = Callable[[int, int], None]
 
 _NOT_OURS = {"site-packages", "dist-packages", "node_modules", "__pycache__"}

@@ -9,8 +9,6 @@ from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.packing import DocumentCost
 
-__all__ = ["STEPS", "PackingDemoOptions", "suitable_context"]
-
 STEPS = 100
 """Steps that the documents should last for: in fewer, the documents that wait in queues at the end
 count for much."""

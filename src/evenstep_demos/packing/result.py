@@ -17,8 +17,6 @@ from evenstep_demos.packing.compare import Packed
 from evenstep_demos.packing.documents import DocumentLengths
 from evenstep_demos.packing.options import STEPS, PackingDemoOptions
 
-__all__ = ["PackingDemoResult"]
-
 _COLUMNS = 96
 
 

@@ -10,8 +10,6 @@ from evenstep_demos.packing.documents import DocumentLengths
 from evenstep_demos.packing.options import PackingDemoOptions, suitable_context
 from evenstep_demos.packing.result import PackingDemoResult
 
-__all__ = ["pack_documents"]
-
 
 def pack_documents(documents: DocumentLengths, options: PackingDemoOptions) -> PackingDemoResult:
     """Packs, and writes ``micro_batches.png`` and ``result.json``.

@@ -17,8 +17,6 @@ from evenstep.strategy import LoadingPlan
 from evenstep.strategy.sample_table import SampleId, SampleTable
 from evenstep_demos.service.messages import ReceivedMicroBatch, StepRecord
 
-__all__ = ["Checked", "check_delivery", "check_drawn"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Checked:

@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["pieces_of", "tokens_of"]
-
 
 def tokens_of(row: Mapping[str, Any]) -> dict[str, Any]:
     """Turns a stored document into a sample, whose tokens are bytes of UTF-8."""

@@ -13,15 +13,6 @@ from evenstep.arrays import Float64Array
 from evenstep.strategy import LoadingPlan
 from evenstep_demos.service.messages import StepRecord
 
-__all__ = [
-    "ServiceRunFigures",
-    "SourceDraws",
-    "draws_of",
-    "largest_over_mean",
-    "measure",
-    "planned_costs",
-]
-
 
 @dataclass(frozen=True, kw_only=True)
 class ServiceRunFigures:

@@ -6,8 +6,6 @@ import heapq
 from collections.abc import Mapping, Sequence
 from itertools import count
 
-__all__ = ["group_by_folder"]
-
 _LOOSE = "modules"  # files that lie in no folder
 
 

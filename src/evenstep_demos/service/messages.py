@@ -11,8 +11,6 @@ import numpy.typing as npt
 
 from evenstep.strategy.sample_table import SampleTable
 
-__all__ = ["Ready", "ReceivedMicroBatch", "ServiceRunFinished", "StepRecord", "Took"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Ready:

@@ -9,8 +9,6 @@ from pathlib import Path
 from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least
 
-__all__ = ["CONTEXT", "DATA", "RANKS", "ServiceDemoOptions"]
-
 DATA, CONTEXT = 2, 2
 """Data-parallel groups, and context-parallel ranks of each."""
 RANKS = DATA * CONTEXT

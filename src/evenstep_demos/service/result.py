@@ -15,8 +15,6 @@ from evenstep_demos.service.figures import ServiceRunFigures, SourceDraws
 from evenstep_demos.service.options import CONTEXT, DATA, RANKS, ServiceDemoOptions
 from evenstep_demos.service.stored import StoredSources
 
-__all__ = ["ServiceDemoResult"]
-
 _COLUMNS = 96
 
 

@@ -18,8 +18,6 @@ from evenstep_demos.service.stored import StoredSources
 from evenstep_demos.text.messages import RunProgress
 from evenstep_demos.text.progress import Display
 
-__all__ = ["run_demo"]
-
 
 def run_demo(setting: Setting, display: Display) -> ServiceDemoResult:
     """Trains once for each strategy, checks what was delivered, and writes ``step_times.png``,

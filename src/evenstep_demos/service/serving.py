@@ -18,13 +18,11 @@ from typing import Any
 import evenstep.service as es
 from evenstep.errors import EvenstepError
 from evenstep.service.ray.discovery import connect
-from evenstep.service.ray.import_ray import import_ray
+from evenstep.service.ray.handles import import_ray
 from evenstep.strategy import LoadingPlan
 from evenstep_demos.service.messages import Ready, ServiceRunFinished, StepRecord
 from evenstep_demos.service.options import RANKS
 from evenstep_demos.text.ranks import run_ranks
-
-__all__ = ["ServedRun", "local_ray", "serve_runs"]
 
 _STORE = 256_000_000  # bytes of Ray's object store: a few steps of small batches
 

@@ -20,8 +20,6 @@ from evenstep_demos.service.stored import StoredSources
 from evenstep_demos.service.strategies import TEXT_RUNS, text_job
 from evenstep_demos.service.texts import text_sources
 
-__all__ = ["Setting", "prepare"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:

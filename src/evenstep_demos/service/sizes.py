@@ -6,8 +6,6 @@ from typing import Any
 
 from evenstep.cost import TransformerCost
 
-__all__ = ["BYTES", "HIDDEN", "LAYERS", "SHAPE", "gpt_cost"]
-
 BYTES = 256
 """Tokens of a byte-level model."""
 

@@ -9,8 +9,6 @@ import numpy as np
 from evenstep.tools.report.picture import new_figure, save_figure
 from evenstep_demos.service.figures import SourceDraws
 
-__all__ = ["plot_sources"]
-
 _DRAWN, _EXPECTED, _FIRST = "#56b4e9", "#d55e00", "#999999"
 
 

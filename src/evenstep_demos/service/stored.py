@@ -17,8 +17,6 @@ import evenstep.service as es
 from evenstep.errors import ConfigurationError
 from evenstep.strategy.sample_table import SampleId
 
-__all__ = ["StoredSources", "stored_or_none", "write_sources"]
-
 _BLOCK = 1024  # lines of a shard
 _INDEX = "sources.json"
 _VERSION = 1

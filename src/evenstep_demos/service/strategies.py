@@ -18,8 +18,6 @@ from evenstep_demos.service.options import CONTEXT, DATA, ServiceDemoOptions
 from evenstep_demos.service.sizes import gpt_cost
 from evenstep_demos.service.stored import StoredSources
 
-__all__ = ["TEXT_RUNS", "balanced", "follow_losses", "text_job", "vanilla"]
-
 _COST = gpt_cost()
 _BUFFER = 16  # samples prepared ahead of each source: there are many sources
 _PUSH = 0.5

@@ -23,8 +23,6 @@ from evenstep_demos.service.folders import group_by_folder
 from evenstep_demos.service.options import ServiceDemoOptions
 from evenstep_demos.service.stored import StoredSources, stored_or_none, write_sources
 
-__all__ = ["FILES", "ROWS", "functions_of", "parquet_rows", "text_sources"]
-
 Progress = Callable[[int, int], None]
 
 FILES, ROWS = 24, 400

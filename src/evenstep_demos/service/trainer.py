@@ -33,18 +33,6 @@ from evenstep_demos.service.messages import (
 from evenstep_demos.service.options import CONTEXT, DATA, ServiceDemoOptions
 from evenstep_demos.service.sizes import BYTES, SHAPE
 
-__all__ = [
-    "LEARNING_RATE",
-    "average_gradients",
-    "client_of",
-    "mean_loss",
-    "own",
-    "received",
-    "settle_threads",
-    "train_text",
-    "warm_up",
-]
-
 _PATIENCE = 180.0  # seconds for a service to start, on a busy machine
 LEARNING_RATE = 3e-3
 

@@ -19,8 +19,6 @@ import evenstep
 from evenstep_demos.text.options import DemoOptions
 from evenstep_demos.text.prepared_text import END, TokenizedDocuments
 
-__all__ = ["Batches", "EvenBatches", "FixedBatches", "RankBatch"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class RankBatch:

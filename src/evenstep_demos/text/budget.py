@@ -18,8 +18,6 @@ from evenstep.plan import Even, FixedBatch, Policy
 from evenstep.tools.simulate import SimulationResult, deal, simulate
 from evenstep_demos.text.options import DemoOptions
 
-__all__ = ["Choice", "choose"]
-
 _PREDICTED = ("steps", "padding", "imbalance", "imbalance_p95", "efficiency", "samples_per_step")
 _FEWEST = 8  # samples per rank; with fewer there is nothing to compare
 

@@ -14,8 +14,6 @@ import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
-__all__ = ["GradientClock"]
-
 
 class GradientClock:
     """Notes the end of each backward pass of `model`, as its only communication hook."""

@@ -16,8 +16,6 @@ from typing import Any
 
 from evenstep.errors import ConfigurationError
 
-__all__ = ["CHARACTERS", "Corpus", "read_parquet", "read_standard_library"]
-
 CHARACTERS = 24_000_000
 """Limit of the text read: several times what the ranks can train on in their time."""
 

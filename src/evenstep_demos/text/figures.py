@@ -12,8 +12,6 @@ import numpy.typing as npt
 from evenstep.errors import InvariantError
 from evenstep_demos.text.train import StepRecords
 
-__all__ = ["TextRunFigures", "measure"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class TextRunFigures:

@@ -17,8 +17,6 @@ from evenstep_demos.text.options import DemoOptions
 from evenstep_demos.text.prepared_text import PreparedText, TokenizedDocuments
 from evenstep_demos.text.train import held_out_loss, train_epoch
 
-__all__ = ["RUNS", "job"]
-
 RUNS = ("fixed", "evenstep")
 """Names of the two runs, in the order in which they are made."""
 

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from evenstep_demos.text.budget import Choice
 from evenstep_demos.text.train import StepRecords
 
-__all__ = ["Chosen", "Message", "RunProgress", "TextRunFinished"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Chosen:

@@ -9,8 +9,6 @@ from pathlib import Path
 from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least
 
-__all__ = ["DemoOptions"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class DemoOptions:

@@ -23,16 +23,6 @@ from evenstep_demos.text.options import DemoOptions
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-__all__ = [
-    "END",
-    "PreparedText",
-    "TokenizedDocuments",
-    "describe_lengths",
-    "load_tokenizer",
-    "prepare",
-    "train_tokenizer",
-]
-
 END = 0
 """Token that ends every document, and pads batches."""
 

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bars
     from rich.progress import TaskID
 
-__all__ = ["Display"]
-
 _SECONDS_BETWEEN_LINES = 10.0
 
 

@@ -28,8 +28,6 @@ import torch.distributed as dist
 
 from evenstep.errors import EvenstepError
 
-__all__ = ["RankFailedError", "run_ranks"]
-
 _GRACE = 5.0  # seconds between asking a process to end and killing it
 
 

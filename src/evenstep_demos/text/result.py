@@ -22,8 +22,6 @@ from evenstep_demos.text.figures import TextRunFigures
 from evenstep_demos.text.options import DemoOptions
 from evenstep_demos.text.prepared_text import describe_lengths
 
-__all__ = ["DemoResult"]
-
 _COLUMNS = 88
 _PROCESSOR_SHARE = 0.9  # below it, the verdict warns of other programs
 _POLICY = "even"

@@ -17,8 +17,6 @@ from evenstep_demos.text.progress import Display
 from evenstep_demos.text.ranks import run_ranks
 from evenstep_demos.text.result import DemoResult
 
-__all__ = ["run_demo"]
-
 
 def run_demo(options: DemoOptions, display: Display) -> DemoResult:
     """Reads, tokenizes, trains twice, and writes ``step_times.png`` and ``result.json``.

@@ -23,8 +23,6 @@ from evenstep_demos.text.batches import Batches
 from evenstep_demos.text.clock import GradientClock
 from evenstep_demos.text.prepared_text import END, TokenizedDocuments
 
-__all__ = ["StepRecords", "held_out_loss", "train_epoch"]
-
 _LEARNING_RATE, _WARM_UP = 3e-3, 0.1
 _GRADIENT_NORM = 1.0
 

@@ -15,9 +15,6 @@ import numpy as np
 from evenstep.arrays import Int64Array
 from evenstep.plan.epoch.stream import Progress, Stream
 
-__all__ = ["UNSIZED", "Remaining"]
-
-
 UNSIZED = 1 << 62
 """Total of a share of unknown size."""
 

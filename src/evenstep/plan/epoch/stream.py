@@ -20,8 +20,6 @@ import numpy as np
 from evenstep.arrays import Int64Array
 from evenstep.errors import InvariantError
 
-__all__ = ["Progress", "Stream"]
-
 
 @dataclass(frozen=True)
 class Progress:

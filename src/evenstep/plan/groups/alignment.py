@@ -14,8 +14,6 @@ import numpy as np
 from evenstep.arrays import Int64Array
 from evenstep.plan.groups.groups import Groups
 
-__all__ = ["align", "alignment_target", "rounds_overdue"]
-
 
 def alignment_target(groups: Int64Array, samples: Int64Array, capacities: Int64Array) -> int:
     """T_grp of eq. 3: the number of steps that all active ranks make this round.

@@ -13,8 +13,6 @@ import numpy as np
 from evenstep.arrays import Int64Array
 from evenstep.cost import GroupShapes
 
-__all__ = ["Groups"]
-
 
 @dataclass(frozen=True)
 class Groups:

@@ -12,8 +12,6 @@ from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError
 from evenstep.plan.groups.groups import Groups
 
-__all__ = ["longest_first", "token_budget_groups"]
-
 
 def longest_first(lengths: Int64Array) -> Int64Array:
     """[samples] positions sorted by length, longest first, ties in arrival order.

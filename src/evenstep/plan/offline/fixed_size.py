@@ -21,8 +21,6 @@ from evenstep.plan.groups.groups import Groups
 from evenstep.plan.offline.policy import OfflinePolicy
 from evenstep.plan.rng import RandomStream, generator
 
-__all__ = ["LengthGrouped", "Sorted", "shares", "sorted_runs"]
-
 
 @dataclass(frozen=True)
 class Sorted(OfflinePolicy):

@@ -20,8 +20,6 @@ from evenstep.plan.offline.fixed_size import shares, sorted_runs
 from evenstep.plan.offline.policy import OfflinePolicy
 from evenstep.plan.rng import RandomStream, generator
 
-__all__ = ["BucketedMaxTokens", "MaxTokens", "fill_ascending"]
-
 
 @dataclass(frozen=True)
 class MaxTokens(OfflinePolicy):

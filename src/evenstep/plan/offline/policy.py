@@ -18,8 +18,6 @@ from evenstep.plan.groups.groups import Groups
 from evenstep.plan.lengths import Lengths
 from evenstep.plan.policy import Plan, Policy, Proposal, Window
 
-__all__ = ["OfflinePolicy"]
-
 
 @dataclass(frozen=True)
 class OfflinePolicy(Policy):

@@ -20,8 +20,6 @@ from evenstep.plan.delegating_policy import DelegatingPolicy
 from evenstep.plan.groups.groups import Groups
 from evenstep.plan.policy import Plan, Policy, Proposal, Window
 
-__all__ = ["ReplayPolicy"]
-
 
 class ReplayPolicy(DelegatingPolicy):
     """Cuts what `policy` dealt to one rank into its groups again."""

@@ -21,7 +21,6 @@ from evenstep.plan.argument_checks import check_at_least
 
 __all__ = ["DocumentCost"]
 
-
 _LARGEST = 2**62
 """A cost that an int64 holds with room to spare."""
 

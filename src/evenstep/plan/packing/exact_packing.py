@@ -28,7 +28,6 @@ from evenstep.plan.partition.items import sums
 
 __all__ = ["ExactPacking", "exact_packing"]
 
-
 OPTIMAL, FEASIBLE, GREEDY, NONE = "optimal", "feasible", "greedy", "none"
 
 

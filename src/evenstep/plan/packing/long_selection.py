@@ -26,7 +26,6 @@ from evenstep.plan.packing.water_fill import water_fill
 
 __all__ = ["Pool", "choose_long"]
 
-
 _PAIRED_RUNS = 4
 """The best runs, for which second long documents are considered."""
 _EVEN_ENOUGH = 0.003

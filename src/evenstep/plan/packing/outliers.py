@@ -31,7 +31,6 @@ __all__ = [
     "queue_heads",
 ]
 
-
 _RATIO_EXPONENT = 0.7
 """With 1, outliers of neighbouring classes could differ as much as any two of one class. That is
 the rare extreme within a class, and would be common between classes."""

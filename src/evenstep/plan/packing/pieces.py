@@ -16,7 +16,6 @@ from evenstep.plan.argument_checks import check_at_least
 
 __all__ = ["OVER_LONG", "Pieces", "cut_long"]
 
-
 OVER_LONG = ("error", "split", "truncate")
 """What can be done with a document that is too long."""
 

@@ -21,7 +21,6 @@ from evenstep.plan.packing.lpt_fill import lpt_fill
 
 __all__ = ["tight_fill"]
 
-
 _SHORTEST = 48
 """The shortest documents of a micro-batch that may be swapped: some 1,200 choices of up to two."""
 _SWAPS = 16

@@ -22,8 +22,6 @@ from evenstep.errors import ConfigurationError
 from evenstep.plan.groups.groups import Groups
 from evenstep.plan.groups.token_budget_groups import longest_first
 
-__all__ = ["best_fit_decreasing", "place_compiled", "place_plain"]
-
 Place = Callable[[Int64Array, int], Int64Array]
 
 _COMPILE_FROM = 1 << 16

@@ -14,8 +14,6 @@ from evenstep.arrays import Int64Array
 from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.partition.items import Costs, Items
 
-__all__ = ["least_load", "lower_bound"]
-
 
 def lower_bound(
     costs: npt.ArrayLike,

@@ -21,9 +21,6 @@ from evenstep.arrays import Int64Array
 from evenstep.plan.partition.greedy_numba import FULL, compiled
 from evenstep.plan.partition.items import largest_first
 
-__all__ = ["place"]
-
-
 _COMPILE_FROM = 1 << 16
 """Items from which on numba is used, as for best-fit packing: it saves some 50 ms for 100,000."""
 

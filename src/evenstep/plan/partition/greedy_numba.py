@@ -17,8 +17,6 @@ import numpy as np
 
 from evenstep.arrays import Int64Array
 
-__all__ = ["FULL", "compiled"]
-
 FULL = 1 << 62
 """Stands for the tokens of a bin that holds as many items as it may: no item has room in it."""
 

@@ -16,8 +16,6 @@ from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least
 
-__all__ = ["Costs", "Items", "largest_first", "sums", "whole_by_group", "whole_costs"]
-
 Costs = npt.NDArray[np.int64] | npt.NDArray[np.float64]
 
 _LARGEST_CAP = (1 << 31) - 1

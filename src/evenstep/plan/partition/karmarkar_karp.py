@@ -27,8 +27,6 @@ import numpy as np
 from evenstep.arrays import Int64Array
 from evenstep.plan.partition.karmarkar_karp_numba import compiled
 
-__all__ = ["karmarkar_karp"]
-
 Bins = list[tuple[int, int, int]]
 """Bins that hold items, most loaded first: minus the load, and the first and the last item."""
 

@@ -26,8 +26,6 @@ import numpy as np
 
 from evenstep.arrays import Int64Array
 
-__all__ = ["compiled"]
-
 # Rows of the arrays of the docstring; constants to numba.
 _AFTER, _TAIL, _ABOVE, _BELOW, _BIN = range(5)
 _TOP, _BOTTOM, _HELD = range(3)

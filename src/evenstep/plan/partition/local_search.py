@@ -15,9 +15,6 @@ import numpy as np
 from evenstep.arrays import Int64Array
 from evenstep.plan.partition.items import largest_first, sums
 
-__all__ = ["Limits", "improve"]
-
-
 _PARTNERS = 8
 """Bins that the most loaded one is compared with in a round."""
 _PAIRED = 48

@@ -24,14 +24,11 @@ from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.groups.groups import Groups
 from evenstep.plan.partition.best_fit import best_fit_decreasing
-from evenstep.plan.partition.bounds import least_load, lower_bound
+from evenstep.plan.partition.bounds import least_load
 from evenstep.plan.partition.greedy import place
 from evenstep.plan.partition.items import Costs, Items, largest_first, sums
 from evenstep.plan.partition.karmarkar_karp import karmarkar_karp
 from evenstep.plan.partition.local_search import Limits, improve
-
-__all__ = ["METHODS", "Partition", "bins_needed", "lower_bound", "partition"]
-
 
 METHODS = ("lpt", "karmarkar-karp", "zigzag")
 _CLOSE = 10_000

@@ -29,9 +29,6 @@ from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.partition import partition
 from evenstep.plan.pipeline.schedule import PipelineSchedule
 
-__all__ = ["order_micro_batches", "share_micro_batches"]
-
-
 _ALL_ORDERS = 6
 """Micro-batches up to which every order is tried: 720 of them."""
 _ALL_SWAPS = 16

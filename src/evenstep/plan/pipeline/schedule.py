@@ -24,9 +24,6 @@ from evenstep.arrays import Float64Array, Int64Array
 from evenstep.errors import ConfigurationError, InvariantError
 from evenstep.plan.argument_checks import check_at_least
 
-__all__ = ["PassGraph", "PipelineSchedule"]
-
-
 _Pass = tuple[bool, int, int]
 """Whether the pass is backward, its micro-batch, and the part of the model."""
 

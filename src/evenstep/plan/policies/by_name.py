@@ -20,8 +20,6 @@ from evenstep.plan.policies.sequence_packing import SequencePacking
 from evenstep.plan.policies.token_budget import TokenBudget
 from evenstep.plan.policy import Policy
 
-__all__ = ["POLICIES", "NamedPolicy", "PolicyOptions"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyOptions:

@@ -15,8 +15,6 @@ from evenstep.plan.argument_checks import check_at_least, check_given
 from evenstep.plan.groups.groups import Groups
 from evenstep.plan.policy import Plan, Policy, Proposal, Window
 
-__all__ = ["FixedBatch"]
-
 
 @dataclass(frozen=True)
 class FixedBatch(Policy):

@@ -28,8 +28,6 @@ from evenstep.plan.groups.groups import Groups
 from evenstep.plan.policy import Plan, Policy, Proposal, Window
 from evenstep.plan.rng import RandomStream, generator
 
-__all__ = ["SHUFFLES", "PoolSort", "check_warm_up", "warm_up_size"]
-
 SHUFFLES = ("batches", "samples", "none")
 
 

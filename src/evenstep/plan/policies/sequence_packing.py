@@ -24,8 +24,6 @@ from evenstep.plan.partition.best_fit import best_fit_decreasing
 from evenstep.plan.policy import Plan, Policy, Proposal, Window
 from evenstep.plan.rng import RandomStream, generator
 
-__all__ = ["SequencePacking"]
-
 # Columns of a message.
 _GROUPS, _SAMPLES, _EXHAUSTED = range(3)
 

@@ -19,8 +19,6 @@ from evenstep.plan.groups.token_budget_groups import token_budget_groups
 from evenstep.plan.policy import Plan, Policy, Proposal, Window
 from evenstep.plan.rng import RandomStream, generator
 
-__all__ = ["EMISSION_ORDERS", "TokenBudget"]
-
 EMISSION_ORDERS = ("aligned", "flip-rank-epoch", "flip-rank-round", "flip-balanced")
 
 

@@ -13,8 +13,6 @@ from evenstep.tools.advise.predict import BASELINE, LEFT_OUT, Build, Prediction,
 from evenstep.tools.advise.recommend import Recommendation, Setup, code_for, set_up
 from evenstep.tools.advise.summary import Summary, return_on_investment, summarize
 
-__all__ = ["Advice", "advise"]
-
 _PADDED, _PACKED = "even", "even-packed"
 _NEAR = 0.01  # smaller differences of efficiency are not worth a note
 _OUTLIER = 4  # times the 99th percentile: beyond that, the longest sample decides max_tokens

@@ -14,8 +14,6 @@ from evenstep.tools.advise.token_counter import Counter, Progress, choose_column
 from evenstep.tools.advise.tokenizer import CountTokens
 from evenstep.tools.simulate import DISTRIBUTIONS
 
-__all__ = ["draw_from_dataset"]
-
 _BATCH = 1024
 
 

@@ -16,8 +16,6 @@ import numpy as np
 from evenstep.errors import ConfigurationError
 from evenstep.tools.advise.token_counter import choose_column
 
-__all__ = ["Line", "draw_lines", "field_of"]
-
 
 @dataclass(frozen=True)
 class Line:

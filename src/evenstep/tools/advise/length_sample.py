@@ -9,8 +9,6 @@ import numpy as np
 from evenstep.arrays import Int64Array
 from evenstep.plan.argument_checks import check_at_least
 
-__all__ = ["LengthSample"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class LengthSample:

@@ -25,8 +25,6 @@ from evenstep.tools.advise.tokenizer import CountTokens, load_tokenizer
 from evenstep.tools.simulate import DISTRIBUTIONS, load_lengths, sample_lengths
 from evenstep.tools.simulate.lengths import PARQUET, existing_file
 
-__all__ = ["SAMPLE_SIZE", "draw_length_sample"]
-
 SAMPLE_SIZE = 4000
 """Samples drawn by default."""
 

@@ -23,9 +23,6 @@ from evenstep.tools.advise.token_counter import Counter, Progress, choose_column
 from evenstep.tools.advise.tokenizer import CountTokens
 from evenstep.tools.simulate.lengths import load_lengths, open_parquet
 
-__all__ = ["add_column", "draw_from_parquet", "draw_rows"]
-
-
 _ROW_GROUPS = 128
 _BATCH = 1024  # rows
 

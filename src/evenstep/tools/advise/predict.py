@@ -32,9 +32,6 @@ from evenstep.tools.advise.length_sample import LengthSample
 from evenstep.tools.advise.recommend import Setup
 from evenstep.tools.simulate import deal, simulate
 
-__all__ = ["BASELINE", "FIGURES", "LEFT_OUT", "Build", "Prediction", "predict"]
-
-
 BASELINE = "fixed-batch"
 """The policy that speed-ups are relative to."""
 

@@ -22,8 +22,6 @@ from evenstep.plan.policies.by_name import PolicyOptions
 from evenstep.plan.policy import Policy
 from evenstep.tools.advise.length_sample import LengthSample
 
-__all__ = ["Recommendation", "Setup", "code_for", "set_up"]
-
 _STEP = 256  # budgets are multiples of this
 _MEANS = 4
 _GROUPS = 64  # groups that a window should hold, so that each finds samples of its length

@@ -16,9 +16,6 @@ from evenstep.plan.rng import RandomStream, generator
 from evenstep.tools.advise.figure_range import Range, percentiles, spread
 from evenstep.tools.advise.length_sample import LengthSample
 
-__all__ = ["Summary", "return_on_investment", "summarize"]
-
-
 _REPLICATES = 200
 _RESAMPLED = 4_000_000  # lengths resampled in total, at most: a few seconds
 

@@ -15,8 +15,6 @@ from evenstep.errors import ConfigurationError
 from evenstep.tools.advise.tokenizer import CountTokens
 from evenstep.tools.simulate.lengths import check_lengths, pick_column
 
-__all__ = ["Counter", "Progress", "choose_column"]
-
 Progress = Callable[[int, int], None]
 """Called with samples measured so far and in all."""
 

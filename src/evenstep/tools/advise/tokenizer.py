@@ -8,8 +8,6 @@ from typing import Any
 
 from evenstep.errors import ConfigurationError
 
-__all__ = ["CountTokens", "load_tokenizer"]
-
 CountTokens = Callable[[Sequence[str]], "list[int]"]
 """From texts to the number of tokens of each, special tokens included."""
 

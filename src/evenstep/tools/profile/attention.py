@@ -29,8 +29,6 @@ from evenstep.tools.profile.attention_profile import (
 from evenstep.tools.profile.device import Device, choose_device
 from evenstep.tools.profile.timer import Timing, time_in_turn
 
-__all__ = ["fit_latency", "fragment_shapes", "measure_attention", "this_device"]
-
 Progress = Callable[[int, int], None]
 """Called with (done, total) shapes."""
 TimeShape = Callable[[FragmentMeasurement, float, float], tuple[Timing, Timing]]

@@ -22,8 +22,6 @@ from evenstep.plan.sharding import Sharding
 from evenstep.plan.sharding.attention_tiles import TILE
 from evenstep.tools.profile.device import DTYPES, Device
 
-__all__ = ["AttentionKernel", "Heads", "choose_kernel", "equal_fragments"]
-
 Pass = Callable[[], object]
 
 

@@ -11,8 +11,6 @@ import numpy as np
 from evenstep.context_parallel.latency import AttentionLatency
 from evenstep.tools.profile.timer import Timing
 
-__all__ = ["LEAST_COMPUTING", "AttentionProfile", "FragmentMeasurement"]
-
 LEAST_COMPUTING = 0.1
 """Share of a call's time that counts as computing, at least: a smaller difference is noise."""
 

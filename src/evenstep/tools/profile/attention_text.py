@@ -8,8 +8,6 @@ from evenstep.tools.profile.attention_profile import AttentionProfile, FragmentM
 from evenstep.tools.profile.timer import Timing
 from evenstep.tools.report.table import text_table
 
-__all__ = ["attention_text"]
-
 _POOR = 0.25
 _WIDE_SPREAD = 0.2
 

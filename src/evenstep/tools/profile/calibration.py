@@ -22,8 +22,6 @@ from evenstep.tools.profile.layer_measure import LengthMeasurement
 from evenstep.tools.profile.model_shape import ModelShape
 from evenstep.tools.profile.timer import Timing
 
-__all__ = ["Calibration", "load_calibration", "read_calibration"]
-
 _FILE = MeasuredFile(
     format="evenstep calibration",
     name="calibration",

@@ -7,8 +7,6 @@ from evenstep.tools.profile.layer_measure import LengthMeasurement
 from evenstep.tools.profile.timer import Timing
 from evenstep.tools.report.table import text_table
 
-__all__ = ["calibration_notes", "calibration_text"]
-
 _POOR_FIT = 0.15
 _WIDE_SPREAD = 0.2
 

@@ -10,8 +10,6 @@ import torch
 
 from evenstep.errors import ConfigurationError
 
-__all__ = ["DTYPES", "Device", "choose_device", "choose_dtype"]
-
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 

@@ -19,9 +19,6 @@ from evenstep.arrays import Float64Array
 from evenstep.cost import FittedCost
 from evenstep.errors import ConfigurationError
 
-__all__ = ["PartFits", "fit_parts"]
-
-
 _FEWEST_LENGTHS = 4
 """One more than the coefficients of attention: a fit to fewer lengths would follow the noise."""
 

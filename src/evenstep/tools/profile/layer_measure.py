@@ -19,8 +19,6 @@ from evenstep.tools.profile.layer_parts import Layer, LayerParts
 from evenstep.tools.profile.model_shape import ModelShape
 from evenstep.tools.profile.timer import Timing, time_in_turn
 
-__all__ = ["LengthMeasurement", "lengths_up_to", "measure_layer", "measure_upward"]
-
 Progress = Callable[[int, int], None]
 """Called with (done, total) lengths."""
 TimeLength = Callable[[int, float, float], tuple[Timing, Timing]]

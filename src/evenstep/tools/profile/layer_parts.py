@@ -15,8 +15,6 @@ from torch import nn
 
 from evenstep.tools.profile.model_shape import ModelShape
 
-__all__ = ["Layer", "LayerParts"]
-
 Tensors = tuple[torch.Tensor, ...]
 
 

@@ -8,8 +8,6 @@ from evenstep.cost import TransformerCost
 from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least
 
-__all__ = ["ModelShape"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class ModelShape:

@@ -8,8 +8,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-__all__ = ["Timing", "time_in_turn"]
-
 _REPEATS = (3, 50)
 """Fewest and most repeats."""
 _SHORTEST = 0.005

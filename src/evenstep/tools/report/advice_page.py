@@ -22,8 +22,6 @@ from evenstep.tools.report.page_style import STYLE
 from evenstep.tools.report.svg import Bar, bar_chart, lengths_chart
 from evenstep.version import __version__
 
-__all__ = ["advice_page"]
-
 
 def advice_page(advice: Advice) -> str:
     """The page as text, to be written in UTF-8."""

@@ -11,15 +11,6 @@ from evenstep.tools.advise.predict import BASELINE, LEFT_OUT, Prediction
 from evenstep.tools.report.bins import Bins
 from evenstep.tools.report.table import text_table
 
-__all__ = [
-    "advice_text",
-    "describe_sample",
-    "figure_cells",
-    "marked",
-    "marks_explained",
-    "setting_of",
-]
-
 _COLUMNS = 100
 _BINS, _BAR = 14, 40
 _EIGHTHS = " ▏▎▍▌▋▊▉"

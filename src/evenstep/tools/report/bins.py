@@ -9,8 +9,6 @@ import numpy.typing as npt
 
 from evenstep.arrays import Int64Array
 
-__all__ = ["Bins"]
-
 
 @dataclass(frozen=True)
 class Bins:

@@ -17,8 +17,6 @@ import numpy.typing as npt
 from evenstep.errors import ConfigurationError
 from evenstep.tools.report.picture import new_figure, save_figure
 
-__all__ = ["PackingPanel", "plot_packing"]
-
 _COST = "#0072b2"
 _IDLE = "#d0d0d0"
 _MOST = 60

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = ["new_figure", "save_figure"]
-
 
 def new_figure(width: float, height: float) -> Any:
     """A matplotlib `Figure` of `width` x `height` inches.

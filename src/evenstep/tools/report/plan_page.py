@@ -18,8 +18,6 @@ from evenstep.tools.report.page_style import STYLE
 from evenstep.tools.report.plan_svg import flow_drawing, loads_chart
 from evenstep.version import __version__
 
-__all__ = ["plan_page"]
-
 _SOURCES, _BUCKETS = 10, 16
 """Drawn by name; the others are combined."""
 _ROWS = 32

@@ -11,8 +11,6 @@ from html import escape
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["flow_drawing", "loads_chart"]
-
 Loads = npt.NDArray[np.float64]
 
 _WIDTH = 760

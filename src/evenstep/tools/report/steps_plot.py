@@ -16,8 +16,6 @@ import numpy.typing as npt
 from evenstep.errors import ConfigurationError
 from evenstep.tools.report.picture import new_figure, save_figure
 
-__all__ = ["StepPanel", "plot_steps"]
-
 _COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00")  # colour-blind safe
 _IDLE = "#d0d0d0"
 

@@ -17,8 +17,6 @@ import numpy.typing as npt
 from evenstep.errors import ConfigurationError
 from evenstep.tools.report.bins import Bins
 
-__all__ = ["Bar", "bar_chart", "lengths_chart"]
-
 _WIDTH = 760
 _LEFT, _RIGHT = 56, 20  # margins
 

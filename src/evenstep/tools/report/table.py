@@ -7,8 +7,6 @@ from collections.abc import Sequence
 
 from evenstep.errors import ConfigurationError
 
-__all__ = ["text_table"]
-
 _GAP = "   "
 
 

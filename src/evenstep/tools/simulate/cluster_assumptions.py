@@ -14,8 +14,6 @@ from evenstep.context_parallel.latency_default import H100_TFLOPS
 from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least
 
-__all__ = ["MODELS", "TABLE_1", "Cluster", "ClusterAssumptions", "ModelSize"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSize:

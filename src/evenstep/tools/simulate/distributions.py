@@ -22,8 +22,6 @@ from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.rng import RandomStream, generator
 
-__all__ = ["DISTRIBUTIONS", "Distribution", "LogLinear", "LogNormal", "sample_lengths"]
-
 
 class Quantiles(Protocol):
     """A quantile function."""

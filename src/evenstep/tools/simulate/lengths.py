@@ -18,16 +18,6 @@ from evenstep.plan.lengths import MAX_LENGTH
 from evenstep.plan.rng import RandomStream, generator
 from evenstep.tools.simulate.distributions import DISTRIBUTIONS, sample_lengths
 
-__all__ = [
-    "PARQUET",
-    "check_lengths",
-    "existing_file",
-    "load_lengths",
-    "open_parquet",
-    "pick_column",
-]
-
-
 PARQUET = re.compile(r"(?P<path>.*\.parquet)(?::(?P<column>.*))?")
 """``FILE.parquet`` or ``FILE.parquet:COLUMN``."""
 

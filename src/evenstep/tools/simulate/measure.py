@@ -13,8 +13,6 @@ from evenstep.plan.policy import Policy
 from evenstep.tools.simulate.rank import SimulatedRank
 from evenstep.tools.simulate.result import SimulationResult
 
-__all__ = ["measure"]
-
 
 def measure(
     policy: Policy,

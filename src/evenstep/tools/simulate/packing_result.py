@@ -16,8 +16,6 @@ from evenstep.plan.pipeline.schedule import PipelineSchedule
 from evenstep.tools.simulate.packing_run import ArrivingDocuments, Trained
 from evenstep.tools.simulate.pipeline_run import simulate_pipeline
 
-__all__ = ["PackingResult", "makespan_ratio", "measure"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class PackingResult:

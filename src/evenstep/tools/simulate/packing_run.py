@@ -24,17 +24,6 @@ from evenstep.plan.packing.fixed_length import fixed_length
 from evenstep.plan.packing.pieces import Pieces
 from evenstep.plan.packing.window_packing import cut_at_windows
 
-__all__ = [
-    "ArrivingDocuments",
-    "Planner",
-    "Trained",
-    "run_exact",
-    "run_fixed_length",
-    "run_original",
-    "run_planner",
-]
-
-
 Planner = Callable[[Int64Array, Int64Array, bool], Groups]
 """Lengths and ages of the waiting documents, and whether they are the last, to micro-batches."""
 

@@ -17,8 +17,6 @@ import numpy.typing as npt
 from evenstep.arrays import Float64Array, Int64Array
 from evenstep.plan.pipeline.schedule import PassGraph, PipelineSchedule
 
-__all__ = ["PipelineRun", "simulate_pipeline"]
-
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PipelineRun:

@@ -12,8 +12,6 @@ from evenstep.plan.groups.groups import Groups
 from evenstep.protocol import RankProtocol
 from evenstep.protocol.planned_step import PlannedStep
 
-__all__ = ["SimulatedRank"]
-
 
 class SimulatedRank:
     """One rank: its protocol, its shard, and the steps made so far."""

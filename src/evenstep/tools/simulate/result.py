@@ -8,8 +8,6 @@ from typing import Any
 
 from evenstep.arrays import Float64Array
 
-__all__ = ["SimulationResult"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class SimulationResult:

@@ -25,8 +25,6 @@ from evenstep.tools.simulate.measure import measure
 from evenstep.tools.simulate.rank import SimulatedRank
 from evenstep.tools.simulate.result import SimulationResult
 
-__all__ = ["deal", "simulate"]
-
 
 def deal(count: int, world_size: int, seed: int = 0) -> list[Int64Array]:
     """Shards a data set as a distributed sampler does: shuffles it, repeats the first few samples

@@ -10,8 +10,6 @@ import numpy as np
 
 from evenstep.arrays import Float64Array, Int64Array
 
-__all__ = ["Figures", "ShardingResult"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Figures:

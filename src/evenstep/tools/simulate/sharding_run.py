@@ -29,9 +29,6 @@ from evenstep.tools.simulate.distributions import DISTRIBUTIONS, sample_lengths
 from evenstep.tools.simulate.lengths import load_lengths
 from evenstep.tools.simulate.sharding_result import Figures, ShardingResult
 
-__all__ = ["draw_sequences", "run_sharding"]
-
-
 _ADAPTIVE = "adaptive"
 
 

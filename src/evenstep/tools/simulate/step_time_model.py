@@ -35,9 +35,6 @@ from evenstep.plan.sharding.kernel_latency import KernelLatency
 from evenstep.tools.simulate.cluster_assumptions import Cluster, ClusterAssumptions
 from evenstep.tools.simulate.packing_run import Trained
 
-__all__ = ["SHARDINGS", "MicroBatches", "StepModel"]
-
-
 SHARDINGS = ("per-sequence", "per-document", "hybrid")
 """Methods of cutting a micro-batch over context-parallel ranks. The first two are WLB-LLM's."""
 

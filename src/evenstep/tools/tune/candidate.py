@@ -9,8 +9,6 @@ from typing import Any
 from evenstep.errors import EvenstepError
 from evenstep.tools.tune.measurement import Measurement
 
-__all__ = ["Candidate", "NothingSurvivedError"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:

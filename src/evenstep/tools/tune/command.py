@@ -22,8 +22,6 @@ from evenstep.tools.tune.search import Progress, search_upward
 from evenstep.tools.tune.step_files import StepFiles
 from evenstep.tools.tune.trial_run import TrialRun
 
-__all__ = ["MAX_TOKENS", "PLACEHOLDER", "tune_command"]
-
 PLACEHOLDER = "{max_tokens}"
 MAX_TOKENS = "EVENSTEP_MAX_TOKENS"
 

@@ -11,8 +11,6 @@ import signal
 
 from evenstep.tools.out_of_memory import DIED, RAISED
 
-__all__ = ["diagnose", "survived_running_out", "tail", "too_small"]
-
 _TOO_LONG = re.compile(r" has ([\d,]+) tokens, over max_tokens=([\d,]+)")
 _ERROR = re.compile(r"^(?:\[rank\d+\]: ?)?([\w.]*(?:Error|Exception)\b.*)", re.MULTILINE)
 _CONSEQUENCES = ("ChildFailedError", "PeerError")

@@ -7,8 +7,6 @@ from collections.abc import Iterable
 from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least
 
-__all__ = ["check_grid", "grid_upward"]
-
 
 def grid_upward(mean_length: float, up_to: int) -> list[int]:
     """Powers of two and the values halfway between them, from twice the mean length up to `up_to`,

@@ -14,8 +14,6 @@ from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least
 from evenstep.tools.tune.measurement import StepTime
 
-__all__ = ["MeasuredSteps"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredSteps:

@@ -15,8 +15,6 @@ import numpy as np
 
 from evenstep.errors import ConfigurationError
 
-__all__ = ["Measurement", "StepTime", "measure"]
-
 _SLICES = 10
 _FEWEST_SLICES = 4  # with fewer, their spread says almost nothing
 

@@ -18,8 +18,6 @@ from evenstep.errors import ConfigurationError
 from evenstep.tools.tune.candidate import Candidate
 from evenstep.tools.tune.measurement import Measurement
 
-__all__ = ["BAND", "check_band", "choose", "near_fastest", "ranking", "undecided"]
-
 BAND = 0.02
 
 

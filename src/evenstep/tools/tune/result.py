@@ -11,8 +11,6 @@ from evenstep.tools.tune.candidate import Candidate
 from evenstep.tools.tune.measured_steps import MeasuredSteps
 from evenstep.tools.tune.ranking import choose, ranking, undecided
 
-__all__ = ["TuneResult", "candidates_table"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class TuneResult:

@@ -19,8 +19,6 @@ from evenstep.tools.tune.measurement import StepTime, measure
 from evenstep.tools.tune.ranking import BAND, check_band
 from evenstep.tools.tune.result import TuneResult
 
-__all__ = ["Progress", "search", "search_upward"]
-
 Progress = Callable[[int, int, int], None]
 """Called with (max_tokens, done, total)."""
 

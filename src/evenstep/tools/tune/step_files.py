@@ -14,8 +14,6 @@ from typing import Any
 
 from evenstep.tools.tune.measurement import StepTime
 
-__all__ = ["StepFiles"]
-
 
 @dataclass
 class _File:

@@ -11,8 +11,6 @@ from types import TracebackType
 
 from evenstep.errors import ConfigurationError, EvenstepError
 
-__all__ = ["TrialRun"]
-
 _GUARD = Path(__file__).with_name("guard.py")
 _PATIENCE = 60.0  # plus the grace: more than a guard ever takes to stop
 

@@ -13,8 +13,6 @@ from evenstep.strategy.sample_table import SampleTable
 from evenstep_demos.service.messages import StepRecord
 from evenstep_demos.service.vision.strategies import ENCODER, backbone_cost, encoder_cost
 
-__all__ = ["check_encoded", "vision_costs"]
-
 Records = Mapping[int, Sequence[StepRecord]]
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["text_alone", "text_and_pictures"]
-
 _TEXT = ("input_ids", "labels")
 
 

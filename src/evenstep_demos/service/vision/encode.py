@@ -12,8 +12,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["CELLS", "PATCH", "PICTURE", "cells_of", "pictured", "supervised"]
-
 PICTURE = 256
 """The token that the embedding of a cell replaces; tokens below it are bytes."""
 

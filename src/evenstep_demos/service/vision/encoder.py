@@ -9,8 +9,6 @@ from evenstep_demos.models import Block, dense_attention, initialize
 from evenstep_demos.service.sizes import HIDDEN, LAYERS, SHAPE
 from evenstep_demos.service.vision.encode import PATCH
 
-__all__ = ["VisionEncoder"]
-
 _MERGED = 4  # patches of a cell
 
 

@@ -22,8 +22,6 @@ from evenstep_demos.service.options import ServiceDemoOptions
 from evenstep_demos.service.stored import StoredSources, stored_or_none, write_sources
 from evenstep_demos.service.texts import parquet_rows
 
-__all__ = ["KINDS", "Kind", "picture_sources", "samples_of"]
-
 Progress = Callable[[int, int], None]
 
 _MARK = "<image>"

@@ -18,8 +18,6 @@ from evenstep.plan.partition import partition
 from evenstep.service import SubplanStep
 from evenstep.strategy.sample_table import SampleTable
 
-__all__ = ["Routes", "routes_of_group", "routes_of_subplan"]
-
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Routes:

@@ -23,18 +23,6 @@ from evenstep_demos.service.stored import StoredSources
 from evenstep_demos.service.vision.collate import text_alone, text_and_pictures
 from evenstep_demos.service.vision.encode import PATCH, PICTURE, pictured, supervised
 
-__all__ = [
-    "ENCODER",
-    "VISION_RUNS",
-    "VOCABULARY",
-    "apart",
-    "backbone_cost",
-    "encoder_cost",
-    "jointly",
-    "vanilla",
-    "vision_job",
-]
-
 ENCODER = "encoder"
 """Name of the subplan."""
 

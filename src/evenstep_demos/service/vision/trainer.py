@@ -42,8 +42,6 @@ from evenstep_demos.service.vision.encoder import VisionEncoder
 from evenstep_demos.service.vision.routes import Routes, routes_of_group, routes_of_subplan
 from evenstep_demos.service.vision.strategies import ENCODER, VOCABULARY, encoder_cost
 
-__all__ = ["VisionModel", "compute_gradients", "train_vision"]
-
 
 class VisionModel(nn.Module):
     """An encoder and a backbone, which do not call each other."""

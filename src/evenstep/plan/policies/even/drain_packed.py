@@ -16,9 +16,6 @@ from evenstep.plan.groups.alignment import align
 from evenstep.plan.groups.groups import Groups
 from evenstep.plan.policy import Window
 
-__all__ = ["first_fit", "next_fit", "share_out"]
-
-
 _EXCESSES = 0.001 * 2.0 ** np.arange(10)
 """By how much a group may cost more than the mean, where a fuller packing has to be looked for."""
 

@@ -46,8 +46,6 @@ from evenstep.plan.policies.even.match_padded import PaddedStepFiller, oldest_of
 from evenstep.plan.policy import Plan, Policy, Proposal, Window
 from evenstep.plan.rng import RandomStream, generator
 
-__all__ = ["Even"]
-
 _QUANTILES = 16
 _LAST = 24  # groups; with no more than that left on any rank, all are emitted in one round
 

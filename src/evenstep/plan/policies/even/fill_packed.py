@@ -25,9 +25,6 @@ from evenstep.cost import Cost, GroupShapes
 from evenstep.plan.groups.groups import Groups
 from evenstep.plan.policy import Window
 
-__all__ = ["CostSplit", "PackedStepFiller", "even_costs"]
-
-
 _STARTS = 4
 """Runs begin at each of the oldest samples, this many of them."""
 _CUTS = 3

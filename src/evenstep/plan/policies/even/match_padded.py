@@ -24,9 +24,6 @@ from evenstep.cost import Cost, GroupShapes
 from evenstep.plan.groups.groups import Groups
 from evenstep.plan.policy import Window
 
-__all__ = ["PaddedStepFiller", "oldest_of"]
-
-
 _REACH = 24
 """Samples by which a run may begin before or after the one that it was meant for."""
 _UNFIT = 10.0
