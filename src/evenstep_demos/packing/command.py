@@ -71,7 +71,7 @@ def command(
     ),
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Pack real documents for pretraining, and show how even micro-batches are.
+    """Pack real documents, and show how even micro-batches are.
 
     Packs the same documents three times: laid end to end and cut at the context window, as is
     usual; by cost, with outliers delayed (WLB); and by cost with steady tokens per step. Prints the

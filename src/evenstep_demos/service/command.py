@@ -61,7 +61,7 @@ def command(
     ),
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Train on more than 100 sources through the service, vanilla and balanced.
+    """Train four ranks from 100 sources through the service.
 
     Starts Ray on this machine and four processes that train a small GPT on the CPU: two
     data-parallel groups, each of two context-parallel ranks. Every run draws the same samples.
