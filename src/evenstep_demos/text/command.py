@@ -47,7 +47,7 @@ def command(
     seed: Annotated[int, typer.Option(help="Decides documents, their order and the model.")] = 0,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Train a small GPT with fixed batches, then with evenstep.Even.
+    """Train a small GPT with fixed batches and with Even.
 
     Both runs train on the same documents, each once, with the same model, on the CPU. The fixed
     batch size is the mean size of Even's batches. Prints the figures measured and draws the compute
