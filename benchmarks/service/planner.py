@@ -30,7 +30,7 @@ from evenstep.service.handles import LocalHandle
 from evenstep.service.loader_pool import LoaderPool
 from evenstep.service.sample_measure import SUPERVISED
 from evenstep.service.source_buffer import Ahead
-from evenstep.strategy import DGraph, LoaderWork, LoadingPlan
+from evenstep.strategy import DGraph, LoaderTask, LoadingPlan
 from evenstep.strategy.mesh import ClientPlaceTree
 from evenstep.tools.report import text_table
 
@@ -95,7 +95,7 @@ class Buffers:
         rows[:, 0] = np.arange(position, end)
         return Ahead(rows, end, over=False)
 
-    def stage(self, share: LoaderWork) -> None:
+    def stage(self, share: LoaderTask) -> None:
         begin = time.process_time()
         self.sent += len(pickle.dumps(share))
         ends = np.zeros(len(share.samples.sources), np.int64)
@@ -140,7 +140,7 @@ def job_of(method: str, unit: str, options: argparse.Namespace) -> es.Job:
 
 def measured(method: str, unit: str, options: argparse.Namespace) -> dict[str, Any]:
     job = job_of(method, unit, options)
-    layout = es.SourceLayout.deal(job.names, LOADERS)
+    layout = es.SourceLayout.of(job.names, LOADERS)
     simulated = [
         Buffers(job, [share.source for share in shares], options.seed) for shares in layout.shares
     ]

@@ -155,7 +155,7 @@ def test_what_is_wrong_with_a_dataset_is_named():
         with pytest.raises(SampleError, match=r"s\[1\]\[7\] \(shard 1\).*OSError: disk"):
             take(reader, 30)
         assert take(reader, 1, 18)[0].sample["id"] == 18
-    with pytest.raises(SampleError, match=r"s\[0\]\[0\].*KeyError: 'x'"):
+    with pytest.raises(SampleError, match=r"s\[0\]\[0\].*no field 'x'; it has id"):
         take(open_reader(Source("s", Squares(3), columns=["x"], shuffle=False)), 1)
     with pytest.raises(ConfigurationError, match="source 's' has no samples"):
         open_reader(Source("s", Squares(0)))

@@ -34,7 +34,7 @@ class Counting(LocalHandle):
 
 
 def loaders_of(job: es.Job, count: int) -> tuple[es.LoaderPool, list[Counting]]:
-    layout = es.SourceLayout.deal(job.names, count, stripe=4)
+    layout = es.SourceLayout.of(job.names, count, stripe=4)
     handles = [
         Counting(es.SourceLoader(job.for_loader(shares, number)))
         for number, shares in enumerate(layout.shares)

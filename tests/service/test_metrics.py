@@ -18,7 +18,7 @@ def test_waits_are_those_of_the_slowest_rank() -> None:
     for step, seconds in enumerate([(3.0, 1.0), (0.1, 0.4)]):
         for rank in (0, 1):
             waits.record_step(
-                rank, step, seconds[rank], {"plan": rank + 1.0, "work": 2.0}, **figures
+                rank, step, seconds[rank], {"plan": rank + 1.0, "build": 2.0}, **figures
             )
     summary = waits.summary()
     assert summary["exposed_seconds"] == {

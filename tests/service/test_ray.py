@@ -158,7 +158,7 @@ def test_arrays_of_every_kind_arrive_as_they_were_and_are_the_receivers_own() ->
 
     @ray.remote(num_cpus=0)
     def sent() -> dict[str, Any]:
-        from evenstep.service.ray.arrays import register_arrays
+        from evenstep.service.ray.serializers import register_arrays
 
         register_arrays()
         return made()

@@ -105,7 +105,7 @@ def test_loaders_and_the_planner_work_without_torch_and_constructors_load_it(set
 from evenstep.service.handles import LocalHandle
 
 job = job_of()
-layout = es.SourceLayout.deal(job.names, 1)
+layout = es.SourceLayout.of(job.names, 1)
 loader = es.SourceLoader(job.for_loader(layout.shares[0]))
 pool = es.LoaderPool(layout, [LocalHandle(loader)], columns=job.columns)
 planner = es.Planner(job, pool, loaders=pool)

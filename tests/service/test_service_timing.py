@@ -82,7 +82,7 @@ class Actor:
 def side_by_side(
     job: es.Job, seed: int, *, loaders: int, constructors: int, restart_at: int, twice: float
 ) -> Iterator[tuple[list[es.RankClient], list[Actor]]]:
-    layout = es.SourceLayout.deal(job.names, loaders, stripe=4)
+    layout = es.SourceLayout.of(job.names, loaders, stripe=4)
     chance = random.Random(seed)
     with ExitStack() as stack:
 

@@ -10,19 +10,19 @@ import pytest
 from service_world import job_of
 
 import evenstep.service as es
-from evenstep.service.source_layout import loader_works
+from evenstep.service.source_layout import loader_tasks
 from evenstep.strategy import loader_do_plan
 
 
 @pytest.mark.parametrize("loaders", [1, 2, 3, 8])
 def test_the_work_of_all_loaders_is_that_of_each(tmp_path: Path, loaders: int) -> None:
-    layout = es.SourceLayout.deal(("code", "web", "books"), loaders, stripe=3)
+    layout = es.SourceLayout.of(("code", "web", "books"), loaders, stripe=3)
     with es.start(job_of(tmp_path), backend="local") as service:
         plan = service.plan(2)
     # Carried samples are not the first of their source in every plan.
     turned = replace(plan, subplans={"again": plan}, samples=plan.samples[::-1])
     for each in (plan, turned):
-        together = loader_works(each, layout)
+        together = loader_tasks(each, layout)
         assert sorted(np.concatenate([work.rows for work in together])) == list(range(len(each)))
         for shares, work in zip(layout.shares, together):
             whole = loader_do_plan(each, [share.source for share in shares])
@@ -44,9 +44,9 @@ def test_the_work_of_some_buckets_is_theirs_alone(tmp_path: Path) -> None:
     with es.start(job_of(tmp_path), backend="local") as service:
         plan = service.plan(2)
     plan = replace(plan, subplans={"again": plan})
-    layout = es.SourceLayout.deal(("code", "web", "books"), 2)
+    layout = es.SourceLayout.of(("code", "web", "books"), 2)
     for part, whole in zip(
-        loader_works(plan, layout, [(None, 1), ("again", 0)]), loader_works(plan, layout)
+        loader_tasks(plan, layout, [(None, 1), ("again", 0)]), loader_tasks(plan, layout)
     ):
         assert part.rows.tolist() == whole.rows.tolist()
         assert part.bucket.tolist() == [b if b == 1 else -1 for b in whole.bucket.tolist()]

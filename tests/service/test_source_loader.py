@@ -31,7 +31,7 @@ import evenstep.service as es
 from evenstep.data import open_reader
 from evenstep.errors import ConfigurationError, LoaderDiedError, MismatchError, SampleError
 from evenstep.service.handles import LocalHandle
-from evenstep.service.source_layout import loader_works
+from evenstep.service.source_layout import loader_tasks
 from evenstep.strategy.mixture import LengthCurriculum
 
 
@@ -90,7 +90,7 @@ def test_a_failure_is_reported_by_its_position_with_all_samples_before_it(tmp_pa
 def test_every_position_has_one_owner(sources_: list[str], loaders: int, stripe: int) -> None:
     import numpy as np
 
-    layout = es.SourceLayout.deal(sources_, loaders, stripe=stripe)
+    layout = es.SourceLayout.of(sources_, loaders, stripe=stripe)
     positions = np.arange(40)
     for number, name in enumerate(sources_):
         owners = layout.owners(np.full(40, number), positions)
@@ -110,7 +110,7 @@ def test_staging_fetching_and_releasing_may_come_twice(job: es.Job) -> None:
     with es.start(job, backend="local") as service:
         plan = service.plan(0)
         (loader,) = service._loaders
-        (work,) = loader_works(plan, es.SourceLayout.deal(job.names, 1))
+        (work,) = loader_tasks(plan, es.SourceLayout.of(job.names, 1))
         loader.stage(work)
         first, again = loader.fetch(0, 1), loader.fetch(0, 1)
         assert first.samples == again.samples

@@ -44,7 +44,7 @@ def test_a_sample_is_traced_from_its_source_to_the_ranks_that_get_it() -> None:
         "position 0 of b",
         "sample 2 of step 3",
         "DP bucket 0",
-        "micro-batch 0, place 0",
+        "micro-batch 0, index 0",
         "ranks 0, 4",
     ]
     assert all(a.after == b.before for a, b in pairwise(edges))

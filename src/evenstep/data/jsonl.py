@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.data.reader import ShardedReader
-from evenstep.data.shard_order import ShardOrder, ShardPart
+from evenstep.data.reader import ShardedReader, fields_of
+from evenstep.data.shard_order import ShardPart
 from evenstep.data.source import Source
 from evenstep.data.source_files import SourceFile, digest, list_files
 from evenstep.errors import ConfigurationError
@@ -41,14 +41,7 @@ class JsonLinesReader(ShardedReader):
                 )
             blocks.append(_blocks(file, number, source.block))
         self._blocks = np.concatenate(blocks)
-        self._order = ShardOrder(
-            self._blocks["lines"].astype(np.int64),
-            seed=seed,
-            name=source.name,
-            shuffle_shards=source.shuffle is not False,
-            shuffle_samples=source.shuffle is not False,
-        )
-        self._check_size()
+        self._set_order(self._blocks["lines"].astype(np.int64))
 
     def _shard(self, part: ShardPart) -> Iterator[Any]:
         block = self._blocks[part.shard]
@@ -69,12 +62,7 @@ class JsonLinesReader(ShardedReader):
         record = json.loads(line)
         if not isinstance(record, dict):
             raise TypeError("the line is not an object with named fields")
-        if self.source.columns is None:
-            return record
-        missing = [name for name in self.source.columns if name not in record]
-        if missing:
-            raise KeyError(f"no field {missing[0]!r}; it has {', '.join(record)}")
-        return {name: record[name] for name in self.source.columns}
+        return fields_of(record, self.source)
 
     def _content(self) -> Mapping[str, Any]:
         lines = np.bincount(self._blocks["file"], self._blocks["lines"], len(self._files))

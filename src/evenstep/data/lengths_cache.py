@@ -46,7 +46,7 @@ def write_lengths(
 
     Args:
         path: of a Parquet file, which is replaced whole or not at all.
-        transform: names all that decides lengths beside the dataset's own fingerprint: tokenizer,
+        transform: names all that decides lengths besides the dataset's own fingerprint: tokenizer,
             template, cut-off. `read_lengths` must be given the same.
         length_fn: the function with which the lengths were counted.
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from evenstep.data.fingerprint import dataset_fingerprint
 from evenstep.data.reader import ShardedReader, fields_of
-from evenstep.data.shard_order import ShardOrder, ShardPart
+from evenstep.data.shard_order import ShardPart
 from evenstep.data.source import Source
 
 __all__ = ["MapReader"]
@@ -30,14 +30,7 @@ class MapReader(ShardedReader):
         sizes = np.full(-(-count // source.block), source.block, np.int64)
         if count % source.block:
             sizes[-1] = count % source.block
-        self._order = ShardOrder(
-            sizes,
-            seed=seed,
-            name=source.name,
-            shuffle_shards=source.shuffle is not False,
-            shuffle_samples=source.shuffle is not False,
-        )
-        self._check_size()
+        self._set_order(sizes)
 
     def _shard(self, part: ShardPart) -> Iterator[Any]:
         for index in part.indices.tolist():

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from evenstep.data.reader import ShardedReader
-from evenstep.data.shard_order import ShardOrder, ShardPart
+from evenstep.data.shard_order import ShardPart
 from evenstep.data.source import Source
-from evenstep.data.source_files import SourceFile, digest, list_files
+from evenstep.data.source_files import SourceFile, digest, list_files, optional_package
 from evenstep.errors import ConfigurationError
 
 __all__ = ["ParquetReader"]
@@ -33,7 +33,8 @@ class ParquetReader(ShardedReader):
 
     def __init__(self, source: Source, seed: int) -> None:
         super().__init__(source, seed)
-        self._arrow, self._parquet = _pyarrow(source)
+        self._arrow = optional_package(source, "pyarrow", "parquet")
+        self._parquet = self._arrow.parquet
         self._files = list_files(source)
         self._footers = [self._footer(file) for file in self._files]
         self._columns = self._checked_columns()
@@ -44,19 +45,7 @@ class ParquetReader(ShardedReader):
         ]
         self._groups = np.array(groups, np.int64).reshape(-1, 2)
         rows = [self._footers[file].row_group(group).num_rows for file, group in groups]
-        self._order = ShardOrder(
-            rows,
-            seed=seed,
-            name=source.name,
-            shuffle_shards=source.shuffle is not False,
-            shuffle_samples=source.shuffle is not False,
-        )
-        self._check_size()
-
-    @property
-    def shard_bytes(self) -> list[int]:
-        """Bytes of each decoded row group, as footers say."""
-        return [int(self._footers[f].row_group(g).total_byte_size) for f, g in self._groups]
+        self._set_order(rows)
 
     def close(self) -> None:
         self._release()
@@ -148,14 +137,3 @@ class ParquetReader(ShardedReader):
 
 def _kind(found: Any) -> str:
     return "absent" if found is None else str(found)
-
-
-def _pyarrow(source: Source) -> tuple[Any, Any]:
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError as error:
-        raise ImportError(
-            f"source {source.name!r} needs pyarrow: pip install 'evenstep[sources]'"
-        ) from error
-    return pyarrow, pyarrow.parquet

@@ -8,10 +8,11 @@ sample names its source, shard and index.
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from evenstep.arrays import Int64Array
 from evenstep.data.shard_order import SampleLocation, ShardOrder, ShardPart
 from evenstep.data.source import Source
 from evenstep.errors import ConfigurationError, MismatchError, SampleError
@@ -90,7 +91,7 @@ class SourceReader(abc.ABC):
         """Samples from a position on.
 
         Args:
-            passes: end before pass number `passes`; None is 1, or without end under `repeat`.
+            passes: end before pass number `passes`; None means 1, or endlessly under `repeat`.
             transform: False yields them as stored, for callers that run `Source.prepare`
                 elsewhere.
 
@@ -151,7 +152,18 @@ class ShardedReader(SourceReader):
     def _shard(self, part: ShardPart) -> Iterator[Any]:
         """The samples of a part, in its order."""
 
-    def _check_size(self) -> None:
+    def _set_order(
+        self, sizes: Sequence[int] | Int64Array, *, shuffle_samples: bool = True
+    ) -> None:
+        """Orders shards of these sizes as the source says; refuses a source without samples."""
+        shuffle = self.source.shuffle is not False
+        self._order = ShardOrder(
+            sizes,
+            seed=self.seed,
+            name=self.source.name,
+            shuffle_shards=shuffle,
+            shuffle_samples=shuffle and shuffle_samples,
+        )
         if not self.size:
             raise ConfigurationError(
                 f"source {self.source.name!r} has no samples ({self.source.data!r}); leave it out, "
@@ -159,12 +171,15 @@ class ShardedReader(SourceReader):
             )
 
 
-def fields_of(sample: Any, source: Source) -> Any:
-    """The sample with the columns that its source names."""
+def fields_of(sample: Any, source: Source, what: str = "field") -> Any:
+    """The sample with the columns that its source names; `what` one is, for errors."""
     if source.columns is None:
         return sample
     if not isinstance(sample, Mapping):
         raise SampleError(
             f"columns={list(source.columns)} of a {type(sample).__name__}; only mappings have them"
         )
+    missing = [name for name in source.columns if name not in sample]
+    if missing:
+        raise KeyError(f"no {what} {missing[0]!r}; it has {', '.join(map(str, sample))}")
     return {name: sample[name] for name in source.columns}

@@ -80,7 +80,7 @@ class Rewinder:
         return moved
 
     def finished(self, *, whole: bool) -> None:
-        """Notes that a pass has come to its end; `whole` if it began at the beginning."""
+        """Notes that a pass has ended; `whole` if it began at the beginning."""
         # Datasets return to their beginning at their end, but a loaded state may prevent it. Those
         # of Megatron-Energon do not return: their next pass has another order.
         self._moved = not whole and has_state(self._dataset)

@@ -6,12 +6,13 @@ import hashlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 from evenstep.data.source import Source
 from evenstep.errors import ConfigurationError
 
-__all__ = ["SourceFile", "digest", "list_files"]
+__all__ = ["SourceFile", "digest", "list_files", "optional_package"]
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ def list_files(source: Source) -> list[SourceFile]:
         ConfigurationError: a path or glob without a file.
         ImportError: fsspec, or the package that it needs for a kind of URL, is not installed.
     """
-    fsspec = _fsspec(source)
+    fsspec = optional_package(source, "fsspec", "core")
     found: dict[str, tuple[int, Any]] = {}
     for given in source.paths or []:
         try:
@@ -75,6 +76,22 @@ def list_files(source: Source) -> list[SourceFile]:
     ]
 
 
+def optional_package(source: Source, name: str, *submodules: str) -> Any:
+    """A package that reading a source needs, with these submodules imported.
+
+    Raises:
+        ImportError: it is not installed.
+    """
+    try:
+        for submodule in submodules:
+            import_module(f"{name}.{submodule}")
+        return import_module(name)
+    except ImportError as error:
+        raise ImportError(
+            f"source {source.name!r} needs {name}: pip install 'evenstep[sources]'"
+        ) from error
+
+
 def digest(parts: Sequence[object]) -> str:
     """A short hash of a long list."""
     text = "\n".join(map(repr, parts)).encode()
@@ -90,14 +107,3 @@ def _listed(system: Any, path: str) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     return {path: info} if info["type"] == "file" else {}
-
-
-def _fsspec(source: Source) -> Any:
-    try:
-        import fsspec
-        import fsspec.core
-    except ImportError as error:
-        raise ImportError(
-            f"source {source.name!r} needs fsspec: pip install 'evenstep[sources]'"
-        ) from error
-    return fsspec

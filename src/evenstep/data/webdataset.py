@@ -11,10 +11,10 @@ import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from evenstep.data.reader import ShardedReader
-from evenstep.data.shard_order import ShardOrder, ShardPart
+from evenstep.data.reader import ShardedReader, fields_of
+from evenstep.data.shard_order import ShardPart
 from evenstep.data.source import Source
-from evenstep.data.source_files import SourceFile, digest, list_files
+from evenstep.data.source_files import SourceFile, digest, list_files, optional_package
 from evenstep.errors import ConfigurationError
 
 __all__ = ["WebDatasetReader"]
@@ -25,17 +25,10 @@ class WebDatasetReader(ShardedReader):
 
     def __init__(self, source: Source, seed: int) -> None:
         super().__init__(source, seed)
-        self._library = _webdataset(source)
+        self._library = optional_package(source, "webdataset", "autodecode", "tariterators")
         self._decode = self._library.autodecode.Decoder([self._library.autodecode.basichandlers])
         self._files = list_files(source)
-        self._order = ShardOrder(
-            [self._count(file) for file in self._files],
-            seed=seed,
-            name=source.name,
-            shuffle_shards=source.shuffle is not False,
-            shuffle_samples=False,
-        )
-        self._check_size()
+        self._set_order([self._count(file) for file in self._files], shuffle_samples=False)
 
     def _shard(self, part: ShardPart) -> Iterator[Any]:
         begin = int(part.indices[0])
@@ -46,20 +39,12 @@ class WebDatasetReader(ShardedReader):
                 members = tars.tar_file_iterator(file)
                 named = ({**m, "__url__": self._files[part.shard].path} for m in members)
                 for sample in itertools.islice(tars.group_by_keys(named), begin, None):
-                    yield self._fields(self._decode(sample))
+                    yield fields_of(self._decode(sample), self.source, "file with suffix")
                     index += 1
         except GeneratorExit:
             raise
         except Exception as error:  # of tar files, decoders and file systems
             raise self._failed(error, part.shard, index) from error
-
-    def _fields(self, sample: Mapping[str, Any]) -> dict[str, Any]:
-        if self.source.columns is None:
-            return dict(sample)
-        missing = [name for name in self.source.columns if name not in sample]
-        if missing:
-            raise KeyError(f"no file with suffix {missing[0]!r}; it has {', '.join(sample)}")
-        return {name: sample[name] for name in self.source.columns}
 
     def _count(self, file: SourceFile) -> int:
         """Samples of a tar file. Member names are seen, contents are not read."""
@@ -95,15 +80,3 @@ class WebDatasetReader(ShardedReader):
 
     def _shard_name(self, shard: int) -> str:
         return self._files[shard].path
-
-
-def _webdataset(source: Source) -> Any:
-    try:
-        import webdataset
-        import webdataset.autodecode
-        import webdataset.tariterators
-    except ImportError as error:
-        raise ImportError(
-            f"source {source.name!r} needs webdataset: pip install 'evenstep[sources]'"
-        ) from error
-    return webdataset

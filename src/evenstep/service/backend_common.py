@@ -61,7 +61,7 @@ def common_step(first: int, steps: Iterable[int]) -> int:
     reached = {step for step in steps if step > first} or {first}
     if len(reached) > 1:
         raise ConfigurationError(
-            f"clients have come to different steps, from {min(reached)} to {max(reached)}; save "
+            f"clients have reached different steps, from {min(reached)} to {max(reached)}; save "
             "where all have taken the same number of steps, or give step="
         )
     return reached.pop()

@@ -65,7 +65,7 @@ class RankClient:
     @property
     def fetches(self) -> bool:
         """Whether this rank fetches anything in the step that comes next. False if a peer
-        broadcasts to it or its pipeline stage needs no data, and no subplan has work for it; also
+        broadcasts to it or its pipeline stage needs no data, and no subplan has data for it; also
         False after the end.
 
         Raises:

@@ -9,6 +9,7 @@ from typing import Any
 
 from evenstep.data.pickling import check_picklable, pickled
 from evenstep.data.source import Source
+from evenstep.data.source_files import list_files
 from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least, check_given
 from evenstep.plan.sharding import METHODS, Sharding
@@ -160,7 +161,7 @@ class Job:
 
     @property
     def passes(self) -> int | None:
-        """How often each source is read; None is without end."""
+        """How often each source is read; None means endlessly."""
         return None if stop_rule(self.stop) in (REPEAT, ALL_REPEATED) else 1
 
     def mixture(self, sizes: Mapping[str, int | None]) -> Mixture:
@@ -243,7 +244,7 @@ class Job:
             )
         for source in sources:
             if source.kind != "dataset":
-                _check_files(source)
+                list_files(source)  # raises if there is none
         object.__setattr__(self, "sources", sources)
 
     def _check_modalities(self) -> None:
@@ -306,9 +307,3 @@ class Job:
             pickled("what samples of the job are measured by", self.measure)
             for source in self.sources:
                 pickled(f"source {source.name!r}", source)
-
-
-def _check_files(source: Source) -> None:
-    from evenstep.data.source_files import list_files
-
-    list_files(source)  # raises if there is none

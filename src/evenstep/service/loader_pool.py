@@ -17,7 +17,7 @@ from evenstep.arrays import Int64Array
 from evenstep.service.handles import Handle, Message, Reply, results
 from evenstep.service.preparer import PrepareFailure
 from evenstep.service.source_buffer import Ahead
-from evenstep.service.source_layout import SourceLayout, StageKey, loader_works
+from evenstep.service.source_layout import SourceLayout, StageKey, loader_tasks
 from evenstep.strategy import LoadingPlan
 from evenstep.strategy.sample_table import SampleTable
 
@@ -181,11 +181,11 @@ class LoaderPool:
         Args:
             keys: the buckets to stage; None is all.
         """
-        works = loader_works(plan, self.layout, keys)
+        tasks = loader_tasks(plan, self.layout, keys)
         results(
             [
-                handle.send("stage", work)
-                for handle, work, shares in zip(self.handles, works, self.layout.shares)
+                handle.send("stage", task)
+                for handle, task, shares in zip(self.handles, tasks, self.layout.shares)
                 if shares
             ]
         )

@@ -37,10 +37,10 @@ class LocalService:
     ) -> None:
         """
         Args:
-            loaders: Source Loaders that sources are dealt to; if there are more loaders than
-                sources, several share a source.
-            constructors: Data Constructors that data-parallel groups are dealt to; None is one for
-                each group.
+            loaders: Source Loaders, which divide the sources among them; if there are more loaders
+                than sources, several share a source.
+            constructors: Data Constructors, which divide the data-parallel groups among them; None
+                is one for each group.
             state: of `state_dict`, to resume from.
             plan_log: a file that plans are written to, a line of JSON each.
             stripe: consecutive positions that one loader owns, of a source that several share.
@@ -53,7 +53,7 @@ class LocalService:
         self._closed = False
         from evenstep.service.data_constructor import DataConstructor  # which needs torch
 
-        layout = SourceLayout.deal(job.names, loaders, stripe=stripe)
+        layout = SourceLayout.of(job.names, loaders, stripe=stripe)
         self._loaders: list[SourceLoader] = []
         try:
             for number, shares in enumerate(layout.shares):

@@ -1,4 +1,4 @@
-"""Measurements of a running service: how long trainers waited, for what, and how even the cost was.
+"""Measurements of a running service: how long trainers waited, for what, and how even costs were.
 
 A step's *exposed* time is how long the rank that waited longest waited for its data, since all
 others wait for that rank. The *stages* of that wait are of the same rank: seconds spent on
@@ -16,10 +16,10 @@ import numpy as np
 
 from evenstep.batch.labels import is_tensor
 
-__all__ = ["STAGES", "MetricsExporter", "WaitStatistics", "payload_bytes"]
+__all__ = ["MetricsExporter", "WaitStatistics", "payload_bytes"]
 
-STAGES = {"plan": "plan", "fetch": "fetch", "restage": "plan", "work": "build"}
-"""The stage that a constructor's wait for each message counts as; "work" is its own work."""
+_STAGES = {"restage": "plan"}
+"""The stage that a constructor's wait for a message counts as, where it is not the message."""
 
 _NUMBER_BYTES = 8
 
@@ -81,7 +81,7 @@ class WaitStatistics:
 
         Args:
             seconds: that it waited.
-            stages: seconds by message; see `STAGES`.
+            stages: seconds by message, and "build" for what the constructor did itself.
         """
         found = self._steps.setdefault(step, _Step())
         if seconds >= max(found.seconds.values(), default=0.0):
@@ -96,13 +96,13 @@ class WaitStatistics:
             self._steps.popitem(last=False)
 
     def record_end(self, rank: int) -> None:
-        """Records that a client has come to the end of the mixture."""
+        """Records that a client has reached the end of the mixture."""
         self._ended.add(rank)
         self._reached.setdefault(rank, 0)
 
     @property
     def all_ended(self) -> bool:
-        """Whether every client that took a step has come to the end."""
+        """Whether every client that took a step has reached the end."""
         return bool(self._reached) and self._ended >= self._reached.keys()
 
     def clients(self) -> list[dict[str, Any]]:
@@ -152,7 +152,7 @@ class WaitStatistics:
 def _by_stage(stages: Mapping[str, float]) -> dict[str, float]:
     by_stage: dict[str, float] = {}
     for name, seconds in stages.items():
-        stage = STAGES.get(name, name)
+        stage = _STAGES.get(name, name)
         by_stage[stage] = by_stage.get(stage, 0.0) + seconds
     return by_stage
 
@@ -163,31 +163,24 @@ class MetricsExporter:
     def __init__(self, job: str) -> None:
         from ray.util.metrics import Counter, Gauge, Histogram
 
-        tags = {"job": job}
-
-        def gauge(name: str, text: str, *more: str) -> Any:
-            made = Gauge(f"evenstep_{name}", text, tag_keys=("job", *more))
-            made.set_default_tags(tags)
+        def tagged(kind: Any, name: str, text: str, *more: str, **options: Any) -> Any:
+            made = kind(f"evenstep_{name}", text, tag_keys=("job", *more), **options)
+            made.set_default_tags({"job": job})
             return made
 
-        def counter(name: str, text: str, *more: str) -> Any:
-            made = Counter(f"evenstep_{name}", text, tag_keys=("job", *more))
-            made.set_default_tags(tags)
-            return made
-
-        self._wait = Histogram(
-            "evenstep_wait_seconds",
-            "Seconds that a client waited for a step's data.",
-            boundaries=[0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0],
-            tag_keys=("job",),
+        bounds = [0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0]
+        wait = "Seconds that a client waited for a step's data."
+        self._wait = tagged(Histogram, "wait_seconds", wait, boundaries=bounds)
+        self._exposed = tagged(Gauge, "exposed_seconds", "Wait of the rank that waited longest.")
+        self._stage = tagged(Gauge, "stage_seconds", "Seconds spent on that rank's data.", "stage")
+        self._imbalance = tagged(Gauge, "imbalance", "Costliest bucket over the mean.", "when")
+        self._depth = tagged(
+            Gauge, "queue_samples", "Samples that a loader holds.", "loader", "queue"
         )
-        self._wait.set_default_tags(tags)
-        self._exposed = gauge("exposed_seconds", "Wait of the rank that waited longest.")
-        self._stage = gauge("stage_seconds", "Seconds spent on that rank's data.", "stage")
-        self._imbalance = gauge("imbalance", "Costliest bucket over the mean.", "when")
-        self._depth = gauge("queue_samples", "Samples that a loader holds.", "loader", "queue")
-        self._drawn = counter("drawn_samples_total", "Samples drawn.", "source")
-        self._bytes = counter("sent_bytes_total", "Bytes of samples and micro-batches.", "road")
+        self._drawn = tagged(Counter, "drawn_samples_total", "Samples drawn.", "source")
+        self._bytes = tagged(
+            Counter, "sent_bytes_total", "Bytes of samples and micro-batches.", "road"
+        )
         self._exported: dict[tuple[str, str], float] = {}
         """By tag and value, the totals that counters have reached."""
 

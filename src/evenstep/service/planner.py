@@ -32,7 +32,6 @@ from evenstep.service.planner_state import (
 from evenstep.service.signals import Signals
 from evenstep.service.source_layout import StageKey
 from evenstep.strategy import DGraph, LoadingPlan
-from evenstep.strategy.mixture import Mixture
 from evenstep.strategy.sample_table import Metadata, SampleTable
 
 __all__ = ["Planner"]
@@ -64,7 +63,7 @@ class Planner:
         self._contents = {
             name: content_digest(source["fingerprint"]) for name, source in sources.items()
         }
-        self._mixture = self._new_mixture()
+        self._mixture = job.mixture(self._sizes)
         self._signals = Signals(job.prefetch)
         self._log = PlanLog(job.plans_kept, plan_log)
         self._carried = SampleTable.empty(job.names, job.columns)
@@ -182,7 +181,7 @@ class Planner:
                 that the job does not have.
         """
         check_version(state)
-        mixture = self._new_mixture()
+        mixture = self._job.mixture(self._sizes)
         mixture.load_state_dict(state["mixture"])
         check_data(state, job=self._job, contents=self._contents)
         self._mixture = mixture
@@ -284,9 +283,6 @@ class Planner:
             "holds, and samples pile up; lower tokens_per_step or samples_per_step, or raise "
             "max_tokens or micro_batches"
         )
-
-    def _new_mixture(self) -> Mixture:
-        return self._job.mixture(self._sizes)
 
     def _state(self) -> PlannerState:
         """The state before the step that is planned next, or that failed."""

@@ -36,7 +36,7 @@ class Prepared:
 
 @dataclass(frozen=True)
 class PrepareFailure:
-    """Why the sample at a position, and so all that follow it, cannot be drawn."""
+    """Why the sample at a position cannot be drawn, nor any that follow it."""
 
     position: int
     error: Exception

@@ -17,8 +17,8 @@ class SubplanStep:
     """A client's part of a subplan, such as the images that its vision encoder works on."""
 
     micro_batches: list[Any]
-    """What `Job.subplan_collate` made; None for one without samples: other clients may have work
-    in it."""
+    """What `Job.subplan_collate` made; None for one without samples: other clients may have some.
+    """
     samples: tuple[SampleTable, ...]
     """[micro_batches]"""
     goes_to: tuple[Int64Array, ...]
@@ -28,7 +28,7 @@ class SubplanStep:
     comes_from: tuple[Int64Array, ...]
     """[micro-batches of the plan] int64 [samples, 3]: the bucket, micro-batch and index in the
     subplan of each sample in this client's main micro-batches; -1 for one that the module does not
-    work on."""
+    process."""
     imbalance: float = 1.0
     imbalance_before: float = 1.0
 
@@ -64,7 +64,7 @@ class ServiceStep:
     imbalance: float
     """Costliest bucket of the step over the mean: 1.0 is perfect."""
     imbalance_before: float
-    """The imbalance if samples had been dealt in the order of arrival."""
+    """The imbalance if samples were assigned in the order of arrival."""
     weights: Mapping[str, float] = field(default_factory=dict)
     """Weights of the sources in this step."""
     carried: int = 0

@@ -1,8 +1,8 @@
 """Which loader owns which samples.
 
-Sources are dealt to loaders. If there are more loaders than sources, several share a source: its
-positions are cut into stripes, which they own in turn. The owner of a sample does not matter to a
-planner, so plans are the same for any layout.
+Sources are assigned to loaders in turn. If there are more loaders than sources, several share a
+source: its positions are cut into stripes, which they own in turn. Plans do not depend on the owner
+of a sample, so they are the same for any layout.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import numpy.typing as npt
 
 from evenstep.arrays import Int64Array
 from evenstep.plan.argument_checks import check_at_least
-from evenstep.strategy import LoaderWork, LoadingPlan
+from evenstep.strategy import LoaderTask, LoadingPlan
 
-__all__ = ["STRIPE", "SourceLayout", "SourceStripe", "StageKey", "loader_works"]
+__all__ = ["STRIPE", "SourceLayout", "SourceStripe", "StageKey", "loader_tasks"]
 
 
 STRIPE = 64
@@ -60,8 +60,8 @@ class SourceLayout:
     """[loaders] one for each source that the loader has a part of."""
 
     @classmethod
-    def deal(cls, sources: Sequence[str], loaders: int, *, stripe: int = STRIPE) -> SourceLayout:
-        """Deals sources to loaders in turn, or loaders to sources if there are more loaders.
+    def of(cls, sources: Sequence[str], loaders: int, *, stripe: int = STRIPE) -> SourceLayout:
+        """Assigns sources to loaders in turn, or loaders to sources if there are more loaders.
 
         Raises:
             ConfigurationError: less than one loader, or stripes of less than one position.
@@ -106,9 +106,9 @@ class SourceLayout:
         return [n for n, name in enumerate(self.sources) if len(self.of_source[name]) > 1]
 
 
-def loader_works(
+def loader_tasks(
     plan: LoadingPlan, layout: SourceLayout, keys: Sequence[StageKey] | None = None
-) -> list[LoaderWork]:
+) -> list[LoaderTask]:
     """[loaders] the part of a plan that each loader carries out.
 
     Args:
@@ -119,16 +119,16 @@ def loader_works(
     # [samples] by owner, then by source and position, in one sort: positions are below 2 ** 40
     order = ((owner * len(layout.sources) + samples.source) << 40) + samples.position
     ends = np.bincount(owner, minlength=len(layout.shares)).cumsum()
-    works = [LoaderWork.of(plan, rows) for rows in np.split(order.argsort(), ends[:-1])]
-    return works if keys is None else [_with_keys(work, keys) for work in works]
+    tasks = [LoaderTask.of(plan, rows) for rows in np.split(order.argsort(), ends[:-1])]
+    return tasks if keys is None else [_with_keys(task, keys) for task in tasks]
 
 
-def _with_keys(work: LoaderWork, keys: Sequence[StageKey]) -> LoaderWork:
-    """The same work with bucket -1 for samples that are not among the keys."""
+def _with_keys(task: LoaderTask, keys: Sequence[StageKey]) -> LoaderTask:
+    """The same task with bucket -1 for samples that are not among the keys."""
 
     def keep(bucket: Int64Array, subplan: str | None) -> Int64Array:
         wanted = [number for name, number in keys if name == subplan]
         return np.where(np.isin(bucket, wanted), bucket, -1)
 
-    subplans = {name: keep(bucket, name) for name, bucket in work.subplans.items()}
-    return replace(work, bucket=keep(work.bucket, None), subplans=subplans)
+    subplans = {name: keep(bucket, name) for name, bucket in task.subplans.items()}
+    return replace(task, bucket=keep(task.bucket, None), subplans=subplans)

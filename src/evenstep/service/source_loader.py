@@ -21,7 +21,7 @@ from evenstep.service.preparer import Preparer
 from evenstep.service.sample_measure import SampleMeasure
 from evenstep.service.source_buffer import Ahead, SourceBuffer
 from evenstep.service.source_layout import SourceStripe, StageKey
-from evenstep.strategy import LoaderWork
+from evenstep.strategy import LoaderTask
 
 __all__ = ["Fetched", "LoaderJob", "SourceLoader"]
 
@@ -42,7 +42,7 @@ class LoaderJob:
     """Names of lengths, in the order in which they are measured."""
     seed: int
     passes: int | None
-    """How often each source is read; None is without end."""
+    """How often each source is read; None means endlessly."""
     workers: int
     buffer_size: int
     """Samples of each source that are prepared ahead."""
@@ -118,33 +118,33 @@ class SourceLoader:
 
     # Samples
 
-    def stage(self, work: LoaderWork) -> None:
+    def stage(self, task: LoaderTask) -> None:
         """Moves samples of a plan out of the buffers, for the constructors of their buckets to
         fetch. Carried samples stay buffered, and samples staged already stay staged.
 
         Raises:
             SampleError, MismatchError: see `SourceBuffer.take`.
         """
-        here = self._staged.get(work.step, {})
-        wanted: dict[StageKey, Int64Array] = {}  # [samples of a bucket] rows of the work
-        for subplan, buckets in [(None, work.bucket), *work.subplans.items()]:
+        here = self._staged.get(task.step, {})
+        wanted: dict[StageKey, Int64Array] = {}  # [samples of a bucket] rows of the task
+        for subplan, buckets in [(None, task.bucket), *task.subplans.items()]:
             for bucket in np.unique(buckets[buckets >= 0]).tolist():
                 if (subplan, bucket) not in here:
                     wanted[(subplan, bucket)] = np.flatnonzero(buckets == bucket)
         if not wanted:
             return
-        used = np.zeros(len(work.rows), np.bool_)
+        used = np.zeros(len(task.rows), np.bool_)
         used[np.concatenate(list(wanted.values()))] = True
         payload: dict[int, Any] = {}
         for name, buffer in self._buffers.items():
-            of_source = work.samples.source == work.samples.sources.index(name)
+            of_source = task.samples.source == task.samples.sources.index(name)
             rows = np.flatnonzero(of_source & used)
             if len(rows):
-                taken = buffer.take(work.samples[rows])
+                taken = buffer.take(task.samples[rows])
                 payload.update(zip(rows.tolist(), (prepared.sample for prepared in taken)))
-        staged = self._staged.setdefault(work.step, {})
+        staged = self._staged.setdefault(task.step, {})
         for key, rows in wanted.items():
-            staged[key] = Fetched(work.rows[rows], [payload[row] for row in rows.tolist()])
+            staged[key] = Fetched(task.rows[rows], [payload[row] for row in rows.tolist()])
         self._counts["staged"] += len(payload)
 
     def fetch(self, step: int, bucket: int, subplan: str | None = None) -> Fetched | None:

@@ -5,7 +5,7 @@ by whichever client asks first; all others that ask for the step wait for the sa
 wait for each other: clients ask from several threads, so one step is planned while the samples of
 another are on their way.
 
-A loader is told what it may release together with the next fetch from it, in one message.
+Releases travel with the next fetch from the same loader, in one message.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class StepFetcher:
         self._lock = threading.Lock()
         self._steps: dict[int, _Step] = {}
         self._releases: dict[int, dict[int, list[StageKey]]] = {}
-        """By loader and step, buckets that it does not know yet it may release."""
+        """By loader and step, buckets to release that have not been sent yet."""
 
     def plan(self, step: int) -> LoadingPlan | None:
         """The plan of a step; None if the mixture has ended before it.

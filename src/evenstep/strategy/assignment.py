@@ -55,12 +55,6 @@ class Assignment:
             micro_batches=micro_batches,
         )
 
-    @classmethod
-    def nowhere(cls, samples: int, *, buckets: int, micro_batches: int) -> Assignment:
-        """An assignment in which every sample is in no bucket."""
-        none = np.full(samples, -1, np.int32)
-        return cls.of(none, none, none, buckets=buckets, micro_batches=micro_batches)
-
     def __len__(self) -> int:
         return len(self.bucket)
 

@@ -118,14 +118,6 @@ class DGraph:
     def tree(self) -> ClientPlaceTree:
         return self._step.tree
 
-    @property
-    def state(self) -> str:
-        """The state of its samples, one of `evenstep.strategy.lineage`: "buffered", "drawn" or
-        "grouped"."""
-        if self.samples is None:
-            return "buffered"
-        return "drawn" if self._spec.buckets is None else "grouped"
-
     # Primitives
 
     def modality(self, name: str, *more: str) -> DGraph:

@@ -25,8 +25,8 @@ from evenstep.strategy.sample_table import SampleTable
 
 __all__ = [
     "BufferSummary",
-    "ConstructorWork",
-    "LoaderWork",
+    "ConstructorTask",
+    "LoaderTask",
     "constructor_do_plan",
     "loader_do_plan",
     "plan_raw",
@@ -111,17 +111,17 @@ def plan_raw(
     """
     buckets = tree.bucket_count(axis)
     where, which = np.asarray(bucket, np.int64), np.asarray(micro_batch, np.int64)
-    place = _in_given_order(where, which) if order is None else np.asarray(order, np.int64)
+    index = _in_given_order(where, which) if order is None else np.asarray(order, np.int64)
     names = bound_for(tuple(modality), samples)
     given = samples.tokens(names) if costs is None else np.asarray(costs)
-    columns = {"bucket": where, "micro_batch": which, "order": place, "costs": given}
+    columns = {"bucket": where, "micro_batch": which, "order": index, "costs": given}
     for name, column in columns.items():
         if column.shape != (len(samples),):
             raise ConfigurationError(
                 f"{name} of shape {column.shape} must have one entry for each of {len(samples):,} "
                 "samples"
             )
-    assignment = Assignment.of(where, which, place, buckets=buckets, micro_batches=micro_batches)
+    assignment = Assignment.of(where, which, index, buckets=buckets, micro_batches=micro_batches)
     assignment.check()
     read: Costs = given.astype(np.float64 if given.dtype.kind == "f" else np.int64)  # type: ignore[assignment]
     plan = LoadingPlan(
@@ -152,7 +152,7 @@ def plan_raw(
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class LoaderWork:
+class LoaderTask:
     """The share of a plan that a Source Loader carries out."""
 
     step: int
@@ -166,7 +166,7 @@ class LoaderWork:
     """By name, [n] the bucket in the subplan; -1 for a sample without its modality."""
 
     @classmethod
-    def of(cls, plan: LoadingPlan, rows: Int64Array) -> LoaderWork:
+    def of(cls, plan: LoadingPlan, rows: Int64Array) -> LoaderTask:
         """The part of a plan with these rows, ordered by source and position."""
         return cls(
             step=plan.step,
@@ -180,7 +180,7 @@ class LoaderWork:
         )
 
 
-def loader_do_plan(plan: LoadingPlan, sources: Sequence[str]) -> LoaderWork:
+def loader_do_plan(plan: LoadingPlan, sources: Sequence[str]) -> LoaderTask:
     """The share of a plan for the loader of these sources.
 
     For a loader process of another system that follows evenstep's plans: the samples it must read,
@@ -198,11 +198,11 @@ def loader_do_plan(plan: LoadingPlan, sources: Sequence[str]) -> LoaderWork:
     owned = np.isin(np.array(samples.sources), list(sources))
     rows = np.flatnonzero(owned[samples.source])
     rows = rows[np.lexsort((samples.position[rows], samples.source[rows]))]
-    return LoaderWork.of(plan, rows)
+    return LoaderTask.of(plan, rows)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class ConstructorWork:
+class ConstructorTask:
     """The share of a plan that the Data Constructor of a bucket carries out."""
 
     step: int
@@ -220,7 +220,7 @@ class ConstructorWork:
     below, where each rank has its own."""
 
 
-def constructor_do_plan(plan: LoadingPlan, bucket: int) -> ConstructorWork:
+def constructor_do_plan(plan: LoadingPlan, bucket: int) -> ConstructorTask:
     """The share of a plan, or of a subplan, for the constructor of one bucket.
 
     For a constructor process of another system that follows evenstep's plans: the samples of each
@@ -231,7 +231,7 @@ def constructor_do_plan(plan: LoadingPlan, bucket: int) -> ConstructorWork:
     """
     members = tuple(plan.assignment.members(bucket, k) for k in range(plan.micro_batches))
     present = np.unique(plan.samples.source[np.concatenate(members)])
-    return ConstructorWork(
+    return ConstructorTask(
         step=plan.step,
         bucket=bucket,
         micro_batches=members,

@@ -58,9 +58,6 @@ def test_groups_are_buckets_in_a_row_of_which_only_the_last_is_smaller(
     assert subgroups.group_count == -(-subgroups.bucket_count // group_size)
     assert all(len(one) == min(group_size, subgroups.bucket_count) for one in members[:-1])
     assert 1 <= len(members[-1]) <= group_size
-    assert [subgroups.group_of[b] for one in members for b in one] == [
-        group for group, one in enumerate(members) for _ in one
-    ]
 
 
 def test_without_a_group_size_all_buckets_are_one_group() -> None:
@@ -141,7 +138,6 @@ def test_a_mesh_that_cannot_be_is_refused(
         (lambda t: t.buckets("DP", 1.5), "group_size=1.5 must be"),
         (lambda t: t.delivery("DP", ["WORLD"]), "axis 'WORLD' must be one of"),
         (lambda t: t.delivery("DP", stages="last"), "stages='last' must be one of"),
-        (lambda t: t.fetches({}, ["EP"]), "axis 'EP' must be one of"),
         (lambda t: t.add("DP", [8]), "1 ranks for a node along DP of 2 clients"),
         (lambda t: t.add("DP", [7, 8]), "ranks 7 are negative or stand for several"),
         (lambda t: t.add("WORLD", [8]), "axis 'WORLD' must be one of"),

@@ -22,12 +22,11 @@ In trainers' processes:
 
 On both ends of a message:
 
-    handles.py        `RayHandle` and its replies
-    arrays.py, tensors.py   serializers whose copies the receiver owns
-    import_ray.py     Ray, or how to install it
+    handles.py        `RayHandle` and its replies; Ray itself, or how to install it
+    serializers.py    arrays and tensors as copies that the receiver owns
 """
 
 from evenstep.service.ray.client import Client, RayClient
-from evenstep.service.ray.service import RayService, attach, start
+from evenstep.service.ray.service import RayService, attach
 
-__all__ = ["Client", "RayClient", "RayService", "attach", "start"]
+__all__ = ["Client", "RayClient", "RayService", "attach"]

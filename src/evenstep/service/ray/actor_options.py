@@ -39,7 +39,7 @@ def role_actor(ray: Any, cpus: float) -> Any:
 
 
 def registry_actor(ray: Any, clients: int) -> Any:
-    """The actor class of the registry. Each client keeps one call pending, beside others."""
+    """The actor class of the registry. Each client keeps one call pending among others."""
     return ray.remote(
         max_restarts=0, max_task_retries=0, num_cpus=0, max_concurrency=clients * 4 + 100
     )(JobRegistry)

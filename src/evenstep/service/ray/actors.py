@@ -19,7 +19,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -29,10 +28,10 @@ from evenstep.service.job import Job
 from evenstep.service.loader_pool import LoaderPool
 from evenstep.service.metrics import payload_bytes
 from evenstep.service.planner import Planner
-from evenstep.service.ray.arrays import register_arrays
 from evenstep.service.ray.handles import Answer, RayHandle
 from evenstep.service.ray.plan_cache import SHARED_BYTES, PlanCache
 from evenstep.service.ray.priority_lock import PriorityLock, WaitTimer
+from evenstep.service.ray.serializers import register_arrays, register_tensors
 from evenstep.service.source_layout import SourceLayout
 from evenstep.service.source_loader import LoaderJob, SourceLoader
 
@@ -94,13 +93,14 @@ class RoleActor:
             if messages[0][0] == "plan" and len(encoded) > SHARED_BYTES:
                 return self._plans.reference(messages[0][1][0], encoded)
             return encoded
-        _register_arrays_once()
-        if "torch" in sys.modules:
-            _register_tensors_once()
+        register_arrays()
+        if "torch" in sys.modules:  # a process without tensors needs no torch
+            register_tensors()
         return answer
 
     def _answer(self, messages: Sequence[Message]) -> Answer:
-        with nullcontext() if _in_threads(self._role) else self._lock.urgent():
+        in_threads = getattr(self._role, "in_threads", False)
+        with nullcontext() if in_threads else self._lock.urgent():
             begin = time.perf_counter()
             self._timer.reset()
             if self._failure is not None:
@@ -122,7 +122,7 @@ class RoleActor:
             self._done.update(done)
             _add(self._seconds, {messages[-1][0]: seconds})
             _add(self._waited, stages)
-        stages["work"] = max(seconds - sum(stages.values()), 0.0)
+        stages["build"] = max(seconds - sum(stages.values()), 0.0)
         if "stage" in done:  # samples were taken out of the buffers
             self._fill_wanted.set()
         return Answer(values, stages=stages)
@@ -166,24 +166,6 @@ class RoleActor:
 def _add(totals: dict[str, float], more: Mapping[str, float]) -> None:
     for name, value in more.items():
         totals[name] = totals.get(name, 0.0) + value
-
-
-def _in_threads(role: Any) -> bool:
-    """Whether a role handles several messages at the same time."""
-    return bool(getattr(role, "in_threads", False))
-
-
-@cache
-def _register_arrays_once() -> None:
-    register_arrays()
-
-
-@cache
-def _register_tensors_once() -> None:
-    """Called only where torch is loaded: a process without tensors needs no torch."""
-    from evenstep.service.ray.tensors import register_tensors
-
-    register_tensors()
 
 
 def _unpickle_job(job: bytes) -> Any:

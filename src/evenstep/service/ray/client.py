@@ -9,8 +9,7 @@ from typing import Any
 from evenstep.errors import ConfigurationError
 from evenstep.service.client import RankClient
 from evenstep.service.ray.discovery import connect, find
-from evenstep.service.ray.handles import Answer
-from evenstep.service.ray.import_ray import import_ray
+from evenstep.service.ray.handles import Answer, import_ray
 from evenstep.service.ray.registry import JobInfo
 from evenstep.service.service_step import ServiceStep
 

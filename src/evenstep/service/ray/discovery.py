@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from evenstep.errors import ConfigurationError, EvenstepError
-from evenstep.service.ray.import_ray import import_ray
+from evenstep.service.ray.handles import import_ray
 from evenstep.service.ray.registry import JobInfo, namespace_of
 
 __all__ = ["connect", "find", "running"]

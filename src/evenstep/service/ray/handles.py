@@ -17,7 +17,6 @@ from typing import Any
 
 from evenstep.errors import LoaderDiedError
 from evenstep.service.handles import Message, MessageName, Reply
-from evenstep.service.ray.import_ray import import_ray
 from evenstep.service.ray.priority_lock import WaitTimer
 
 __all__ = [
@@ -27,10 +26,27 @@ __all__ = [
     "cause_of_death",
     "decode_answer",
     "encode_messages",
+    "import_ray",
 ]
 
 _BY_CLOUDPICKLE = ("fail", "report")
 """Messages with users' objects, whose classes other processes may be unable to import."""
+
+
+def import_ray() -> Any:
+    """The module `ray`.
+
+    Raises:
+        ImportError: it is not installed.
+    """
+    try:
+        import ray
+    except ImportError as error:
+        raise ImportError(
+            "the service on Ray needs ray: pip install 'evenstep[service]'; or choose "
+            "backend='local', which runs all roles in this process"
+        ) from error
+    return ray
 
 
 @dataclass(frozen=True)
@@ -169,7 +185,7 @@ class RayReply:
         return answer.value[0] if self._single else answer.value
 
     def _wait_for_answer_or_alarm(self, ray: Any) -> None:
-        """Waits until the answer is there. The alarm wins over an answer."""
+        """Waits for the answer; the alarm has precedence."""
         alarm = self._handle.alarm
         ready, _ = ray.wait([alarm], timeout=0)
         if not ready:

@@ -20,8 +20,7 @@ from evenstep.service.ray.actor_options import (
     role_actor,
 )
 from evenstep.service.ray.actors import make_constructor, make_loader, make_planner
-from evenstep.service.ray.handles import RayHandle, cause_of_death, encode_messages
-from evenstep.service.ray.import_ray import import_ray
+from evenstep.service.ray.handles import RayHandle, cause_of_death, encode_messages, import_ray
 from evenstep.service.ray.registry import JobInfo, namespace_of
 from evenstep.service.source_layout import SourceLayout
 

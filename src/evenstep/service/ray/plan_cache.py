@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Any
 
-from evenstep.service.ray.import_ray import import_ray
+from evenstep.service.ray.handles import import_ray
 
 __all__ = ["SHARED_BYTES", "PlanCache"]
 

@@ -20,8 +20,8 @@ from evenstep.service.ray.handles import (
     cause_of_death,
     decode_answer,
     encode_messages,
+    import_ray,
 )
-from evenstep.service.ray.import_ray import import_ray
 from evenstep.strategy.mesh import ClientPlaceTree
 
 __all__ = ["JobInfo", "JobRegistry", "namespace_of"]
@@ -96,9 +96,15 @@ class JobRegistry:
 
     # Clients
 
-    async def record_step(self, rank: int, step: int, seconds: float, *rest: Any) -> None:
+    async def record_step(
+        self,
+        rank: int,
+        step: int,
+        seconds: float,
+        stages: dict[str, float],
+        figures: dict[str, Any],
+    ) -> None:
         """See `WaitStatistics.record_step`."""
-        stages, figures = rest
         self._waits.record_step(rank, step, seconds, stages, **figures)
         self._exporter.observe_wait(seconds)
 

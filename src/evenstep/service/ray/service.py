@@ -17,19 +17,13 @@ from evenstep.service.handles import call
 from evenstep.service.job import Job
 from evenstep.service.ray.client import RayClient
 from evenstep.service.ray.discovery import connect, find
-from evenstep.service.ray.handles import cause_of_death
-from evenstep.service.ray.import_ray import import_ray
+from evenstep.service.ray.handles import cause_of_death, import_ray
 from evenstep.service.ray.launcher import Launcher, LaunchOptions
 from evenstep.service.ray.registry import JobInfo, namespace_of
 from evenstep.service.source_layout import STRIPE, SourceLayout
 from evenstep.strategy import LoadingPlan
 
-__all__ = ["AttachedService", "RayService", "attach", "start"]
-
-
-def start(job: Job, **options: Any) -> RayService:
-    """Starts a job on Ray; see `RayService`."""
-    return RayService(job, **options)
+__all__ = ["AttachedService", "RayService", "attach"]
 
 
 def attach(address: str | None = "auto", name: str = "job") -> AttachedService:
@@ -145,7 +139,7 @@ class RayService(_RunningJob):
         namespace_of(name)  # refuses bad names
         options = LaunchOptions(
             name=name,
-            layout=SourceLayout.deal(job.names, loaders, stripe=stripe),
+            layout=SourceLayout.of(job.names, loaders, stripe=stripe),
             groups=groups_of(job, constructors),
             state=state,
             plan_log=plan_log,

@@ -28,11 +28,6 @@ class Buckets:
         """``ceil(bucket_count / group_size)``."""
         return -(-self.bucket_count // self.group_size)
 
-    @property
-    def group_of(self) -> Int64Array:
-        """[buckets] group of each."""
-        return np.arange(self.bucket_count, dtype=np.int64) // self.group_size
-
     def members(self, group: int) -> Int64Array:
         """Buckets of a group."""
         first = group * self.group_size

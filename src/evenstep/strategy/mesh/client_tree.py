@@ -209,23 +209,6 @@ class ClientPlaceTree:
         fetched_by = np.where(self._needs(stages), self._source(broadcast_at), -1)
         return Delivery(self.ranks.ravel(), self.bucket_of(axis).ravel(), fetched_by.ravel())
 
-    def fetches(
-        self,
-        place: Place | Mapping[str, int],
-        broadcast_at: Sequence[str] = (),
-        *,
-        stages: str = "ends",
-    ) -> bool:
-        """Whether a client fetches data itself; arguments and errors as for `delivery`."""
-        where = self._where(place)
-        source = self._source(broadcast_at)
-        return bool(((source == self.ranks[where]) & self._needs(stages)).any())
-
-    def source_of(self, place: Place, broadcast_at: Sequence[str] = ()) -> Place:
-        """The client that broadcasts to this one; itself if none does."""
-        source = self._source(broadcast_at)
-        return self.place(int(source[self._where(place)]))
-
     # Changes
 
     def add(self, axis: str, ranks: Sequence[int]) -> ClientPlaceTree:
@@ -267,9 +250,9 @@ class ClientPlaceTree:
         """
         where = self._node(axis, node)
         changed = self.ranks.copy()
-        place = tuple(node if a == where else slice(None) for a in range(len(AXES)))
-        given = _as_many(axis, ranks, changed[place].size)
-        changed[place] = given.reshape(changed[place].shape)
+        clients = tuple(node if a == where else slice(None) for a in range(len(AXES)))
+        given = _as_many(axis, ranks, changed[clients].size)
+        changed[clients] = given.reshape(changed[clients].shape)
         return self._changed(changed)
 
     def _changed(self, ranks: Int64Array) -> ClientPlaceTree:

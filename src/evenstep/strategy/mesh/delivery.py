@@ -42,12 +42,6 @@ class Delivery:
         fetching: Int64Array = self.ranks[self.fetched_by == self.ranks]
         return fetching
 
-    @property
-    def excluded(self) -> Int64Array:
-        """Global ranks of the clients that fetch nothing."""
-        excluded: Int64Array = self.ranks[self.fetched_by != self.ranks]
-        return excluded
-
     def buckets_of(self, rank: int) -> Int64Array:
         """Buckets that a client fetches, ascending: its own and those of the peers that it
         broadcasts to; none if it fetches nothing."""

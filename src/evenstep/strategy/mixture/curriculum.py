@@ -22,8 +22,8 @@ class LengthCurriculum:
     4,096, then has no limit."""
 
     limits: Mapping[int, int | None]
-    """By step, from 0, the tokens of the longest sample; never falling. None is no limit, as the
-    last one only."""
+    """By step, from 0, the tokens of the longest sample; never falling. Only the last one may
+    be None: no limit."""
     linear: bool = True
     """Grow in equal parts from each step named to the next; False jumps at the steps named."""
     max_waiting: int = 100_000
@@ -49,7 +49,7 @@ class LengthCurriculum:
                 )
 
     def limit(self, step: int) -> int | None:
-        """Tokens of the longest sample admitted in a step; None is no limit."""
+        """Tokens of the longest sample admitted in a step; None means no limit."""
         before = max(at for at in self.limits if at <= step)
         low = self.limits[before]
         after = min((at for at in self.limits if at > step), default=None)
@@ -57,8 +57,3 @@ class LengthCurriculum:
         if not self.linear or low is None or high is None or after is None:
             return low
         return low + (high - low) * (step - before) // (after - before)
-
-    @property
-    def last(self) -> int | None:
-        """The final limit."""
-        return list(self.limits.values())[-1]

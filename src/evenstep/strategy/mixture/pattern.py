@@ -1,7 +1,7 @@
 """Which source each draw of a step comes from: a function of (seed, step, number of the draw).
 
 [0, 1) is divided among the sources in their shares, and each draw has a point in it. The points are
-a van der Corput sequence with a scramble of its own for each step. Every point by itself is
+a van der Corput sequence scrambled differently in each step. Every point by itself is
 uniform, so shares are exact on average. And each run of 2**k points whose first number is a
 multiple of 2**k has one in each of 2**k equal parts, so a source's count among n draws differs from
 its share by about log2(n) at most, where independent draws differ by the square root of n.

@@ -49,10 +49,8 @@ class DrawRecord:
     """Whether the mixture ended with this step."""
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self) | {"positions": {n: [list(r) for r in v] for n, v in self._runs()}}
-
-    def _runs(self) -> list[tuple[str, Sequence[tuple[int, int]]]]:
-        return list(self.positions.items())
+        positions = {name: [list(run) for run in runs] for name, runs in self.positions.items()}
+        return asdict(self) | {"positions": positions}
 
     @classmethod
     def from_dict(cls, given: Mapping[str, Any]) -> DrawRecord:

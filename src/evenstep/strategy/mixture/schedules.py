@@ -28,7 +28,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Past:
-    """What a schedule may base its weights on, beside the step."""
+    """What a schedule may base its weights on, besides the step."""
 
     weights: Weights | None = None
     """Weights of the step before; None before the first."""

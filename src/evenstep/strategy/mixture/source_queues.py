@@ -44,7 +44,7 @@ class Admission:
     tokens: Callable[[SampleTable], Int64Array]
     """[samples] tokens of each."""
     limit: int | None = None
-    """Tokens of the longest sample; None is no limit."""
+    """Tokens of the longest sample; None means no limit."""
     max_waiting: int = 0
     """Samples of one source that may wait, those from earlier steps included."""
 
