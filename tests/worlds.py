@@ -286,7 +286,7 @@ class World:
         """What the ranks write down after a step, as JSON and back."""
         made = []
         for rank, step in enumerate(last):
-            start, received, groups = step.round.start, step.place + 1, step.round.groups
+            start, received, groups = step.round.start, step.index_in_round + 1, step.round.groups
             trained = groups.members[
                 : 0 if step.filler else groups.offsets[step.round.steps[received]]
             ]

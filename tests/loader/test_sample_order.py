@@ -16,10 +16,10 @@ from evenstep.loader.resume.sample_order import (
     EpochShare,
     OrderChecksum,
     SamplerOrder,
-    deal,
     epoch_order,
     remaining_indices,
     sampler_order,
+    sharded_order,
 )
 from evenstep.plan.epoch.remaining import Remaining
 from evenstep.plan.epoch.stream import Progress, Stream
@@ -46,7 +46,7 @@ def test_a_share_is_that_of_torchs_distributed_sampler(
                 dataset, world_size, rank, shuffle=shuffle, seed=5, drop_last=drop_last
             )
             theirs.set_epoch(epoch)
-            share = deal(
+            share = sharded_order(
                 lambda epoch=epoch: epoch_order(dataset, shuffle=shuffle, seed=5, epoch=epoch),
                 Stream(count),
                 rank,
@@ -68,7 +68,7 @@ def test_what_is_left_of_an_epoch_is_dealt_out_whole_and_without_repeats(
     stream = Stream(count, tail, np.array(early, np.int64))
     order = epoch_order(range(count), shuffle=True, seed=1, epoch=0)
     dealt = [
-        everything(deal(lambda: order, stream, rank, world_size, drop_last=False))
+        everything(sharded_order(lambda: order, stream, rank, world_size, drop_last=False))
         for rank in range(world_size)
     ]
     expected = order[[*early, *range(tail, count)]].tolist()
@@ -83,7 +83,7 @@ def test_what_is_left_of_an_epoch_is_dealt_out_whole_and_without_repeats(
 def test_long_shares_are_read_in_pieces_and_whole() -> None:
     count = 200_003
     order = np.arange(count)[::-1].copy()
-    share = deal(lambda: order, Stream(count), 1, 2, drop_last=True)
+    share = sharded_order(lambda: order, Stream(count), 1, 2, drop_last=True)
     assert everything(share) == list(range(count - 2, 0, -2))
 
 
@@ -123,7 +123,7 @@ NAMES: list[Any] = [(f"shard {n % 3}", n) for n in range(40)]
 def share_of(kind: str, names: list[Any]) -> EpochShare:
     if kind == "sampler":
         return SamplerOrder(SizedSampler(names))
-    return deal(
+    return sharded_order(
         lambda: sampler_order(SizedSampler(names), len(names)),
         Stream(len(names)),
         0,

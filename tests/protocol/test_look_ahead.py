@@ -96,7 +96,7 @@ def test_one_rank_of_unknown_share_and_no_rank_looks_ahead(policy, shards, buffe
     none = World(policy, shards, buffer_size)
     assert visible_steps(World(policy, shards, buffer_size, shares=some)) == visible_steps(none)
     # Then windows are as full as they can be.
-    made = [made for made in replace(none).steps() if made[0].place == 0]
+    made = [made for made in replace(none).steps() if made[0].index_in_round == 0]
     for rank, shard in enumerate(shards):
         done = 0
         for start, groups in ((m[rank].round.start, m[rank].round.groups) for m in made):

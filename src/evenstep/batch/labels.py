@@ -1,7 +1,7 @@
 """Which labels are supervised, that is, contribute to the loss.
 
-This is the one place that knows, so that measuring, padding and checking agree. A label of -100 is
-not supervised. And a causal model whose labels are an aligned copy of its input
+Defined here alone, so that measuring, padding and checking agree. A label of -100 is not
+supervised. And a causal model whose labels are an aligned copy of its input
 (``labels[i] == input_ids[i]`` wherever it is not -100) shifts them by one inside: it predicts
 position i from the positions before i, so nothing ever predicts position 0, and that label is not
 supervised either, whatever its value.

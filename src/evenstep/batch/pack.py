@@ -82,7 +82,7 @@ class PackCollator:
     pad_token_id: int = 0
     """Pads ``input_ids``."""
     loss_mask: bool = False
-    """Add ``loss_mask`` float32 [1, T]: 1 where the label at the same place is not -100, else 0."""
+    """Add ``loss_mask`` float32 [1, T]: 1 where the label is not -100, else 0."""
 
     def __post_init__(self) -> None:
         if self.form not in _FORMS:

@@ -15,14 +15,7 @@ from typing import Any
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from evenstep.batch.columns import (
-    Columns,
-    columns_of,
-    join_vision,
-    listed,
-    shapes_text,
-    tensors_of,
-)
+from evenstep.batch.columns import Columns, columns_of, join_vision, listed, shapes_text, tensors_of
 from evenstep.batch.labels import IGNORE_INDEX, LABEL_FIELDS, copies_inputs
 from evenstep.batch.measure import VISION_GRIDS
 from evenstep.batch.memory import stack

@@ -22,7 +22,6 @@ from evenstep.plan.sharding import Sharding
 
 __all__ = ["SHARDING", "document_lengths", "shard_batch", "unshard"]
 
-
 SHARDING = "sharding"
 """The field of a shard that holds its `Sharding`."""
 

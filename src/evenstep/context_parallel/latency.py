@@ -133,16 +133,6 @@ class AttentionLatency:
         both: Float64Array = forward + backward
         return both
 
-    def forward(self, queries: Int64Array, keys: Int64Array) -> Float64Array:
-        """[fragments] seconds of the forward pass, as `__call__`."""
-        seconds: Float64Array = self.passes(queries, keys)[0]
-        return seconds
-
-    def backward(self, queries: Int64Array, keys: Int64Array) -> Float64Array:
-        """[fragments] seconds of the backward pass, as `__call__`."""
-        seconds: Float64Array = self.passes(queries, keys)[1]
-        return seconds
-
     def passes(self, queries: Int64Array, keys: Int64Array) -> Float64Array:
         """[2, fragments] seconds of the forward and the backward pass, as `__call__`."""
         if len(queries) and (queries.min() < 1 or (queries > keys).any()):

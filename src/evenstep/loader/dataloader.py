@@ -74,7 +74,7 @@ class DataLoader:
         sampler: yields this rank's own indices. It runs in this process. To resume, its order must
             be a function of (seed, epoch).
         shard_sampler: `sampler` yields the same indices, those of the whole job, on every rank, and
-            they are dealt out to the ranks. Any number of ranks can then resume an epoch.
+            the ranks share them. Any number of ranks can then resume an epoch.
         drop_last: drop the tail that does not divide among the ranks, and, under `batch_size`, the
             last smaller batch.
         num_workers: processes that prepare samples; 0 prepares them in a thread of this process.

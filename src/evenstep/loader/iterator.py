@@ -46,7 +46,7 @@ class StepIterator(Iterator[tuple[Any, StepInfo]]):
     ) -> None:
         """
         Args:
-            loader: the loader of this pass. Kept, since a loader that nobody holds closes itself.
+            loader: the loader of this pass. Kept, since a loader without references closes itself.
             received: called with every step that is about to be yielded.
             ended: called when all steps have been yielded, on all ranks.
         """

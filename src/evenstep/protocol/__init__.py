@@ -1,4 +1,4 @@
-"""What ranks say to each other, without I/O: bytes go out, everybody's bytes come in.
+"""The messages that ranks exchange, without I/O: bytes go out, all ranks' bytes come in.
 
 A `RankProtocol` is one rank in one epoch. All ranks are in the same state; each state ends with one
 exchange, in which every rank sends one message and receives those of all ranks:

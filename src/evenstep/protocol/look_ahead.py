@@ -62,14 +62,11 @@ class LookAhead:
             return 0  # finished, whatever the size of the share
         return max(self._share - buffer.taken, 0) + buffer.seen
 
-    def learn(self, left: Sequence[int]) -> None:
+    def learn(self, left: Sequence[int], *, round_ended: bool) -> None:
         """Takes the samples left on every rank, in rank order."""
         self._left = list(left)
-
-    def end_round(self, left: Sequence[int]) -> None:
-        """As `learn`, at the end of a round."""
-        self._resumed_quota = None
-        self.learn(left)
+        if round_ended:
+            self._resumed_quota = None
 
     def quota(self, round: int) -> int:
         """Samples that this rank gathers for a round."""

@@ -38,7 +38,7 @@ class PlannedStep:
     round: SettledRound
 
     @property
-    def place(self) -> int:
+    def index_in_round(self) -> int:
         """Steps of this round before this one."""
         return self.index - self.round.start.step
 
@@ -48,7 +48,7 @@ class PlannedStep:
         groups = self.round.groups
         if self.filler:
             return groups.members
-        begin, end = groups.offsets[self.round.steps[self.place : self.place + 2]]
+        begin, end = groups.offsets[self.round.steps[self.index_in_round : self.index_in_round + 2]]
         return groups.members[begin:end]
 
     @property
@@ -56,7 +56,7 @@ class PlannedStep:
         """Arrival numbers of each of this rank's micro-batches; none for a filler step."""
         if self.filler:
             return []
-        begin, end = self.round.steps[self.place : self.place + 2].tolist()
+        begin, end = self.round.steps[self.index_in_round : self.index_in_round + 2].tolist()
         return [self.round.groups.group(group) for group in range(begin, end)]
 
     def columns_of(self, numbers: Int64Array) -> Int64Array:
@@ -68,7 +68,7 @@ class PlannedStep:
     @property
     def totals(self) -> StepTotals:
         """What each rank trains on in this step."""
-        return self.round.totals.step(self.place)
+        return self.round.totals.step(self.index_in_round)
 
     @property
     def mean_supervised(self) -> Float64Array:

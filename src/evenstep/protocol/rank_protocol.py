@@ -48,7 +48,6 @@ from evenstep.protocol.window_buffer import RoundStart, WindowBuffer
 
 __all__ = ["EXHAUSTED_MODES", "RankProtocol"]
 
-
 EXHAUSTED_MODES = ("pad", "stop")
 
 
@@ -246,7 +245,7 @@ class RankProtocol:
             messages, self._phase.value, self.rounds, rank=self.rank, epoch=self.epoch
         )
         if self._phase is _Phase.HELLO:
-            self._look_ahead.learn(wire.compare_hellos(bodies))
+            self._look_ahead.learn(wire.compare_hellos(bodies), round_ended=False)
             self._phase = _Phase.FILLING
             return []
         if self._phase is _Phase.FILLING:
@@ -298,7 +297,7 @@ class RankProtocol:
         totals = RoundTotals.decode([receipt.totals for receipt in receipts])
         self.rounds += 1
         self._phase = _Phase.FILLING
-        self._look_ahead.end_round([receipt.left for receipt in receipts])
+        self._look_ahead.learn([receipt.left for receipt in receipts], round_ended=True)
         self._lending.end(receipts)
         if self.exhausted == "stop" and len(totals) and not totals.samples.all():
             # Some rank has no samples for these steps, so no rank may make them.

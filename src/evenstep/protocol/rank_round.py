@@ -39,7 +39,7 @@ class RankRound:
             exhausted: whether nothing will be added to this window.
 
         Returns:
-            What this rank tells the others: that it has finished, or what it would do.
+            This rank's message: that it has finished, or what it would do.
         """
         start = self.start
         lengths, supervised, patches = start.columns

@@ -58,8 +58,8 @@ def timed(shape: FragmentMeasurement, latency: AttentionLatency) -> FragmentMeas
     at = (np.array([shape.queries]), np.array([shape.keys]))
     calls = shape.fragments if latency.launches == "fragment" else 1
     free = replace(latency, forward_launch=0.0, backward_launch=0.0)
-    ahead = shape.fragments * float(free.forward(*at)[0]) + calls * latency.forward_launch
-    back = shape.fragments * float(free.backward(*at)[0]) + calls * latency.backward_launch
+    ahead = shape.fragments * float(free.passes(*at)[0, 0]) + calls * latency.forward_launch
+    back = shape.fragments * float(free.passes(*at)[1, 0]) + calls * latency.backward_launch
     return replace(shape, forward=timing(ahead), both=timing(ahead + back))
 
 

@@ -40,7 +40,7 @@ class PackedRow:
     document_ids: torch.Tensor
     """int32 [1, T]."""
     loss_mask: torch.Tensor | None
-    """float [1, T], of the label at the same place."""
+    """float [1, T], of each label."""
     rest: dict[str, Any]
     """All other fields."""
 
@@ -92,7 +92,7 @@ class PackedRow:
 
 
 def _moved_left(values: torch.Tensor, fill: int) -> torch.Tensor:
-    """Each value [1, T] one place to the left, and `fill` last."""
+    """Each value [1, T] one position to the left, and `fill` last."""
     return torch.cat([values[:, 1:], torch.full_like(values[:, :1], fill)], dim=1)
 
 

@@ -24,7 +24,6 @@ from evenstep.plan.sharding import Sharding
 
 __all__ = ["BLOCK", "FlexKernel", "compiled_flex"]
 
-
 BLOCK = 128
 """Queries, and keys, of a block."""
 

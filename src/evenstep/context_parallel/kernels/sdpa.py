@@ -115,7 +115,7 @@ def _attend(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, block: _Block, scale: float
 ) -> torch.Tensor:
     heads, kv_heads = q.shape[1], k.shape[1]
-    # Query heads that share a kv head take the place of the batch, so that keys and values are not
+    # Query heads that share a kv head become the batch dimension, so that keys and values are not
     # copied for each of them: [kv heads, heads of each, tokens, head dim].
     grouped = q.transpose(0, 1).reshape(kv_heads, heads // kv_heads, *q.shape[::2])
     keys, values = (x.transpose(0, 1)[:, None].expand(-1, grouped.shape[1], -1, -1) for x in (k, v))

@@ -14,9 +14,9 @@ from evenstep.loader.resume.precomputed import PlannedShare, check_planned
 from evenstep.loader.resume.sample_order import (
     EpochShare,
     SamplerOrder,
-    deal,
     epoch_order,
     sampler_order,
+    sharded_order,
 )
 from evenstep.plan.epoch.stream import Stream
 from evenstep.plan.policy import Policy
@@ -113,7 +113,7 @@ class Epochs:
             before.check(indices[list(before.places)].tolist())
             return indices
 
-        return deal(order, stream, rank, world_size, drop_last=self.drop_last)
+        return sharded_order(order, stream, rank, world_size, drop_last=self.drop_last)
 
     def _planned(self, epoch: int, rank: int, world_size: int) -> PlannedShare:
         lengths = self.policy.lengths
@@ -125,9 +125,9 @@ class Epochs:
             )
         key = (epoch, rank, world_size)
         if key not in self._plans:
-            dealt = self.policy.deal(lengths.values, world_size, seed=self.seed, epoch=epoch)
+            shares = self.policy.deal(lengths.values, world_size, seed=self.seed, epoch=epoch)
             self._plans.clear()
-            self._plans[key] = PlannedShare(dealt[rank], lengths.values)
+            self._plans[key] = PlannedShare(shares[rank], lengths.values)
         return self._plans[key]
 
     def share_size(self, world_size: int) -> int | None:

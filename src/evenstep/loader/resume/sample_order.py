@@ -1,8 +1,8 @@
 """Which samples a rank receives, in which order: its share of an epoch.
 
 The built-in order, and that of a sampler with ``shard_sampler=True``, is one order for the whole
-job, dealt out to the ranks; so its rest can be dealt out again to another number of ranks. Any
-other sampler yields one rank's share, and nothing more is known of it than that it repeats.
+job, which the ranks share; so any other number of ranks can share what is left of it. Any other
+sampler yields one rank's share, of which nothing is known except that it repeats.
 """
 
 from __future__ import annotations
@@ -26,12 +26,11 @@ __all__ = [
     "OrderChecksum",
     "SamplerOrder",
     "ShardedOrder",
-    "deal",
     "epoch_order",
     "remaining_indices",
     "sampler_order",
+    "sharded_order",
 ]
-
 
 _CHECKED = 32  # samples of a step that its checksum covers
 _BLOCK = 1 << 16  # indices converted to Python integers at a time
@@ -125,7 +124,7 @@ def sampler_order(sampler: Iterable[Any], total: int) -> npt.NDArray[Any]:
     return order
 
 
-def deal(
+def sharded_order(
     order: Callable[[], npt.NDArray[Any]],
     stream: Stream,
     rank: int,
@@ -133,8 +132,8 @@ def deal(
     *,
     drop_last: bool,
 ) -> ShardedOrder:
-    """This rank's share of what `stream` leaves of an epoch. A whole epoch is dealt out as by
-    ``DistributedSampler``: equally many samples to each rank, by repeating or dropping a few."""
+    """This rank's share of what `stream` leaves of an epoch. A whole epoch is shared as by
+    ``DistributedSampler``: all ranks get equally many samples, by repeating or dropping a few."""
     if stream.whole and drop_last:
         stream = Stream(stream.total // world_size * world_size)
     return ShardedOrder(order, stream.share(rank, world_size, even=stream.whole))

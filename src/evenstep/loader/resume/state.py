@@ -148,7 +148,7 @@ class LoaderState:
             raise MismatchError(
                 f"the state was saved by {world_size} ranks in the middle of epoch {first.epoch}, "
                 "in which each had an order of its own, or a policy had planned the epoch for that "
-                "many, so its rest cannot be dealt out to another number of ranks; resume on "
+                "many, so another number of ranks cannot share what is left of it; resume on "
                 f"{world_size} ranks, or let evenstep shard, under an online policy: shuffle= or "
                 "shard_sampler=True"
             )

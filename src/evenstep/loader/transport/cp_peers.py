@@ -23,7 +23,6 @@ from evenstep.protocol.wire import abort_message, is_abort
 
 __all__ = ["GroupPlace", "WindowChecksum"]
 
-
 _DIGEST = struct.Struct("<I")
 
 

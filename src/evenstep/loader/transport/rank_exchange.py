@@ -140,10 +140,7 @@ class GlooExchange(RankExchange):
                 dist.barrier(group)
                 limit = _CONNECT_LIMIT if lasting else limit
             self._group: Any = dist.new_group(
-                ranks,
-                timeout=limit,
-                backend="gloo",
-                use_local_synchronization=self._keep,
+                ranks, timeout=limit, backend="gloo", use_local_synchronization=self._keep
             )
             dist.all_gather_object(self._peers, here, group=self._group)
         except RuntimeError as error:
@@ -220,7 +217,7 @@ class GlooExchange(RankExchange):
 
 
 def _brief(error: Exception) -> str:
-    """Gloo's message without its place in Gloo's source and without general advice."""
+    """Gloo's message without the line of Gloo's source and without general advice."""
     return re.sub(r"^\[\S*\] ", "", str(error).splitlines()[0]).partition(". This is ")[0]
 
 

@@ -87,6 +87,6 @@ class Session:
     def reply(self, messages: Sequence[bytes]) -> None:
         """Sends all ranks' messages to the batcher."""
         if self.left.is_set():
-            return  # nobody reads it, so a large one might block for ever
+            return  # no longer read, so a large one might block for ever
         with contextlib.suppress(OSError):  # the batcher is gone; its reader will report it
             self.connection.send((self.serial, list(messages)))

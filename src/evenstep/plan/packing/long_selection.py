@@ -204,11 +204,7 @@ class _Outcomes:
 
     @classmethod
     def of(
-        cls,
-        pool: Pool,
-        options: SteadyOptions,
-        lengths: Int64Array,
-        costs: Int64Array,
+        cls, pool: Pool, options: SteadyOptions, lengths: Int64Array, costs: Int64Array
     ) -> _Outcomes:
         """
         Args:

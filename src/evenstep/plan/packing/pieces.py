@@ -42,9 +42,6 @@ class Pieces:
         """[pieces] tokens of each."""
         return self.ends - self.begins
 
-    def take(self, which: Int64Array) -> Pieces:
-        return Pieces(self.documents[which], self.begins[which], self.ends[which])
-
 
 def cut_long(lengths: Int64Array, limit: int, over_long: str) -> Pieces:
     """Cuts documents into pieces of at most `limit` tokens, in order of arrival.
