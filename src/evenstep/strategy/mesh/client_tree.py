@@ -37,8 +37,7 @@ from evenstep.strategy.mesh.axes import (
     check_axis,
     in_order,
 )
-from evenstep.strategy.mesh.buckets import Buckets
-from evenstep.strategy.mesh.delivery import STAGES, Delivery
+from evenstep.strategy.mesh.delivery import STAGES, Buckets, Delivery
 from evenstep.strategy.mesh.text_tree import ranges, tree_lines
 
 __all__ = ["ClientPlaceTree"]

@@ -1,4 +1,4 @@
-"""Which client fetches which buckets, and which gets them by broadcast.
+"""Into which buckets data is divided at an axis, and which client fetches which of them.
 
 A client needs the data of the bucket that it is in. If the trainer broadcasts along some axes, the
 first client along them fetches for its peers: its own bucket and theirs. The peers fetch nothing,
@@ -16,12 +16,35 @@ import numpy as np
 
 from evenstep.arrays import Int64Array
 
-__all__ = ["STAGES", "Delivery"]
+__all__ = ["STAGES", "Buckets", "Delivery"]
 
 
 STAGES = ("ends", "first", "all")
 """Stages of a pipeline that need data: the first for tokens and the last for labels, the first
 alone, or all of them."""
+
+
+@dataclass(frozen=True)
+class Buckets:
+    """Buckets at an axis, and the groups of buckets within which samples are balanced.
+
+    Group g begins at bucket ``g * group_size``; the last group may have fewer buckets.
+    """
+
+    axis: str
+    bucket_count: int
+    group_size: int
+    """Buckets of a group, at most `bucket_count`."""
+
+    @property
+    def group_count(self) -> int:
+        """``ceil(bucket_count / group_size)``."""
+        return -(-self.bucket_count // self.group_size)
+
+    def members(self, group: int) -> Int64Array:
+        """Buckets of a group."""
+        first = group * self.group_size
+        return np.arange(first, min(first + self.group_size, self.bucket_count), dtype=np.int64)
 
 
 @dataclass(frozen=True, eq=False)
