@@ -1,6 +1,18 @@
 """evenstep keeps every GPU of a training job equally busy.
 
-The public names. Each is imported on first use, so that ``import evenstep`` costs nothing.
+    plan/               which samples form a batch, and which rank gets it: pure functions
+    protocol/           what ranks say to each other in a round, without I/O
+    strategy/           what the service's planner decides: mixture, mesh, balance, loading plan
+    batch/              samples to tensors, and the loss scale
+    context_parallel/   a sequence shared by ranks: cut it, attend, hand it over
+    data/               sources, wrapped datasets, cached lengths
+    loader/             `DataLoader`, in folders by process
+    service/            many sources to the ranks of a mesh; `service/ray/` on Ray
+    tools/              simulate, advise, tune, profile, report
+    cli/                the command ``evenstep``, a file for each command
+
+A folder imports only from those above it: see ``tests/test_house.py``. The public names below are
+imported on first use, so that ``import evenstep`` costs nothing.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from service_world import (
 
 import evenstep.service as es
 from evenstep.errors import ConfigurationError, EvenstepError, SampleError
-from evenstep.service.signals import Signals
+from evenstep.service.trainer_reports import Signals
 from evenstep.strategy import BufferedMetadata, LoadingPlan, SampleTable, plan_raw, to_json
 from evenstep.strategy.mixture import FeedbackSchedule, Staged
 

@@ -13,7 +13,7 @@ import typer
 from evenstep.cli.options import Json
 from evenstep.cli.output import note, print_json
 from evenstep.cli.service_text import print_plan, print_status, status_line
-from evenstep.cli.signals import ended_in_order
+from evenstep.cli.shutdown import ended_in_order
 from evenstep.errors import ConfigurationError, EvenstepError
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import typer
 
 from evenstep.cli.options import Json
 from evenstep.cli.output import note, print_json, progress_bar
-from evenstep.cli.signals import ended_in_order
+from evenstep.cli.shutdown import ended_in_order
 from evenstep.errors import ConfigurationError
 
 

@@ -8,10 +8,10 @@ A source of a mixture, from its description to its samples, in reading order:
     reader             `SourceReader`: samples from any position on
     source_files       files of a source, on disk or in an object store
     parquet, jsonl, webdataset, map_reader, iterable_reader    a reader for each kind
-    reader_kinds       `open_reader`: from a `Source` to its reader
+    reader_kinds       `open_reader`: from a `Source` to its reader; add a kind of source here
 
-The mixing weight of a source is `Source.weight`; schedules of weights and the draws by them are in
-`evenstep.strategy.mixture`.
+`Source.weight` is the mixing weight of a source where no schedule says otherwise; schedules and the
+draws by them are in `evenstep.strategy.mixture`.
 
 Datasets of a `DataLoader`:
 

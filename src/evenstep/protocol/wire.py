@@ -1,4 +1,4 @@
-"""The messages that ranks send each other, as bytes.
+"""Hello, proposal, receipt and abort as bytes; the columns of a receipt are packed by `receipts`.
 
 Every message begins with its kind and the number of its round, so that ranks which are out of step
 notice at once instead of misreading each other.

@@ -15,7 +15,7 @@ The job, in the process that starts it
     mesh.py              `Mesh`: sizes of the trainer's mesh
     collators.py         the collate functions that a job can name
     sample_measure.py    lengths and supervised tokens of a sample
-    job_fingerprint.py   equal for jobs that plan the same
+    job_fingerprint.py   a digest that is equal for jobs that plan the same
     startup.py           `start`, on Ray or in one process
     local.py             `LocalService`: all roles in one process
     backend_common.py    what both backends check alike
@@ -32,9 +32,9 @@ Planner, one process
 
     planner.py           `Planner`: the plan of each step
     loader_pool.py       all loaders as one provider of metadata
-    signals.py           what trainers report, used whatever the timing
-    plan_validation.py   a strategy's plan must be one of the step's samples
-    planner_state.py     what a checkpoint has
+    trainer_reports.py   what trainers report, used in an order that timing does not decide
+    plan_validation.py   checks that a strategy's plan uses the step's samples, each once
+    planner_state.py     the planner's part of a checkpoint
     plan_log.py          plans that were made
 
 Data Constructor, one process for some data-parallel groups
@@ -53,6 +53,9 @@ Between roles
     handles.py           messages and replies
     metrics.py           how long trainers waited, and for what
     ray/                 each role an actor on a cluster; `Client` for trainers' processes
+
+What a step draws, and how it is balanced, is decided in `evenstep.strategy` (`mixture/`,
+`balance/`); the planner runs it.
 
 Each name is imported on first use, so a process loads only what its role needs: torch in
 constructors alone, and Ray only for `ray/`.

@@ -111,7 +111,8 @@ class RankClient:
     def report(self, **signals: Any) -> None:
         """Reports what was measured in the step taken last, such as
         ``loss_by_source={"web": 2.1}``, for schedules that follow it. If every rank reports before
-        it takes its next step, every run draws the same samples; see `evenstep.service.signals`.
+        it takes its next step, every run draws the same samples; see
+        `evenstep.service.trainer_reports`.
 
         Raises:
             ConfigurationError: no step was taken yet, or a signal is not made of plain numbers.

@@ -190,7 +190,7 @@ class Job:
     @cached_property
     def fingerprint(self) -> str:
         """See `fingerprint_of`."""
-        return fingerprint_of(self)
+        return fingerprint_of({**vars(self), "tree": self.tree})
 
     def for_loader(self, shares: Sequence[SourceStripe | str], number: int = 0) -> LoaderJob:
         """The part of the job that a Source Loader is sent.

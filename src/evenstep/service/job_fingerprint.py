@@ -5,12 +5,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from evenstep.plan.plain_values import stable_repr
-
-if TYPE_CHECKING:
-    from evenstep.service.job import Job
 
 __all__ = ["fingerprint_of"]
 
@@ -27,25 +25,29 @@ _NUMBERS = (
 )
 
 
-def fingerprint_of(job: Job) -> str:
-    """16 hexadecimal digits."""
+def fingerprint_of(job: Mapping[str, Any]) -> str:
+    """16 hexadecimal digits.
+
+    Args:
+        job: the fields of a `Job`, and its `tree`.
+    """
     content = {
         "sources": [
             [s.name, s.paths, s.transform_name, s.weight, s.shuffle, s.seed, s.block]
-            for s in job.sources
+            for s in job["sources"]
         ],
-        "mesh": job.tree.to_dict(),
+        "mesh": job["tree"].to_dict(),
         "functions": [
-            _name(job.strategy),
-            _name(job.schedule),
-            _name(job.collate),
-            _name(job.sharding),
-            _name(job.supervised),
-            {name: _name(function) for name, function in job.modalities.items()},
+            _name(job["strategy"]),
+            _name(job["schedule"]),
+            _name(job["collate"]),
+            _name(job["sharding"]),
+            _name(job["supervised"]),
+            {name: _name(function) for name, function in job["modalities"].items()},
         ],
-        "curriculum": _name(job.curriculum),
-        "numbers": {name: getattr(job, name) for name in _NUMBERS},
-        "counted": list(job.counted),
+        "curriculum": _name(job["curriculum"]),
+        "numbers": {name: job[name] for name in _NUMBERS},
+        "counted": list(job["counted"]),
     }
     text = json.dumps(content, sort_keys=True, default=_name)
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -29,8 +29,8 @@ from evenstep.service.planner_state import (
     content_digest,
     state_to_dict,
 )
-from evenstep.service.signals import Signals
 from evenstep.service.source_layout import StageKey
+from evenstep.service.trainer_reports import Signals
 from evenstep.strategy import DGraph, LoadingPlan
 from evenstep.strategy.sample_table import Metadata, SampleTable
 

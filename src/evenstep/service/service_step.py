@@ -1,4 +1,7 @@
-"""What a client gets with its micro-batches, and its part of subplans."""
+"""`ServiceStep`: what a client gets with its micro-batches.
+
+Subplans are the plans of other modules, such as an encoder, over the same samples.
+"""
 
 from __future__ import annotations
 

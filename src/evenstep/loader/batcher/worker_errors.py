@@ -1,4 +1,4 @@
-"""Errors of torch's workers, made readable; and their deaths, raised only where that is safe."""
+"""What a worker raised as a `SampleError`, and its death as a `LoaderDiedError`."""
 
 from __future__ import annotations
 

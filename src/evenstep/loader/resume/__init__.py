@@ -1,12 +1,13 @@
 """Runs in the trainer process: which samples come in which order, and where a pass resumes.
 
-    sample_order     a rank's share of an epoch in order, and the checksum of that order
+    sample_order     a rank's share of an epoch in order: `evenstep.plan.epoch.stream` computes it,
+                     for the rest of an epoch on another number of ranks too
     precomputed      the same for an epoch that the policy planned offline
     epochs           `Epochs`: every epoch, as the loader's arguments define it
     step_count       how many steps an epoch has, or probably has
     epoch_progress   `EpochProgress`: where the trainer is in an epoch
     epoch_start      `EpochStart`: where a pass begins, for its batcher and its feeder
-    epoch_cursor     `EpochCursor`: the trainer's position, from step to step and pass to pass
+    epoch_cursor     `EpochCursor`: moves that progress on, from step to step and pass to pass
     state            progress -> a saved state, and back, on any number of ranks
     state_schema     the types of a saved state's values
     dcp_states       states out of a checkpoint of ``torch.distributed.checkpoint``

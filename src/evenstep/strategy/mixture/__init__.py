@@ -1,10 +1,12 @@
 """Which samples of which sources a step draws: a function of seed, step, weights and past draws.
 
 Where do mixing weights come from? From a schedule: `Mixture(sources, schedule)` asks it for the
-weights of each step. In reading order:
+weights of each step. In a job of the service that is what the strategy passes to `DGraph.mix`, else
+`Job.schedule`, else the constant weights `Source.weight`. In reading order:
 
     weights        weights by name of source, checked
-    schedules      weights by step: constant, staged, warm-up, a function, or from trainers' signals
+    schedules      weights by step: constant, staged, warm-up, a function, or from trainers'
+                   reports; add one here
     curriculum     `LengthCurriculum`: the longest sample of each step
     stop           what happens when a source ends
     options        all arguments of a mixture, checked

@@ -1,4 +1,4 @@
-"""Signals to commands that must end other processes before they end."""
+"""SIGTERM and SIGHUP to commands that must end other processes before they end."""
 
 from __future__ import annotations
 
