@@ -92,7 +92,7 @@ class Empty(Overfull):
     ("policy", "message"),
     [
         (TooMany(micro_batches=3), r"a step of \d+ groups, with micro_batches=3"),
-        (Unfinished(micro_batches=3), "groups of no step"),
+        (Unfinished(micro_batches=3), "a group of no step"),
         (Empty(micro_batches=3), "a step without groups"),
     ],
 )
