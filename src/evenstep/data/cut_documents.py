@@ -21,8 +21,6 @@ from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.lengths import Lengths
 from evenstep.plan.packing import OVER_LONG, Pieces, cut_long
 
-__all__ = ["CutDocuments"]
-
 
 class CutDocuments(Dataset[Any]):
     """A map-style dataset whose samples have at most `max_tokens` tokens."""

@@ -11,8 +11,6 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["EnergonMethods"]
-
 
 class EnergonMethods(abc.ABC):
     """See the module docstring."""

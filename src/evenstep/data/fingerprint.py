@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["dataset_fingerprint", "dataset_size"]
-
 
 def dataset_size(dataset: Any, *, iterable: bool) -> int | None:
     """Samples; None if unknown, or of an iterable dataset, whose length may be a rank's share."""

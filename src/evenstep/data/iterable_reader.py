@@ -23,8 +23,6 @@ from evenstep.data.shard_order import SampleLocation
 from evenstep.data.source import Source
 from evenstep.errors import ConfigurationError, InvariantError, SampleError
 
-__all__ = ["IterableReader"]
-
 _EVERY = 256  # samples from one resume point to the next
 _MOST_POINTS = 64  # beyond this, every other point is dropped
 

@@ -19,8 +19,6 @@ from evenstep.data.source import Source
 from evenstep.data.source_files import SourceFile, digest, list_files
 from evenstep.errors import ConfigurationError
 
-__all__ = ["JsonLinesReader"]
-
 _PACKED = (".gz", ".zst", ".bz2", ".xz")
 
 

@@ -27,8 +27,6 @@ from evenstep.plan.lengths import Lengths
 from evenstep.plan.plain_values import stable_repr
 from evenstep.plan.rng import RandomStream, generator
 
-__all__ = ["read_lengths", "write_lengths"]
-
 _VERSION = 1
 _KEY = b"evenstep"
 _PROBES = 16  # samples that are counted again

@@ -13,8 +13,6 @@ from evenstep.errors import ConfigurationError, SampleError
 from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.lengths import Lengths
 
-__all__ = ["count_lengths"]
-
 _BLOCK = 64  # samples that a worker hands over at a time
 
 

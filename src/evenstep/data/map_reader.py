@@ -15,8 +15,6 @@ from evenstep.data.reader import ShardedReader, fields_of
 from evenstep.data.shard_order import ShardPart
 from evenstep.data.source import Source
 
-__all__ = ["MapReader"]
-
 
 class MapReader(ShardedReader):
     """See the module docstring."""

@@ -19,8 +19,6 @@ from evenstep.data.source import Source
 from evenstep.data.source_files import SourceFile, digest, list_files, optional_package
 from evenstep.errors import ConfigurationError
 
-__all__ = ["ParquetReader"]
-
 _BUFFER = 1 << 20
 """Bytes read at once of a column, so that a whole compressed column is never in memory beside the
 decoded one. `pre_buffer`, pyarrow's default, would hold all columns at once."""

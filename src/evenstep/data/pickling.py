@@ -16,8 +16,6 @@ from typing import Any
 
 from evenstep.errors import ConfigurationError
 
-__all__ = ["check_picklable", "pickled"]
-
 _CLOUDPICKLES = ("cloudpickle", "ray.cloudpickle")
 
 

@@ -12,8 +12,6 @@ from evenstep.batch.measure import length_of
 from evenstep.errors import SampleError
 from evenstep.plan.rng import generator
 
-__all__ = ["pool_order", "sample_key"]
-
 
 def sample_key(sample: Any) -> int:
     """The default sort key: ``total_len`` or ``length``, else the number of ``tokens``, else that

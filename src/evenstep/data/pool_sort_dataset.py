@@ -23,8 +23,6 @@ from evenstep.plan.argument_checks import check_at_least, check_given
 from evenstep.plan.policies.pool_sort import check_warm_up, warm_up_size
 from evenstep.plan.rng import RandomStream
 
-__all__ = ["PoolSortDataset"]
-
 _VERSION = 1
 
 

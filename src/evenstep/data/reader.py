@@ -17,8 +17,6 @@ from evenstep.data.shard_order import SampleLocation, ShardOrder, ShardPart
 from evenstep.data.source import Source
 from evenstep.errors import ConfigurationError, MismatchError, SampleError
 
-__all__ = ["ShardedReader", "SourceReader", "StoredSample", "fields_of"]
-
 
 @dataclass(frozen=True)
 class StoredSample:

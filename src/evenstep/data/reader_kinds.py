@@ -12,8 +12,6 @@ from evenstep.data.reader import SourceReader
 from evenstep.data.source import Source
 from evenstep.errors import ConfigurationError
 
-__all__ = ["open_reader"]
-
 _FILE_READERS = {
     "parquet": ("evenstep.data.parquet", "ParquetReader"),
     "jsonl": ("evenstep.data.jsonl", "JsonLinesReader"),

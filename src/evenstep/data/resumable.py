@@ -17,8 +17,6 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from evenstep.errors import ConfigurationError, MismatchError
 
-__all__ = ["Reading", "ResumableIterable", "Rewinder", "has_state", "is_map_style", "is_savable"]
-
 
 def has_state(owner: Any) -> bool:
     """Whether an iterable dataset or its iterator can save and load its position."""

@@ -15,8 +15,6 @@ import numpy as np
 from evenstep.arrays import Int64Array
 from evenstep.plan.rng import RandomStream, generator
 
-__all__ = ["SampleLocation", "ShardOrder", "ShardPart"]
-
 
 class SampleLocation(NamedTuple):
     """Where the sample at a position is stored."""

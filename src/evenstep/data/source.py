@@ -17,8 +17,6 @@ from evenstep.errors import ConfigurationError, SampleError
 from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.plain_values import stable_repr
 
-__all__ = ["FORMATS", "Source"]
-
 FORMATS = ("parquet", "jsonl", "webdataset")
 
 _SUFFIXES = {

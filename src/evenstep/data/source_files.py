@@ -12,8 +12,6 @@ from typing import Any
 from evenstep.data.source import Source
 from evenstep.errors import ConfigurationError
 
-__all__ = ["SourceFile", "digest", "list_files", "optional_package"]
-
 
 @dataclass(frozen=True)
 class SourceFile:

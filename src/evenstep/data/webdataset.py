@@ -17,8 +17,6 @@ from evenstep.data.source import Source
 from evenstep.data.source_files import SourceFile, digest, list_files, optional_package
 from evenstep.errors import ConfigurationError
 
-__all__ = ["WebDatasetReader"]
-
 
 class WebDatasetReader(ShardedReader):
     """See the module docstring."""

@@ -10,8 +10,6 @@ from evenstep.plan.argument_checks import check_at_least
 from evenstep.service.job import Job
 from evenstep.strategy.mesh import AXES
 
-__all__ = ["common_step", "groups_of", "rank_of"]
-
 
 def groups_of(job: Job, constructors: int | None) -> list[list[int]]:
     """[constructors] the data-parallel groups of each, neighbours together.

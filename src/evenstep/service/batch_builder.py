@@ -20,8 +20,6 @@ from evenstep.service.sample_measure import SUPERVISED
 from evenstep.strategy import LoadingPlan
 from evenstep.strategy.sample_table import SampleTable
 
-__all__ = ["BuiltBucket", "build", "context_shards"]
-
 
 def context_shards(job: Job, plan: LoadingPlan) -> int:
     """Number of context-parallel ranks that share each row of a plan; 1 if each has its own rows,

@@ -18,8 +18,6 @@ from evenstep.service.handles import Handle, Reply, call
 from evenstep.service.service_step import ServiceStep, StepDelivery
 from evenstep.strategy.mesh import ClientPlaceTree, Place
 
-__all__ = ["RankClient"]
-
 
 class RankClient:
     """Iterates over ``(micro_batches, step)``. Use it in one thread."""

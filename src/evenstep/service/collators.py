@@ -12,16 +12,6 @@ from typing import Any
 from evenstep.batch.measure import VISION_GRIDS
 from evenstep.errors import ConfigurationError
 
-__all__ = [
-    "COLLATORS",
-    "Collate",
-    "check_collate",
-    "collator_of",
-    "masks_first_label",
-    "pads",
-    "vision_fields",
-]
-
 Collate = Callable[[Sequence[Any]], Any]
 
 COLLATORS = ("pack", "pad")

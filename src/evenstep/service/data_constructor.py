@@ -31,8 +31,6 @@ from evenstep.service.source_layout import SourceLayout, StageKey
 from evenstep.service.step_fetcher import Samples, StepFetcher
 from evenstep.strategy import Assignment, LoadingPlan
 
-__all__ = ["DataConstructor"]
-
 
 @dataclass
 class _Step:

@@ -14,17 +14,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol
 
-__all__ = [
-    "Handle",
-    "LocalHandle",
-    "LocalReply",
-    "Message",
-    "MessageName",
-    "Reply",
-    "call",
-    "results",
-]
-
 MessageName = Literal[
     # of every role
     "status",

@@ -25,8 +25,6 @@ from evenstep.strategy.mesh import ClientPlaceTree
 from evenstep.strategy.mixture import LengthCurriculum, Mixture, Schedule
 from evenstep.strategy.mixture.stop import ALL_REPEATED, REPEAT, stop_rule
 
-__all__ = ["Job", "Strategy"]
-
 Strategy = Callable[[DGraph, ClientPlaceTree, int], LoadingPlan]
 """Makes the plan from a step's graph, the trainer's mesh and the step's number."""
 

@@ -10,8 +10,6 @@ from typing import Any
 
 from evenstep.plan.plain_values import stable_repr
 
-__all__ = ["fingerprint_of"]
-
 _NUMBERS = (
     "micro_batches",
     "max_tokens",

@@ -21,9 +21,6 @@ from evenstep.service.source_layout import SourceLayout, StageKey, loader_tasks
 from evenstep.strategy import LoadingPlan
 from evenstep.strategy.sample_table import SampleTable
 
-__all__ = ["LoaderPool"]
-
-
 _STEPS_AHEAD = 3  # a loader is asked ahead when fewer steps like the last one are known
 
 

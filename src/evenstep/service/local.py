@@ -19,8 +19,6 @@ from evenstep.service.source_layout import STRIPE, SourceLayout
 from evenstep.service.source_loader import SourceLoader
 from evenstep.strategy import LoadingPlan
 
-__all__ = ["LocalService"]
-
 
 class LocalService:
     """A running job. Made by `evenstep.service.start`; a context manager."""

@@ -8,8 +8,6 @@ from typing import Any
 from evenstep.errors import ConfigurationError
 from evenstep.strategy.mesh import ClientPlaceTree
 
-__all__ = ["Mesh", "mesh_of"]
-
 
 def Mesh(*, world_size: int | None = None, **sizes: int) -> ClientPlaceTree:
     """``Mesh(PP=2, DP=4, CP=2, TP=1)``: the number of ranks along each axis, 1 if left out.

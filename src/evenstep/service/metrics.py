@@ -16,8 +16,6 @@ import numpy as np
 
 from evenstep.batch.labels import is_tensor
 
-__all__ = ["MetricsExporter", "WaitStatistics", "payload_bytes"]
-
 _STAGES = {"restage": "plan"}
 """The stage that a constructor's wait for a message counts as, where it is not the message."""
 

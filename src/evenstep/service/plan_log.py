@@ -17,8 +17,6 @@ from evenstep.service.planner_state import PlannerState
 from evenstep.strategy import LoadingPlan, from_json, to_json
 from evenstep.strategy.mixture import DrawRecord
 
-__all__ = ["LoggedPlan", "PlanLog", "read_log"]
-
 
 @dataclass(frozen=True)
 class LoggedPlan:

@@ -11,8 +11,6 @@ from evenstep.strategy import DGraph, LoadingPlan
 from evenstep.strategy.mesh import ClientPlaceTree
 from evenstep.strategy.sample_table import SampleTable
 
-__all__ = ["check_plan"]
-
 
 def check_plan(plan: Any, *, step: int, tree: ClientPlaceTree, samples: SampleTable) -> LoadingPlan:
     """

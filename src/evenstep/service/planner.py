@@ -34,8 +34,6 @@ from evenstep.service.trainer_reports import Signals
 from evenstep.strategy import DGraph, LoadingPlan
 from evenstep.strategy.sample_table import Metadata, SampleTable
 
-__all__ = ["Planner"]
-
 _MAX_CARRIED = 2  # steps' worth of tokens that may be carried
 
 

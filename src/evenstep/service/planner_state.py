@@ -15,15 +15,6 @@ from evenstep.strategy.mixture import Mixture
 from evenstep.strategy.mixture.state import MixtureState
 from evenstep.strategy.sample_table import SampleTable
 
-__all__ = [
-    "PlannerState",
-    "carried_of",
-    "check_data",
-    "check_version",
-    "content_digest",
-    "state_to_dict",
-]
-
 _VERSION = 1
 
 

@@ -20,8 +20,6 @@ from evenstep.errors import ConfigurationError, LoaderDiedError, SampleError
 from evenstep.processes import end_with_parent
 from evenstep.service.sample_measure import SampleMeasure
 
-__all__ = ["PrepareFailure", "Prepared", "Preparer"]
-
 _CHUNK = 8  # samples that a worker is sent at once
 
 

@@ -16,8 +16,6 @@ from evenstep.batch.measure import length_of, patches_of, supervised_of, tokens_
 from evenstep.data.source import Source
 from evenstep.errors import SampleError
 
-__all__ = ["MODALITIES", "SUPERVISED", "SampleMeasure", "supervised_when_packed"]
-
 SUPERVISED = "supervised"
 """The name of the column."""
 

@@ -12,8 +12,6 @@ from typing import Any
 from evenstep.arrays import Int64Array
 from evenstep.strategy.sample_table import SampleId, SampleTable
 
-__all__ = ["ServiceStep", "StepDelivery", "SubplanStep"]
-
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SubplanStep:

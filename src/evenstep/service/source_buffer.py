@@ -20,9 +20,6 @@ from evenstep.service.preparer import Prepared, PrepareFailure, Preparer
 from evenstep.service.source_layout import SourceStripe
 from evenstep.strategy.sample_table import SampleTable
 
-__all__ = ["Ahead", "SourceBuffer"]
-
-
 _MAX_SKIP = 64  # samples that are read and dropped rather than seeking past them
 
 

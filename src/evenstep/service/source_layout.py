@@ -19,9 +19,6 @@ from evenstep.arrays import Int64Array
 from evenstep.plan.argument_checks import check_at_least
 from evenstep.strategy import LoaderTask, LoadingPlan
 
-__all__ = ["STRIPE", "SourceLayout", "SourceStripe", "StageKey", "loader_tasks"]
-
-
 STRIPE = 64
 """Consecutive positions in a stripe."""
 

@@ -23,8 +23,6 @@ from evenstep.service.source_buffer import Ahead, SourceBuffer
 from evenstep.service.source_layout import SourceStripe, StageKey
 from evenstep.strategy import LoaderTask
 
-__all__ = ["Fetched", "LoaderJob", "SourceLoader"]
-
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LoaderJob:

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from evenstep.service.local import LocalService
     from evenstep.service.ray import RayService
 
-__all__ = ["BACKENDS", "start"]
-
 BACKENDS = ("ray", "local")
 
 

@@ -14,8 +14,6 @@ from typing import Any, Protocol
 
 from evenstep.errors import ConfigurationError, EvenstepError
 
-__all__ = ["StatusEndpoint"]
-
 
 class _Service(Protocol):
     def status(self) -> Mapping[str, Any]: ...

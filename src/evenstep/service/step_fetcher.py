@@ -22,8 +22,6 @@ from evenstep.service.handles import Handle, Message, call, results
 from evenstep.service.source_layout import SourceLayout, StageKey
 from evenstep.strategy import LoadingPlan
 
-__all__ = ["Samples", "StepFetcher"]
-
 _ATTEMPTS = 4  # to fetch samples that restarted loaders have lost
 
 Samples = dict[StageKey, dict[int, Any]]

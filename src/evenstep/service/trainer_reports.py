@@ -15,8 +15,6 @@ from typing import Any
 
 from evenstep.errors import ConfigurationError
 
-__all__ = ["Signals"]
-
 
 class Signals:
     """Reports that no plan has used yet."""

@@ -17,8 +17,6 @@ from evenstep.arrays import BoolArray, Int64Array
 from evenstep.errors import ConfigurationError
 from evenstep.plan.partition.items import Costs, sums
 
-__all__ = ["Assignment"]
-
 Int32Array = npt.NDArray[np.int32]
 
 

@@ -9,8 +9,6 @@ from typing import Any, Protocol, runtime_checkable
 from evenstep.errors import ConfigurationError
 from evenstep.strategy.sample_table import Metadata, SampleTable
 
-__all__ = ["DrawnSamples", "Draws", "Mixes", "WeightedDraws", "draw"]
-
 
 @runtime_checkable
 class Draws(Protocol):

@@ -40,8 +40,6 @@ from evenstep.strategy.plan_builder import (
 from evenstep.strategy.sample_costs import CostFunction, check_cost
 from evenstep.strategy.sample_table import BufferedMetadata, Metadata, SampleTable
 
-__all__ = ["DGraph"]
-
 
 @dataclass(frozen=True, eq=False)
 class _Step:

@@ -22,9 +22,6 @@ from evenstep.errors import ConfigurationError
 from evenstep.strategy.loading_plan import LoadingPlan
 from evenstep.strategy.sample_table import SampleId
 
-__all__ = ["STATES", "Edge", "Flow", "Node", "flows", "groups_of", "rows_of", "trace"]
-
-
 STATES = ("buffered", "drawn", "assigned", "grouped", "delivered")
 
 # The kind of the edge that leads to a state.

@@ -23,8 +23,6 @@ from evenstep.strategy.balance.levels import arrival
 from evenstep.strategy.mesh import ClientPlaceTree, Delivery
 from evenstep.strategy.sample_table import SampleTable
 
-__all__ = ["LoadingPlan", "imbalance"]
-
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class LoadingPlan:

@@ -14,8 +14,6 @@ from evenstep.strategy.loading_plan import LoadingPlan
 from evenstep.strategy.mesh import ClientPlaceTree
 from evenstep.strategy.sample_table import SampleTable
 
-__all__ = ["from_json", "to_json"]
-
 _VERSION = 1
 _PLAIN = ("step", "axis", "carried_in", "group_size", "stages", "max_tokens")
 _TUPLES = ("modality", "broadcast_at", "notes")

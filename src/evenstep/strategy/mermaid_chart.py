@@ -13,8 +13,6 @@ from evenstep.errors import ConfigurationError
 from evenstep.strategy.lineage import flows
 from evenstep.strategy.loading_plan import LoadingPlan
 
-__all__ = ["mermaid"]
-
 
 def mermaid(plan: LoadingPlan, *, most: int = 8) -> str:
     """The chart as text, for a page that renders Mermaid.

@@ -6,8 +6,6 @@ from evenstep.strategy.graph import DGraph
 from evenstep.strategy.loading_plan import LoadingPlan
 from evenstep.strategy.sample_costs import CostFunction
 
-__all__ = ["llm_balance", "vlm_balance"]
-
 
 def llm_balance(graph: DGraph, cost: CostFunction, *modality: str, axis: str = "DP") -> LoadingPlan:
     """Algorithm 1: micro-batches by greedy bin packing, assigned to the buckets at `axis` in turn,

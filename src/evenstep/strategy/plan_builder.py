@@ -24,8 +24,6 @@ from evenstep.strategy.mesh import Buckets
 from evenstep.strategy.sample_costs import CostFunction, name_of, sample_costs
 from evenstep.strategy.sample_table import SampleTable
 
-__all__ = ["GraphSpec", "Placement", "bound_for", "place_samples", "to_loading_plan"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class GraphSpec:

@@ -23,16 +23,6 @@ from evenstep.strategy.mesh import ClientPlaceTree
 from evenstep.strategy.plan_builder import bound_for
 from evenstep.strategy.sample_table import SampleTable
 
-__all__ = [
-    "BufferSummary",
-    "ConstructorTask",
-    "LoaderTask",
-    "constructor_do_plan",
-    "loader_do_plan",
-    "plan_raw",
-    "summary_buffer",
-]
-
 
 @dataclass(frozen=True, kw_only=True)
 class BufferSummary:

@@ -18,8 +18,6 @@ from evenstep.cost import Cost, GroupShapes
 from evenstep.errors import ConfigurationError
 from evenstep.plan.partition.items import Costs
 
-__all__ = ["CostFunction", "check_cost", "name_of", "sample_costs"]
-
 CostFunction = Callable[[Int64Array], npt.ArrayLike] | Cost
 """From [n] positive int64 lengths to [n] finite numbers from 0; or a `Cost`, which is called with
 groups of one sample."""

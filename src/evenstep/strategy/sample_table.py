@@ -20,15 +20,6 @@ import numpy.typing as npt
 from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError
 
-__all__ = [
-    "BufferedMetadata",
-    "BulkMetadata",
-    "Metadata",
-    "SampleId",
-    "SampleTable",
-    "look_ahead",
-]
-
 Int32Array = npt.NDArray[np.int32]
 
 _COLUMNS = ("source", "position", "shard", "index")

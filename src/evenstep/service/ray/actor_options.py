@@ -14,8 +14,6 @@ from evenstep.service.job import Job
 from evenstep.service.ray.actors import RoleActor
 from evenstep.service.ray.registry import JobRegistry
 
-__all__ = ["constructor_threads", "cpus_per_actor", "registry_actor", "role_actor"]
-
 _MAX_THREADS = 32  # of a constructor; further requests wait their turn
 _CPU_SHARE = 0.9  # of the cluster's free CPUs, at most, for all actors together
 

@@ -38,8 +38,6 @@ from evenstep.service.source_loader import LoaderJob, SourceLoader
 if TYPE_CHECKING:
     from evenstep.service.data_constructor import DataConstructor
 
-__all__ = ["RoleActor", "make_constructor", "make_loader", "make_planner"]
-
 _FILL_CHUNK = 8  # samples that are prepared in the background before messages have their turn
 _BULK = ("fetch", "deliver")  # messages whose answers have samples in them
 

@@ -13,8 +13,6 @@ from evenstep.service.ray.handles import Answer, import_ray
 from evenstep.service.ray.registry import JobInfo
 from evenstep.service.service_step import ServiceStep
 
-__all__ = ["Client", "RayClient"]
-
 
 class RayClient(RankClient):
     """A `RankClient` that watches the service: when any actor dies, the next step raises an error

@@ -17,8 +17,6 @@ from evenstep.errors import ConfigurationError, EvenstepError
 from evenstep.service.ray.handles import import_ray
 from evenstep.service.ray.registry import JobInfo, namespace_of
 
-__all__ = ["connect", "find", "running"]
-
 _ANSWER_TIMEOUT = 10.0  # seconds within which a living registry answers
 _RETRY_INTERVAL = 0.3  # seconds
 

@@ -19,16 +19,6 @@ from evenstep.errors import LoaderDiedError
 from evenstep.service.handles import Message, MessageName, Reply
 from evenstep.service.ray.priority_lock import WaitTimer
 
-__all__ = [
-    "Answer",
-    "RayHandle",
-    "RayReply",
-    "cause_of_death",
-    "decode_answer",
-    "encode_messages",
-    "import_ray",
-]
-
 _BY_CLOUDPICKLE = ("fail", "report")
 """Messages with users' objects, whose classes other processes may be unable to import."""
 

@@ -24,8 +24,6 @@ from evenstep.service.ray.handles import RayHandle, cause_of_death, encode_messa
 from evenstep.service.ray.registry import JobInfo, namespace_of
 from evenstep.service.source_layout import SourceLayout
 
-__all__ = ["LaunchOptions", "Launcher"]
-
 _CLOSE_TIMEOUT = 10.0  # seconds in which roles end their own processes
 _LEAST_TIMEOUT = 0.1  # seconds to wait for what may be ready, after the patience is spent
 

@@ -12,8 +12,6 @@ from typing import Any
 
 from evenstep.service.ray.handles import import_ray
 
-__all__ = ["SHARED_BYTES", "PlanCache"]
-
 SHARED_BYTES = 64 * 1024
 """Answers up to this size are sent to each constructor: one message instead of two."""
 

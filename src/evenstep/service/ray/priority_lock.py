@@ -6,8 +6,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["PriorityLock", "WaitTimer"]
-
 
 class PriorityLock:
     """A lock that background work gets only when nothing urgent waits for it."""

@@ -24,8 +24,6 @@ from evenstep.service.ray.handles import (
 )
 from evenstep.strategy.mesh import ClientPlaceTree
 
-__all__ = ["JobInfo", "JobRegistry", "namespace_of"]
-
 _EXPORT_INTERVAL = 5.0  # seconds
 
 

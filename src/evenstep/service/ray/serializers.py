@@ -18,8 +18,6 @@ import numpy.typing as npt
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["register_arrays", "register_tensors"]
-
 
 @cache
 def register_arrays() -> None:

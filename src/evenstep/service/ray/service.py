@@ -23,8 +23,6 @@ from evenstep.service.ray.registry import JobInfo, namespace_of
 from evenstep.service.source_layout import STRIPE, SourceLayout
 from evenstep.strategy import LoadingPlan
 
-__all__ = ["AttachedService", "RayService", "attach"]
-
 
 def attach(address: str | None = "auto", name: str = "job") -> AttachedService:
     """A job that another process runs, to look at.

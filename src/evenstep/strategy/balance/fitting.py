@@ -7,8 +7,6 @@ import numpy as np
 from evenstep.arrays import Int64Array
 from evenstep.plan.partition.items import Costs
 
-__all__ = ["count_within", "fill_empty"]
-
 
 def count_within(tokens: Int64Array, bins: int, cap: int | None) -> int:
     """How many samples, in the order drawn, have no more tokens than all bins hold."""

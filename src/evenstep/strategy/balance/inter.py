@@ -22,8 +22,6 @@ from evenstep.plan.partition.items import Costs, largest_first, sums, whole_cost
 from evenstep.strategy.balance.methods import Method, bins_by
 from evenstep.strategy.sample_costs import name_of
 
-__all__ = ["deal"]
-
 
 def deal(method: Method, costs: Costs, buckets: int, *, fast: bool = False) -> Int64Array:
     """Deals micro-batches to buckets.

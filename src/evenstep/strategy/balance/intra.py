@@ -23,8 +23,6 @@ from evenstep.strategy.balance.fitting import count_within, fill_empty
 from evenstep.strategy.balance.methods import Method, bins_by
 from evenstep.strategy.sample_costs import name_of
 
-__all__ = ["by_method", "in_order"]
-
 
 def by_method(
     method: Method,

@@ -22,9 +22,6 @@ from evenstep.plan.partition.karmarkar_karp import karmarkar_karp
 from evenstep.strategy.balance.fitting import count_within, fill_empty
 from evenstep.strategy.balance.methods import Method, bins_by
 
-__all__ = ["by_bucket_first"]
-
-
 _FINE = 256
 """How many samples have room is determined to one part in this many of them."""
 

@@ -32,9 +32,6 @@ from evenstep.strategy.balance.joint import by_bucket_first
 from evenstep.strategy.balance.methods import COMPILE_FROM, Method
 from evenstep.strategy.mesh import Buckets
 
-__all__ = ["LEVELS", "Balancing", "arrival", "assign", "check_level"]
-
-
 LEVELS = ("inter", "intra", "both")
 
 

@@ -21,14 +21,6 @@ from evenstep.plan.partition.items import Costs, largest_first, whole_costs
 from evenstep.plan.partition.karmarkar_karp import karmarkar_karp
 from evenstep.strategy.sample_costs import name_of
 
-__all__ = [
-    "COMPILE_FROM",
-    "METHODS",
-    "Method",
-    "bins_by",
-    "check_method",
-]
-
 Method = str | Callable[[Costs, int], npt.ArrayLike]
 """A name of `METHODS`; or a function from [items] costs and a number of bins to the [items] bin of
 each, from 0."""

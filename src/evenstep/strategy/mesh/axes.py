@@ -10,9 +10,6 @@ import numpy as np
 from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError
 
-__all__ = ["AXES", "DIVIDING_AXES", "WORLD", "Place", "axis_named", "check_axis", "in_order"]
-
-
 AXES = ("PP", "DP", "CP", "TP")
 """Axes of a mesh, outermost first."""
 

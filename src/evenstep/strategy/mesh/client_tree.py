@@ -40,8 +40,6 @@ from evenstep.strategy.mesh.axes import (
 from evenstep.strategy.mesh.delivery import STAGES, Buckets, Delivery
 from evenstep.strategy.mesh.text_tree import ranges, tree_lines
 
-__all__ = ["ClientPlaceTree"]
-
 
 @dataclass(frozen=True, eq=False)
 class ClientPlaceTree:

@@ -16,9 +16,6 @@ import numpy as np
 
 from evenstep.arrays import Int64Array
 
-__all__ = ["STAGES", "Buckets", "Delivery"]
-
-
 STAGES = ("ends", "first", "all")
 """Stages of a pipeline that need data: the first for tokens and the last for labels, the first
 alone, or all of them."""

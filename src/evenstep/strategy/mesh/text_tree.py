@@ -7,8 +7,6 @@ import numpy as np
 from evenstep.arrays import BoolArray, Int64Array
 from evenstep.strategy.mesh.axes import AXES
 
-__all__ = ["ranges", "tree_lines"]
-
 
 def tree_lines(ranks: Int64Array, fetches: BoolArray, most: int | None = None) -> list[str]:
     """

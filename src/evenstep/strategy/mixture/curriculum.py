@@ -13,8 +13,6 @@ from itertools import pairwise
 from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least, check_given
 
-__all__ = ["LengthCurriculum"]
-
 
 @dataclass(frozen=True)
 class LengthCurriculum:

@@ -32,8 +32,6 @@ from evenstep.strategy.mixture.token_shares import deficit_after
 from evenstep.strategy.mixture.weights import Weights, check_weights, in_order
 from evenstep.strategy.sample_table import Metadata, SampleTable
 
-__all__ = ["Mixture"]
-
 
 class Mixture:
     """Draws steps, one after the other. See the module docstring."""

@@ -20,9 +20,6 @@ from evenstep.strategy.mixture.stop import ALL_REPEATED, REPEAT
 from evenstep.strategy.mixture.weights import check_names, check_weights
 from evenstep.strategy.sample_table import SampleTable
 
-__all__ = ["Options"]
-
-
 _UNITS = ("samples", "tokens")
 
 

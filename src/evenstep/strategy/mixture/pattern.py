@@ -17,9 +17,6 @@ import numpy as np
 from evenstep.arrays import Float64Array, Int64Array
 from evenstep.strategy.mixture.philox import UInt64Array, random_words
 
-__all__ = ["labels", "points", "shuffled"]
-
-
 _POINTS, _ORDER = 1, 2  # purposes of random words
 # A bit of y * EVEN depends on the lower bits of y alone, and a bit of y * ODD on them and itself.
 # So each bit of the scrambled number depends on no higher bit; and since points are the numbers

@@ -16,8 +16,6 @@ import numpy as np
 from evenstep.arrays import Float64Array, Int64Array
 from evenstep.strategy.mixture.pattern import labels, points, shuffled
 
-__all__ = ["DrawRecord", "Phase", "redrawn", "runs_of", "sequence"]
-
 
 @dataclass(frozen=True)
 class Phase:

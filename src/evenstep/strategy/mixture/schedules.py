@@ -14,17 +14,6 @@ from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least, check_given
 from evenstep.strategy.mixture.weights import Weights, check_weights, normalised
 
-__all__ = [
-    "Constant",
-    "FeedbackSchedule",
-    "Past",
-    "PerStep",
-    "Schedule",
-    "Staged",
-    "WarmUp",
-    "as_schedule",
-]
-
 
 @dataclass(frozen=True)
 class Past:

@@ -29,9 +29,6 @@ from evenstep.arrays import BoolArray, Int64Array
 from evenstep.errors import InvariantError, SampleError
 from evenstep.strategy.sample_table import Metadata, SampleTable, look_ahead
 
-__all__ = ["UNKNOWN", "Admission", "SourceQueues", "Taken", "by_source"]
-
-
 UNKNOWN = 1 << 62
 """Samples that remain of a source whose size is not known, or which begins again."""
 _FITS_INT16 = 1 << 15

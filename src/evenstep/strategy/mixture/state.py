@@ -19,9 +19,6 @@ from evenstep.errors import MismatchError
 from evenstep.strategy.mixture.source_queues import Taken
 from evenstep.strategy.sample_table import SampleTable
 
-__all__ = ["MixtureState"]
-
-
 _VERSION = 1
 _SAVED = ("position", "shard", "index", "lengths")
 """Columns of the samples that wait."""

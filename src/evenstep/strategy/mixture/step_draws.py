@@ -29,9 +29,6 @@ from evenstep.strategy.mixture.state import MixtureState
 from evenstep.strategy.mixture.stop import ALL_EXHAUSTED, ALL_REPEATED, FIRST_EXHAUSTED
 from evenstep.strategy.mixture.token_shares import draw_shares, expected_shares
 
-__all__ = ["StepDrawer", "StepDraws", "check_reachable"]
-
-
 _MOST_DRAWS = 1 << 20
 """Draws of a step that a budget of tokens may need. More means that samples have no tokens."""
 _FIRST_GUESS = 64.0

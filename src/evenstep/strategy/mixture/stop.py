@@ -12,8 +12,6 @@ from __future__ import annotations
 
 from evenstep.errors import ConfigurationError
 
-__all__ = ["ALL_EXHAUSTED", "ALL_REPEATED", "FIRST_EXHAUSTED", "REPEAT", "stop_rule"]
-
 FIRST_EXHAUSTED = "first_exhausted"
 ALL_EXHAUSTED = "all_exhausted"
 ALL_REPEATED = "all_repeated"

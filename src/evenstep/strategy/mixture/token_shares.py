@@ -26,9 +26,6 @@ from evenstep.arrays import BoolArray, Float64Array, Int64Array
 from evenstep.errors import SampleError
 from evenstep.strategy.mixture.source_queues import SourceQueues
 
-__all__ = ["deficit_after", "draw_shares", "expected_shares"]
-
-
 _SAMPLED = 16
 """Samples from which the mean length of a source that gave nothing yet is estimated."""
 _TOKENLESS = 1024

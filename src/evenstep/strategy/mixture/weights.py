@@ -11,8 +11,6 @@ import numpy as np
 from evenstep.arrays import Float64Array
 from evenstep.errors import ConfigurationError
 
-__all__ = ["Weights", "check_names", "check_weights", "in_order", "normalised"]
-
 Weights = Mapping[str, float]
 
 
