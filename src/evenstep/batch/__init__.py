@@ -39,9 +39,9 @@ if TYPE_CHECKING:
     from evenstep.batch.pad import PadCollator as PadCollator
     from evenstep.batch.step_info import STEP_KEY as STEP_KEY
     from evenstep.batch.step_info import StepInfo as StepInfo
-    from evenstep.batch.step_info import StepTotals as StepTotals
     from evenstep.batch.step_info import attach_step as attach_step
     from evenstep.batch.step_info import pop_step as pop_step
+    from evenstep.protocol.receipts import StepTotals as StepTotals
 
 _HOMES = {
     ".check": ("check_packed", "check_supervised"),
@@ -55,7 +55,8 @@ _HOMES = {
     ".measure": ("Measure", "length_of", "patches_of", "supervised_of"),
     ".pack": ("PackCollator",),
     ".pad": ("PadCollator",),
-    ".step_info": ("STEP_KEY", "StepInfo", "StepTotals", "attach_step", "pop_step"),
+    ".step_info": ("STEP_KEY", "StepInfo", "attach_step", "pop_step"),
+    "evenstep.protocol.receipts": ("StepTotals",),
 }
 __all__ = ["LOSS_SCALING", "loss_scale", "shard_loss_scale"]
 __all__ += sorted(name for names in _HOMES.values() for name in names)

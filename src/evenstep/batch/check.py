@@ -15,8 +15,6 @@ import torch
 from evenstep.batch.labels import IGNORE_INDEX, labels_of
 from evenstep.errors import CollateError
 
-__all__ = ["check_packed", "check_supervised"]
-
 
 def check_packed(batch: Any, max_tokens: int, where: str) -> None:
     """

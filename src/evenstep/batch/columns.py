@@ -19,8 +19,6 @@ from evenstep.batch.measure import VISION_GRIDS
 from evenstep.batch.memory import cat
 from evenstep.errors import CollateError
 
-__all__ = ["TOKENS", "Columns", "columns_of", "join_vision", "listed", "shapes_text", "tensors_of"]
-
 TOKENS = "input_ids"
 _VISION_FIELDS = frozenset(VISION_GRIDS) | frozenset(VISION_GRIDS.values())
 

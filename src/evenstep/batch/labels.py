@@ -16,16 +16,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = [
-    "IGNORE_INDEX",
-    "LABEL_FIELDS",
-    "as_array",
-    "copies_inputs",
-    "count_supervised",
-    "is_tensor",
-    "labels_of",
-]
-
 IGNORE_INDEX = -100
 """The label that PyTorch's cross entropy leaves out by default."""
 

@@ -12,8 +12,6 @@ from itertools import accumulate
 
 import torch
 
-__all__ = ["RowLayout"]
-
 
 @dataclass(frozen=True)
 class RowLayout:

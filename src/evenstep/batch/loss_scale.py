@@ -31,8 +31,6 @@ import numpy.typing as npt
 from evenstep.errors import ConfigurationError
 from evenstep.protocol.receipts import StepTotals
 
-__all__ = ["LOSS_SCALING", "loss_scale", "micro_batch_scales", "shard_loss_scale"]
-
 LOSS_SCALING = ("token", "sample", "approximate", "none")
 """The modes of `loss_scale`."""
 

@@ -19,16 +19,6 @@ from evenstep.arrays import Int64Array
 from evenstep.batch.labels import as_array, count_supervised, is_tensor, labels_of
 from evenstep.errors import ConfigurationError, SampleError
 
-__all__ = [
-    "VISION_GRIDS",
-    "Measure",
-    "digests_of",
-    "length_of",
-    "patches_of",
-    "supervised_of",
-    "tokens_of",
-]
-
 VISION_GRIDS = {"image_grid_thw": "pixel_values", "video_grid_thw": "pixel_values_videos"}
 """Grid field -> pixel field, as processors of the Qwen-VL kind name them: the grid has one row
 (time, height, width) per image or video, the pixels one row per patch."""

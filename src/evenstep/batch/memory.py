@@ -14,8 +14,6 @@ from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
-__all__ = ["borrowing", "cat", "stack"]
-
 _MIN_SIZE = 1 << 20  # bytes; smaller tensors are copied quickly
 
 _thread = threading.local()

@@ -28,8 +28,6 @@ from evenstep.batch.layout import RowLayout
 from evenstep.batch.measure import VISION_GRIDS
 from evenstep.errors import CollateError, ConfigurationError
 
-__all__ = ["PackCollator"]
-
 _FORMS = {
     "flash": ("cu_seqlens", "max_seqlen", "document_ids"),
     "huggingface": ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx"),

@@ -21,8 +21,6 @@ from evenstep.batch.measure import VISION_GRIDS
 from evenstep.batch.memory import stack
 from evenstep.errors import CollateError, ConfigurationError
 
-__all__ = ["PadCollator"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class PadCollator:

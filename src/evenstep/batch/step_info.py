@@ -14,8 +14,6 @@ from evenstep.errors import ConfigurationError
 from evenstep.plan.plain_values import plain_value
 from evenstep.protocol.receipts import StepTotals
 
-__all__ = ["STEP_KEY", "StepInfo", "StepTotals", "attach_step", "pop_step"]
-
 STEP_KEY = "evenstep_step"
 """Key of a mapping batch under which its StepInfo travels."""
 

@@ -14,8 +14,6 @@ from evenstep.context_parallel.collectives import Collectives
 from evenstep.errors import MismatchError, PeerError
 from evenstep.plan.sharding import Sharding
 
-__all__ = ["agree", "fingerprint"]
-
 _FAILED = 0
 
 

@@ -20,8 +20,6 @@ from evenstep.batch.measure import VISION_GRIDS
 from evenstep.errors import CollateError, ConfigurationError
 from evenstep.plan.sharding import Sharding
 
-__all__ = ["SHARDING", "document_lengths", "shard_batch", "unshard"]
-
 SHARDING = "sharding"
 """The field of a shard that holds its `Sharding`."""
 

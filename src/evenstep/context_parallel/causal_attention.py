@@ -15,8 +15,6 @@ from evenstep.context_parallel.kernels import pick_backend
 from evenstep.context_parallel.prepared_sharding import PreparedSharding
 from evenstep.errors import ConfigurationError
 
-__all__ = ["attention"]
-
 
 def attention(
     q: torch.Tensor,

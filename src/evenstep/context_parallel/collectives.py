@@ -19,8 +19,6 @@ from evenstep.errors import ConfigurationError, PeerError
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-__all__ = ["Collectives", "Group", "GroupCollectives", "OneRank", "collectives_of"]
-
 Group: TypeAlias = "dist.ProcessGroup | DeviceMesh | None"
 
 

@@ -15,8 +15,6 @@ from torch.autograd.function import once_differentiable
 from evenstep.context_parallel.collectives import Collectives
 from evenstep.context_parallel.kernels import Kernel
 
-__all__ = ["gather_keys_values"]
-
 
 def gather_keys_values(
     k: torch.Tensor, v: torch.Tensor, collectives: Collectives, kernel: Kernel, slot: int

@@ -35,8 +35,6 @@ from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.sharding.attention_tiles import TILE, causal_tiles, check_tile
 from evenstep.plan.sharding.sharding import Sharding
 
-__all__ = ["BACKWARD", "FORWARD", "AttentionLatency", "load_latency"]
-
 Table = tuple[tuple[float, ...], ...]
 
 FORWARD = 4

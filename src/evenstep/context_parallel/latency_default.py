@@ -19,8 +19,6 @@ from __future__ import annotations
 
 from evenstep.context_parallel.latency import AttentionLatency, Table
 
-__all__ = ["H100_TFLOPS", "default_latency"]
-
 H100_TFLOPS = 989.0
 """Dense bf16 products of an H100 SXM, by its data sheet."""
 

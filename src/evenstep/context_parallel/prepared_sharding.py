@@ -13,8 +13,6 @@ from evenstep.context_parallel.kernels import Kernel, check_backend, kernel_of, 
 from evenstep.errors import ConfigurationError, EvenstepError
 from evenstep.plan.sharding import Sharding
 
-__all__ = ["PreparedSharding", "prepare"]
-
 
 class PreparedSharding:
     """One rank's part of a sharding, with its index tensors on the device. See `prepare`."""

@@ -16,20 +16,6 @@ from evenstep.plan.policies.fixed_batch import FixedBatch
 from evenstep.plan.policy import Policy
 from evenstep.protocol import EXHAUSTED_MODES
 
-__all__ = [
-    "check_choices",
-    "check_context_parallel",
-    "check_group",
-    "check_order",
-    "check_replay",
-    "check_workers",
-    "resolve_chunk_size",
-    "resolve_collate",
-    "resolve_policy",
-    "resolve_seed",
-    "resolve_start_method",
-]
-
 
 def check_choices(*, loss_scaling: str, exhausted: str) -> None:
     if loss_scaling not in LOSS_SCALING:

@@ -39,8 +39,6 @@ from evenstep.loader.transport.rank_exchange import place_in_group
 from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.policy import Policy
 
-__all__ = ["DataLoader"]
-
 logger = logging.getLogger("evenstep")
 
 

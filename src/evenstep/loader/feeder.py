@@ -15,8 +15,6 @@ from typing import Any
 from evenstep.errors import EvenstepError
 from evenstep.loader.batcher.index_feed import FeederError
 
-__all__ = ["Feeder"]
-
 _BLOCK = 512  # indices in a message
 
 

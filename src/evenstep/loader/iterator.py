@@ -23,8 +23,6 @@ from evenstep.loader.feeder import Feeder
 from evenstep.loader.transport.rank_exchange import RankExchange
 from evenstep.loader.transport.session import Session
 
-__all__ = ["BatchIterator", "StepIterator", "pin"]
-
 _CHECK_INTERVAL = 0.25  # seconds between checks that everybody is alive
 
 

@@ -18,8 +18,6 @@ from evenstep.loader.arguments import (
 from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.policy import Policy
 
-__all__ = ["LoaderOptions"]
-
 _INTEGERS = ("seed", "num_workers", "buffer_size", "prefetch", "skip_bad_samples")
 
 

@@ -18,8 +18,6 @@ from evenstep.loader.feeder import Feeder
 from evenstep.loader.resume.epoch_start import EpochStart
 from evenstep.loader.transport.rank_exchange import RankExchange, make_exchange
 
-__all__ = ["LoaderRuntime", "close_at_exit", "closed"]
-
 _open: weakref.WeakSet[Any] = weakref.WeakSet()
 _registered_in = -1  # the process in which `_close_all` is registered
 

@@ -20,8 +20,6 @@ import torch
 from evenstep.batch.step_info import StepInfo
 from evenstep.errors import ConfigurationError
 
-__all__ = ["FOLDER", "StepLog"]
-
 FOLDER = "EVENSTEP_TUNE"
 
 _numbers = itertools.count()

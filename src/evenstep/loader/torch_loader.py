@@ -19,8 +19,6 @@ from evenstep.errors import ConfigurationError
 from evenstep.loader.dataloader import DataLoader
 from evenstep.plan.policy import Policy
 
-__all__ = ["wrap"]
-
 
 def wrap(loader: TorchDataLoader[Any], *, policy: Policy, **options: Any) -> DataLoader:
     """A loader over the same dataset, in the same order, with batches formed by `policy`.

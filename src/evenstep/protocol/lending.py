@@ -12,8 +12,6 @@ from collections.abc import Sequence
 from evenstep.protocol.window_buffer import RoundStart
 from evenstep.protocol.wire import ProposalHead, ReceiptBody
 
-__all__ = ["Lending"]
-
 
 class Lending:
     """One rank's side: whether it lends or borrows a sample in the round that is being settled."""

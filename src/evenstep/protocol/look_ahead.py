@@ -16,8 +16,6 @@ from collections.abc import Sequence
 from evenstep.plan.policy import Policy
 from evenstep.protocol.window_buffer import RoundStart, WindowBuffer
 
-__all__ = ["LookAhead"]
-
 _UNKNOWN = -1  # samples left, on a rank that does not know the size of its share
 
 

@@ -11,8 +11,6 @@ from evenstep.plan.groups.groups import Groups
 from evenstep.protocol.receipts import RoundTotals, StepTotals
 from evenstep.protocol.window_buffer import RoundStart
 
-__all__ = ["PlannedStep", "SettledRound"]
-
 
 @dataclass(frozen=True)
 class SettledRound:

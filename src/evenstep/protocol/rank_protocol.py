@@ -46,8 +46,6 @@ from evenstep.protocol.rank_round import RankRound
 from evenstep.protocol.receipts import RoundTotals
 from evenstep.protocol.window_buffer import RoundStart, WindowBuffer
 
-__all__ = ["EXHAUSTED_MODES", "RankProtocol"]
-
 EXHAUSTED_MODES = ("pad", "stop")
 
 

@@ -15,8 +15,6 @@ from evenstep.protocol.planned_step import PlannedStep, SettledRound
 from evenstep.protocol.receipts import Receipt, RoundTotals
 from evenstep.protocol.window_buffer import RoundStart, WindowBuffer
 
-__all__ = ["RankRound"]
-
 
 class RankRound:
     """Call `propose`, `settle` and `planned_steps` in this order."""

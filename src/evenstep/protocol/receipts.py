@@ -22,8 +22,6 @@ from evenstep.arrays import Float64Array, Int64Array
 from evenstep.cost import Cost, GroupShapes
 from evenstep.errors import InvariantError
 
-__all__ = ["Receipt", "RoundTotals", "StepTotals"]
-
 _COLUMNS = ("samples", "tokens", "padding", "unsupervised")  # as sent, before `cost`
 _LAYOUT = struct.Struct("<I5B")  # steps, and bytes per step of each column and of the cost
 _LOWS = struct.Struct("<4q")  # minimum of each column

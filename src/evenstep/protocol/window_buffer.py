@@ -15,8 +15,6 @@ import numpy as np
 from evenstep.arrays import Int64Array
 from evenstep.errors import InvariantError
 
-__all__ = ["RoundStart", "WindowBuffer"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class RoundStart:

@@ -13,25 +13,6 @@ from typing import Any, NamedTuple
 
 from evenstep.errors import MismatchError, PeerError
 
-__all__ = [
-    "HELLO",
-    "PROPOSAL",
-    "RECEIPT",
-    "ProposalHead",
-    "ReceiptBody",
-    "abort_message",
-    "check_no_abort",
-    "compare_hellos",
-    "decode_proposal",
-    "decode_receipt",
-    "encode",
-    "encode_hello",
-    "encode_proposal",
-    "encode_receipt",
-    "is_abort",
-    "open_all",
-]
-
 VERSION = 2
 
 HELLO, PROPOSAL, RECEIPT, _ABORT = b"H", b"P", b"R", b"A"

@@ -6,8 +6,6 @@ from typing import Any
 
 from evenstep.batch.formats.packed import read_packed
 
-__all__ = ["to_hugging_face"]
-
 
 def to_hugging_face(
     batch: dict[str, Any], *, seq_idx: bool = False, use_cache: bool = False

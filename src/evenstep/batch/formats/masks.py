@@ -17,8 +17,6 @@ from evenstep.errors import CollateError, ConfigurationError
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
 
-__all__ = ["attention_mask", "block_mask"]
-
 
 def attention_mask(batch: dict[str, Any], *, dtype: torch.dtype = torch.bool) -> torch.Tensor:
     """Mask for ``scaled_dot_product_attention(..., attn_mask=)`` and models of transformers.

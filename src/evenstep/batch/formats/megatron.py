@@ -14,8 +14,6 @@ import torch
 from evenstep.batch.formats.packed import PackedRow, read_packed
 from evenstep.errors import CollateError
 
-__all__ = ["to_megatron"]
-
 
 def to_megatron(
     batch: dict[str, Any],

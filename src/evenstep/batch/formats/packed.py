@@ -16,8 +16,6 @@ import torch
 from evenstep.batch.labels import IGNORE_INDEX
 from evenstep.errors import CollateError
 
-__all__ = ["PackedRow", "read_packed"]
-
 _FIELDS = ("input_ids", "labels", "position_ids", "cu_seqlens", "max_seqlen", "document_ids")
 _OPTIONAL = ("cu_seqlens_padded", "loss_mask")
 

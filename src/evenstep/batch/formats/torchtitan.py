@@ -13,8 +13,6 @@ import torch
 from evenstep.batch.formats.packed import PackedRow, read_packed
 from evenstep.errors import CollateError
 
-__all__ = ["to_torchtitan"]
-
 
 def to_torchtitan(
     batch: dict[str, Any], *, labels_shifted: bool = False, rows: bool = False

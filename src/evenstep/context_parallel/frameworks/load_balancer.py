@@ -12,8 +12,6 @@ import torch
 from evenstep.errors import ConfigurationError
 from evenstep.plan.sharding import Sharding
 
-__all__ = ["LoadBalancer"]
-
 
 class LoadBalancer:
     """A `Sharding` as the ``load_balancer`` of functions in

@@ -16,8 +16,6 @@ from evenstep.context_parallel.batch_shards import shard_batch
 from evenstep.context_parallel.frameworks.transformer_engine import check_thd
 from evenstep.plan.sharding import Sharding
 
-__all__ = ["to_megatron_shard"]
-
 
 def to_megatron_shard(
     batch: dict[str, Any],

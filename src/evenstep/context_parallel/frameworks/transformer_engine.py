@@ -18,8 +18,6 @@ import torch
 from evenstep.errors import ConfigurationError
 from evenstep.plan.sharding import Sharding, shard_per_document
 
-__all__ = ["thd_partitioned_indices", "transformer_engine_arguments"]
-
 
 def thd_partitioned_indices(sharding: Sharding, rank: int) -> torch.Tensor:
     """int32 [T / C]: the rank's tokens, as Transformer Engine's

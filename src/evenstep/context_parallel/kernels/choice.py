@@ -19,8 +19,6 @@ from evenstep.context_parallel.kernels.sdpa import SdpaKernel
 from evenstep.errors import ConfigurationError
 from evenstep.plan.sharding import Sharding
 
-__all__ = ["BACKENDS", "Kernel", "check_backend", "kernel_of", "pick_backend"]
-
 BACKENDS = ("auto", "flash", "flex", "sdpa")
 _HALF = (torch.float16, torch.bfloat16)
 

@@ -24,8 +24,6 @@ from evenstep.context_parallel.kernels.layout import buffer_rows
 from evenstep.plan.sharding import Sharding
 from evenstep.plan.sharding.varlen import varlen_arguments
 
-__all__ = ["FlashKernel", "flash_function"]
-
 VarlenAttention = Callable[..., torch.Tensor]
 
 

@@ -22,8 +22,6 @@ from evenstep.arrays import Int64Array
 from evenstep.context_parallel.kernels.layout import KeyLayout, buffer_rows, each_document_once
 from evenstep.plan.sharding import Sharding
 
-__all__ = ["BLOCK", "FlexKernel", "compiled_flex"]
-
 BLOCK = 128
 """Queries, and keys, of a block."""
 

@@ -13,8 +13,6 @@ import numpy as np
 from evenstep.arrays import Int64Array
 from evenstep.plan.sharding.sharding import Sharding, prefix_sums
 
-__all__ = ["KeyLayout", "buffer_rows", "each_document_once"]
-
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class KeyLayout:

@@ -20,8 +20,6 @@ from torch.nn.functional import scaled_dot_product_attention
 from evenstep.context_parallel.kernels.layout import buffer_rows, each_document_once
 from evenstep.plan.sharding import Sharding
 
-__all__ = ["MASK", "SdpaKernel"]
-
 MASK = 1 << 22
 """Entries of the largest mask: 16 MiB in float32."""
 

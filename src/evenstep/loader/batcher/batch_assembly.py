@@ -20,8 +20,6 @@ from evenstep.loader.batcher.spec import LoaderSpec
 from evenstep.loader.workers.seeding import rank_seed, sample_seed, seed_everything
 from evenstep.protocol.planned_step import PlannedStep
 
-__all__ = ["make_step"]
-
 
 def make_step(
     spec: LoaderSpec,

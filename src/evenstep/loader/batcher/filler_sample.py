@@ -12,8 +12,6 @@ from evenstep.arrays import Int64Array
 from evenstep.errors import SampleError
 from evenstep.loader.transport import codec
 
-__all__ = ["FillerSample", "pack_sample"]
-
 
 def pack_sample(sample: Any) -> bytes:
     """A sample as bytes, to lend it to a rank that has none."""

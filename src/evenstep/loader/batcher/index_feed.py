@@ -14,8 +14,6 @@ from typing import Any
 from evenstep.errors import SampleError
 from evenstep.loader.workers.chunks import ChunkRequest
 
-__all__ = ["FeederError", "IndexFeed"]
-
 
 class FeederError(SampleError):
     """The sampler raised in the trainer process."""

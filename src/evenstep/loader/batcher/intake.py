@@ -32,8 +32,6 @@ from evenstep.loader.workers.iterable import ChunkedIterable, WorkerStateLog
 from evenstep.loader.workers.seeding import epoch_seed, rank_seed
 from evenstep.processes import EndWithParent
 
-__all__ = ["ChunkChecks", "Intake", "NumberedChunk", "ReadySamples"]
-
 _TRAINED = -1  # in place of an arrival number: trained on before, so not wanted again
 
 

@@ -36,8 +36,6 @@ from evenstep.loader.workers.iterable import WorkerStateLog
 from evenstep.protocol import PlannedStep
 from evenstep.protocol.wire import abort_message
 
-__all__ = ["EpochRun"]
-
 
 class EpochRun:
     """One epoch on one rank. `run` works in the calling thread until all is delivered."""

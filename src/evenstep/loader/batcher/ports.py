@@ -17,8 +17,6 @@ from evenstep.batch.step_info import StepInfo
 from evenstep.loader.batcher.progress import StepProgress
 from evenstep.loader.batcher.sample_store import Closed
 
-__all__ = ["BatcherFailure", "PipePorts", "Ports", "RemoteCause"]
-
 _POLL_SECONDS = 0.2  # between two checks whether the trainer has left
 
 

@@ -33,8 +33,6 @@ from evenstep.loader.batcher.spec import EpochSpec, LoaderSpec
 from evenstep.loader.transport.shared_memory import Reader, Writer
 from evenstep.processes import end_with_parent, kill_children
 
-__all__ = ["BatcherProcess"]
-
 _GRACE = 2.0  # seconds in which workers may finish their current sample once the trainer has left
 
 

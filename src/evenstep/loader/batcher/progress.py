@@ -13,8 +13,6 @@ from evenstep.arrays import Int64Array
 from evenstep.loader.workers.iterable import WorkerStates
 from evenstep.protocol.window_buffer import RoundStart
 
-__all__ = ["BadSample", "EpochEnd", "RoundProgress", "StepProgress"]
-
 
 @dataclass(frozen=True)
 class BadSample:

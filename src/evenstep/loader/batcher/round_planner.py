@@ -16,8 +16,6 @@ from evenstep.loader.workers.iterable import WorkerStateLog
 from evenstep.plan.offline.replay import ReplayPolicy
 from evenstep.protocol import PlannedStep, RankProtocol
 
-__all__ = ["RoundPlanner", "make_protocol"]
-
 
 def make_protocol(spec: LoaderSpec, epoch: EpochSpec) -> RankProtocol:
     """The protocol of this rank for one pass."""

@@ -10,8 +10,6 @@ from evenstep.arrays import Int64Array
 from evenstep.errors import InvariantError
 from evenstep.loader.batcher.intake import ReadySamples
 
-__all__ = ["Closed", "SampleStore"]
-
 
 class Closed(Exception):
     """The trainer has left this pass: stop working on it."""

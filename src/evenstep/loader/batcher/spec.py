@@ -15,8 +15,6 @@ from evenstep.loader.workers.iterable import WorkerStates
 from evenstep.plan.epoch.remaining import Remaining
 from evenstep.protocol.window_buffer import RoundStart
 
-__all__ = ["EpochSpec", "ExpectedSamples", "LoaderSpec"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class LoaderSpec(LoaderOptions):

@@ -16,8 +16,6 @@ from evenstep.loader.batcher.progress import EpochEnd
 from evenstep.loader.batcher.sample_store import Closed
 from evenstep.loader.batcher.spec import EpochSpec, LoaderSpec
 
-__all__ = ["BatcherThread"]
-
 
 class BatcherThread:
     """Same interface as `BatcherProcess`, for one pass."""

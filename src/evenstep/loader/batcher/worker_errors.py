@@ -10,8 +10,6 @@ from typing import Any
 
 from evenstep.errors import EvenstepError, LoaderDiedError, SampleError
 
-__all__ = ["explain_worker_error", "raising_worker_deaths"]
-
 _CAUGHT = re.compile(r"Caught (\w+) in DataLoader worker process \d+\.\n")
 
 _on_death: Callable[[int, Any], Any] | None = None  # torch's handler, set once per process

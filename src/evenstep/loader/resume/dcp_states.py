@@ -12,8 +12,6 @@ from typing import Any
 
 from evenstep.errors import MismatchError
 
-__all__ = ["read_states"]
-
 
 def read_states(checkpoint: str | os.PathLike[str], key: str = "loader") -> dict[str, Any]:
     """One state with the parts of all ranks, for `DataLoader.load_state_dict` on any number of

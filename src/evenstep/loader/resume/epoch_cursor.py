@@ -12,8 +12,6 @@ from evenstep.loader.resume.epoch_progress import EpochProgress
 from evenstep.loader.resume.epoch_start import EpochStart
 from evenstep.loader.resume.epochs import Epochs
 
-__all__ = ["EpochCursor"]
-
 
 class EpochCursor:
     """The epoch that is under way, or that the next pass begins or resumes, and how far it is.

@@ -17,8 +17,6 @@ from evenstep.plan.epoch.stream import Progress, Stream
 from evenstep.plan.plain_values import plain_value
 from evenstep.protocol.window_buffer import RoundStart
 
-__all__ = ["EpochProgress"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class EpochProgress:

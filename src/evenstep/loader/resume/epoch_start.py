@@ -11,8 +11,6 @@ from evenstep.loader.resume.epoch_progress import EpochProgress
 from evenstep.loader.resume.precomputed import PlannedShare
 from evenstep.loader.resume.sample_order import EpochShare, remaining_indices
 
-__all__ = ["EpochStart"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class EpochStart:

@@ -21,8 +21,6 @@ from evenstep.loader.resume.sample_order import (
 from evenstep.plan.epoch.stream import Stream
 from evenstep.plan.policy import Policy
 
-__all__ = ["Epochs"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Epochs:

@@ -15,8 +15,6 @@ from evenstep.plan.epoch.stream import Stream
 from evenstep.plan.groups.groups import Groups
 from evenstep.plan.policy import Policy
 
-__all__ = ["PlannedShare", "check_planned"]
-
 
 @dataclass(frozen=True)
 class PlannedShare:

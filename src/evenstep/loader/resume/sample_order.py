@@ -21,17 +21,6 @@ from evenstep.errors import MismatchError
 from evenstep.plan.epoch.remaining import Remaining
 from evenstep.plan.epoch.stream import Stream
 
-__all__ = [
-    "EpochShare",
-    "OrderChecksum",
-    "SamplerOrder",
-    "ShardedOrder",
-    "epoch_order",
-    "remaining_indices",
-    "sampler_order",
-    "sharded_order",
-]
-
 _CHECKED = 32  # samples of a step that its checksum covers
 _BLOCK = 1 << 16  # indices converted to Python integers at a time
 

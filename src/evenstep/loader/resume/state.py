@@ -34,8 +34,6 @@ from evenstep.loader.resume.state_schema import (
 from evenstep.plan.epoch.stream import Stream
 from evenstep.protocol.window_buffer import RoundStart
 
-__all__ = ["VERSION", "LoaderState", "check_job", "merge_states", "rank_key", "to_dict"]
-
 VERSION = 1
 
 _RANK_PREFIX = "dp_rank_"

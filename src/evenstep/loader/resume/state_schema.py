@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["EPOCH_SCHEMA", "JOB_SCHEMA", "RANK_SCHEMA", "check_schema", "shorten"]
-
 # A schema is a type, a dict of schemas by field, a list of one schema for all its items, or
 # (schema, None) for a value that may be None.
 

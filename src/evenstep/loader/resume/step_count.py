@@ -7,8 +7,6 @@ from evenstep.loader.resume.epochs import Epochs
 from evenstep.loader.resume.precomputed import PlannedShare
 from evenstep.plan.policies.fixed_batch import FixedBatch
 
-__all__ = ["StepCount"]
-
 
 class StepCount:
     """The number of steps of one loader's passes."""

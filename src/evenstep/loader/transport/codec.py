@@ -14,8 +14,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["dumps", "loads"]
-
 
 def _rebuild(buffer: Any, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
     return torch.frombuffer(buffer, dtype=dtype).view(shape)

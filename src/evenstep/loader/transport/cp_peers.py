@@ -21,8 +21,6 @@ from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError
 from evenstep.protocol.wire import abort_message, is_abort
 
-__all__ = ["GroupPlace", "WindowChecksum"]
-
 _DIGEST = struct.Struct("<I")
 
 

@@ -31,8 +31,6 @@ from evenstep.errors import PeerError
 from evenstep.loader.transport.cp_peers import GroupPlace
 from evenstep.loader.transport.session import Session
 
-__all__ = ["GlooExchange", "LocalExchange", "RankExchange", "make_exchange", "place_in_group"]
-
 TICK = 0.5
 """Seconds between two ticks of a rank that waits for its batcher."""
 

@@ -11,8 +11,6 @@ from multiprocessing.connection import Connection
 from evenstep.errors import PeerError
 from evenstep.protocol.wire import abort_message, check_no_abort
 
-__all__ = ["Session"]
-
 
 class Session:
     """One pass's use of an exchange. Begun by the trainer, served by the exchange thread."""

@@ -37,8 +37,6 @@ from evenstep.loader.transport.slab_file import (
     out_of_memory_error,
 )
 
-__all__ = ["PackedObject", "Reader", "Writer"]
-
 _ALIGN = 64  # of every buffer in a slab; also the room for the slab's header
 _READ, _LENT = 0, 1  # bytes of a slab's header: in use by a reader; by a borrower in this process
 _FREE, _BUSY = 0, 1  # their values

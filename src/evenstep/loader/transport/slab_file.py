@@ -15,8 +15,6 @@ import torch
 
 from evenstep.errors import LoaderDiedError
 
-__all__ = ["GROWTH", "Bytes", "SlabFile", "allocate", "out_of_memory_error"]
-
 GROWTH = 1.125  # size of a new slab over what is asked for, so that larger objects still fit
 _PAGE = mmap.PAGESIZE
 

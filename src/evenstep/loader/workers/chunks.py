@@ -20,16 +20,6 @@ from evenstep.loader.transport.shared_memory import PackedObject, Writer
 from evenstep.loader.workers.seeding import sample_seed, seed_everything
 from evenstep.plan.policy import Policy
 
-__all__ = [
-    "Chunk",
-    "ChunkCollate",
-    "ChunkOrigin",
-    "ChunkRequest",
-    "DatasetProxy",
-    "IndexedDataset",
-    "RawChunk",
-]
-
 
 @dataclass(frozen=True)
 class ChunkRequest:

@@ -24,8 +24,6 @@ from evenstep.data.resumable import has_state
 from evenstep.errors import SampleError
 from evenstep.loader.workers.chunks import Chunk, ChunkOrigin, DatasetProxy, RawChunk
 
-__all__ = ["ChunkedIterable", "WorkerStateLog", "WorkerStates"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerStates:

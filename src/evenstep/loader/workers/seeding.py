@@ -16,8 +16,6 @@ import numpy as np
 import numpy.random  # now: a worker forked while a thread imports it would wait for ever
 import torch
 
-__all__ = ["epoch_seed", "rank_seed", "sample_seed", "seed_everything"]
-
 _MIX = 1_000_003
 _LIMIT = 1 << 63  # torch takes 64 bits
 

@@ -19,8 +19,6 @@ from evenstep.cost import Cost, GroupShapes, PaddedTokenCost, TokenCost
 from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least
 
-__all__ = ["DocumentCost"]
-
 _LARGEST = 2**62
 """A cost that an int64 holds with room to spare."""
 

@@ -17,8 +17,6 @@ from evenstep.plan.packing.lpt_fill import lpt_fill
 from evenstep.plan.packing.options import PackingOptions
 from evenstep.plan.partition.best_fit import best_fit_decreasing
 
-__all__ = ["drain"]
-
 
 def drain(
     lengths: Int64Array, options: PackingOptions, *, steps: int | None = None

@@ -26,8 +26,6 @@ from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.packing.tight_fill import tight_fill
 from evenstep.plan.partition.items import sums
 
-__all__ = ["ExactPacking", "exact_packing"]
-
 OPTIMAL, FEASIBLE, GREEDY, NONE = "optimal", "feasible", "greedy", "none"
 
 

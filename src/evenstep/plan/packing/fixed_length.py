@@ -23,8 +23,6 @@ from evenstep.plan.packing.document_cost import DocumentCost
 from evenstep.plan.packing.pieces import Pieces
 from evenstep.plan.packing.window_packing import PackingWindows
 
-__all__ = ["fixed_length"]
-
 
 def fixed_length(
     lengths: Int64Array, context: int, *, cost: DocumentCost | None = None

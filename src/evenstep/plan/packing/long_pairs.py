@@ -12,8 +12,6 @@ import numpy as np
 
 from evenstep.arrays import Int64Array
 
-__all__ = ["pair_long_documents"]
-
 
 def pair_long_documents(
     lengths: Int64Array,

@@ -24,8 +24,6 @@ from evenstep.plan.packing.options import SteadyOptions
 from evenstep.plan.packing.outliers import auto_thresholds
 from evenstep.plan.packing.water_fill import water_fill
 
-__all__ = ["Pool", "choose_long"]
-
 _PAIRED_RUNS = 4
 """The best runs, for which second long documents are considered."""
 _EVEN_ENOUGH = 0.003

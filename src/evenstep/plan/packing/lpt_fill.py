@@ -12,8 +12,6 @@ import numpy as np
 
 from evenstep.arrays import Int64Array
 
-__all__ = ["lpt_fill"]
-
 
 def lpt_fill(
     lengths: Int64Array, costs: Int64Array, order: Int64Array, micro_batches: int, max_tokens: int

@@ -13,8 +13,6 @@ from evenstep.errors import ConfigurationError, SampleError
 from evenstep.plan.argument_checks import check_at_least, check_given
 from evenstep.plan.packing.document_cost import DocumentCost
 
-__all__ = ["PackingOptions", "SteadyOptions"]
-
 _NEVER = 1 << 40
 """An age in steps that no document reaches."""
 

@@ -22,15 +22,6 @@ from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.packing.document_cost import DocumentCost
 from evenstep.plan.packing.options import PackingOptions
 
-__all__ = [
-    "auto_thresholds",
-    "class_to_release",
-    "length_classes",
-    "max_cost_ratio",
-    "most_similar",
-    "queue_heads",
-]
-
 _RATIO_EXPONENT = 0.7
 """With 1, outliers of neighbouring classes could differ as much as any two of one class. That is
 the rare extreme within a class, and would be common between classes."""

@@ -14,8 +14,6 @@ from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError, SampleError
 from evenstep.plan.argument_checks import check_at_least
 
-__all__ = ["OVER_LONG", "Pieces", "cut_long"]
-
 OVER_LONG = ("error", "split", "truncate")
 """What can be done with a document that is too long."""
 

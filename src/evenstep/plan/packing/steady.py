@@ -20,8 +20,6 @@ from evenstep.plan.packing.long_selection import Pool, choose_long
 from evenstep.plan.packing.options import SteadyOptions
 from evenstep.plan.packing.wlb import fill
 
-__all__ = ["plan_steady"]
-
 
 def plan_steady(lengths: Int64Array, ages: Int64Array, options: SteadyOptions) -> Groups:
     """Plans as `plan_step` does, for at least one document and none above the cap."""

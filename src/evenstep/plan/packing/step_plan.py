@@ -13,8 +13,6 @@ from evenstep.plan.packing.options import PackingOptions, SteadyOptions
 from evenstep.plan.packing.steady import plan_steady
 from evenstep.plan.packing.wlb import plan_wlb
 
-__all__ = ["plan_step"]
-
 
 def plan_step(
     options: PackingOptions, lengths: Int64Array, ages: Int64Array, final: bool = False

@@ -19,8 +19,6 @@ import numpy as np
 from evenstep.arrays import Int64Array
 from evenstep.plan.packing.lpt_fill import lpt_fill
 
-__all__ = ["tight_fill"]
-
 _SHORTEST = 48
 """The shortest documents of a micro-batch that may be swapped: some 1,200 choices of up to two."""
 _SWAPS = 16

@@ -15,8 +15,6 @@ import numpy.typing as npt
 
 from evenstep.arrays import Float64Array
 
-__all__ = ["water_fill"]
-
 
 def water_fill(
     floors: npt.NDArray[np.floating], depths: npt.NDArray[np.integer], supply: Float64Array

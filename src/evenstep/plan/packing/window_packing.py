@@ -15,8 +15,6 @@ from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.groups.groups import Groups
 from evenstep.plan.packing.pieces import Pieces
 
-__all__ = ["PackingWindows", "cut_at_windows"]
-
 
 @dataclass(frozen=True)
 class PackingWindows:

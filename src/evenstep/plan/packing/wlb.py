@@ -35,8 +35,6 @@ from evenstep.plan.packing.outliers import (
     queue_heads,
 )
 
-__all__ = ["fill", "plan_wlb"]
-
 Flags = npt.NDArray[np.bool_]
 
 

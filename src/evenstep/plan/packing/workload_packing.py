@@ -40,8 +40,6 @@ from evenstep.plan.sharding.adaptive import METHODS, shard
 from evenstep.plan.sharding.kernel_latency import KernelLatency, TileLatency
 from evenstep.plan.sharding.sharding import Sharding
 
-__all__ = ["WorkloadPacking"]
-
 # Columns of a message. After them come three numbers for each class of outliers: how many wait, and
 # the age and the cost of the oldest.
 _SAMPLES, _LAST, _STEPS_LEFT, _ORDINARY = range(4)

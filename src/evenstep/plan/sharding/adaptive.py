@@ -18,8 +18,6 @@ from evenstep.plan.sharding.hybrid import shard_equally
 from evenstep.plan.sharding.kernel_latency import TILES, KernelLatency
 from evenstep.plan.sharding.sharding import Sharding, check_documents
 
-__all__ = ["METHODS", "check_methods", "shard", "shard_hybrid"]
-
 METHODS = ("per-sequence", "per-document", "hybrid")
 
 _PLAIN = {"per-sequence": shard_per_sequence, "per-document": shard_per_document}

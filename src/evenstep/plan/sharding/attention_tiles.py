@@ -12,8 +12,6 @@ from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least
 
-__all__ = ["TILE", "causal_pairs", "causal_tiles", "check_tile"]
-
 TILE = 128
 """Rows and columns that an attention kernel computes together, in FlashAttention's kernels and by
 default in FlexAttention's (WLB-LLM, section 5.2)."""

@@ -12,8 +12,6 @@ import numpy.typing as npt
 from evenstep.arrays import Int64Array
 from evenstep.plan.sharding.sharding import Sharding, check_documents, prefix_sums
 
-__all__ = ["shard_per_document", "shard_per_sequence"]
-
 
 def _head_tail(ranks: int) -> Int64Array:
     """[2 x ranks] the rank that owns each chunk: 0, 1, ..., C - 1, C - 1, ..., 1, 0."""

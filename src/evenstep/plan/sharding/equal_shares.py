@@ -19,8 +19,6 @@ import numpy as np
 from evenstep.arrays import Float64Array, Int64Array
 from evenstep.plan.sharding.sharding import Fragments, prefix_sums
 
-__all__ = ["equal_shares"]
-
 
 def equal_shares(lengths: Int64Array, ranks: int, per_tile: Float64Array, tile: int) -> Fragments:
     """Divides documents among ranks, in fragments that begin at whole tiles.

@@ -17,8 +17,6 @@ import numpy as np
 from evenstep.plan.sharding.attention_tiles import causal_tiles
 from evenstep.plan.sharding.sharding import Fragments
 
-__all__ = ["exact_tokens"]
-
 Fragment = tuple[int, int, int]
 """Document, start, end."""
 

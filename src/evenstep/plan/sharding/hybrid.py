@@ -17,8 +17,6 @@ from evenstep.plan.sharding.exact_tokens import exact_tokens
 from evenstep.plan.sharding.kernel_latency import TILES, KernelLatency, TileLatency
 from evenstep.plan.sharding.sharding import Sharding, check_documents
 
-__all__ = ["shard_equally"]
-
 
 def shard_equally(
     lengths: npt.ArrayLike, ranks: int, *, latency: KernelLatency = TILES

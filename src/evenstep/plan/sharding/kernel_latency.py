@@ -10,8 +10,6 @@ import numpy as np
 from evenstep.arrays import Float64Array, Int64Array
 from evenstep.plan.sharding.attention_tiles import TILE, causal_tiles, check_tile
 
-__all__ = ["TILES", "KernelLatency", "TileLatency"]
-
 
 class KernelLatency(Protocol):
     """A prediction of how long a kernel takes for fragments, in any unit."""

@@ -25,8 +25,6 @@ from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.sharding.attention_tiles import TILE, causal_pairs, causal_tiles, check_tile
 from evenstep.plan.sharding.kernel_latency import KernelLatency
 
-__all__ = ["Fragments", "Sharding", "check_documents", "prefix_sums"]
-
 Number = TypeVar("Number", np.int64, np.float64)
 
 

@@ -20,8 +20,6 @@ from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError
 from evenstep.plan.sharding.sharding import Sharding, prefix_sums
 
-__all__ = ["VarlenArguments", "varlen_arguments"]
-
 Int32Array = npt.NDArray[np.int32]
 
 _LIMIT = 2**31 - 1
