@@ -2,7 +2,7 @@
 
 It sees metadata only. A plan is a function of the job, of what was drawn before and of the signals
 that count for the step, never of when or by whom it is asked for: steps are planned strictly in
-order, once, and everyone who asks for a step gets the same plan. The planner's state is a few
+order, once, and every request for a step gets the same plan. The planner's state is a few
 numbers for each source and the metadata of carried samples.
 
 An error is as much an outcome as a plan is: every client gets it, for that step and all that

@@ -8,7 +8,7 @@ twenty times as much to fill as memory that has been touched before. An object t
 lent slab is not copied at all.
 
 Slabs have no name in the file system. However the processes end, the kernel takes the memory back,
-and a small /dev/shm, as containers have, is no limit. A slab's memory is reserved when it is made,
+and a small /dev/shm, as in containers, is not a limit. A slab's memory is reserved when it is made,
 so that running out of memory is an error there and not the death of the process that fills it.
 Where there is no anonymous memory (on systems other than Linux), buffers travel inside the message.
 

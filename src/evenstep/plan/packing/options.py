@@ -33,7 +33,7 @@ class PackingOptions:
     ascending; see `auto_thresholds`. Without any, no document waits for others."""
     max_delay: int | None = 64
     """Steps after which a document is planned before all others, whatever that does to balance; it
-    waits longer only while others as old take all the room. None is no limit. One rank alone hardly
+    waits longer only while others as old take all the room. None: no limit. One rank alone hardly
     reaches the default; ranks that wait for each other's outliers do."""
     cost: DocumentCost = field(default_factory=DocumentCost)
 

@@ -78,7 +78,7 @@ def most_similar(costs: Int64Array, anchor: int, count: int) -> Int64Array:
     """The documents closest in cost to one of them: those that accompany an outlier which must be
     planned although its queue is short.
 
-    Of the costs 10, 50, 52, 57, 90 and the anchor 50, three are chosen as 50, 52, 57: they differ
+    Three of the costs 10, 50, 52, 57, 90 with the anchor 50 are 50, 52, 57: they differ
     by 7, the other run around the anchor, 10, 50, 52, by 42.
 
     Args:

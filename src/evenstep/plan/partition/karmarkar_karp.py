@@ -12,7 +12,7 @@ loaded of the other, and so on. Costs 8, 7, 6, 5, 4 in two bins, where greedy pl
 Two things keep that fast: bins without items are not stored, so a single item takes one entry, and
 the items of a bin are a chain, so that joining two takes no time.
 
-Of equal differences the partition that was made first comes first, and of equal loads the bin whose
+Among equal differences the partition made first comes first, and among equal loads the bin whose
 first item does. That determines everything, so the two writings, here with plain lists and in
 `evenstep.plan.partition.karmarkar_karp_numba` for numba, have the same outcome.
 """

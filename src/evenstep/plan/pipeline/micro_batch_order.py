@@ -132,7 +132,7 @@ def _all_orders(count: int) -> Int64Array:
 def _one_peak(count: int) -> Int64Array:
     """[orders, micro-batches] which of the micro-batches, sorted by cost, comes in each place.
 
-    Of five, with the second largest on the steep side: 1 2 4 3 0, and mirrored 0 3 4 2 1.
+    Five of them, with the second largest on the steep side: 1 2 4 3 0, and mirrored 0 3 4 2 1.
     """
     # Steep sides, as ranks from the largest on: 1 is the second largest.
     steep: set[tuple[int, ...]] = set()

@@ -2,8 +2,8 @@
 
 The more fragments there are, the more attention wastes, since a kernel computes whole tiles.
 Per-document sharding makes 2C fragments of every document and balances pairs, of which the slowest
-rank then computes many in vain. Equal shares of both tokens and tiles take some 3C cuts for the
-whole sequence, most of them between tiles (`equal_shares`, `exact_tokens`). WLB-LLM has no such
+rank then computes many that are masked. Equal shares of both tokens and tiles take some 3C cuts for
+the whole sequence, most of them between tiles (`equal_shares`, `exact_tokens`). WLB-LLM has no such
 method.
 """
 

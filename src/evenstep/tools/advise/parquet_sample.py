@@ -1,7 +1,7 @@
 """Lengths drawn from a Parquet file.
 
 A column of integers is read whole: it is small, and gives the number of samples and the longest
-one. Of text and lists, only the row groups that hold drawn samples are read, a batch at a time.
+one. For text and lists, only the row groups that hold drawn samples are read, a batch at a time.
 From a file of many row groups, samples are drawn in two stages: `_ROW_GROUPS` times a row group,
 with a probability proportional to its rows, then rows of these groups in equal parts. If neighbours
 in the file are similar, as in a file sorted by source, such a draw is less certain than its ranges

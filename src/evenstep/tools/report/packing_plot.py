@@ -43,7 +43,7 @@ def plot_packing(
         panels: at least one, each with at least one step and micro-batch.
         path: the file; its folder is created if needed.
         title: title of the picture.
-        most: steps drawn at most. Of more steps, those in the middle are drawn, and the axis says
+        most: steps drawn at most. If there are more, the middle ones are drawn, and the axis says
             so.
 
     Raises:
