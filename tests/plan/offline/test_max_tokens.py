@@ -4,10 +4,10 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from dealt_epochs import LENGTHS, SEEDS, WORLDS, deal, few, listed
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dealt_epochs import LENGTHS, SEEDS, WORLDS, deal, few, listed
 from evenstep.errors import ConfigurationError
 from evenstep.plan.offline.max_tokens import BucketedMaxTokens, MaxTokens, fill_ascending
 

@@ -4,10 +4,10 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from dealt_epochs import SEEDS, WORLDS, deal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dealt_epochs import SEEDS, WORLDS, deal
 from evenstep.cost import TransformerCost
 from evenstep.errors import ConfigurationError
 from evenstep.plan.groups.groups import Groups
