@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections import defaultdict
@@ -166,12 +167,13 @@ def test_files_and_folders_of_a_room_import_each_other_in_one_direction(room: st
     list(TopologicalSorter(needs).static_order())  # raises CycleError
 
 
-@by_room
-def test_a_room_says_in_its_docstring_what_is_in_it(room: str) -> None:
-    text = ast.get_docstring(ast.parse((PACKAGE / room / "__init__.py").read_text())) or ""
-    folders = [p.name for p in (PACKAGE / room).iterdir() if (p / "__init__.py").exists()]
-    assert len(text.splitlines()) >= 3
-    assert not [name for name in folders if f"{name}/" not in text], "folders the map leaves out"
+@pytest.mark.parametrize("package", sorted(PACKAGE.rglob("__init__.py")), ids=name_of)
+def test_a_folder_names_in_its_docstring_all_that_is_in_it(package: Path) -> None:
+    text = ast.get_docstring(ast.parse(package.read_text())) or ""
+    folders = [p.parent.name for p in package.parent.glob("*/__init__.py")]
+    files = [p.stem for p in package.parent.glob("*.py") if not p.stem.startswith("__")]
+    assert not [name for name in folders if f"{name}/" not in text]
+    assert not [name for name in files if not re.search(rf"\b{name}\b", text)]
 
 
 def test_no_public_class_has_the_name_of_another() -> None:

@@ -7,11 +7,11 @@ simulate   one policy over given lengths; simulate_packing and simulate_sharding
 tune       short runs of a training, to find max_tokens
 profile    the cost of a model on the hardware at hand
 lengths    a file with the lengths of a data set
-service    a job of the service: run it, see its status and plans
+service    a job of the service: run it, see its status (service_text) and plans
 ```
 
 `app` puts the commands together; demos arrive by entry points (group ``evenstep.commands``).
-Shared: `options`, `cost_option`, `user_objects`, `output` and `signals`.
+Shared: `options`, `cost_option`, `user_objects`, `output` and `shutdown`.
 
 Standard output carries results, and with ``--json`` exactly one object; everything else goes to
 standard error. Exit code 2 means that the arguments, or the files they name, must be changed.

@@ -1,7 +1,7 @@
 """What would I gain on my data, and which settings should I take? Answered before any training.
 
 ```
-length_sources  the data, or some thousand samples of it   -> LengthSample
+length_sources  the data, or some thousand samples of it   -> length_sample
 summary         lengths                                    -> mean, percentiles, CV, f_s
 recommend       summary, ranks                             -> max_tokens, buffer_size, batch_size
 predict         lengths, settings                          -> every policy's figures, with ranges
@@ -9,7 +9,7 @@ advice          all of these                               -> Advice
 ```
 
 `length_sources` reads by format: `jsonl_sample`, `parquet_sample`, `hub_sample`, with `tokenizer`
-and `token_counter`. Speed-ups are predictions under a stated cost model, made by running the
+and `token_counter`; a `figure_range` is a figure and its range. Speed-ups are predictions under a stated cost model, made by running the
 policies themselves over the lengths: see `evenstep.tools.simulate`.
 """
 
