@@ -9,8 +9,9 @@ advice          all of these                               -> Advice
 ```
 
 `length_sources` reads by format: `jsonl_sample`, `parquet_sample`, `hub_sample`, with `tokenizer`
-and `token_counter`; a `figure_range` is a figure and its range. Speed-ups are predictions under a stated cost model, made by running the
-policies themselves over the lengths: see `evenstep.tools.simulate`.
+and `token_counter`; a `figure_range` is a figure and its range. Speed-ups are predictions under a
+stated cost model, made by running the policies themselves over the lengths: see
+`evenstep.tools.simulate`.
 """
 
 from evenstep.tools.advise.advice import Advice, advise
