@@ -47,6 +47,8 @@ class Window:
     """[samples] increasing arrival numbers, where the epoch was planned offline."""
     exhausted: bool = False
     """True when the rank's source has ended: nothing will be added to this window."""
+    accumulate: int = 1
+    """Steps whose gradients are added up before the optimizer steps."""
     seed: int = 0
     epoch: int = 0
     round: int = 0
@@ -128,6 +130,18 @@ class Policy(abc.ABC):
         """Whether windows may be smaller than `window_size`, so that all ranks run out together.
         False where the number of samples in a window decides what is in a group."""
         return True
+
+    @property
+    def deals_on_demand(self) -> bool:
+        """Whether ranks that emit more samples are given more of them, where the ranks share one
+        order of the epoch. Such a policy drops no sample. False gives all ranks equally many."""
+        return False
+
+    @property
+    def window_tokens(self) -> int | None:
+        """Tokens that a window should hold under ``buffer_size="auto"``; None where a number of
+        samples decides."""
+        return None
 
     def shard(self, lengths: Int64Array) -> Sharding:
         """How `context_parallel` ranks share a micro-batch.

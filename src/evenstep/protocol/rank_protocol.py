@@ -69,6 +69,7 @@ class RankProtocol:
         world_size: int,
         buffer_size: int,
         exhausted: str = "pad",
+        accumulate: int = 1,
         seed: int = 0,
         epoch: int = 0,
         share: int | None = None,
@@ -87,6 +88,7 @@ class RankProtocol:
                 steps.
                 "stop" (ODB's non-join mode): the epoch ends for all; what the others still hold is
                 counted in `undelivered`.
+            accumulate: steps whose gradients are added up before the optimizer steps.
             seed: decides the order of groups, together with `epoch`.
             epoch: number of the epoch.
             share: samples of this rank in the whole epoch, if known. If all ranks know theirs, they
@@ -100,7 +102,7 @@ class RankProtocol:
         Raises:
             ConfigurationError: an argument is out of range.
         """
-        check_at_least(1, world_size=world_size, buffer_size=buffer_size)
+        check_at_least(1, world_size=world_size, buffer_size=buffer_size, accumulate=accumulate)
         check_at_least(0, rank=rank, epoch=epoch, share=share)
         if rank >= world_size:
             raise ConfigurationError(f"rank={rank} must be below world_size={world_size}")
@@ -110,6 +112,7 @@ class RankProtocol:
         self.rank = rank
         self.world_size = world_size
         self.exhausted = exhausted
+        self.accumulate = accumulate
         self.seed = seed
         self.epoch = epoch
         self.window_size = policy.window_size(buffer_size)
@@ -120,6 +123,7 @@ class RankProtocol:
             "policy": policy.fingerprint,
             "buffer_size": buffer_size,
             "exhausted": exhausted,
+            "accumulate": accumulate,
             "seed": seed,
             "epoch": epoch,
             "round to begin with": self.rounds,
@@ -265,6 +269,7 @@ class RankProtocol:
         head, message = self._round.propose(
             exhausted=len(start.numbers) < quota or self._look_ahead.is_last_window(start),
             has_filler_sample=self._lending.has_sample,
+            accumulate=self.accumulate,
             seed=self.seed,
             epoch=self.epoch,
         )

@@ -30,7 +30,7 @@ class RankRound:
         self.receipt = Receipt.none()
 
     def propose(
-        self, *, exhausted: bool, has_filler_sample: bool, seed: int, epoch: int
+        self, *, exhausted: bool, has_filler_sample: bool, accumulate: int, seed: int, epoch: int
     ) -> tuple[wire.ProposalHead, bytes]:
         """
         Args:
@@ -49,6 +49,7 @@ class RankRound:
             patches=patches if self._policy.counts_patches else None,
             numbers=start.numbers,
             exhausted=exhausted,
+            accumulate=accumulate,
             seed=seed,
             epoch=epoch,
             round=start.round,
