@@ -149,7 +149,7 @@ class Checkpoint:
     def from_json(cls, text: str) -> Checkpoint:
         fields = json.loads(text)
         start = fields.pop("start")
-        for name in ("numbers", "columns", "ages"):
+        for name in ("numbers", "columns", "ages", "entries"):
             start[name] = np.array(start[name], np.int64)
         for name in ("unfinished", "early"):
             fields[name] = np.array(fields[name], np.int64)

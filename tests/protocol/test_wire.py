@@ -46,9 +46,9 @@ def test_bodies_come_out_as_they_went_in(kind, round, bodies):
     assert [bytes(body) for body in opened(kind, round, bodies)] == bodies
 
 
-@given(ROUNDS, st.booleans(), st.booleans(), INT64, INT64, st.binary(max_size=64))
-def test_a_proposal_comes_out_as_it_went_in(round, finished, lacks, samples, supervised, message):
-    head = ProposalHead(finished, lacks, samples, supervised)
+@given(ROUNDS, st.booleans(), st.booleans(), st.tuples(*[INT64] * 4), st.binary(max_size=64))
+def test_a_proposal_comes_out_as_it_went_in(round, finished, lacks, numbers, message):
+    head = ProposalHead(finished, lacks, *numbers)
     (body,) = opened(PROPOSAL, round, [encode_proposal(head, message)])
     got, rest = decode_proposal(body)
     assert got == head

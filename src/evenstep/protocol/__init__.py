@@ -27,7 +27,9 @@ In reading order:
     rank_protocol    `RankProtocol`, the state machine
     rank_round       one rank's part of a round: window, proposal, planned steps
     window_buffer    the samples that a rank has received and not yet emitted; `RoundStart`
-    look_ahead       how many samples a rank gathers for a round
+    window_size      how many samples a window should hold
+    dealt_windows    windows of ranks that share one stream, dealt out on demand
+    look_ahead       windows of ranks that each have a fixed share
     lending          samples lent to ranks that have none to run zero-loss steps with
     planned_step     `PlannedStep` and the tables of its round
     receipts         totals of every step, as each rank learns them

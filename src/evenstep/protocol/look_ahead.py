@@ -12,9 +12,12 @@ Otherwise every rank gathers a full window. For example, with windows of 4 sampl
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from evenstep.plan.policy import Policy
+from evenstep.protocol.receipts import RoundTotals
 from evenstep.protocol.window_buffer import RoundStart, WindowBuffer
+from evenstep.protocol.window_size import WindowSize
+from evenstep.protocol.wire import ProposalHead
 
 _UNKNOWN = -1  # samples left, on a rank that does not know the size of its share
 
@@ -24,25 +27,24 @@ class LookAhead:
 
     def __init__(
         self,
-        policy: Policy,
+        size: WindowSize,
         *,
         rank: int,
         world_size: int,
-        buffer_size: int,
         share: int | None,
-        resumed_quota: int | None,
+        start: RoundStart | None,
     ) -> None:
         """
         Args:
             share: samples of this rank in the whole epoch; None where unknown.
-            resumed_quota: `RoundStart.quota` of a resumed round. That round is planned again as it
-                was, when the ranks knew less than they do now.
+            start: the round to resume from. It is planned again as it was, when the ranks knew less
+                than they do now.
         """
-        self._policy = policy
+        self._size = size
         self._rank = rank
-        self._buffer_size = buffer_size
-        self._share = share if policy.looks_ahead else None
-        self._resumed_quota = resumed_quota
+        self._share = share
+        self._resumed_quota = start.quota if start is not None else None
+        self._source_ended = False
         self._left = [_UNKNOWN] * world_size
 
     def samples_left(self, buffer: WindowBuffer, start: RoundStart | None) -> int:
@@ -60,29 +62,53 @@ class LookAhead:
             return 0  # finished, whatever the size of the share
         return max(self._share - buffer.taken, 0) + buffer.seen
 
-    def learn(self, left: Sequence[int], *, round_ended: bool) -> None:
-        """Takes the samples left on every rank, in rank order."""
+    def begin(self, left: Sequence[int]) -> None:
+        """Takes the samples left on every rank, in rank order, before the first round."""
         self._left = list(left)
-        if round_ended:
-            self._resumed_quota = None
 
-    def quota(self, round: int) -> int:
+    def missing(self, buffer: WindowBuffer, round: int) -> int:
+        """Samples still to be received before a round can begin."""
+        return 0 if self._source_ended else max(0, self._quota(round) - len(buffer))
+
+    def source_ended(self, buffer: WindowBuffer, round: int) -> None:
+        """No more samples will be received."""
+        self._source_ended = True
+
+    def look(self, buffer: WindowBuffer, *, round: int, step: int) -> RoundStart:
+        """The window of a round."""
+        start = buffer.look(self._quota(round), round=round, step=step)
+        return replace(start, window_size=self._size.current)
+
+    def exhausted(self, start: RoundStart) -> bool:
+        """Whether nothing will be added to a window. Where all ranks know the size of their shares
+        this is decided by numbers alone: when a rank notices the end of its source depends on
+        timing."""
+        if start.quota is not None and len(start.numbers) < start.quota:
+            return True
+        return self._all_known() and (self._share or 0) <= start.taken
+
+    @property
+    def done(self) -> bool:
+        """Whether a rank whose window is empty has finished the epoch."""
+        return True
+
+    def end_round(
+        self, heads: Sequence[ProposalHead], totals: RoundTotals, left: Sequence[int]
+    ) -> None:
+        """Takes what all ranks' messages of a round say; `left` as in `begin`."""
+        self._left = list(left)
+        self._resumed_quota = None
+
+    def _quota(self, round: int) -> int:
         """Samples that this rank gathers for a round."""
         if self._resumed_quota is not None:
             return self._resumed_quota
-        size = self._policy.window_size_at(self._buffer_size, round)
+        size = self._size.at(round)
         own = self._left[self._rank]
         if own <= 0 or not self._all_known():
             return size
         rounds = -(-max(self._left) // size)
         return -(-own // rounds)
-
-    def is_last_window(self, start: RoundStart) -> bool:
-        """Whether this rank's share ends with a window; False where not all ranks know their size.
-
-        Decided by numbers alone: when a rank notices the end of its source depends on timing.
-        """
-        return self._all_known() and (self._share or 0) <= start.taken
 
     def _all_known(self) -> bool:
         return min(self._left) >= 0

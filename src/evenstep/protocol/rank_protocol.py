@@ -14,6 +14,7 @@ How to drive it::
 
     protocol = RankProtocol(...)
     while not protocol.finished:
+        protocol.newly_dealt()                     # where samples are dealt: those to fetch now
         while protocol.wanted:                     # samples still needed before the next message
             protocol.receive(columns)              # or protocol.end_of_source()
         if protocol.lends is not None:             # for a rank that never received a sample
@@ -39,12 +40,14 @@ from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError, InvariantError
 from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.policy import Policy
+from evenstep.protocol.dealt_windows import DealtWindows
 from evenstep.protocol.lending import Lending
 from evenstep.protocol.look_ahead import LookAhead
 from evenstep.protocol.planned_step import PlannedStep
 from evenstep.protocol.rank_round import RankRound
 from evenstep.protocol.receipts import RoundTotals
 from evenstep.protocol.window_buffer import RoundStart, WindowBuffer
+from evenstep.protocol.window_size import WindowSize, check_buffer_size
 
 EXHAUSTED_MODES = ("pad", "stop")
 
@@ -67,12 +70,13 @@ class RankProtocol:
         policy: Policy,
         rank: int,
         world_size: int,
-        buffer_size: int,
+        buffer_size: int | str,
         exhausted: str = "pad",
         accumulate: int = 1,
         seed: int = 0,
         epoch: int = 0,
         share: int | None = None,
+        entries: int | None = None,
         start: RoundStart | None = None,
         has_filler_sample: bool = False,
         options: Mapping[str, Any] | None = None,
@@ -82,7 +86,7 @@ class RankProtocol:
             policy: the same on every rank.
             rank: this rank, from 0 to ``world_size - 1``.
             world_size: data-parallel ranks.
-            buffer_size: samples a rank may hold in its window.
+            buffer_size: samples a rank may hold in its window; "auto": see `WindowSize`.
             exhausted: what happens when a rank has emitted all its samples before the others.
                 "pad" (ODB's join mode): the epoch continues until all have; that rank gets filler
                 steps.
@@ -93,6 +97,8 @@ class RankProtocol:
             epoch: number of the epoch.
             share: samples of this rank in the whole epoch, if known. If all ranks know theirs, they
                 look ahead and run out in the same round: see `evenstep.protocol.look_ahead`.
+            entries: of the one stream that all ranks share, which is dealt out to them as they use
+                it up; None where each rank has a share of its own.
             start: the round to resume from; the epoch's beginning by default. The same round and
                 step on all ranks.
             has_filler_sample: whether this rank has a sample to run filler steps with even if it
@@ -102,8 +108,9 @@ class RankProtocol:
         Raises:
             ConfigurationError: an argument is out of range.
         """
-        check_at_least(1, world_size=world_size, buffer_size=buffer_size, accumulate=accumulate)
-        check_at_least(0, rank=rank, epoch=epoch, share=share)
+        check_buffer_size(buffer_size)
+        check_at_least(1, world_size=world_size, accumulate=accumulate)
+        check_at_least(0, rank=rank, epoch=epoch, share=share, entries=entries)
         if rank >= world_size:
             raise ConfigurationError(f"rank={rank} must be below world_size={world_size}")
         if exhausted not in EXHAUSTED_MODES:
@@ -115,7 +122,6 @@ class RankProtocol:
         self.accumulate = accumulate
         self.seed = seed
         self.epoch = epoch
-        self.window_size = policy.window_size(buffer_size)
         self.rounds = start.round if start else 0
         self.steps = start.step if start else 0
         self._compared = {
@@ -128,26 +134,38 @@ class RankProtocol:
             "epoch": epoch,
             "round to begin with": self.rounds,
             "step to begin with": self.steps,
+            "sample to deal next": start.next_entry if start else 0,
             **(options or {}),
         }
         self._phase = _Phase.HELLO
         self._source_ended = False
         self._buffer = WindowBuffer(start)
-        self._look_ahead = LookAhead(
-            policy,
-            rank=rank,
-            world_size=world_size,
-            buffer_size=buffer_size,
-            share=share,
-            resumed_quota=start.quota if start else None,
-        )
+        self._size = WindowSize(policy, buffer_size, start)
+        self._windows: LookAhead | DealtWindows
+        if entries is not None:
+            self._windows = DealtWindows(
+                self._size, rank=rank, world_size=world_size, entries=entries, start=start
+            )
+        else:
+            self._windows = LookAhead(
+                self._size,
+                rank=rank,
+                world_size=world_size,
+                share=share if policy.looks_ahead else None,
+                start=start,
+            )
         self._lending = Lending(has_sample=has_filler_sample)
+        self._heads: Sequence[wire.ProposalHead] = ()
+        """All ranks' proposals of the current round."""
         self._round: RankRound | None = None
         """The current round; None before the first."""
         self.received = len(self._buffer)
         self.emitted = 0
         self.dropped = 0
         self.undelivered = 0
+        self.room = 0
+        """Samples that this rank has memory for in a window; 0 if unknown. To be set before the
+        first round's message, where `sizes_by_memory` asks for it."""
 
     # What the driver reads
 
@@ -159,6 +177,16 @@ class RankProtocol:
     def pending(self) -> int:
         """Samples received and not yet emitted, dropped or left undelivered."""
         return self.received - self.emitted - self.dropped - self.undelivered
+
+    @property
+    def window_size(self) -> int:
+        """Samples that windows may hold now."""
+        return self._size.most
+
+    @property
+    def sizes_by_memory(self) -> bool:
+        """Whether windows grow, up to `room`."""
+        return self._size.grows
 
     @property
     def taken(self) -> int:
@@ -173,9 +201,14 @@ class RankProtocol:
     @property
     def wanted(self) -> int:
         """Samples still needed before `outgoing` may be called; 0 when it may."""
-        if self._phase is not _Phase.FILLING or self._source_ended:
+        if self._phase is not _Phase.FILLING:
             return 0
-        return max(0, self._look_ahead.quota(self.rounds) - self.pending)
+        return self._windows.missing(self._buffer, self.rounds)
+
+    def newly_dealt(self) -> Int64Array | None:
+        """[samples] entries of the stream dealt to this rank since the last call, which it is to
+        receive in this order; None once there will be no more."""
+        return self._windows.take_new() if isinstance(self._windows, DealtWindows) else None
 
     @property
     def lends(self) -> int | None:
@@ -187,13 +220,16 @@ class RankProtocol:
 
     # What the driver hands over
 
-    def receive(self, columns: Int64Array, numbers: Int64Array | None = None) -> Int64Array:
+    def receive(
+        self, columns: Int64Array, numbers: Int64Array | None = None, *, end: int = 0
+    ) -> Int64Array:
         """Takes samples in order of arrival.
 
         Args:
             columns: [samples, 3] int64: length, supervised tokens, patches. May be more than
                 `wanted`: what does not fit in the window waits for a later round.
             numbers: [samples] int64 arrival numbers, increasing; by default those that follow.
+            end: all samples with lower arrival numbers have come, or were skipped as bad.
 
         Returns:
             The arrival numbers.
@@ -203,11 +239,14 @@ class RankProtocol:
         columns = np.asarray(columns, np.int64).reshape(-1, 3)
         self.received += len(columns)
         self._lending.has_sample |= len(columns) > 0
-        return self._buffer.append(columns, numbers)
+        numbers = self._buffer.append(columns, numbers)
+        self._buffer.skip_to(end)
+        return numbers
 
     def end_of_source(self) -> None:
         """No more samples will be received this epoch."""
         self._source_ended = True
+        self._windows.source_ended(self._buffer, self.rounds)
 
     def lend(self, sample: bytes) -> None:
         """Takes the sample that `lends` asked for, for ranks that have none to run fillers with."""
@@ -247,7 +286,7 @@ class RankProtocol:
             messages, self._phase.value, self.rounds, rank=self.rank, epoch=self.epoch
         )
         if self._phase is _Phase.HELLO:
-            self._look_ahead.learn(wire.compare_hellos(bodies), round_ended=False)
+            self._windows.begin(wire.compare_hellos(bodies))
             self._phase = _Phase.FILLING
             return []
         if self._phase is _Phase.FILLING:
@@ -259,16 +298,16 @@ class RankProtocol:
 
     def _samples_left(self) -> int:
         start = self._round.start if self._round is not None else None
-        return self._look_ahead.samples_left(self._buffer, start)
+        return self._windows.samples_left(self._buffer, start)
 
     def _propose(self) -> bytes:
         """Begins a round: this rank's window, and what it proposes to do with it."""
-        quota = self._look_ahead.quota(self.rounds)
-        start = self._buffer.look(quota, round=self.rounds, step=self.steps)
+        start = self._windows.look(self._buffer, round=self.rounds, step=self.steps)
         self._round = RankRound(self.policy, start, self.world_size)
         head, message = self._round.propose(
-            exhausted=len(start.numbers) < quota or self._look_ahead.is_last_window(start),
+            exhausted=self._windows.exhausted(start),
             has_filler_sample=self._lending.has_sample,
+            room=self.room,
             accumulate=self.accumulate,
             seed=self.seed,
             epoch=self.epoch,
@@ -280,10 +319,15 @@ class RankProtocol:
         assert self._round is not None
         heads, messages = zip(*(wire.decode_proposal(body) for body in bodies))
         finished = [head.finished for head in heads]
-        if all(finished) or (self.exhausted == "stop" and any(finished)):
+        unplannable = all(finished) or (self.exhausted == "stop" and any(finished))
+        if unplannable and self._windows.done:
             self._stop()
             return
         self._phase = _Phase.SETTLING
+        self._heads = heads
+        self._size.learn(heads)
+        if unplannable:
+            return  # all that was dealt to some rank is bad: the round has no steps
         self._lending.begin(heads, self.rank)
         plan = self._round.settle(heads, messages, rank=self.rank, buffer=self._buffer)
         if plan is None:
@@ -300,7 +344,7 @@ class RankProtocol:
         totals = RoundTotals.decode([receipt.totals for receipt in receipts])
         self.rounds += 1
         self._phase = _Phase.FILLING
-        self._look_ahead.learn([receipt.left for receipt in receipts], round_ended=True)
+        self._windows.end_round(self._heads, totals, [receipt.left for receipt in receipts])
         self._lending.end(receipts)
         if self.exhausted == "stop" and len(totals) and not totals.samples.all():
             # Some rank has no samples for these steps, so no rank may make them.

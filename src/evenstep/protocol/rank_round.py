@@ -30,11 +30,19 @@ class RankRound:
         self.receipt = Receipt.none()
 
     def propose(
-        self, *, exhausted: bool, has_filler_sample: bool, accumulate: int, seed: int, epoch: int
+        self,
+        *,
+        exhausted: bool,
+        has_filler_sample: bool,
+        room: int,
+        accumulate: int,
+        seed: int,
+        epoch: int,
     ) -> tuple[wire.ProposalHead, bytes]:
         """
         Args:
             exhausted: whether nothing will be added to this window.
+            room: samples that the rank has memory for; 0 if unknown.
 
         Returns:
             This rank's message: that it has finished, or what it would do.
@@ -42,7 +50,7 @@ class RankRound:
         start = self.start
         lengths, supervised, patches = start.columns
         if not len(lengths):
-            return wire.ProposalHead(True, not has_filler_sample, 0, 0), b""
+            return wire.ProposalHead(True, not has_filler_sample, 0, 0, 0, room), b""
         window = Window(
             lengths=lengths,
             ages=start.ages,
@@ -55,7 +63,8 @@ class RankRound:
             round=start.round,
         )
         self._proposal = self._policy.propose(window)
-        head = wire.ProposalHead(False, False, len(window), int(supervised.sum()))
+        held = len(window), int(supervised.sum()), int(lengths.sum())
+        head = wire.ProposalHead(False, False, *held, room)
         return head, self._proposal.message.astype("<i8").tobytes()
 
     def settle(
@@ -94,6 +103,7 @@ class RankRound:
         check_memory(self._policy, shapes, np.add.reduceat(patches[groups.members], begins))
         return Receipt.of(
             shapes,
+            lengths[groups.members],
             np.add.reduceat(supervised[groups.members], begins),
             self._policy.cost,
             packed=self._policy.packed,

@@ -8,7 +8,7 @@ samples numbered from `RoundStart.taken` on are new, and a checkpoint need not s
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -33,6 +33,18 @@ class RoundStart:
     """[samples] rounds in which each sample was in the window and not planned."""
     quota: int | None = None
     """Samples that the rank gathered for the window; None if that is still to be decided."""
+    window_size: int | None = None
+    """Samples that windows of this round should hold on any rank; None before the first round."""
+    entries: Int64Array = field(default_factory=lambda: np.empty(0, np.int64))
+    """[samples + queued] where samples are dealt on demand: the entries of the ranks' stream that
+    the window's samples are, and after them those of arrival numbers from `taken` on."""
+    next_entry: int = 0
+    """First entry of the stream that no rank had drawn."""
+
+    @property
+    def queued(self) -> int:
+        """Samples dealt to the rank that no window had held."""
+        return max(len(self.entries) - len(self.numbers), 0)
 
     @classmethod
     def empty(cls, round: int = 0, step: int = 0) -> RoundStart:
@@ -89,12 +101,22 @@ class WindowBuffer:
         ages = np.zeros(len(self.numbers) - len(self.ages), np.int64)
         self.ages = np.concatenate([self.ages, ages])
 
-    def look(self, size: int, *, round: int, step: int) -> RoundStart:
+    def skip_to(self, number: int) -> None:
+        """Samples below this arrival number have come, or never will."""
+        self.next_number = max(self.next_number, number)
+
+    def look(self, size: int, *, round: int, step: int, taken: int = 0) -> RoundStart:
         """The window of a new round: the first `size` samples, or all that were in the window
-        before, if those are more."""
+        before, if those are more.
+
+        Args:
+            taken: arrival numbers below it count as having been in a window, whether they came or
+                not.
+        """
         self.gather()
         self.seen = max(self.seen, min(size, len(self.numbers)))
         numbers = self.numbers[: self.seen]
+        self.taken = max(self.taken, taken)
         if len(numbers):
             # An earlier window may have held a later number, which was planned before this one.
             self.taken = max(self.taken, int(numbers[-1]) + 1)

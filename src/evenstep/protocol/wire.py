@@ -13,14 +13,14 @@ from typing import Any, NamedTuple
 
 from evenstep.errors import MismatchError, PeerError
 
-VERSION = 2
+VERSION = 3
 
 HELLO, PROPOSAL, RECEIPT, _ABORT = b"H", b"P", b"R", b"A"
 _NAMES = {HELLO: "hello", PROPOSAL: "proposal", RECEIPT: "receipt"}
 
 _HEAD = struct.Struct("<cI")  # kind of message, round
 _HELLO = struct.Struct("<q")  # samples left; then what is compared
-_PROPOSAL = struct.Struct("<??qq")
+_PROPOSAL = struct.Struct("<??qqqq")
 _RECEIPT = struct.Struct("<qI")  # samples left, bytes of the receipt; then perhaps a lent sample
 
 
@@ -35,6 +35,10 @@ class ProposalHead(NamedTuple):
     """Samples in its window."""
     supervised: int
     """Supervised tokens in its window."""
+    tokens: int
+    """Tokens in its window."""
+    room: int
+    """Samples that it has memory for in a window; 0 if it does not say."""
 
 
 class ReceiptBody(NamedTuple):

@@ -16,15 +16,30 @@ from evenstep.protocol.planned_step import PlannedStep
 class SimulatedRank:
     """One rank: its protocol, its shard, and the steps made so far."""
 
-    def __init__(self, protocol: RankProtocol, lengths: Int64Array) -> None:
+    def __init__(
+        self, protocol: RankProtocol, lengths: Int64Array, stream: Int64Array | None = None
+    ) -> None:
+        """
+        Args:
+            lengths: [samples] of its share, where that is fixed.
+            stream: [samples] of the stream that all ranks share, where samples are dealt on demand.
+        """
         self.protocol = protocol
         self.lengths = lengths
+        """[samples] by arrival number; samples dealt on demand are appended."""
+        self.entries = np.empty(0, np.int64)
+        """[samples] where dealt on demand: position in the stream of each."""
+        self._stream = stream
         self.arrival_steps = np.zeros(len(lengths), np.int64)
         self.steps: list[PlannedStep] = []
         self.seconds = 0.0
 
     def fill(self) -> None:
         protocol = self.protocol
+        if self._stream is not None and (new := protocol.newly_dealt()) is not None:
+            self.entries = np.concatenate([self.entries, new])
+            self.lengths = np.concatenate([self.lengths, self._stream[new]])
+            self.arrival_steps = np.concatenate([self.arrival_steps, np.zeros_like(new)])
         while protocol.wanted:
             begin = protocol.received
             new = self.lengths[begin : begin + protocol.wanted]
@@ -49,7 +64,7 @@ class SimulatedRank:
 
     @property
     def undelivered(self) -> int:
-        """Samples left in the window or in the source when the epoch stopped."""
+        """Samples left in the window, in the queue or in a fixed share when the epoch stopped."""
         return self.protocol.undelivered + len(self.lengths) - self.protocol.received
 
     def groups(self) -> tuple[Groups, Int64Array]:

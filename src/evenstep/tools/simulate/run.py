@@ -21,6 +21,7 @@ from evenstep.plan.offline.replay import ReplayPolicy
 from evenstep.plan.policy import Plan, Policy, Proposal, Window
 from evenstep.plan.rng import RandomStream, generator
 from evenstep.protocol import RankProtocol
+from evenstep.protocol.window_size import AUTO
 from evenstep.tools.simulate.measure import measure
 from evenstep.tools.simulate.rank import SimulatedRank
 from evenstep.tools.simulate.result import SimulationResult
@@ -43,7 +44,7 @@ def simulate(
     policy: Policy,
     lengths_per_rank: Sequence[Int64Array],
     *,
-    buffer_size: int = 1024,
+    buffer_size: int | str = AUTO,
     exhausted: str = "pad",
     seed: int = 0,
     cost: Cost | None = None,
@@ -57,7 +58,7 @@ def simulate(
         lengths_per_rank: for each rank, [samples] int64 lengths in order of arrival. Ranks may have
             unequally many, or none. An offline policy deals out its own `lengths` instead, to as
             many ranks.
-        buffer_size: samples a rank may hold in its window.
+        buffer_size: samples a rank may hold in its window; "auto": see `DataLoader`.
         exhausted: "pad" or "stop"; see `RankProtocol`.
         seed: seed of the epoch.
         cost: cost model behind imbalance and efficiency; by default the policy's own.
@@ -91,6 +92,14 @@ def simulate(
             f"{[len(shard) for shard in identities]} identities for {sizes} lengths per rank"
         )
     clocked = [_Clocked(own) for own in own_policies]
+    stream = None
+    if policy.deals_on_demand:
+        # The order in which fixed shares would have been dealt: first samples of all ranks first.
+        turns = np.concatenate([np.arange(size) for size in sizes])
+        order = np.argsort(turns, kind="stable")
+        stream = np.concatenate(shards)[order]
+        pooled = np.concatenate(list(identities))[order]
+        stream, pooled = _without_repeats(stream, pooled)
     ranks = [
         SimulatedRank(
             RankProtocol(
@@ -101,8 +110,10 @@ def simulate(
                 exhausted=exhausted,
                 seed=seed,
                 share=len(shard),
+                entries=None if stream is None else len(stream),
             ),
-            shard,
+            shard if stream is None else shard[:0],
+            stream,
         )
         for rank, shard in enumerate(shards)
     ]
@@ -118,7 +129,15 @@ def simulate(
         if progress is not None:
             progress(sum(rank.protocol.emitted for rank in ranks), total)
     plan_seconds += sum(one.seconds for one in clocked)
+    if stream is not None:
+        identities = [pooled[rank.entries] for rank in ranks]
     return measure(policy, cost or policy.cost, ranks, identities, sum(sent[1:]), plan_seconds)
+
+
+def _without_repeats(lengths: Int64Array, identities: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """Both without those that the sampler repeats: a shared stream needs none to be dealt out."""
+    kept = np.sort(np.unique(identities, return_index=True)[1])
+    return lengths[kept], identities[kept]
 
 
 def _check_lengths(policy: Policy, shards: Sequence[Int64Array]) -> None:

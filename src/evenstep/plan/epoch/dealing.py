@@ -1,0 +1,114 @@
+"""Which rank draws the next samples of an epoch's stream, decided round by round.
+
+Where ranks share one stream, equal counts of samples are unequal work: at the end of an epoch some
+rank has more left than the others, and all wait for it. So samples are dealt as ranks use them up.
+A rank whose samples are large uses up fewer, and draws fewer. The last ones go to whom holds least,
+in ever smaller deals, so that all ranks run out together.
+
+Everything is counted in integers and known to all ranks, so all reach the same deal.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from evenstep.arrays import Int64Array
+
+
+@dataclass(frozen=True, kw_only=True)
+class Holdings:
+    """What each rank holds between two rounds."""
+
+    samples: Int64Array
+    """[ranks] samples in its window."""
+    tokens: Int64Array
+    """[ranks] their tokens."""
+    queued: Int64Array
+    """[ranks] samples dealt to it that no window has held."""
+    seen_samples: int
+    """Samples in the last round's windows of all ranks, to estimate a mean length from."""
+    seen_tokens: int
+    """Their tokens."""
+
+
+def next_deal(held: Holdings, *, left: int, window: int) -> Int64Array:
+    """How many of the next samples each rank draws.
+
+    Each rank is brought to two windows, one to plan with and one that workers prepare meanwhile;
+    but no deal is more than half of what is left. Where that is less than ranks have room for, it
+    levels the tokens that they hold: queued samples count with the mean length. For example, with
+    room for plenty, a mean of 10 tokens and 8 samples left, 4 are dealt::
+
+        tokens held   30  10  20    -> draws  1  2  1    -> 40 30 30
+
+    Args:
+        left: samples of the stream that no rank has drawn.
+        window: samples that a window should hold.
+
+    Returns:
+        [ranks] int64, in all at most `left`.
+    """
+    ranks = len(held.samples)
+    room = np.maximum(2 * window - held.samples - held.queued, 0)
+    most = left // 2 if left > 2 * ranks else left
+    if int(room.sum()) <= most:
+        return room
+    mean_tokens, mean_samples = held.seen_tokens or 1, held.seen_samples or 1
+    loads = held.tokens * mean_samples + held.queued * mean_tokens
+    return _leveled(loads, mean_tokens, most)
+
+
+def _leveled(loads: Int64Array, unit: int, count: int) -> Int64Array:
+    """Deals `count` units, one by one, each to the first rank with the lowest load.
+
+    Args:
+        loads: [ranks] int64.
+        unit: positive; what one more adds to a load.
+
+    Returns:
+        [ranks] units of each.
+    """
+
+    def below(level: int) -> Int64Array:
+        # Units dealt before every load has reached the level.
+        return np.maximum(-((loads - level) // unit), 0)
+
+    low, high = int(loads.min()), int(loads.max()) + unit * (count // len(loads) + 1)
+    while low < high:  # the highest level that takes at most `count`
+        middle = (low + high + 1) // 2
+        if int(below(middle).sum()) <= count:
+            low = middle
+        else:
+            high = middle - 1
+    dealt = below(low)
+    # All loads are at the level or above it; the rest goes to those that are exactly at it.
+    rest = count - int(dealt.sum())
+    dealt[np.flatnonzero(loads + dealt * unit == low)[:rest]] += 1
+    return dealt
+
+
+def dealt_entries(counts: Int64Array, rank: int, begin: int) -> Int64Array:
+    """The entries of the stream that one rank gets in a deal.
+
+    Ranks draw in turn, as long as they have any to draw: with counts 3, 1, 2 the entries go to
+    ranks 0 1 2, 0 2, 0. So with equal counts rank r of W gets every W-th entry.
+
+    Args:
+        counts: [ranks] samples that each draws.
+        begin: first entry of the deal.
+
+    Returns:
+        [counts[rank]] int64, increasing.
+    """
+    turns = np.arange(int(counts[rank]))
+    ordered = np.sort(counts)
+    # In turns before this one each rank has drawn min(its count, turn) entries.
+    drawn = np.concatenate([[0], ordered.cumsum()])
+    done = np.searchsorted(ordered, turns, side="right")  # ranks that have drawn all theirs
+    before = drawn[done] + (len(counts) - done) * turns
+    earlier = np.sort(counts[:rank])
+    ahead = rank - np.searchsorted(earlier, turns, side="right")
+    found: Int64Array = begin + before + ahead
+    return found

@@ -1,0 +1,66 @@
+"""How many samples a rank's window holds: a given number, or as many as make enough groups.
+
+Under ``buffer_size="auto"`` a window grows to `Policy.window_tokens`. All ranks compute the same
+size, from the samples and tokens that their windows held in the round before. It starts small, so
+that the first step comes soon; at most doubles from round to round; and never shrinks: the mean of
+a window moves, and nobody gains from a window that follows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from evenstep.errors import ConfigurationError
+from evenstep.plan.argument_checks import check_at_least
+from evenstep.plan.policy import Policy
+from evenstep.protocol.window_buffer import RoundStart
+from evenstep.protocol.wire import ProposalHead
+
+AUTO = "auto"
+FIXED_SIZE = 1024
+"""Samples of a window under "auto", where the policy does not say how many tokens it should hold;
+and the first size where it does."""
+
+
+def check_buffer_size(buffer_size: int | str) -> None:
+    """Raises `ConfigurationError` for a buffer size that is neither "auto" nor at least 1."""
+    if isinstance(buffer_size, str) and buffer_size != AUTO:
+        raise ConfigurationError(
+            f'buffer_size={buffer_size!r} must be "{AUTO}" or a number of samples'
+        )
+    check_at_least(1, buffer_size=None if isinstance(buffer_size, str) else buffer_size)
+
+
+class WindowSize:
+    """The size in each round, the same on all ranks."""
+
+    def __init__(self, policy: Policy, buffer_size: int | str, start: RoundStart | None) -> None:
+        """
+        Args:
+            start: the round to resume from.
+        """
+        self._policy = policy
+        self._tokens = policy.window_tokens if buffer_size == AUTO else None
+        self.current = FIXED_SIZE if isinstance(buffer_size, str) else buffer_size
+        self.grows = self._tokens is not None
+        """Whether the size follows from tokens."""
+        if self.grows and start is not None and start.window_size is not None:
+            self.current = start.window_size
+
+    @property
+    def most(self) -> int:
+        """Samples that a window may hold now, in any round."""
+        return self._policy.window_size(self.current)
+
+    def at(self, round: int) -> int:
+        """Samples that a window should hold in a round, counted from 0."""
+        return self._policy.window_size_at(self.current, round)
+
+    def learn(self, heads: Sequence[ProposalHead]) -> None:
+        """Takes what the windows of a round hold on all ranks; counts for the next round."""
+        samples, tokens = sum(h.samples for h in heads), sum(h.tokens for h in heads)
+        if self._tokens is None or not tokens:
+            return
+        wanted = -(-self._tokens * samples // tokens)
+        room = min((head.room for head in heads if head.room), default=wanted)
+        self.current = max(self.current, min(wanted, room, 2 * self.current))
