@@ -12,6 +12,10 @@ trainer already divides by the number of tokens of all ranks: then use "none".
 Where a rank's step is several micro-batches, whose losses are added up before the optimizer steps,
 each is one such mean: micro-batch m is multiplied by W * t_rm / T.
 
+Where the gradients of several steps are added up before the optimizer steps (``accumulate`` of the
+loader), T counts the tokens of all those steps: each rank's losses then add up to the sum over all
+tokens of the update, divided by T.
+
 The same holds where a row is cut over context-parallel ranks: each of the W ranks, data-parallel
 times context-parallel, has t_r supervised tokens in its shard (`shard_loss_scale`).
 
@@ -24,10 +28,12 @@ tokens with scale W / T has the same gradient without a division, and is never N
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from evenstep.arrays import Float64Array
 from evenstep.errors import ConfigurationError
 from evenstep.protocol.receipts import StepTotals
 
@@ -37,12 +43,45 @@ LOSS_SCALING = ("token", "sample", "approximate", "none")
 _REDUCTIONS = ("mean", "sum")
 
 
+@dataclass(frozen=True)
+class LossTotals:
+    """What loss scales are fractions of: sums over all ranks and some steps of an update."""
+
+    samples: int = 0
+    supervised_tokens: int = 0
+    estimated_tokens: float = 0.0
+    """Supervised tokens as "approximate" estimates them."""
+
+    @classmethod
+    def of(cls, totals: StepTotals, mean_supervised: npt.ArrayLike) -> LossTotals:
+        """Of one step; arguments as for `loss_scale`."""
+        return cls(
+            int(totals.samples.sum()),
+            int(totals.supervised_tokens.sum()),
+            float(_estimated(totals, mean_supervised).sum()),
+        )
+
+    def __add__(self, other: LossTotals) -> LossTotals:
+        return LossTotals(
+            self.samples + other.samples,
+            self.supervised_tokens + other.supervised_tokens,
+            self.estimated_tokens + other.estimated_tokens,
+        )
+
+    def counted(self, mode: str) -> float:
+        """The sum that `mode` divides by; not for "none"."""
+        if mode == "token":
+            return self.supervised_tokens
+        return self.samples if mode == "sample" else self.estimated_tokens
+
+
 def loss_scale(
     totals: StepTotals,
     rank: int,
     mode: str = "token",
     *,
     mean_supervised: npt.ArrayLike | None = None,
+    total: float | None = None,
 ) -> float:
     """The factor for this rank's loss.
 
@@ -51,9 +90,10 @@ def loss_scale(
         rank: this rank.
         mode: "token" is exact: W * t_r / T. "sample" is W * n_r / N with n counting samples, right
             for a loss that is a mean over samples. "approximate" is ODB's: t_r estimated as n_r
-            times `mean_supervised`. "none" is 1.
+            times `mean_supervised`. "none" is 1, however many steps an update has.
         mean_supervised: [ranks] mean supervised tokens per sample of each rank's groups before
             alignment; needed for "approximate".
+        total: T or N of all steps of the update; None where the step is an update by itself.
 
     Returns:
         At least 0. 0 on a rank that counts nothing, so a filler is 0 in every mode, and 0 on
@@ -74,11 +114,17 @@ def loss_scale(
                 "mode='approximate' needs mean_supervised=, the mean supervised tokens per sample "
                 "of each rank"
             )
-        counts = totals.samples * np.asarray(mean_supervised, dtype=np.float64)
+        counts = _estimated(totals, mean_supervised)
     else:
         raise ConfigurationError(f"loss scaling {mode!r} must be one of {LOSS_SCALING}")
-    total = counts.sum()
+    total = counts.sum() if total is None else total
     return float(len(counts) * counts[rank] / total) if total else 0.0
+
+
+def _estimated(totals: StepTotals, mean_supervised: npt.ArrayLike) -> Float64Array:
+    """[ranks] supervised tokens, estimated from the number of samples."""
+    estimated: Float64Array = totals.samples * np.asarray(mean_supervised, dtype=np.float64)
+    return estimated
 
 
 def micro_batch_scales(

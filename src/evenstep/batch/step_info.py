@@ -39,9 +39,24 @@ class StepInfo:
     loss_scales: tuple[float, ...] = ()
     """The same for the loss of each micro-batch, where the batch is a list of them; 0 for a filler,
     which is run so that collectives match. Empty where a step is one batch."""
+    accumulate: int = 1
+    """Steps of an update: their gradients are added up before the optimizer steps."""
+    ends_update: bool = True
+    """Whether the optimizer steps after this one; also after the last of an epoch, whose last
+    update may have fewer than `accumulate` steps."""
     context_rank: int = 0
     """Which shard of every micro-batch this is, where context-parallel ranks share them. Loss
     scales are those of the shard: for gradients averaged over all ranks of both kinds."""
+
+    @property
+    def update(self) -> int:
+        """Number of the update in the epoch, from 0."""
+        return self.step // self.accumulate
+
+    @property
+    def micro_step(self) -> int:
+        """Steps of the update before this one."""
+        return self.step % self.accumulate
 
     @property
     def samples(self) -> int:
@@ -104,6 +119,10 @@ class StepInfo:
             "rank": self.rank,
             "world_size": self.world_size,
             "context_rank": self.context_rank,
+            "accumulate": self.accumulate,
+            "update": self.update,
+            "micro_step": self.micro_step,
+            "ends_update": self.ends_update,
             "filler": self.filler,
             "indices": None if self.indices is None else [plain_value(i) for i in self.indices],
             "loss_scale": self.loss_scale,

@@ -79,6 +79,9 @@ class DataLoader:
         prefetch_factor: chunks prepared ahead by each worker (2 when None).
         prefetch: finished steps kept ready.
         buffer_size: samples of the planning window on each rank. Up to twice as many are held.
+        accumulate: steps whose gradients are added up before the optimizer steps: an update. Its
+            steps are handed out once all of them are planned, and `loss_scale` weighs them, so
+            that their gradients add up to that of one batch of all their samples.
         chunk_size: samples a worker hands over at a time.
         collate_threads: groups collated at a time, in threads.
         length_fn, supervised_fn, patches_fn: tokens, supervised tokens and vision patches of a
@@ -122,6 +125,7 @@ class DataLoader:
         prefetch_factor: int | None = None,
         prefetch: int = 4,
         buffer_size: int = 1024,
+        accumulate: int = 1,
         chunk_size: int | None = None,
         collate_threads: int = 1,
         length_fn: Callable[[Any], int] | None = None,
@@ -144,6 +148,7 @@ class DataLoader:
             policy=policy,
             seed=resolve_seed(seed, generator),
             buffer_size=buffer_size,
+            accumulate=accumulate,
             exhausted=exhausted,
             loss_scaling=loss_scaling,
             prefetch=prefetch,
@@ -203,6 +208,7 @@ class DataLoader:
     num_workers: int = _option("num_workers")
     prefetch: int = _option("prefetch")
     buffer_size: int = _option("buffer_size")
+    accumulate: int = _option("accumulate")
     exhausted: str = _option("exhausted")
     loss_scaling: str = _option("loss_scaling")
     persistent_workers: bool = _option("persistent_workers")

@@ -18,7 +18,7 @@ from evenstep.loader.arguments import (
 from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.policy import Policy
 
-_INTEGERS = ("seed", "num_workers", "buffer_size", "prefetch", "skip_bad_samples")
+_INTEGERS = ("seed", "num_workers", "buffer_size", "accumulate", "prefetch", "skip_bad_samples")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +35,7 @@ class LoaderOptions:
     policy: Policy
     seed: int
     buffer_size: int
+    accumulate: int
     exhausted: str
     loss_scaling: str
     prefetch: int
@@ -58,6 +59,7 @@ class LoaderOptions:
             prefetch=self.prefetch,
             prefetch_factor=self.prefetch_factor,
             buffer_size=self.buffer_size,
+            accumulate=self.accumulate,
             chunk_size=self.chunk_size,
             collate_threads=self.collate_threads,
         )

@@ -11,6 +11,7 @@ in which a sample meets them, with the thread that runs each file:
     worker_errors       intake: what the dataset raised in a worker, or the worker's death
     sample_store        all threads: samples by arrival number, until they are collated
     round_planner       plan: samples -> messages to and from all ranks -> planned steps
+    whole_updates       plan: holds steps back until all of their update are planned
     batch_assembly      collate: a planned step and its samples -> the batch and its `StepInfo`
     filler_sample       intake, plan and collate: the sample that zero-loss steps are run with
     progress            deliver: what the trainer learns with each step, for its checkpoints

@@ -17,6 +17,7 @@ from evenstep.context_parallel.batch_shards import document_lengths, shard_batch
 from evenstep.errors import CollateError, EvenstepError
 from evenstep.loader.batcher.filler_sample import FillerSample
 from evenstep.loader.batcher.spec import LoaderSpec
+from evenstep.loader.batcher.whole_updates import StepOfUpdate
 from evenstep.loader.workers.seeding import rank_seed, sample_seed, seed_everything
 from evenstep.protocol.planned_step import PlannedStep
 
@@ -24,7 +25,7 @@ from evenstep.protocol.planned_step import PlannedStep
 def make_step(
     spec: LoaderSpec,
     epoch: int,
-    planned: PlannedStep,
+    of_update: StepOfUpdate,
     groups: list[list[Any]],
     indices: tuple[Any, ...],
     *,
@@ -43,6 +44,7 @@ def make_step(
     Raises:
         CollateError: the collate function raised, or made a batch that contradicts its samples.
     """
+    planned = of_update.planned
     if seeds:
         seed_everything(sample_seed(rank_seed(spec.seed, epoch, spec.rank), planned.index))
     where = f"step {planned.index} of epoch {epoch} on rank {spec.rank}"
@@ -64,16 +66,21 @@ def make_step(
             check_supervised(batch, expected, where)
         if spec.policy.packed and limit is not None:
             check_packed(batch, limit.max_tokens, where)
+    total = of_update.totals.counted(spec.loss_scaling)
     scale = loss_scale(
-        totals, spec.rank, spec.loss_scaling, mean_supervised=planned.mean_supervised
+        totals,
+        spec.rank,
+        spec.loss_scaling,
+        mean_supervised=planned.mean_supervised,
+        total=total,
     )
     peers = spec.policy.context_parallel
     if peers > 1:
         batches, held = _own_shards(spec, batches)
         supervised = held[: len(groups)]
         if spec.loss_scaling == "token":
-            total = int(totals.supervised_tokens.sum())
-            scale = shard_loss_scale(sum(supervised), total, peers * spec.world_size)
+            tokens = of_update.totals.supervised_tokens
+            scale = shard_loss_scale(sum(supervised), tokens, peers * spec.world_size)
     scales: tuple[float, ...] = ()
     if per_step > 1:
         scales = micro_batch_scales(scale, spec.loss_scaling, list(map(len, groups)), supervised)
@@ -84,6 +91,8 @@ def make_step(
         rank=spec.rank,
         world_size=spec.world_size,
         context_rank=spec.context_rank,
+        accumulate=spec.accumulate,
+        ends_update=of_update.ends_update,
         filler=planned.filler,
         indices=None if spec.iterable else indices,
         totals=totals,

@@ -2,12 +2,13 @@
 
     intake   workers ──chunks──▶ checks ──ReadySamples──▶ store      waits while the store is full
     plan     store ──lengths──▶ RankProtocol ◀──messages──▶ all ranks
-                                     └──planned steps──▶ queue
+                                     └──planned steps──▶ queue      once their update is whole
     collate  planned step ──▶ its samples from the store ──collate_fn──▶ queue of batches
     deliver  queue of batches ──▶ trainer, in order        collate waits while the trainer is behind
 
 The store holds at most two windows: one that is being planned or filled, and one whose steps are
-being trained on. So the window refills while the trainer works.
+being trained on. So the window refills while the trainer works. Where steps are held back until
+their update is whole, it holds those in addition.
 
 What is planned depends on the samples and their order alone, never on how long anything took: the
 protocol takes samples in order and plans only when its window is full or the source has ended.
@@ -32,8 +33,8 @@ from evenstep.loader.batcher.progress import EpochEnd, StepProgress
 from evenstep.loader.batcher.round_planner import RoundPlanner, make_protocol
 from evenstep.loader.batcher.sample_store import Closed, SampleStore
 from evenstep.loader.batcher.spec import EpochSpec, LoaderSpec
+from evenstep.loader.batcher.whole_updates import StepOfUpdate
 from evenstep.loader.workers.iterable import WorkerStateLog
-from evenstep.protocol import PlannedStep
 from evenstep.protocol.wire import abort_message
 
 
@@ -68,9 +69,7 @@ class EpochRun:
             filler_sample=self._filler_sample,
             worker_states=self._worker_states,
         )
-        self._planned_steps: queue.SimpleQueue[tuple[PlannedStep, StepProgress] | None] = (
-            queue.SimpleQueue()
-        )
+        self._planned_steps: queue.SimpleQueue[StepOfUpdate | None] = queue.SimpleQueue()
         """From plan to collate; None at the end."""
         self._batches: queue.SimpleQueue[Future[tuple[StepInfo, Any, StepProgress]] | None] = (
             queue.SimpleQueue()
@@ -159,8 +158,8 @@ class EpochRun:
                 self._planner.gather()
                 if self._failure is not None:
                     raise self._failure
-                for step, progress in self._planner.exchange():
-                    self._planned_steps.put((step, progress))
+                for step in self._planner.exchange():
+                    self._planned_steps.put(step)
         except (Closed, PeerError):
             raise  # no rank is left to report it to, or all know already
         except Exception as error:
@@ -179,7 +178,7 @@ class EpochRun:
             try:
                 while (step := self._planned_steps.get()) is not None:
                     self._ports.await_credit()
-                    self._batches.put(pool.submit(self._make_batch, *step))
+                    self._batches.put(pool.submit(self._make_batch, step))
             finally:
                 self._batches.put(None)
 
@@ -191,25 +190,23 @@ class EpochRun:
             # After a failure the trainer takes no more steps, so it would give no more credits.
             self._ports.end_delivery()
 
-    def _make_batch(
-        self, planned: PlannedStep, progress: StepProgress
-    ) -> tuple[StepInfo, Any, StepProgress]:
+    def _make_batch(self, of_update: StepOfUpdate) -> tuple[StepInfo, Any, StepProgress]:
         groups: list[list[Any]] = []
         indices: tuple[Any, ...] = ()
-        for numbers in planned.micro_batches:
+        for numbers in of_update.planned.micro_batches:
             samples, own = self._store.take(numbers)
             groups.append(samples)
             indices += own
         step, batch = make_step(
             self._spec,
             self._epoch.epoch,
-            planned,
+            of_update,
             groups,
             indices,
             filler_sample=self._filler_sample.sample,
             seeds=self._seeds,
         )
-        return step, batch, progress
+        return step, batch, of_update.progress
 
 
 def _abort(error: Exception) -> bytes:

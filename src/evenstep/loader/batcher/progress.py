@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from evenstep.arrays import Int64Array
+from evenstep.batch.loss_scale import LossTotals
 from evenstep.loader.workers.iterable import WorkerStates
 from evenstep.protocol.window_buffer import RoundStart
 
@@ -35,6 +36,8 @@ class RoundProgress:
     """States from which the workers of an iterable dataset yield the window again."""
     bad: tuple[BadSample, ...]
     """Samples skipped since the last round began."""
+    update: LossTotals = LossTotals()
+    """What the steps count that belong to the round's first update and came before the round."""
 
 
 @dataclass(frozen=True, eq=False)

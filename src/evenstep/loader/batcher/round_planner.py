@@ -11,6 +11,7 @@ from evenstep.loader.batcher.ports import Ports
 from evenstep.loader.batcher.progress import RoundProgress, StepProgress
 from evenstep.loader.batcher.sample_store import SampleStore
 from evenstep.loader.batcher.spec import EpochSpec, LoaderSpec
+from evenstep.loader.batcher.whole_updates import StepOfUpdate, WholeUpdates
 from evenstep.loader.transport.cp_peers import WindowChecksum
 from evenstep.loader.workers.iterable import WorkerStateLog
 from evenstep.plan.offline.replay import ReplayPolicy
@@ -28,6 +29,7 @@ def make_protocol(spec: LoaderSpec, epoch: EpochSpec) -> RankProtocol:
         world_size=spec.world_size,
         buffer_size=spec.buffer_size,
         exhausted=spec.exhausted,
+        accumulate=spec.accumulate,
         seed=spec.seed,
         epoch=epoch.epoch,
         share=epoch.share,
@@ -71,6 +73,7 @@ class RoundPlanner:
         self._context_parallel = spec.policy.context_parallel > 1
         self._checksum = WindowChecksum()
         self._steps_to_skip = epoch.received
+        self._updates = WholeUpdates(spec.accumulate, epoch.update)
 
     @property
     def finished(self) -> bool:
@@ -90,15 +93,19 @@ class RoundPlanner:
         if (number := protocol.lends) is not None:
             protocol.lend(self._sample_to_lend(number))
 
-    def exchange(self) -> list[tuple[PlannedStep, StepProgress]]:
-        """Exchanges messages with all ranks; returns the steps this settles that the trainer has
-        not received before."""
+    def exchange(self) -> list[StepOfUpdate]:
+        """Exchanges messages with all ranks; returns the steps of the updates that are whole by it,
+        without those that the trainer has received before."""
         message = self._protocol.outgoing()
         if self._context_parallel:
             message = self._checksum.sign(message, self._protocol.taken)
         steps = self._protocol.incoming(self._ports.exchange(message))
         self._filler_sample.borrow(self._protocol.borrowed)
-        return self._begin_round(steps) if steps else []
+        whole = self._begin_round(steps) if steps else []
+        if self.finished:
+            whole += self._updates.end()
+        self._store.make_room(self._updates.samples_held)
+        return whole
 
     def _sample_to_lend(self, number: int) -> bytes:
         start, remaining = self._epoch.start, self._epoch.remaining.numbers
@@ -111,8 +118,8 @@ class RoundPlanner:
             number = int(start.numbers[untrained[start.columns[0, untrained].argmin()]])
         return pack_sample(self._store.peek(number))
 
-    def _begin_round(self, steps: list[PlannedStep]) -> list[tuple[PlannedStep, StepProgress]]:
-        """The steps of a round, without those that the trainer received before."""
+    def _begin_round(self, steps: list[PlannedStep]) -> list[StepOfUpdate]:
+        """Adds the steps of a round to the updates; returns those of the updates that are whole."""
         start = steps[0].round.start
         skip, self._steps_to_skip = self._steps_to_skip, 0
         trained = np.concatenate([np.empty(0, np.int64), *(s.members for s in steps[:skip])])
@@ -132,9 +139,13 @@ class RoundPlanner:
             needed = int(untrained[0]) if len(untrained) else start.taken
             worker_states = self._worker_states.since(self._epoch.remaining.place_of(needed))
         bad = self._checks.take_bad_before(start.taken)
-        new_round: RoundProgress | None = RoundProgress(start, trained, worker_states, bad)
-        planned = []
+        new_round: RoundProgress | None = RoundProgress(
+            start, trained, worker_states, bad, self._updates.totals
+        )
+        whole = []
+        for step in steps[:skip]:
+            whole += self._updates.add(step, None)
         for step in steps[skip:]:
-            planned.append((step, StepProgress(step.members, new_round)))
+            whole += self._updates.add(step, StepProgress(step.members, new_round))
             new_round = None
-        return planned
+        return whole

@@ -24,6 +24,7 @@ class SampleStore:
             limit: samples held before `put` waits.
         """
         self._limit = limit
+        self._room = 0
         self._changed = threading.Condition()
         self._samples: dict[int, tuple[Any, Any]] = {}  # arrival number -> (sample, index)
         self._unplanned: deque[ReadySamples] = deque()
@@ -40,7 +41,7 @@ class SampleStore:
         """
         with self._changed:
             self._changed.wait_for(
-                lambda: self._ended or self._stopped or len(self._samples) < self._limit
+                lambda: self._ended or self._stopped or len(self._samples) < self._limit + self._room
             )
             if self._ended or (self._stopped and not ready.planned):
                 raise Closed
@@ -48,6 +49,13 @@ class SampleStore:
             self._samples.update(zip(ready.numbers.tolist(), pairs, strict=True))
             if (unplanned := ready.unplanned()) is not None:
                 self._unplanned.append(unplanned)
+            self._changed.notify_all()
+
+    def make_room(self, samples: int) -> None:
+        """Lets the store hold that many samples beyond its limit from now on, unless it may already:
+        those of steps that are held back until more is planned, which needs room as well."""
+        with self._changed:
+            self._room = max(self._room, samples)
             self._changed.notify_all()
 
     def stop(self) -> None:

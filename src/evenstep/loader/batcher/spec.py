@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from evenstep.arrays import Int64Array
+from evenstep.batch.loss_scale import LossTotals
 from evenstep.errors import SampleError
 from evenstep.loader.options import LoaderOptions
 from evenstep.loader.workers.iterable import WorkerStates
@@ -70,6 +71,8 @@ class EpochSpec:
     """The round to begin with."""
     received: int = 0
     """Steps of that round that the trainer received before."""
+    update: LossTotals = LossTotals()
+    """`RoundProgress.update` of that round."""
     remaining: Remaining = field(default_factory=Remaining.everything)
     """What the rank still has to receive."""
     worker_states: WorkerStates | None = None

@@ -1,0 +1,70 @@
+"""Holds back the steps of an update until all of them are settled.
+
+Where the gradients of several steps are added up before the optimizer steps, the loss scale of each
+depends on what all of them train on: `evenstep.batch.loss_scale`. A round may end inside an update,
+so steps wait here, from round to round if need be. Step s of an epoch belongs to update s // k,
+where k is `accumulate`. The last update of an epoch may have fewer steps.
+
+All ranks hold back the same steps and let go of them at the same exchange: both follow from the
+numbers of steps alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from evenstep.batch.loss_scale import LossTotals
+from evenstep.loader.batcher.progress import StepProgress
+from evenstep.protocol import PlannedStep
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepOfUpdate:
+    """A step that may be collated: what its whole update trains on is known."""
+
+    planned: PlannedStep
+    progress: StepProgress
+    totals: LossTotals
+    """Of all steps of the update."""
+    ends_update: bool
+
+
+class WholeUpdates:
+    """Takes steps one by one, and returns those of an update together."""
+
+    def __init__(self, accumulate: int, before: LossTotals) -> None:
+        """
+        Args:
+            before: what the steps of the first update count that are not handed over here, because
+                they belong to rounds before a resume.
+        """
+        self._accumulate = accumulate
+        self._held: list[tuple[PlannedStep, StepProgress]] = []
+        self.totals = before
+        """What the steps of the current update count so far."""
+
+    @property
+    def samples_held(self) -> int:
+        """Samples of this rank in the steps that are held back."""
+        return sum(len(progress.members) for _, progress in self._held)
+
+    def add(self, planned: PlannedStep, progress: StepProgress | None) -> list[StepOfUpdate]:
+        """Takes the next step of the epoch; returns the steps of its update, if it is the last.
+
+        Args:
+            progress: None for a step that the trainer has received before: it counts, and is not
+                made again.
+        """
+        self.totals += LossTotals.of(planned.totals, planned.mean_supervised)
+        if progress is not None:
+            self._held.append((planned, progress))
+        return [] if (planned.index + 1) % self._accumulate else self.end()
+
+    def end(self) -> list[StepOfUpdate]:
+        """The steps held back, as an update of fewer steps: the epoch has no further ones."""
+        totals, self.totals = self.totals, LossTotals()
+        held, self._held = self._held, []
+        return [
+            StepOfUpdate(planned, progress, totals, ends_update=place == len(held))
+            for place, (planned, progress) in enumerate(held, 1)
+        ]
