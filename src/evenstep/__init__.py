@@ -26,6 +26,7 @@ from evenstep.lazy_names import lazy_names
 from evenstep.version import __version__
 
 if TYPE_CHECKING:
+    from evenstep.batch import Composition as Composition
     from evenstep.batch import PackCollator as PackCollator
     from evenstep.batch import PadCollator as PadCollator
     from evenstep.batch import StepInfo as StepInfo
@@ -75,6 +76,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "evenstep.batch": (
+        "Composition",
         "PackCollator",
         "PadCollator",
         "StepInfo",

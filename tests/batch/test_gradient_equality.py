@@ -125,7 +125,7 @@ def simulate(
     columns = [Measure()(group, ["sample"] * len(group)) for group in groups]
     samples = np.array([len(column) for column in columns])
     tokens, supervised, _ = np.array([column.sum(axis=0) for column in columns]).T
-    totals = StepTotals(samples, tokens, tokens, supervised, tokens.astype(np.float64))
+    totals = StepTotals(samples, tokens, tokens, supervised, *[tokens.astype(np.float64)] * 4)
     total = torch.zeros(())
     for rank, group in enumerate(groups):
         batch = collate(group or groups[0][:1])

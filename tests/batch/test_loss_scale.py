@@ -13,7 +13,7 @@ from evenstep.errors import ConfigurationError
 
 def totals(samples: list[int], supervised: list[int]) -> StepTotals:
     n, t = np.array(samples, np.int64), np.array(supervised, np.int64)
-    return StepTotals(n, t, t, t, t.astype(np.float64))
+    return StepTotals(n, t, t, t, *[t.astype(np.float64)] * 4)
 
 
 ranks = st.lists(st.lists(st.integers(0, 30), min_size=1, max_size=5), min_size=1, max_size=6)

@@ -20,11 +20,15 @@ def totals(**changes: list[float]) -> StepTotals:
         "padded_tokens": [40, 60, 0],
         "supervised_tokens": [10, 20, 0],
         "cost": [40.0, 80.0, 0.0],
+        "length_mean": [20.0, 25.0, 0.0],
+        "length_deviation": [3.0, 0.0, 0.0],
+        "length_skew": [0.0, 0.0, 0.0],
         **changes,
     }
+    whole = ("samples", "tokens", "padded_tokens", "supervised_tokens")
     return StepTotals(
         **{
-            name: np.array(column, np.float64 if name == "cost" else np.int64)
+            name: np.array(column, np.int64 if name in whole else np.float64)
             for name, column in columns.items()
         }
     )
@@ -64,6 +68,14 @@ def test_imbalance_and_padding_follow_their_definitions():
     step = step_info()
     assert step.imbalance == pytest.approx(80 / 40)
     assert step.padding == pytest.approx(0.2)
+
+
+def test_length_mean_and_variance_are_those_of_the_tokens_of_all_ranks():
+    step = step_info()
+    mean = (30 * 20 + 50 * 25) / 80
+    assert step.length_mean == pytest.approx(mean)
+    away = 30 * (3**2 + (20 - mean) ** 2) + 50 * (25 - mean) ** 2
+    assert step.length_variance == pytest.approx(away / 80)
 
 
 def test_a_step_without_cost_or_tokens_is_balanced_and_unpadded():

@@ -28,9 +28,7 @@ def array(numbers: Any) -> np.ndarray:
 
 def info(step: int, indices: tuple[Any, ...] | None, *, filler: bool = False) -> StepInfo:
     one = np.ones(1, np.int64)
-    totals = StepTotals(
-        samples=one, tokens=one, padded_tokens=one, supervised_tokens=one, cost=one * 1.0
-    )
+    totals = StepTotals(one, one, one, one, *[one * 1.0] * 4)
     return StepInfo(
         epoch=2,
         step=step,

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import fields
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -19,7 +21,8 @@ def make_receipt(
     offsets = np.cumsum([0] + [len(group) for group in groups])
     shapes = GroupShapes.measure(lengths, offsets)
     bounds = np.arange(len(groups) + 1) if steps is None else np.array(steps)
-    return Receipt.of(shapes, np.array(supervised, np.int64), cost, packed=packed, steps=bounds)
+    tokens = np.array(supervised, np.int64)
+    return Receipt.of(shapes, np.array(lengths), tokens, cost, packed=packed, steps=bounds)
 
 
 @st.composite
@@ -41,9 +44,9 @@ def test_every_rank_decodes_exactly_what_each_rank_encoded(data):
     totals = RoundTotals.decode([receipt.encode() for receipt in sent])
     assert len(totals) == max(len(receipt) for receipt in sent)
     for rank, receipt in enumerate(sent):
-        for name in ("samples", "tokens", "padded_tokens", "supervised_tokens", "cost"):
-            column = getattr(totals, name)[rank]
-            expected = getattr(receipt, name) if len(receipt) else np.zeros(len(totals))
+        for field in fields(Receipt):
+            column = getattr(totals, field.name)[rank]
+            expected = getattr(receipt, field.name) if len(receipt) else np.zeros(len(totals))
             np.testing.assert_array_equal(column, expected)
 
 
@@ -57,6 +60,23 @@ def test_a_step_is_one_column_of_the_round():
     assert step.cost.tolist() == [9.0, 4.0]
 
 
+@given(st.lists(st.lists(st.integers(1, 4_000_000), min_size=1, max_size=30), min_size=1))
+def test_moments_of_lengths_are_those_of_the_samples_to_half_precision(groups):
+    sent = make_receipt(groups, [0] * len(groups)).encode()
+    moments = RoundTotals.decode([sent]).moments
+    for step, group in enumerate(groups):
+        lengths = np.array(group, np.float64)
+        mean = np.average(lengths, weights=lengths)
+        second, third = ((lengths * (lengths - mean) ** power).sum() for power in (2, 3))
+        assert moments.samples[0, step] == len(group)
+        assert moments.tokens[0, step] == sum(group)
+        assert moments.mean[0, step] == pytest.approx(mean, rel=5e-4)
+        assert moments.second[0, step] == pytest.approx(second, rel=2e-3, abs=1e-3 * sum(group))
+        assert moments.third[0, step] == pytest.approx(
+            third, rel=3e-3, abs=1e-9 * mean * second + 1e-2 * sum(group)
+        )
+
+
 def test_columns_that_do_not_vary_take_no_bytes():
     one = make_receipt([[100]] * 2, [100] * 2).encode()
     many = make_receipt([[100]] * 500, [100] * 500).encode()
@@ -67,7 +87,7 @@ def test_a_receipt_of_a_thousand_sample_window_takes_a_few_bytes_per_step():
     draw = np.random.default_rng(0)
     groups = [draw.integers(900, 1300, 9).tolist() for _ in range(112)]
     encoded = make_receipt(groups, [sum(group) for group in groups]).encode()
-    assert len(encoded) <= 112 * 6
+    assert len(encoded) <= 112 * 11
 
 
 def test_unequally_many_steps_are_refused():

@@ -10,6 +10,7 @@
     check        whether a collated batch is what was planned
     loss_scale   the factors that make averaged gradients those of one big batch
     step_info    `StepInfo`: what a step reports about itself
+    composition  `Composition`: how like random batches the steps of a run are
     formats/     a packed batch in the form that each training framework takes
 
 Each name is imported on first use: samples are measured in processes that do not need torch.
@@ -26,6 +27,7 @@ from evenstep.lazy_names import lazy_names
 if TYPE_CHECKING:
     from evenstep.batch.check import check_packed as check_packed
     from evenstep.batch.check import check_supervised as check_supervised
+    from evenstep.batch.composition import Composition as Composition
     from evenstep.batch.formats import attention_mask as attention_mask
     from evenstep.batch.formats import block_mask as block_mask
     from evenstep.batch.formats import to_hugging_face as to_hugging_face
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     ".check": ("check_packed", "check_supervised"),
+    ".composition": ("Composition",),
     ".formats": (
         "attention_mask",
         "block_mask",

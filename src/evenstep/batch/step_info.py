@@ -17,6 +17,8 @@ from evenstep.protocol.receipts import StepTotals
 STEP_KEY = "evenstep_step"
 """Key of a mapping batch under which its StepInfo travels."""
 
+_COUNTED = ("samples", "tokens", "padded_tokens", "supervised_tokens", "cost")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StepInfo:
@@ -111,6 +113,17 @@ class StepInfo:
         padded = self.global_padded_tokens
         return 1.0 - self.global_tokens / padded if padded else 0.0
 
+    @property
+    def length_mean(self) -> float:
+        """Mean over the tokens of all ranks of the length of their sample."""
+        return float(self.totals.moments.together().mean)
+
+    @property
+    def length_variance(self) -> float:
+        """Variance over the tokens of all ranks of the length of their sample: 0 where all samples
+        of the step are equally long. `Composition` compares it with that of random steps."""
+        return float(self.totals.moments.together().variance)
+
     def to_dict(self, *, per_rank: bool = False) -> dict[str, Any]:
         """All values as JSON-able numbers; with `per_rank`, the totals as lists too."""
         result: dict[str, Any] = {
@@ -129,8 +142,10 @@ class StepInfo:
             "loss_scales": list(self.loss_scales),
             "imbalance": self.imbalance,
             "padding": self.padding,
+            "length_mean": self.length_mean,
+            "length_variance": self.length_variance,
         }
-        for name in [f.name for f in fields(StepTotals)]:
+        for name in _COUNTED:
             result[name] = getattr(self, name)
             result[f"global_{name}"] = getattr(self, f"global_{name}")
         if per_rank:

@@ -16,6 +16,7 @@ pipeline/             the order of micro-batches on a pipeline
 sharding/             a sequence to context-parallel ranks
 plan_checks           what every plan is checked for before it is used
 delegating_policy     base of policies that plan as another does
+length_moments        how tokens are spread over lengths; the composition of a run
 lengths, rng          lengths of a data set; one random stream for each use of a seed
 argument_checks, plain_values    checks of options; options as text that is equal on all ranks
 ```

@@ -3,7 +3,8 @@
 After a round is settled each rank knows its own groups but not the other ranks'. The receipt
 carries, for each of its steps, the numbers that loss scaling and `StepInfo` need. It is a few bytes
 per step: each column is stored as its minimum and the differences from it, in the narrowest
-unsigned integer that holds them, and in no bytes at all where the column is constant.
+unsigned integer that holds them, and in no bytes at all where the column is constant. Moments of
+lengths are rounded to half precision first, and the bits of that are such an integer.
 
 Most receipts of a round have the same layout, and all of one layout are decoded together: so the
 time that a rank spends on a round hardly grows with the number of ranks.
@@ -21,10 +22,14 @@ import numpy.typing as npt
 from evenstep.arrays import Float64Array, Int64Array
 from evenstep.cost import Cost, GroupShapes
 from evenstep.errors import InvariantError
+from evenstep.plan.length_moments import LengthMoments
 
-_COLUMNS = ("samples", "tokens", "padding", "unsupervised")  # as sent, before `cost`
-_LAYOUT = struct.Struct("<I5B")  # steps, and bytes per step of each column and of the cost
-_LOWS = struct.Struct("<4q")  # minimum of each column
+_MOMENTS = ("length_mean", "length_deviation", "length_skew")
+_COLUMNS = ("samples", "tokens", "padding", "unsupervised", *_MOMENTS)  # as sent, before `cost`
+_LAYOUT = struct.Struct("<I8B")  # steps, and bytes per step of each column and of the cost
+_LOWS = struct.Struct("<7q")  # minimum of each column
+_UNIT = 64.0  # tokens: half precision ends at 65,504, and lengths may reach millions
+_HALF_LIMIT = float(np.finfo(np.float16).max)
 _WIDTHS = ((0, 1), (1, 1 << 8), (2, 1 << 16), (4, 1 << 32))  # bytes, and the spread they hold
 _DTYPES = {1: np.dtype("<u1"), 2: np.dtype("<u2"), 4: np.dtype("<u4"), 8: np.dtype("<i8")}
 
@@ -42,6 +47,17 @@ class StepTotals:
     """Tokens that contribute to the loss."""
     cost: Float64Array
     """In the unit of the policy's cost."""
+    length_mean: Float64Array
+    """Mean over tokens of the length of their sample."""
+    length_deviation: Float64Array
+    """Standard deviation over tokens of that length."""
+    length_skew: Float64Array
+    """Cube root of the mean over tokens of the cubed difference from `length_mean`."""
+
+    @property
+    def moments(self) -> LengthMoments:
+        """[ranks] how each rank's tokens are spread over lengths."""
+        return _moments(self)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, StepTotals):
@@ -62,11 +78,15 @@ class Receipt:
     """Tokens as computed: equal to `tokens` where groups are packed."""
     supervised_tokens: Int64Array
     cost: Float64Array
+    length_mean: Float64Array
+    length_deviation: Float64Array
+    length_skew: Float64Array
 
     @classmethod
     def of(
         cls,
         shapes: GroupShapes,
+        lengths: Int64Array,
         supervised: Int64Array,
         cost: Cost,
         *,
@@ -76,24 +96,31 @@ class Receipt:
         """Receipt of groups in emission order.
 
         Args:
+            lengths: [samples] tokens of each sample, group after group.
             supervised: [groups] supervised tokens.
             steps: [steps + 1] offsets of each step's groups.
         """
         begins = steps[:-1]
         costs = np.add.reduceat(cost(shapes, packed=packed), begins)
+        moments = LengthMoments.of(lengths, np.append(0, shapes.samples.cumsum())[steps])
         return cls(
             samples=np.add.reduceat(shapes.samples, begins),
             tokens=np.add.reduceat(shapes.tokens, begins),
             padded_tokens=np.add.reduceat(shapes.tokens if packed else shapes.padded, begins),
             supervised_tokens=np.add.reduceat(supervised, begins),
-            # Sent as float32, so every rank, this one included, must use the float32 value.
+            # Sent as float32, so every rank, this one included, must use the float32 value; and so
+            # for the moments, which are sent as float16.
             cost=costs.astype(np.float32).astype(np.float64),
+            length_mean=_from_bits(_bits(moments.mean)),
+            length_deviation=_from_bits(_bits(np.sqrt(moments.variance))),
+            length_skew=_from_bits(_bits(np.cbrt(moments.third / moments.tokens))),
         )
 
     @classmethod
     def none(cls) -> Receipt:
         empty = np.empty(0, np.int64)
-        return cls(empty, empty, empty, empty, np.empty(0, np.float64))
+        none = np.empty(0, np.float64)
+        return cls(empty, empty, empty, empty, none, none, none, none)
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -101,10 +128,11 @@ class Receipt:
     def encode(self) -> bytes:
         """The receipt as bytes, which `RoundTotals.decode` restores exactly."""
         if not len(self):
-            return _LAYOUT.pack(0, 0, 0, 0, 0, 0)
+            return bytes(_LAYOUT.size)
         padding = self.padded_tokens - self.tokens
         unsupervised = self.tokens - self.supervised_tokens
-        table = np.array([self.samples, self.tokens, padding, unsupervised])
+        bits = [_bits(getattr(self, name)) for name in _MOMENTS]
+        table = np.array([self.samples, self.tokens, padding, unsupervised, *bits])
         lows = table.min(axis=1)
         table -= lows[:, None]
         widths = [_width(spread) for spread in table.max(axis=1).tolist()]
@@ -125,6 +153,9 @@ class RoundTotals:
     padded_tokens: Int64Array
     supervised_tokens: Int64Array
     cost: Float64Array
+    length_mean: Float64Array
+    length_deviation: Float64Array
+    length_skew: Float64Array
 
     @classmethod
     def decode(cls, receipts: Sequence[bytes | memoryview]) -> RoundTotals:
@@ -153,12 +184,13 @@ class RoundTotals:
                 table[column, rows] = low + records[name] if name in sent else low
             if "cost" in sent:
                 costs[layout] = records["cost"]
-        samples, tokens, padding, unsupervised = table
+        samples, tokens, padding, unsupervised, *bits = table
         padded = tokens + padding
         cost = padded.astype(np.float64)
         for layout, values in costs.items():
             cost[alike[layout]] = values
-        return cls(samples, tokens, padded, tokens - unsupervised, cost)
+        moments = [_from_bits(column) for column in bits]
+        return cls(samples, tokens, padded, tokens - unsupervised, cost, *moments)
 
     def __len__(self) -> int:
         """Steps of the round."""
@@ -172,7 +204,36 @@ class RoundTotals:
             self.padded_tokens[:, index],
             self.supervised_tokens[:, index],
             self.cost[:, index],
+            self.length_mean[:, index],
+            self.length_deviation[:, index],
+            self.length_skew[:, index],
         )
+
+    @property
+    def moments(self) -> LengthMoments:
+        """[ranks, steps] how the tokens of each rank and step are spread over lengths."""
+        return _moments(self)
+
+
+def _moments(totals: StepTotals | RoundTotals) -> LengthMoments:
+    tokens = totals.tokens.astype(np.float64)
+    return LengthMoments(
+        samples=totals.samples.astype(np.float64),
+        tokens=tokens,
+        mean=totals.length_mean,
+        second=tokens * totals.length_deviation**2,
+        third=tokens * totals.length_skew**3,
+    )
+
+
+def _bits(tokens: Float64Array) -> Int64Array:
+    """Half-precision numbers as the integers that have the same bits."""
+    half = np.clip(tokens / _UNIT, -_HALF_LIMIT, _HALF_LIMIT).astype(np.float16)
+    return half.view(np.int16).astype(np.int64)
+
+
+def _from_bits(bits: Int64Array) -> Float64Array:
+    return bits.astype(np.int16).view(np.float16).astype(np.float64) * _UNIT
 
 
 def _width(spread: int) -> int:

@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from evenstep import Composition, StepInfo
+from evenstep.cost import GroupShapes, PaddedTokenCost
+from evenstep.plan.length_moments import LengthMoments
+from evenstep.protocol.receipts import Receipt, RoundTotals
+from evenstep.tools.simulate import sample_lengths
+
+
+def steps_of(ranks: list[list[list[int]]], accumulate: int = 1) -> list[StepInfo]:
+    """One epoch of steps, from the lengths of each rank's groups, as they come from the loader."""
+    receipts = []
+    for groups in ranks:
+        offsets = np.cumsum([0, *map(len, groups)])
+        lengths = np.concatenate(groups).astype(np.int64)
+        shapes = GroupShapes.measure(lengths, offsets)
+        every = np.arange(len(groups) + 1)
+        receipt = Receipt.of(
+            shapes, lengths, shapes.tokens, PaddedTokenCost(), packed=False, steps=every
+        )
+        receipts.append(receipt.encode())
+    totals = RoundTotals.decode(receipts)
+    return [
+        StepInfo(
+            epoch=0,
+            step=index,
+            rank=0,
+            world_size=len(ranks),
+            filler=False,
+            indices=None,
+            totals=totals.step(index),
+            loss_scale=1.0,
+            accumulate=accumulate,
+            ends_update=(index + 1) % accumulate == 0 or index + 1 == len(totals),
+        )
+        for index in range(len(totals))
+    ]
+
+
+def composed(steps: list[StepInfo]) -> Composition:
+    composition = Composition()
+    for step in steps:
+        composition.add(step)
+    return composition
+
+
+def test_a_run_of_random_batches_is_told_from_one_of_sorted_ones() -> None:
+    lengths = sample_lengths("ultrachat", 6_400, 0)
+    mixed = lengths.reshape(8, 100, 8).tolist()
+    by_length = np.sort(lengths).reshape(100, 8, 8).swapaxes(0, 1).tolist()
+    assert composed(steps_of(mixed)).value == pytest.approx(1, abs=0.03)
+    assert composed(steps_of(by_length)).value < 0.02
+
+
+def test_what_ranks_receive_gives_the_composition_of_the_samples() -> None:
+    ranks = sample_lengths("mm-mix", 2_000, 0).reshape(4, 50, 10)
+    received, exact = composed(steps_of(ranks.tolist())), Composition()
+    # The samples of a step on all ranks are one set.
+    exact.add_updates(LengthMoments.of(ranks.swapaxes(0, 1).ravel(), np.arange(51) * 40))
+    assert received.value == pytest.approx(exact.value, rel=1e-3)
+
+
+def test_the_steps_of_an_update_count_as_one() -> None:
+    short_then_long = [[[10] * 4, [1000] * 4] * 20]
+    assert composed(steps_of(short_then_long)).value == 0
+    together = composed(steps_of(short_then_long, accumulate=2))
+    assert together.value > 1
+    assert (together.updates, together.samples_per_update) == (20, 8)
+    assert together.tokens_per_update == 4040
+    assert together.tokens_per_update_cv == pytest.approx(0, abs=1e-6)
+
+
+def test_an_update_counts_once_it_has_ended_as_the_last_of_an_epoch_does() -> None:
+    *first, last = steps_of([[[5, 5], [3], [9]]], accumulate=2)
+    composition = composed(first)
+    assert (composition.updates, composition.tokens_per_update) == (1, 13)
+    composition.add(last)
+    assert (composition.updates, composition.tokens_per_update) == (2, 11)
+    assert composition.tokens_per_update_cv == pytest.approx(2 / 11)
+
+
+def test_before_the_first_update_there_is_nothing_to_tell() -> None:
+    composition = Composition()
+    assert (composition.value, composition.updates) == (1.0, 0)
+    assert (composition.samples_per_update, composition.tokens_per_update_cv) == (0.0, 0.0)
