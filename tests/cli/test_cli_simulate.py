@@ -33,6 +33,9 @@ KEYS = {
     "efficiency",
     "samples_per_step",
     "tokens_per_step",
+    "composition",
+    "samples_per_update",
+    "tokens_per_update_cv",
     "emitted",
     "missing",
     "duplicates",
@@ -97,7 +100,8 @@ def test_without_json_a_table_is_printed(capsys: Capture) -> None:
         *("--samples", "500"),
     )
     assert code == 0
-    for row in ("token-budget over llava, 2 ranks", "padding", "imbalance", "efficiency"):
+    rows = ("padding", "imbalance", "efficiency", "composition (1 is random)")
+    for row in ("token-budget over llava, 2 ranks", *rows):
         assert row in out
 
 
@@ -140,6 +144,14 @@ def test_default_budget_of_a_file_admits_its_longest_sample(
     np.save(path, np.array([10, 100_000]))
     result = simulate(capsys, "token-budget", "--lengths", path, "--world-size", "1")
     assert result["options"]["max_tokens"] == 100_000
+
+
+def test_gradient_accumulation_makes_an_update_of_several_steps(capsys: Capture) -> None:
+    arguments = ("fixed-batch", "--lengths", "ultrachat", "--world-size", "2", "--samples", "320")
+    one, four = (simulate(capsys, *arguments, "--accumulate", k) for k in ("1", "4"))
+    assert (one["steps"], one["samples_per_update"]) == (40, 16)
+    assert (four["steps"], four["samples_per_update"], four["accumulate"]) == (40, 64, 4)
+    assert four["tokens_per_update_cv"] < one["tokens_per_update_cv"]
 
 
 def test_exhausted_stop_reports_what_was_not_delivered(capsys: Capture) -> None:

@@ -68,9 +68,7 @@ def test_random_steps_of_unequal_sizes_have_a_composition_of_1() -> None:
     found = []
     for _ in range(8):
         ends = np.cumsum(draw.integers(10, 300, 100))
-        found.append(
-            composition_of(np.split(draw.permutation(lengths), ends[ends < len(lengths)]))
-        )
+        found.append(composition_of(np.split(draw.permutation(lengths), ends[ends < len(lengths)])))
     assert np.mean(found) == pytest.approx(1, abs=0.02)
 
 

@@ -13,8 +13,8 @@ from evenstep.plan.length_moments import LengthMoments, composition
 class Composition:
     """What the updates of a run hold, summed up as they come.
 
-    An update is a step, or `StepInfo.accumulate` of them. One that has not ended yet does not count.
-    All ranks find the same. ::
+    An update is a step, or `StepInfo.accumulate` of them. One that has not ended yet does not
+    count. All ranks find the same. ::
 
         composition = evenstep.Composition()
         for batch, step in loader.steps():

@@ -127,6 +127,9 @@ def _simulate(
     exhausted: Annotated[
         str, typer.Option(help="What happens when a rank has no samples left: pad or stop.")
     ] = "pad",
+    accumulate: Annotated[
+        int, typer.Option(help="Steps whose gradients make one update of the model.")
+    ] = 1,
     samples: Annotated[
         int | None,
         typer.Option(
@@ -165,6 +168,7 @@ def _simulate(
             [drawn[shard] for shard in shards],
             buffer_size=buffer_size,
             exhausted=exhausted,
+            accumulate=accumulate,
             seed=seed,
             identities=shards,
             progress=progress,
@@ -175,6 +179,7 @@ def _simulate(
             "seed": seed,
             "buffer_size": buffer_size,
             "exhausted": exhausted,
+            "accumulate": accumulate,
             "cost": cost,
             "options": dict(chosen.options()),
         }
@@ -193,6 +198,9 @@ def _rows(result: SimulationResult) -> dict[str, str]:
         "efficiency": f"{result.efficiency:.2%}",
         "samples per step": f"{result.samples_per_step:,.2f}",
         "real tokens per step": f"{result.tokens_per_step:,.0f}",
+        "composition (1 is random)": f"{result.composition:.3f}",
+        "samples per update": f"{result.samples_per_update:,.2f}",
+        "real tokens per update, CV": f"{result.tokens_per_update_cv:.2%}",
         "emitted": f"{result.emitted:,}",
         "missing": f"{result.missing:,}",
         "duplicates": f"{result.duplicates:,}",

@@ -76,10 +76,17 @@ class LengthMoments:
             third=(self.third + 3 * shift * self.second + self.tokens * shift**3).sum(axis=0),
         )
 
+    def every(self, count: int) -> LengthMoments:
+        """The union of each `count` sets in turn, and of those left over. Shape [sets]."""
+        left = -len(self.tokens) % count
+        columns = [np.pad(getattr(self, f.name), (0, left)) for f in fields(self)]
+        return LengthMoments(*[c.reshape(-1, count).T for c in columns]).together()
+
     def along(self, other: LengthMoments) -> LengthMoments:
         """These sets, then those of `other`, along the first axis."""
-        columns = ((getattr(self, f.name), getattr(other, f.name)) for f in fields(self))
-        return LengthMoments(*[np.concatenate([np.atleast_1d(c) for c in pair]) for pair in columns])
+        names = [f.name for f in fields(self)]
+        pairs = [(getattr(self, name), getattr(other, name)) for name in names]
+        return LengthMoments(*[np.concatenate([*map(np.atleast_1d, pair)]) for pair in pairs])
 
     @property
     def variance(self) -> Float64Array:

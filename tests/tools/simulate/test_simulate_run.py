@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from evenstep.cost import TokenCost, TransformerCost
 from evenstep.errors import ConfigurationError, SampleError
-from evenstep.plan import FixedBatch, Policy, TokenBudget
+from evenstep.plan import FixedBatch, Lengths, Policy, Sorted, TokenBudget
+from evenstep.tools.simulate import sample_lengths
 from evenstep.tools.simulate.result import SimulationResult
 from evenstep.tools.simulate.run import deal, simulate
 
@@ -141,6 +142,7 @@ def test_stopping_with_an_empty_rank_delivers_nothing_and_says_so() -> None:
     assert (result.steps, result.emitted) == (0, 0)
     assert result.missing == result.undelivered == 4
     assert (result.padding, result.imbalance, result.efficiency) == (0.0, 1.0, 0.0)
+    assert (result.composition, result.samples_per_update) == (1.0, 0.0)
 
 
 def test_what_a_policy_drops_is_missing_and_counted() -> None:
@@ -171,6 +173,33 @@ def test_packed_groups_have_no_padding() -> None:
     result = simulate(FixedBatch(2, packed=True), arrays([10, 2], [4, 4]))
     assert result.costs.tolist() == [[12.0, 8.0]]
     assert result.padding == 0
+
+
+def test_composition_tells_random_batches_from_sorted_ones() -> None:
+    lengths = sample_lengths("ultrachat", 4_000, 0)
+    shards = [lengths[shard] for shard in deal(len(lengths), 4)]
+    random = simulate(FixedBatch(8), shards)
+    by_length = simulate(Sorted(8, lengths=Lengths(lengths)), shards)
+    assert random.composition == pytest.approx(1, abs=0.05)
+    assert by_length.composition < 0.1
+    assert random.tokens_per_update_cv < by_length.tokens_per_update_cv
+
+
+def test_an_update_is_as_many_steps_as_are_accumulated() -> None:
+    shards = arrays([10, 1000] * 4)
+    apart = simulate(FixedBatch(1), shards)
+    pairs = simulate(FixedBatch(1), shards, accumulate=2)
+    assert (apart.samples_per_update, pairs.samples_per_update) == (1, 2)
+    assert apart.tokens_per_update_cv == pytest.approx(990 / 1010)
+    assert pairs.tokens_per_update_cv == pytest.approx(0, abs=1e-6)
+    assert pairs.composition > 1  # where a random update may hold two of a kind
+    assert pairs.samples_per_step == 1
+
+
+def test_the_last_update_of_an_epoch_may_have_fewer_steps() -> None:
+    result = simulate(FixedBatch(1), arrays([7, 7, 7]), accumulate=2)
+    assert (result.steps, result.samples_per_update) == (3, 1.5)
+    assert result.tokens_per_update_cv == pytest.approx(1 / 3)
 
 
 def test_one_rank_in_arrival_order_sees_its_shard_in_order() -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from evenstep.arrays import Float64Array, Int64Array
+from evenstep.batch.composition import Composition
 from evenstep.cost import Cost, GroupShapes
+from evenstep.plan.length_moments import LengthMoments
 from evenstep.plan.policy import Policy
+from evenstep.protocol.planned_step import PlannedStep
 from evenstep.tools.simulate.rank import SimulatedRank
 from evenstep.tools.simulate.result import SimulationResult
 
@@ -21,6 +25,7 @@ def measure(
     identities: Sequence[Int64Array],
     sent: int,
     plan_seconds: float,
+    accumulate: int = 1,
 ) -> SimulationResult:
     """The figures of an epoch that all ranks have finished.
 
@@ -28,6 +33,7 @@ def measure(
         identities: for each rank, [samples] identity of each sample.
         sent: bytes of all messages except the hello.
         plan_seconds: processor time in the policy, all ranks together.
+        accumulate: steps of an update.
     """
     steps, rounds = ranks[0].protocol.steps, ranks[0].protocol.rounds
     emitted = [_emitted(rank, policy, cost) for rank in ranks]
@@ -43,6 +49,7 @@ def measure(
         np.searchsorted(given, np.concatenate(names)), minlength=len(given)
     )  # [identities]
     count = int(emitted_counts.sum())
+    composition = _composition(ranks[0].steps, accumulate)
     return SimulationResult(
         policy=policy.name,
         world_size=len(ranks),
@@ -55,6 +62,9 @@ def measure(
         efficiency=useful / (len(ranks) * float(largest.sum())) if steps else 0.0,
         samples_per_step=count / max(steps, 1),
         tokens_per_step=real / max(steps, 1),
+        composition=composition.value,
+        samples_per_update=composition.samples_per_update,
+        tokens_per_update_cv=composition.tokens_per_update_cv,
         emitted=count,
         missing=int((emitted_counts == 0).sum()),
         duplicates=int(np.maximum(emitted_counts - given_counts, 0).sum()),
@@ -68,6 +78,16 @@ def measure(
         message_bytes_per_round=sent / len(ranks) / max(rounds, 1),
         costs=costs,
     )
+
+
+def _composition(steps: Sequence[PlannedStep], accumulate: int) -> Composition:
+    """From what every rank learns of all others, as a training does."""
+    composition = Composition()
+    rounds = {id(step.round): step.round.totals for step in steps}
+    if rounds:
+        every = [totals.moments.together() for totals in rounds.values()]
+        composition.add_updates(functools.reduce(LengthMoments.along, every).every(accumulate))
+    return composition
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Sequence
 
@@ -61,6 +62,17 @@ class SimulatedRank:
         steps = self.protocol.incoming(messages)
         self.seconds += time.thread_time() - begin
         self.steps += steps
+
+    def share_totals(self, other: SimulatedRank) -> None:
+        """Takes the table of the latest round from `other`, instead of its own equal one: those of
+        all ranks together would take memory by the square of their number."""
+        if not self.steps:
+            return
+        totals, own = other.steps[-1].round.totals, self.steps[-1].round
+        if own.totals is not totals:
+            shared = dataclasses.replace(own, totals=totals)
+            for step in self.steps[-len(totals) :]:
+                step.round = shared
 
     @property
     def undelivered(self) -> int:

@@ -35,6 +35,12 @@ class SimulationResult:
     samples_per_step: float
     tokens_per_step: float
     """Real tokens."""
+    composition: float
+    """Variance of length within updates over that of random updates of the same samples: see
+    `evenstep.Composition`. An update is ``accumulate`` steps."""
+    samples_per_update: float
+    tokens_per_update_cv: float
+    """Standard deviation over mean of the real tokens of an update."""
     emitted: int
     missing: int
     """Identities that no rank emitted."""

@@ -46,6 +46,7 @@ def simulate(
     *,
     buffer_size: int | str = AUTO,
     exhausted: str = "pad",
+    accumulate: int = 1,
     seed: int = 0,
     cost: Cost | None = None,
     identities: Sequence[Int64Array] | None = None,
@@ -60,6 +61,7 @@ def simulate(
             many ranks.
         buffer_size: samples a rank may hold in its window; "auto": see `DataLoader`.
         exhausted: "pad" or "stop"; see `RankProtocol`.
+        accumulate: steps whose gradients are added up before the optimizer steps: an update.
         seed: seed of the epoch.
         cost: cost model behind imbalance and efficiency; by default the policy's own.
         identities: for each rank, [samples] int64 identity of each sample. By default all differ.
@@ -108,6 +110,7 @@ def simulate(
                 world_size=len(shards),
                 buffer_size=buffer_size,
                 exhausted=exhausted,
+                accumulate=accumulate,
                 seed=seed,
                 share=len(shard),
                 entries=None if stream is None else len(stream),
@@ -126,12 +129,15 @@ def simulate(
         sent.append(sum(map(len, messages)))
         for rank in ranks:
             rank.incoming(messages)
+        for rank in ranks[1:]:
+            rank.share_totals(ranks[0])
         if progress is not None:
             progress(sum(rank.protocol.emitted for rank in ranks), total)
     plan_seconds += sum(one.seconds for one in clocked)
     if stream is not None:
         identities = [pooled[rank.entries] for rank in ranks]
-    return measure(policy, cost or policy.cost, ranks, identities, sum(sent[1:]), plan_seconds)
+    measured_in, sent_in_rounds = cost or policy.cost, sum(sent[1:])
+    return measure(policy, measured_in, ranks, identities, sent_in_rounds, plan_seconds, accumulate)
 
 
 def _without_repeats(lengths: Int64Array, identities: Int64Array) -> tuple[Int64Array, Int64Array]:
