@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -71,6 +72,58 @@ def simulate(
         ConfigurationError: no samples, or an argument out of range.
         SampleError: a sample is longer than the policy accepts.
     """
+    epoch = run_epoch(
+        policy,
+        lengths_per_rank,
+        buffer_size=buffer_size,
+        exhausted=exhausted,
+        accumulate=accumulate,
+        seed=seed,
+        identities=identities,
+        progress=progress,
+    )
+    return measure(
+        policy,
+        cost or policy.cost,
+        epoch.ranks,
+        epoch.identities,
+        epoch.sent,
+        epoch.plan_seconds,
+        accumulate,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimulatedEpoch:
+    """An epoch that all ranks have finished."""
+
+    ranks: list[SimulatedRank]
+    identities: Sequence[Int64Array]
+    """For each rank, [samples] identity of each sample, by arrival number."""
+    sent: int
+    """Bytes of all messages except the hello."""
+    plan_seconds: float
+    """Processor time in the policy, all ranks together."""
+
+    def step(self, index: int) -> Int64Array:
+        """Identities of the samples that all ranks together train on in a step."""
+        return np.concatenate(
+            [own[rank.steps[index].members] for rank, own in zip(self.ranks, self.identities)]
+        )
+
+
+def run_epoch(
+    policy: Policy,
+    lengths_per_rank: Sequence[Int64Array],
+    *,
+    buffer_size: int | str = AUTO,
+    exhausted: str = "pad",
+    accumulate: int = 1,
+    seed: int = 0,
+    identities: Sequence[Int64Array] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> SimulatedEpoch:
+    """Runs one epoch to its end, to look at its steps. Arguments are those of `simulate`."""
     shards = [np.asarray(lengths, np.int64) for lengths in lengths_per_rank]
     plan_seconds = 0.0
     own_policies: list[Policy] = [policy] * len(shards)
@@ -136,8 +189,9 @@ def simulate(
     plan_seconds += sum(one.seconds for one in clocked)
     if stream is not None:
         identities = [pooled[rank.entries] for rank in ranks]
-    measured_in, sent_in_rounds = cost or policy.cost, sum(sent[1:])
-    return measure(policy, measured_in, ranks, identities, sent_in_rounds, plan_seconds, accumulate)
+    return SimulatedEpoch(
+        ranks=ranks, identities=identities, sent=sum(sent[1:]), plan_seconds=plan_seconds
+    )
 
 
 def _without_repeats(lengths: Int64Array, identities: Int64Array) -> tuple[Int64Array, Int64Array]:
