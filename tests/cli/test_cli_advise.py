@@ -11,11 +11,12 @@ pytest.importorskip("typer")
 
 from evenstep.cli import main
 from evenstep.plan.policies.by_name import POLICIES
+from evenstep.tools.advise.predict import FIGURES as STEP_FIGURES
 from evenstep.tools.simulate import sample_lengths
 
 Capture = pytest.CaptureFixture[str]
 
-FIGURES = ("padding", "imbalance", "efficiency", "samples_per_step", "tokens_per_step", "speedup")
+FIGURES = (*STEP_FIGURES, "speedup")
 SMALL = ("--world-size", "2", "--buffer-size", "64", "--seed", "1")
 
 
@@ -43,7 +44,15 @@ def test_json_is_one_object_with_every_policy(capsys: Capture, data: str) -> Non
         assert one["problem"] is None, name
         for figure in FIGURES:
             assert one[figure]["low"] <= one[figure]["value"] <= one[figure]["high"]
-    assert found["predictions"]["fixed-batch"]["speedup"]["value"] == 1.0
+    fixed, even = (found["predictions"][name] for name in ("fixed-batch", "even"))
+    assert fixed["speedup"]["value"] == 1.0
+    rates = found["learning_rate"]
+    for one, update in ((fixed, rates["baseline"]), (even, rates["recommended"])):
+        assert update["tokens_per_update"] == one["tokens_per_step"]["value"]
+        assert update["samples_per_update"] == one["samples_per_step"]["value"]
+    ratio = even["tokens_per_step"]["value"] / fixed["tokens_per_step"]["value"]
+    assert rates["linear_rule"] == pytest.approx(ratio)
+    assert rates["square_root_rule"] ** 2 == pytest.approx(ratio)
     recommended = found["recommended"]
     assert recommended["policy"] == "even"
     assert recommended["max_tokens"] >= found["longest_known"] == np.load(data).max()
@@ -71,7 +80,7 @@ def test_all_samples_give_figures_without_ranges_equal_to_those_of_simulate(
                 ]
             )
         simulated = json.loads(capsys.readouterr().out)
-        for figure in FIGURES[:-1]:
+        for figure in STEP_FIGURES:
             one = found["predictions"][name][figure]
             assert one["low"] == one["value"] == one["high"] == simulated[figure], (name, figure)
 

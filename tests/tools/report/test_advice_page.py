@@ -66,6 +66,8 @@ def test_the_page_has_the_figures_of_the_text() -> None:
     assert all(reason in seen for reason in advice.setup.reasons)
     assert "not predicted: needs <numba>" in seen
     assert f"{advice.prediction('even').figures['efficiency'].value:.1%}" in seen
+    assert f"composition{advice.prediction('even').figures['composition'].value:.2f}" in seen
+    assert advice.learning_rate.text in seen
 
 
 def test_names_cannot_break_the_page() -> None:

@@ -24,6 +24,8 @@ def test_all_parts_of_the_advice_are_printed() -> None:
     assert all(clause in text for clause in LEFT_OUT)
     assert all(note in text for note in advice.notes)
     assert "broken: needs <numba>" in text
+    assert f"Learning rate. {advice.learning_rate.text}" in text
+    assert " composition " in text
 
 
 def test_the_code_can_be_copied() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from evenstep.cost import Cost
 from evenstep.errors import ConfigurationError
+from evenstep.tools.advise.learning_rate import LearningRateHint
 from evenstep.tools.advise.length_sample import LengthSample
 from evenstep.tools.advise.predict import BASELINE, LEFT_OUT, Build, Prediction, predict
 from evenstep.tools.advise.recommend import Recommendation, Setup, code_for, set_up
@@ -15,6 +16,7 @@ from evenstep.tools.advise.summary import Summary, return_on_investment, summari
 
 _PADDED, _PACKED = "even", "even-packed"
 _NEAR = 0.01  # smaller differences of efficiency are not worth a note
+_RANDOM = 0.9  # composition below is worth a warning
 _OUTLIER = 4  # times the 99th percentile: beyond that, the longest sample decides max_tokens
 
 
@@ -38,6 +40,13 @@ class Advice:
     def prediction(self, policy: str) -> Prediction:
         """The prediction for a policy, by its name."""
         return next(one for one in self.predictions if one.policy == policy)
+
+    @property
+    def learning_rate(self) -> LearningRateHint:
+        """Updates of the recommended policy, against those of fixed batches."""
+        return LearningRateHint(
+            baseline=self.prediction(BASELINE), chosen=self.prediction(self.recommendation.policy)
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """One object with all figures; fractions are fractions, not percent."""
@@ -68,6 +77,7 @@ class Advice:
             "batch_size": setup.batch_size,
             "rules": list(setup.reasons),
             "baseline": BASELINE,
+            "learning_rate": self.learning_rate.as_dict(),
             "predictions": {one.policy: one.as_dict() for one in self.predictions},
             "predictions_leave_out": list(LEFT_OUT),
             "notes": list(self.notes),
@@ -151,6 +161,7 @@ def _reason(chosen: Prediction, packed: bool) -> str:
         gain = "no certain gain is predicted over fixed batches"
     else:
         gain = f"predicted speed-up of {speedup.value:.2f} over fixed batches"
+    gain += f"; composition {chosen.figures['composition'].value:.2f}, where 1 is random batches"
     if packed:
         return (
             f"equal cost on all ranks without padding, since the model takes packed batches; {gain}"
@@ -217,7 +228,14 @@ def _length_notes(length_sample: LengthSample, summary: Summary, setup: Setup) -
 def _policy_notes(
     summary: Summary, predictions: list[Prediction], chosen: Prediction, *, alone: bool
 ) -> Iterator[str]:
-    """Reasons for another policy than `chosen`; `alone`: fixed batches hold one sample."""
+    """Doubts about `chosen`, and reasons for another; `alone`: fixed batches hold one sample."""
+    composition = chosen.figures["composition"].value
+    if composition < _RANDOM:
+        yield (
+            f"The steps of {chosen.policy} mix lengths less than random batches do (composition "
+            f"{composition:.2f}), which may cost quality: compare the held-out loss, and note that "
+            "adding up the gradients of several steps mixes more."
+        )
     per_step = chosen.figures["samples_per_step"].value
     if summary.cv.value <= 0.5 and per_step:
         yield (
@@ -236,11 +254,12 @@ def _policy_notes(
     if better:
         better.sort(key=lambda one: -one.figures["efficiency"].value)
         names = ", ".join(
-            f"{one.policy}{'*' if one.needs_lengths else ''} {one.figures['efficiency'].value:.1%}"
+            f"{one.policy}{'*' if one.needs_lengths else ''} {one.figures['efficiency'].value:.1%} "
+            f"(composition {one.figures['composition'].value:.2f})"
             for one in better
         )
         yield (
             f"More efficient here by the cost model than {chosen.policy} ({own:.1%}): {names}. "
-            "Those with * need all lengths before training; order by length may cost quality"
+            "Those with * need all lengths before training; a low composition may cost quality"
             + (", and batches of one sample rarely fill an accelerator." if alone else ".")
         )

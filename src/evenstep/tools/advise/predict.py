@@ -35,7 +35,14 @@ from evenstep.tools.simulate import deal, simulate
 BASELINE = "fixed-batch"
 """The policy that speed-ups are relative to."""
 
-FIGURES = ("padding", "imbalance", "efficiency", "samples_per_step", "tokens_per_step")
+FIGURES = (
+    "padding",
+    "imbalance",
+    "efficiency",
+    "composition",
+    "samples_per_step",
+    "tokens_per_step",
+)
 """Attributes of `SimulationResult`. Samples and tokens are those of all ranks together."""
 
 LEFT_OUT = (
@@ -43,7 +50,7 @@ LEFT_OUT = (
     "communication between ranks and the optimizer, which take less time in fewer, larger steps",
     "loading and preparing samples, if the trainer has to wait for them",
     "vision encoders and all other parts whose cost does not grow with tokens",
-    "the effect of batch size on the loss: compare it, and the learning rate, in training",
+    "the effect of composition and batch size on the loss, which only training shows",
     "the chat template and augmentation, if the lengths were measured without them",
 )
 """Effects that the predictions leave out, one clause each."""

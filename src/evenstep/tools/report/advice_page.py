@@ -72,13 +72,19 @@ def _recommended(advice: Advice) -> str:
         '<div class="tiles">'
         + _tile("predicted speed-up", _short(chosen.figures["speedup"], ".2f", " x"))
         + _tile("predicted efficiency", _short(chosen.figures["efficiency"], ".1%"))
+        + _tile(
+            "composition",
+            _short(chosen.figures["composition"], ".2f"),
+            "variance of length within steps; 1 is that of random batches",
+        )
         + _tile("max_tokens", f"{setup.max_tokens:,}")
         + _tile("buffer_size", f"{setup.buffer_size:,}")
         + "</div>"
         f"<pre><code>{escape(recommendation.code)}</code></pre>"
         "<p>The rules behind the numbers:</p>"
         + _list(f"{reason}." for reason in setup.reasons)
-        + f"<p>{escape(setup.to_try)}</p></section>"
+        + f"<p>{escape(setup.to_try)}</p>"
+        f"<p>Learning rate. {escape(advice.learning_rate.text)}</p></section>"
     )
 
 
@@ -156,7 +162,7 @@ def _style(advice: Advice, one: Prediction) -> str:
 
 
 def _table(advice: Advice) -> str:
-    names = ["policy", "speed-up", "efficiency", "padding", "imbalance"]
+    names = ["policy", "speed-up", "efficiency", "composition", "padding", "imbalance"]
     names += ["samples per step", "tokens per step"]
     head = "".join(f"<th>{name}</th>" for name in names)
     rows = []
@@ -164,7 +170,7 @@ def _table(advice: Advice) -> str:
         given = f"<small>{escape(setting_of(one))}</small>"
         cells = [f"<td><code>{escape(marked(one))}</code>{given}</td>"]
         if one.problem is not None:
-            cells.append(f'<td colspan="6">not predicted: {escape(one.problem)}</td>')
+            cells.append(f'<td colspan="7">not predicted: {escape(one.problem)}</td>')
         else:
             for value, spread in figure_cells(one):
                 small = f"<small>{spread}</small>" if spread else ""
@@ -174,9 +180,11 @@ def _table(advice: Advice) -> str:
     return (
         f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody>'
         "</table></div>"
-        '<p class="caption">Padding is the share of computed tokens that are not real; '
-        "imbalance is the cost of the costliest rank over the mean, 1 being perfect; samples and "
-        f"tokens are real ones, on all ranks together. {marks}</p>"
+        '<p class="caption">Composition is the variance of length within steps over that within '
+        "random steps: 1 is random batches, 0 steps of one length. Padding is the share of "
+        "computed tokens that are not real; imbalance is the cost of the costliest rank over the "
+        "mean, 1 being perfect; samples and tokens are real ones, on all ranks together. "
+        f"{marks}</p>"
     )
 
 

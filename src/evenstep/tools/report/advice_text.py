@@ -25,6 +25,7 @@ def advice_text(advice: Advice) -> str:
         _lines([f"Expected gain: {advice.screen[0]}. {advice.screen[1]}."]),
         _recommended(advice),
         _predictions(advice),
+        _lines([f"Learning rate. {advice.learning_rate.text}"]),
         _lines(["Predictions, not measurements. They leave out:"])
         + "\n"
         + _lines((f"- {clause}" for clause in LEFT_OUT), indent="  "),
@@ -61,11 +62,12 @@ def setting_of(one: Prediction) -> str:
 
 
 def figure_cells(one: Prediction) -> list[tuple[str, str]]:
-    """Speed-up, efficiency, padding, imbalance, samples and tokens per step: each value, and its
-    range if it has one."""
+    """Speed-up, efficiency, composition, padding, imbalance, samples and tokens per step: each
+    value, and its range if it has one."""
     forms = {
         "speedup": ".2f",
         "efficiency": ".1%",
+        "composition": ".2f",
         "padding": ".1%",
         "imbalance": ".3f",
         "samples_per_step": ",.1f",
@@ -156,7 +158,7 @@ def _predictions(advice: Advice) -> str:
         rows.append([marked(one), setting_of(one), *(value for value, _ in cells)])
         if any(spread for _, spread in cells):
             rows.append(["", "", *(spread for _, spread in cells)])
-    header = ["policy", "with", "speed-up", "efficiency", "padding", "imbalance"]
+    header = ["policy", "with", "speed-up", "efficiency", "composition", "padding", "imbalance"]
     header += ["samples/step", "tokens/step"]
     title = (
         f"Predicted on {advice.world_size} ranks, buffer_size {advice.setup.buffer_size:,}, cost "
@@ -164,8 +166,10 @@ def _predictions(advice: Advice) -> str:
     )
     meaning = (
         f"Speed-up is efficiency over that of {BASELINE}: useful cost per unit of time, where a "
-        "step takes as long as its costliest rank. Samples and tokens are real ones, on all ranks "
-        "together."
+        "step takes as long as its costliest rank. Composition is the variance of length within "
+        "steps over that within random steps: near 1, steps are like random batches; near 0, each "
+        "holds samples of one length, which may cost quality. Samples and tokens are real ones, on "
+        "all ranks together."
     )
     texts = [meaning]
     if not advice.length_sample.whole:

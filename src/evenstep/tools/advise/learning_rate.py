@@ -1,0 +1,68 @@
+"""What two common rules would make of a learning rate, where an update holds more tokens. Told, and
+never applied: which rule holds, if any, shows in training."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from evenstep.tools.advise.predict import Prediction
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearningRateHint:
+    """Updates of the recommended policy, against those of fixed batches."""
+
+    baseline: Prediction
+    chosen: Prediction
+
+    @property
+    def linear(self) -> float:
+        """Factor of the linear rule: tokens of an update over those of the baseline."""
+        return _tokens(self.chosen) / _tokens(self.baseline)
+
+    @property
+    def square_root(self) -> float:
+        """Factor of the square-root rule."""
+        return math.sqrt(self.linear)
+
+    @property
+    def text(self) -> str:
+        """The hint in sentences."""
+        fixed = self.baseline.options.get("batch_size")
+        return (
+            f"An update of fixed batches of {fixed:,} (--batch-size) holds "
+            f"{_samples(self.baseline):,.0f} samples and {_tokens(self.baseline):,.0f} tokens on "
+            f"all ranks, and one of {self.chosen.policy} {_samples(self.chosen):,.0f} samples and "
+            f"{_tokens(self.chosen):,.0f} tokens. From a learning rate that suits the fixed "
+            f"batches, the linear rule comes to {self.linear:.2f} times that rate, and the "
+            f"square-root rule to {self.square_root:.2f} times. Nothing applies either: compare "
+            "them in training."
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "baseline": _update(self.baseline),
+            "recommended": _update(self.chosen),
+            "linear_rule": self.linear,
+            "square_root_rule": self.square_root,
+            "text": self.text,
+        }
+
+
+def _samples(one: Prediction) -> float:
+    return one.figures["samples_per_step"].value
+
+
+def _tokens(one: Prediction) -> float:
+    return one.figures["tokens_per_step"].value
+
+
+def _update(one: Prediction) -> dict[str, Any]:
+    return {
+        "policy": one.policy,
+        "samples_per_update": _samples(one),
+        "tokens_per_update": _tokens(one),
+    }
