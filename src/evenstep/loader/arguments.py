@@ -15,6 +15,7 @@ from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.policies.fixed_batch import FixedBatch
 from evenstep.plan.policy import Policy
 from evenstep.protocol import EXHAUSTED_MODES
+from evenstep.protocol.window_size import WindowSize, check_buffer_size
 
 
 def check_choices(*, loss_scaling: str, exhausted: str) -> None:
@@ -124,14 +125,15 @@ def resolve_seed(seed: int, generator: torch.Generator | None) -> int:
 
 
 def resolve_chunk_size(
-    chunk_size: int | None, *, policy: Policy, buffer_size: int, num_workers: int
+    chunk_size: int | None, *, policy: Policy, buffer_size: int | str, num_workers: int
 ) -> int:
-    check_at_least(1, buffer_size=buffer_size, chunk_size=chunk_size)
+    check_buffer_size(buffer_size)
+    check_at_least(1, chunk_size=chunk_size)
     check_at_least(0, num_workers=num_workers)
     if chunk_size is not None:
         return int(chunk_size)
     # Large chunks save messages; several to a window let every worker have one in the making.
-    window = policy.window_size(buffer_size)
+    window = WindowSize(policy, buffer_size, None).most
     return max(1, min(16, window // max(2 * num_workers, 1)))
 
 

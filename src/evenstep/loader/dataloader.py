@@ -38,6 +38,7 @@ from evenstep.loader.transport.cp_peers import GroupPlace
 from evenstep.loader.transport.rank_exchange import place_in_group
 from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.policy import Policy
+from evenstep.protocol.window_size import AUTO, same_windows
 
 logger = logging.getLogger("evenstep")
 
@@ -78,7 +79,9 @@ class DataLoader:
         num_workers: processes that prepare samples; 0 prepares them in a thread of this process.
         prefetch_factor: chunks prepared ahead by each worker (2 when None).
         prefetch: finished steps kept ready.
-        buffer_size: samples of the planning window on each rank. Up to twice as many are held.
+        buffer_size: samples of the planning window on each rank; up to twice as many are held.
+            "auto" lets it grow to what the policy needs, at most to 1 GiB of samples: see
+            `evenstep.protocol.window_size`.
         accumulate: steps whose gradients are added up before the optimizer steps: an update. Its
             steps are handed out once all of them are planned, and `loss_scale` weighs them, so
             that their gradients add up to that of one batch of all their samples.
@@ -124,7 +127,7 @@ class DataLoader:
         num_workers: int = 0,
         prefetch_factor: int | None = None,
         prefetch: int = 4,
-        buffer_size: int = 1024,
+        buffer_size: int | str = AUTO,
         accumulate: int = 1,
         chunk_size: int | None = None,
         collate_threads: int = 1,
@@ -207,7 +210,7 @@ class DataLoader:
     seed: int = _option("seed")
     num_workers: int = _option("num_workers")
     prefetch: int = _option("prefetch")
-    buffer_size: int = _option("buffer_size")
+    buffer_size: int | str = _option("buffer_size")
     accumulate: int = _option("accumulate")
     exhausted: str = _option("exhausted")
     loss_scaling: str = _option("loss_scaling")
@@ -335,8 +338,7 @@ class DataLoader:
         if progress.untouched:
             job.pop("iterable")
         check_job(loaded.job, job)
-        window_size = self.policy.window_size
-        if window_size(loaded.job["buffer_size"]) != window_size(self.buffer_size):
+        if not same_windows(self.policy, loaded.job["buffer_size"], self.buffer_size):
             progress = progress.with_new_windows()
         self._abandon()
         if chunk_size != self._options.chunk_size:

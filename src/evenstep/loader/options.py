@@ -17,8 +17,9 @@ from evenstep.loader.arguments import (
 )
 from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.policy import Policy
+from evenstep.protocol.window_size import AUTO, check_buffer_size
 
-_INTEGERS = ("seed", "num_workers", "buffer_size", "accumulate", "prefetch", "skip_bad_samples")
+_INTEGERS = ("seed", "num_workers", "accumulate", "prefetch", "skip_bad_samples")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +35,7 @@ class LoaderOptions:
     dataset: Any
     policy: Policy
     seed: int
-    buffer_size: int
+    buffer_size: int | str
     accumulate: int
     exhausted: str
     loss_scaling: str
@@ -58,11 +59,11 @@ class LoaderOptions:
             1,
             prefetch=self.prefetch,
             prefetch_factor=self.prefetch_factor,
-            buffer_size=self.buffer_size,
             accumulate=self.accumulate,
             chunk_size=self.chunk_size,
             collate_threads=self.collate_threads,
         )
+        check_buffer_size(self.buffer_size)
         check_choices(loss_scaling=self.loss_scaling, exhausted=self.exhausted)
         check_context_parallel(self.policy, self.loss_scaling)
         check_replay(self.replay, iterable=self.iterable)
@@ -75,6 +76,8 @@ class LoaderOptions:
         )
         for name in _INTEGERS:  # NumPy's integers would not be JSON-able in a state
             object.__setattr__(self, name, int(getattr(self, name)))
+        if self.buffer_size != AUTO:
+            object.__setattr__(self, "buffer_size", int(self.buffer_size))
 
     @property
     def iterable(self) -> bool:

@@ -31,6 +31,12 @@ def check_buffer_size(buffer_size: int | str) -> None:
     check_at_least(1, buffer_size=None if isinstance(buffer_size, str) else buffer_size)
 
 
+def same_windows(policy: Policy, one: int | str, other: int | str) -> bool:
+    """Whether windows are of the same size under two values of ``buffer_size``."""
+    sizes = [WindowSize(policy, size, None) for size in (one, other)]
+    return sizes[0].grows == sizes[1].grows and sizes[0].most == sizes[1].most
+
+
 class WindowSize:
     """The size in each round, the same on all ranks."""
 

@@ -1,16 +1,19 @@
 """Dataset indices from the trainer's sampler, cut into the chunks that workers prepare.
 
 The sampler runs in the trainer process, where a feeder thread sends its indices in blocks. The
-operating system's pipe holds the feeder back while the workers are busy.
+operating system's pipe holds the feeder back while the workers are busy. Where samples are dealt on
+demand, the feeder sends what the batcher asks it for.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from typing import Any
 
+from evenstep.arrays import Int64Array
 from evenstep.errors import SampleError
 from evenstep.loader.workers.chunks import ChunkRequest
 
@@ -27,20 +30,39 @@ class IndexFeed:
         self._chunk_size = chunk_size
         self.epoch_seed = 0
         self.serial = 0
+        self.deals = False
+        """Samples are dealt on demand, so the feeder may have nothing to send for now."""
+        self.starting = False
+        """The inner loader is being started, and nothing can be asked of the feeder yet."""
         self.requested: deque[tuple[tuple[int, ...], tuple[Any, ...]]] = deque()
         """Chunks requested and not yet delivered, in order: arrival numbers and dataset indices."""
+
+    def request(self, entries: Int64Array | None) -> None:
+        """Asks for the indices at some entries of the ranks' stream; None for no more."""
+        with contextlib.suppress(OSError):  # the trainer has closed its end
+            self._connection.send((self.serial, entries))
+
+    def _must_not_wait(self) -> bool:
+        return self.deals and (self.starting or any(numbers for numbers, _ in self.requested))
 
     def __iter__(self) -> Iterator[list[ChunkRequest]]:
         self.requested.clear()
         waiting: list[tuple[int, Any]] = []
         while True:
+            # The inner loader asks for a request before it hands over a chunk that has come. While
+            # that may be the chunk that decides the next deal, it gets a request of nothing.
+            while self._must_not_wait() and not self._connection.poll():
+                self.requested.append(((), ()))
+                yield [ChunkRequest(self.epoch_seed, ())]
             serial, block = self._connection.recv()
             if serial != self.serial:
                 continue  # left over from an abandoned pass
             if isinstance(block, Exception):
                 raise block
             waiting.extend(block or ())
-            while len(waiting) >= self._chunk_size or (block is None and waiting):
+            # What a deal leaves over is a smaller chunk: to wait for the next deal would be to wait
+            # for ever, and chunks would depend on timing.
+            while len(waiting) >= self._chunk_size or (not block and waiting):
                 numbers, indices = zip(*waiting[: self._chunk_size])
                 self.requested.append((numbers, indices))
                 yield [ChunkRequest(self.epoch_seed, indices)]

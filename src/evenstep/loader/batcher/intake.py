@@ -60,11 +60,11 @@ class ReadySamples:
     """[samples] dataset indices; None for each sample of an iterable dataset."""
     planned: int
     """How many samples, from the first on, belong to a resumed round: they are planned already."""
+    end: int
+    """All samples with lower arrival numbers have come, or are bad."""
 
-    def unplanned(self) -> ReadySamples | None:
+    def unplanned(self) -> ReadySamples:
         """The part that the protocol still has to receive, without the samples themselves."""
-        if self.planned == len(self.numbers):
-            return None
         return replace(
             self,
             numbers=self.numbers[self.planned :],
@@ -113,6 +113,12 @@ class Intake:
             dataset = IndexedDataset(spec.dataset, skip_bad=skip_bad)
             self._loader = DataLoader(dataset, batch_sampler=self._feed, **options)
 
+    def request(self, entries: Int64Array | None) -> None:
+        """Asks the feeder for the indices at these entries of the ranks' stream; None says that no
+        more will be asked for. Called by another thread than all else."""
+        assert self._feed is not None
+        self._feed.request(entries)
+
     def begin(self, epoch: EpochSpec) -> None:
         """Starts the workers. Must be called before other threads start: workers may be forked, and
         a fork copies a lock that another thread holds, for which the worker would wait for ever.
@@ -124,10 +130,13 @@ class Intake:
         if self._feed is not None:
             self._feed.serial = epoch.serial
             self._feed.epoch_seed = epoch_seed(self._spec.seed, epoch.epoch)
+            self._feed.deals = self._feed.starting = epoch.entries is not None
         if self._chunked is not None:
             self._chunked.begin(epoch.worker_states)
         with self._explaining():
             self._iterator = iter(self._loader)
+        if self._feed is not None:
+            self._feed.starting = False
 
     def chunks(
         self, epoch: EpochSpec, log: WorkerStateLog | None
@@ -196,7 +205,7 @@ class ChunkChecks:
         self._bad_count = epoch.skipped
 
     def ready(self, numbered: NumberedChunk) -> ReadySamples | None:
-        """The samples of a chunk that are wanted; None for none.
+        """The samples of a chunk that are wanted; None for a chunk that tells nothing.
 
         Raises:
             SampleError: too many samples are bad, or one differs from when the epoch was planned.
@@ -215,8 +224,9 @@ class ChunkChecks:
             samples = [samples[i] for i in kept.tolist()]
             columns, positions = columns[kept], positions[kept]
             digests = None if digests is None else digests[kept]
-        if not samples:
+        if not len(numbers):
             return None
+        end = int(numbers[-1]) + 1
         numbers = numbers[positions]
         names: Sequence[Any] = [None] * len(samples)
         if indices is not None:
@@ -224,7 +234,7 @@ class ChunkChecks:
         if self._epoch.expected is not None:
             self._epoch.expected.check(numbers, columns[:, 0], names)
         planned = self._check_planned(names, numbers, columns)
-        return ReadySamples(numbers, columns, digests, samples, names, planned)
+        return ReadySamples(numbers, columns, digests, samples, names, planned, end)
 
     def take_bad_before(self, number: int | None = None) -> tuple[BadSample, ...]:
         """Skipped samples with arrival numbers below `number`; each is returned once."""

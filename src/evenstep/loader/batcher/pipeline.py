@@ -23,6 +23,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
+from evenstep.arrays import Int64Array
 from evenstep.batch.step_info import StepInfo
 from evenstep.errors import EvenstepError, LoaderDiedError, PeerError
 from evenstep.loader.batcher.batch_assembly import make_step
@@ -68,7 +69,9 @@ class EpochRun:
             checks=self._checks,
             filler_sample=self._filler_sample,
             worker_states=self._worker_states,
+            request=lambda entries: self._request(entries),
         )
+        self._request: Callable[[Int64Array | None], None] = lambda entries: None
         self._planned_steps: queue.SimpleQueue[StepOfUpdate | None] = queue.SimpleQueue()
         """From plan to collate; None at the end."""
         self._batches: queue.SimpleQueue[Future[tuple[StepInfo, Any, StepProgress]] | None] = (
@@ -97,6 +100,7 @@ class EpochRun:
                 before it has been delivered, so that all ranks get equally many.
             Closed: `close` was called.
         """
+        self._request = intake.request
         self._guard(lambda: intake.begin(self._epoch))
         threads = [
             threading.Thread(
@@ -172,6 +176,7 @@ class EpochRun:
             self._store.stop()
         finally:
             self._planned_steps.put(None)
+            self._planner.end_requests()
 
     def _collate(self) -> None:
         with ThreadPoolExecutor(self._spec.collate_threads, "evenstep-collate") as pool:

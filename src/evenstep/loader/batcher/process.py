@@ -43,7 +43,7 @@ class _Pipes:
     control: Connection
     """In: passes to begin or abandon, and credits."""
     feed: Connection
-    """In: blocks of dataset indices."""
+    """In: blocks of dataset indices. Out: which samples of the ranks' stream to send next."""
     exchange: Connection
     """Both ways: messages to and from all ranks."""
     results: Connection
@@ -56,7 +56,7 @@ class BatcherProcess:
     def __init__(self, spec: LoaderSpec) -> None:
         context: Any = multiprocessing.get_context(spec.start_method)
         batcher_control, self._control = context.Pipe(duplex=False)
-        batcher_feed, self.feed = context.Pipe(duplex=False)
+        batcher_feed, self.feed = context.Pipe()
         self._results, batcher_results = context.Pipe(duplex=False)
         self.exchange, batcher_exchange = context.Pipe()
         pipes = _Pipes(batcher_control, batcher_feed, batcher_exchange, batcher_results)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
+from evenstep.arrays import Int64Array
 from evenstep.errors import MismatchError
 from evenstep.loader.batcher.filler_sample import FillerSample, pack_sample
 from evenstep.loader.batcher.intake import ChunkChecks
@@ -33,6 +36,7 @@ def make_protocol(spec: LoaderSpec, epoch: EpochSpec) -> RankProtocol:
         seed=spec.seed,
         epoch=epoch.epoch,
         share=epoch.share,
+        entries=epoch.entries,
         start=epoch.start,
         # Samples of a resumed window that were not trained on are prepared again.
         has_filler_sample=bool((epoch.remaining.numbers < epoch.start.taken).any()),
@@ -58,9 +62,12 @@ class RoundPlanner:
         checks: ChunkChecks,
         filler_sample: FillerSample,
         worker_states: WorkerStateLog | None,
+        request: Callable[[Int64Array | None], None],
     ) -> None:
         """
         Args:
+            request: called with the entries of the ranks' stream that are dealt to this rank, so
+                that they are fetched; with None when there will be no more.
             worker_states: of an iterable dataset.
         """
         self._epoch = epoch
@@ -72,6 +79,8 @@ class RoundPlanner:
         self._worker_states = worker_states
         self._context_parallel = spec.policy.context_parallel > 1
         self._checksum = WindowChecksum()
+        self._request = request
+        self._requests_end = epoch.entries is None
         self._steps_to_skip = epoch.received
         self._updates = WholeUpdates(spec.accumulate, epoch.update)
 
@@ -82,16 +91,32 @@ class RoundPlanner:
     def gather(self) -> None:
         """Waits until the protocol has the samples that its next message needs."""
         protocol = self._protocol
+        self._request_dealt()
         while protocol.wanted:
             ready = self._store.next_unplanned()
             if ready is None:
                 protocol.end_of_source()
             else:
-                protocol.receive(ready.columns, ready.numbers)
+                protocol.receive(ready.columns, ready.numbers, end=ready.end)
                 if ready.digests is not None:
                     self._checksum.note(ready.numbers, ready.digests)
         if (number := protocol.lends) is not None:
             protocol.lend(self._sample_to_lend(number))
+
+    def end_requests(self) -> None:
+        """Says that no more samples will be asked for, unless that has been said."""
+        if not self._requests_end:
+            self._requests_end = True
+            self._request(None)
+
+    def _request_dealt(self) -> None:
+        if self._requests_end:
+            return
+        dealt = self._protocol.newly_dealt()
+        if dealt is None:
+            self.end_requests()
+        elif len(dealt):
+            self._request(dealt)
 
     def exchange(self) -> list[StepOfUpdate]:
         """Exchanges messages with all ranks; returns the steps of the updates that are whole by it,
@@ -104,7 +129,8 @@ class RoundPlanner:
         whole = self._begin_round(steps) if steps else []
         if self.finished:
             whole += self._updates.end()
-        self._store.make_room(self._updates.samples_held)
+        # Windows may have grown; and steps held back until more is planned hold their samples.
+        self._store.make_room(2 * self._protocol.window_size + self._updates.samples_held)
         return whole
 
     def _sample_to_lend(self, number: int) -> bytes:

@@ -24,7 +24,6 @@ class SampleStore:
             limit: samples held before `put` waits.
         """
         self._limit = limit
-        self._room = 0
         self._changed = threading.Condition()
         self._samples: dict[int, tuple[Any, Any]] = {}  # arrival number -> (sample, index)
         self._unplanned: deque[ReadySamples] = deque()
@@ -41,21 +40,19 @@ class SampleStore:
         """
         with self._changed:
             self._changed.wait_for(
-                lambda: self._ended or self._stopped or len(self._samples) < self._limit + self._room
+                lambda: self._ended or self._stopped or len(self._samples) < self._limit
             )
             if self._ended or (self._stopped and not ready.planned):
                 raise Closed
             pairs = zip(ready.samples, ready.indices, strict=True)
             self._samples.update(zip(ready.numbers.tolist(), pairs, strict=True))
-            if (unplanned := ready.unplanned()) is not None:
-                self._unplanned.append(unplanned)
+            self._unplanned.append(ready.unplanned())
             self._changed.notify_all()
 
-    def make_room(self, samples: int) -> None:
-        """Lets the store hold that many samples beyond its limit from now on, unless it may already:
-        those of steps that are held back until more is planned, which needs room as well."""
+    def make_room(self, limit: int) -> None:
+        """Raises the limit, where it is lower."""
         with self._changed:
-            self._room = max(self._room, samples)
+            self._limit = max(self._limit, limit)
             self._changed.notify_all()
 
     def stop(self) -> None:

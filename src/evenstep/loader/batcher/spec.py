@@ -67,6 +67,8 @@ class EpochSpec:
     epoch: int
     share: int | None = None
     """Samples of this rank, including those before `start`; None where unknown."""
+    entries: int | None = None
+    """Samples of the stream that the ranks share, where it is dealt out to them on demand."""
     start: RoundStart = field(default_factory=RoundStart.empty)
     """The round to begin with."""
     received: int = 0

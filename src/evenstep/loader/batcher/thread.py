@@ -23,7 +23,7 @@ class BatcherThread:
     def __init__(self, spec: LoaderSpec) -> None:
         self._spec = spec
         self.exchange, self._batcher_exchange = multiprocessing.Pipe()
-        batcher_feed, self.feed = multiprocessing.Pipe(duplex=False)
+        batcher_feed, self.feed = multiprocessing.Pipe()
         self._batcher_feed: Connection = batcher_feed
         self._results: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._run: EpochRun | None = None

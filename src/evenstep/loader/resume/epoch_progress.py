@@ -26,8 +26,10 @@ class EpochProgress:
     epoch: int
     stream: Stream | None
     """What the ranks share in this pass; None where each rank has an order of its own."""
+    dealt: bool = False
+    """Samples of the stream are dealt to ranks on demand, so its entries are a rank's places."""
     share: Stream = field(default_factory=lambda: Stream(UNSIZED))
-    """The places of this rank's share that arrival numbers count."""
+    """The places of this rank's share that arrival numbers count, where it has a fixed one."""
     start: RoundStart = field(default_factory=RoundStart.empty)
     """The beginning of the round."""
     received: int = 0
@@ -66,7 +68,18 @@ class EpochProgress:
 
     @property
     def remaining(self) -> Remaining:
-        """What this rank still has to receive."""
+        """What this rank still has to receive, as far as it is decided."""
+        if self.dealt:
+            start = self.start
+            untrained = self.arrival_progress.unfinished
+            queued = start.taken + np.arange(start.queued)
+            window = start.entries[np.searchsorted(start.numbers, untrained)]
+            return Remaining(
+                numbers=np.concatenate([untrained, queued]),
+                places=np.concatenate([window, start.entries[len(start.numbers) :]]),
+                number=start.taken + start.queued,
+                place=UNSIZED,
+            )
         return Remaining.of(self.share, self.arrival_progress)
 
     @property
@@ -89,8 +102,12 @@ class EpochProgress:
                 "skipped": self.skipped + new_round.bad,
             }
         if step.indices:
-            places = self.share.positions(message.members).tolist()
-            changes["checksum"] = OrderChecksum.of(places, step.indices)
+            start = changes.get("start", self.start)
+            if self.dealt:
+                places = start.entries[np.searchsorted(start.numbers, message.members)]
+            else:
+                places = self.share.positions(message.members)
+            changes["checksum"] = OrderChecksum.of(places.tolist(), step.indices)
         return replace(
             self,
             received=step.step - first_step + 1,
@@ -100,11 +117,18 @@ class EpochProgress:
 
     def with_new_windows(self) -> EpochProgress:
         """The same point of the epoch, with windows formed again from what remains."""
+        start, share = self.start, self.share
+        new = RoundStart.empty(start.round + bool(self.received), self.step)
+        if self.dealt:
+            new = replace(new, entries=self.remaining.places, next_entry=start.next_entry)
+        else:
+            share = share.after([self.arrival_progress])
         return EpochProgress(
             epoch=self.epoch,
             stream=self.stream,
-            share=self.share.after([self.arrival_progress]),
-            start=RoundStart.empty(self.start.round + bool(self.received), self.step),
+            dealt=self.dealt,
+            share=share,
+            start=new,
             checksum=self.checksum,
             checksum_before_reshard=self.checksum_before_reshard,
             worker_states=self.worker_states,
@@ -124,6 +148,7 @@ class EpochProgress:
             "supervised": supervised,
             "patches": patches,
             "ages": self.start.ages.tolist(),
+            "entries": self.start.entries.tolist(),
             "trained": np.searchsorted(window, self.trained).tolist(),
             "share": {"tail": self.share.tail, "leftover": self.share.leftover.tolist()},
             "witness": self.checksum.to_dict(),
@@ -140,6 +165,8 @@ class EpochProgress:
         round: int,
         step: int,
         received: int,
+        window_size: int | None,
+        next_entry: int | None,
         stream: Stream | None,
         checksum_before_reshard: OrderChecksum,
     ) -> EpochProgress:
@@ -150,6 +177,7 @@ class EpochProgress:
         return cls(
             epoch=epoch,
             stream=stream,
+            dealt=next_entry is not None,
             share=Stream(
                 UNSIZED, rank["share"]["tail"], np.array(rank["share"]["leftover"], np.int64)
             ),
@@ -158,6 +186,9 @@ class EpochProgress:
                 step=step,
                 taken=rank["taken"],
                 quota=rank["quota"],
+                window_size=window_size,
+                entries=np.array(rank["entries"], np.int64),
+                next_entry=next_entry or 0,
                 numbers=numbers,
                 columns=columns,
                 ages=np.array(rank["ages"], np.int64),

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from evenstep.arrays import Int64Array
 from evenstep.loader.batcher.spec import EpochSpec
 from evenstep.loader.resume.epoch_progress import EpochProgress
 from evenstep.loader.resume.precomputed import PlannedShare
-from evenstep.loader.resume.sample_order import EpochShare, remaining_indices
+from evenstep.loader.resume.sample_order import DealtOrder, EpochShare, remaining_indices
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +47,7 @@ class EpochStart:
             serial=serial,
             epoch=progress.epoch,
             share=size,
+            entries=share.entries if isinstance(share, DealtOrder) else None,
             start=progress.start,
             received=progress.received,
             remaining=progress.remaining,
@@ -53,6 +56,15 @@ class EpochStart:
             stream_digest=progress.stream.digest if progress.stream is not None else None,
             expected=share.expected(progress.share) if isinstance(share, PlannedShare) else None,
         )
+
+    def deals(self) -> Callable[[Int64Array], Iterable[tuple[int, Any]]] | None:
+        """A function that returns the same for entries of the ranks' stream, as they are dealt to
+        this rank; None where `indices` are all."""
+        share, start = self.share, self.progress.start
+        if not isinstance(share, DealtOrder):
+            return None
+        numbers = itertools.count(start.taken + start.queued)
+        return lambda entries: zip(numbers, share.at(entries))
 
     def indices(self) -> Iterator[tuple[int, Any]] | None:
         """Arrival numbers and dataset indices of what the rank has still to receive; None for an

@@ -62,7 +62,12 @@ class Epochs:
     def begin(self, epoch: int) -> EpochProgress:
         """The progress before the first step of an epoch."""
         self._set_sampler_epoch(epoch)  # its length may depend on it
-        return EpochProgress(epoch=epoch, stream=self._stream())
+        return EpochProgress(epoch=epoch, stream=self._stream(), dealt=self.dealt)
+
+    @property
+    def dealt(self) -> bool:
+        """Whether ranks are dealt their samples on demand."""
+        return self.policy.deals_on_demand and self._stream() is not None
 
     def _set_sampler_epoch(self, epoch: int) -> None:
         set_epoch = getattr(self.sampler, "set_epoch", None)
@@ -111,7 +116,9 @@ class Epochs:
             before.check(indices[list(before.places)].tolist())
             return indices
 
-        return sharded_order(order, stream, rank, world_size, drop_last=self.drop_last)
+        return sharded_order(
+            order, stream, rank, world_size, drop_last=self.drop_last, dealt=progress.dealt
+        )
 
     def _planned(self, epoch: int, rank: int, world_size: int) -> PlannedShare:
         lengths = self.policy.lengths

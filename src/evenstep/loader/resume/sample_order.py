@@ -64,6 +64,38 @@ class ShardedOrder:
             yield from order[self._positions[first : first + _BLOCK]].tolist()
 
 
+class DealtOrder:
+    """The share of a rank that is dealt its samples of one order for the whole job on demand. Its
+    places are the entries of the stream that all ranks share."""
+
+    size = None
+
+    def __init__(self, order: Callable[[], npt.NDArray[Any]], stream: Stream) -> None:
+        """
+        Args:
+            order: returns the dataset indices of the whole epoch.
+            stream: of positions in that order.
+        """
+        self._order = order
+        self._stream = stream
+        self._loaded: npt.NDArray[Any] | None = None
+
+    @property
+    def entries(self) -> int:
+        """Samples of the stream."""
+        return len(self._stream)
+
+    def at(self, entries: Int64Array) -> list[Any]:
+        """Dataset indices of entries of the stream."""
+        if self._loaded is None:
+            self._loaded = self._order()
+        indices: list[Any] = self._loaded[self._stream.positions(entries)].tolist()
+        return indices
+
+    def read(self, places: Int64Array, begin: int) -> tuple[dict[int, Any], Iterator[Any]]:
+        return dict(zip(places.tolist(), self.at(places))), iter(())
+
+
 class SamplerOrder:
     """A share that a sampler yields."""
 
@@ -120,11 +152,18 @@ def sharded_order(
     world_size: int,
     *,
     drop_last: bool,
-) -> ShardedOrder:
+    dealt: bool,
+) -> ShardedOrder | DealtOrder:
     """This rank's share of what `stream` leaves of an epoch. A whole epoch is shared as by
-    ``DistributedSampler``: all ranks get equally many samples, by repeating or dropping a few."""
+    ``DistributedSampler``: all ranks get equally many samples, by repeating or dropping a few.
+
+    Args:
+        dealt: samples are dealt on demand, so no rank has a share of its own, and none is repeated.
+    """
     if stream.whole and drop_last:
         stream = Stream(stream.total // world_size * world_size)
+    if dealt:
+        return DealtOrder(order, stream)
     return ShardedOrder(order, stream.share(rank, world_size, even=stream.whole))
 
 

@@ -34,7 +34,7 @@ from evenstep.loader.resume.state_schema import (
 from evenstep.plan.epoch.stream import Stream
 from evenstep.protocol.window_buffer import RoundStart
 
-VERSION = 1
+VERSION = 2
 
 _RANK_PREFIX = "dp_rank_"
 
@@ -63,6 +63,8 @@ def _epoch_dict(progress: EpochProgress) -> dict[str, Any]:
         "round": progress.start.round,
         "step": progress.start.step,
         "received": progress.received,
+        "window_size": progress.start.window_size,
+        "next_entry": progress.start.next_entry if progress.dealt else None,
         "order": progress.checksum_before_reshard.to_dict(),
         "stream": None  # a stream of which nothing is left is false
         if stream is None
@@ -140,7 +142,7 @@ class LoaderState:
         """
         first = next(iter(self.ranks.values()))
         if all(progress.untouched for progress in self.ranks.values()):
-            return EpochProgress(epoch=first.epoch, stream=first.stream)
+            return EpochProgress(epoch=first.epoch, stream=first.stream, dealt=first.dealt)
         world_size = self.job["world_size"]
         if first.stream is None:
             raise MismatchError(
@@ -156,10 +158,16 @@ class LoaderState:
                 "missing; to resume on another number of ranks give every rank the parts of all: "
                 "evenstep.merge_states(states), or evenstep.read_states(checkpoint)"
             )
-        parts = [self.ranks[rank].place_progress for rank in range(world_size)]
+        ranks = [self.ranks[rank] for rank in range(world_size)]
+        if first.dealt:
+            held = np.concatenate([rank.remaining.places for rank in ranks])
+            stream = first.stream.rest(held, first.start.next_entry)
+        else:
+            stream = first.stream.after([rank.place_progress for rank in ranks])
         return EpochProgress(
             epoch=first.epoch,
-            stream=first.stream.after(parts),
+            stream=stream,
+            dealt=first.dealt,
             start=RoundStart.empty(first.start.round + bool(first.received), first.step),
             checksum_before_reshard=self._order_checksum(first.stream)
             or first.checksum_before_reshard,
@@ -169,7 +177,9 @@ class LoaderState:
         """The checksum of the first rank that has one, by positions of the epoch."""
         for rank, progress in sorted(self.ranks.items()):
             if progress.checksum.places:
-                entries = np.array(progress.checksum.places, np.int64) * len(self.ranks) + rank
+                entries = np.array(progress.checksum.places, np.int64)
+                if not progress.dealt:
+                    entries = entries * len(self.ranks) + rank
                 if stream.whole:  # beyond the end are the repeats that make shares even
                     entries %= len(stream)
                 positions = stream.positions(entries).tolist()
@@ -183,7 +193,7 @@ def _check_version(state: Any) -> None:
         raise MismatchError(
             f"a loader's state of version {VERSION} was expected, and this one has "
             f"version={version!r}; load what evenstep.DataLoader.state_dict() returned, with the "
-            "evenstep that wrote it or a newer one"
+            "evenstep that wrote it"
         )
 
 
@@ -198,6 +208,8 @@ def _shared_by_ranks(epoch: Mapping[str, Any]) -> dict[str, Any]:
         "round": epoch["round"],
         "step": epoch["step"],
         "received": epoch["received"],
+        "window_size": epoch["window_size"],
+        "next_entry": epoch["next_entry"],
         "stream": stream,
         "checksum_before_reshard": OrderChecksum.from_dict(epoch["order"]),
     }
@@ -207,6 +219,7 @@ def _merged(shared: Mapping[str, Any]) -> EpochProgress:
     return EpochProgress(
         epoch=shared["epoch"],
         stream=shared["stream"],
+        dealt=shared["next_entry"] is not None,
         start=RoundStart.empty(shared["round"], shared["step"]),
         checksum_before_reshard=shared["checksum_before_reshard"],
     )

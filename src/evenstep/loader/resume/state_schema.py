@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 # A schema is a type, a dict of schemas by field, a list of one schema for all its items, or
-# (schema, None) for a value that may be None.
+# (schema, None) for a value that may be None. Another tuple is of types, any of which will do.
 
 _CHECKSUM = {"places": [int], "digest": int}
 
 JOB_SCHEMA = {
     "world_size": (int, None),
-    "buffer_size": int,
+    "buffer_size": (int, str),
     "iterable": ({"num_workers": int, "chunk_size": int}, None),
 }
 EPOCH_SCHEMA = {
@@ -20,11 +20,14 @@ EPOCH_SCHEMA = {
     "round": int,
     "step": int,
     "received": int,
+    "window_size": (int, None),
+    "next_entry": (int, None),
     "order": _CHECKSUM,
     "stream": ({"total": int, "tail": int, "leftover": [int]}, None),
 }
+_WINDOW_COLUMNS = ("numbers", "lengths", "supervised", "patches", "ages", "trained", "entries")
 RANK_SCHEMA = {
-    **{key: [int] for key in ("numbers", "lengths", "supervised", "patches", "ages", "trained")},
+    **{key: [int] for key in _WINDOW_COLUMNS},
     "taken": int,
     "quota": (int, None),
     "share": {"tail": int, "leftover": [int]},
@@ -46,10 +49,10 @@ def check_schema(value: Any, schema: Any, path: str = "") -> None:
     elif isinstance(schema, list) and isinstance(value, list):
         for item in value:
             check_schema(item, schema[0], path)
-    elif isinstance(schema, tuple):
+    elif isinstance(schema, tuple) and None in schema:
         if value is not None:
             check_schema(value, schema[0], path)
-    elif not isinstance(schema, type) or not isinstance(value, schema):
+    elif not isinstance(schema, (type, tuple)) or not isinstance(value, schema):
         raise TypeError(f"{path.lstrip('.')} is {shorten(value)}")
 
 

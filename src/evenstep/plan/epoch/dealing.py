@@ -51,7 +51,7 @@ def next_deal(held: Holdings, *, left: int, window: int) -> Int64Array:
         [ranks] int64, in all at most `left`.
     """
     ranks = len(held.samples)
-    room = np.maximum(2 * window - held.samples - held.queued, 0)
+    room: Int64Array = np.maximum(2 * window - held.samples - held.queued, 0)
     most = left // 2 if left > 2 * ranks else left
     if int(room.sum()) <= most:
         return room

@@ -97,9 +97,17 @@ class Stream:
             entries = np.concatenate([one.unfinished, late]) * world_size + rank
             # At or beyond the end are the repeats that made shares even.
             open_entries.append(entries[entries < untouched])
-        entries = np.concatenate([*open_entries, np.arange(untouched, len(self.leftover))])
+        return self.rest(np.concatenate(open_entries), untouched)
+
+    def rest(self, entries: Int64Array, begin: int) -> Stream:
+        """The stream of some entries below `begin` and all from there on.
+
+        Raises:
+            InvariantError: an entry is named twice.
+        """
+        entries = np.concatenate([entries, np.arange(begin, len(self.leftover))])
         leftover = np.sort(self.positions(entries))
         if len(leftover) > 1 and (np.diff(leftover) == 0).any():
             raise InvariantError("two ranks hold the same position of the epoch")
-        tail = self.tail + max(untouched - len(self.leftover), 0)
+        tail = self.tail + max(begin - len(self.leftover), 0)
         return Stream(self.total, tail, leftover)
