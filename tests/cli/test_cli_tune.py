@@ -29,7 +29,8 @@ log = pathlib.Path(os.environ["EVENSTEP_TUNE"], "a.steps").open("w", buffering=1
 print(json.dumps({"policy": f"P({value})", "world_size": 1}), file=log)
 samples = 3 if value == 10 else 10
 for i in range(30):
-    line = {"time": i, "epoch": 0, "samples": samples, "tokens": 9, "padded_tokens": 10}
+    line = {"time": i, "epoch": 0, "samples": samples, "tokens": 9, "padded_tokens": 10,
+            "length_moments": [3, 18 * (i % 2), 0], "ends_update": True}
     print(json.dumps(line), file=log)
     if value == 40:
         sys.exit("torch.OutOfMemoryError: CUDA out of memory")
@@ -76,6 +77,8 @@ def test_json_is_one_object_on_stdout_and_in_the_file(capsys: Capture, tmp_path:
     first = result["candidates"][0]
     assert (first["throughput"], first["steps"], first["samples"]) == (3.0, 20, 60)
     assert (first["padding"], first["standard_error"]) == (pytest.approx(0.1), pytest.approx(0))
+    assert first["composition"] == pytest.approx(1, abs=0.5)
+    assert "10: ok, 3 samples/s, composition " in err
     assert "40: out of memory (torch.OutOfMemoryError" in err
 
 

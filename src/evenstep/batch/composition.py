@@ -33,8 +33,12 @@ class Composition:
 
     def add(self, step: StepInfo) -> None:
         """Takes a step, in the order in which steps are trained."""
-        self._update = self._update.along(step.totals.moments.together()).together()
-        if step.ends_update:
+        self.add_moments(step.totals.moments.together(), ends_update=step.ends_update)
+
+    def add_moments(self, moments: LengthMoments, *, ends_update: bool) -> None:
+        """Takes a step of which only the moments of its lengths are known, of shape []."""
+        self._update = self._update.along(moments).together()
+        if ends_update:
             self.add_updates(self._update)
             self._update = LengthMoments.empty()
 

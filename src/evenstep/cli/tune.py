@@ -69,7 +69,8 @@ def command(
     and then for --seconds; if a run fails or runs out of memory, the search continues. All
     processes of a run end with it, and when this command is interrupted or killed.
 
-    The choice is the smallest value within --band of the highest samples per second.
+    The choice is the smallest value within --band of the highest samples per second. Composition
+    (1 is that of random batches) is printed beside it, and a note says where it was traded.
 
     This does not show whether the value survives a whole epoch, since its largest batches may not
     come in a short run (the next value to use in that case is printed), nor whether the model
@@ -95,7 +96,9 @@ def command(
     def report(candidate: Candidate) -> None:
         text = f"{candidate.max_tokens:,}: {candidate.outcome}"
         if candidate.measurement is not None:
-            text += f", {candidate.measurement.throughput:,.4g} samples/s"
+            measured = candidate.measurement
+            text += f", {measured.throughput:,.4g} samples/s"
+            text += f", composition {measured.composition:.2f}"
         note(text + (f" ({candidate.detail})" if candidate.detail else ""))
 
     def write(result: dict[str, Any]) -> None:

@@ -62,12 +62,15 @@ class StepLog:
         evaluation, which has gradients switched off."""
         if step.rank != 0 or not torch.is_grad_enabled():
             return
+        moments = step.totals.moments.together()
         line: dict[str, object] = {
             "time": time.monotonic(),
             "epoch": step.epoch,
             "samples": step.global_samples,
             "tokens": step.global_tokens,
             "padded_tokens": step.global_padded_tokens,
+            "ends_update": step.ends_update,
+            "length_moments": [float(m) for m in (moments.mean, moments.second, moments.third)],
         }
         text = json.dumps(line) + "\n"
         if self._path is None:

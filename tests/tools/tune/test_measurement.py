@@ -6,8 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenstep.errors import ConfigurationError
+from evenstep.plan.length_moments import LengthMoments
 from evenstep.tools.tune import MeasuredSteps, StepTime, measure
 
+NOTHING = LengthMoments.empty()
 steps = st.lists(
     st.builds(
         StepTime,
@@ -15,6 +17,7 @@ steps = st.lists(
         st.integers(1, 1000),
         st.integers(1, 1000),
         st.just(2000),
+        st.just(NOTHING),
     ),
     min_size=1,
     max_size=60,
@@ -33,7 +36,7 @@ def test_throughput_is_all_samples_over_all_seconds(given: list[StepTime]) -> No
 
 def test_steady_steps_have_no_error_however_unequal_they_are() -> None:
     # Ten samples a second in each of them.
-    found = measure([StepTime(n / 10, n, n, n) for n in range(1, 41)])
+    found = measure([StepTime(n / 10, n, n, n, NOTHING) for n in range(1, 41)])
     assert found.standard_error == pytest.approx(0, abs=1e-9)
     assert found.step_variation > 0.5
 
@@ -47,7 +50,8 @@ def test_the_standard_error_is_the_spread_of_repeated_measurements(correlated: b
         if correlated:  # times of ten steps in a row are alike
             noise = np.repeat(noise[::10], 10)
         samples = generator.integers(50, 150, 200)
-        return [StepTime(float(n) * s / 100, int(s), 1, 1) for n, s in zip(noise, samples)]
+        pairs = zip(noise, samples)
+        return [StepTime(float(n) * s / 100, int(s), 1, 1, NOTHING) for n, s in pairs]
 
     runs = [measure(steps()) for _ in range(400)]
     spread = np.std([run.throughput for run in runs])
@@ -55,9 +59,20 @@ def test_the_standard_error_is_the_spread_of_repeated_measurements(correlated: b
     assert estimated == pytest.approx(spread, rel=0.15)
 
 
+def test_composition_is_that_of_updates() -> None:
+    def step(length: int, ends_update: bool) -> StepTime:
+        moments = LengthMoments.of([length] * 4, [0, 4]).together()
+        return StepTime(1.0, 4, 4 * length, 4 * length, moments, ends_update)
+
+    apart = [step(length, True) for length in (10, 1000) * 10]
+    pairs = [step(length, length == 1000) for length in (10, 1000) * 10]
+    assert measure(apart).composition == 0
+    assert measure(pairs).composition > 1
+
+
 def test_steps_that_took_no_time_are_refused() -> None:
     with pytest.raises(ConfigurationError, match="2 steps in 0"):
-        measure([StepTime(0.0, 1, 1, 1)] * 2)
+        measure([StepTime(0.0, 1, 1, 1, NOTHING)] * 2)
 
 
 @given(steps, st.integers(0, 10), st.integers(1, 20))

@@ -13,13 +13,19 @@ from evenstep.tools.tune.ranking import near_fastest, undecided
 
 
 def candidate(
-    max_tokens: int, throughput: float, *, error: float | None = 0.0, variation: float = 0.0
+    max_tokens: int,
+    throughput: float,
+    *,
+    error: float | None = 0.0,
+    variation: float = 0.0,
+    composition: float = 1.0,
 ) -> Candidate:
     measurement = Measurement(
         throughput=throughput,
         standard_error=None if error is None else error * throughput,
         tokens_per_second=1.0,
         padding=0.0,
+        composition=composition,
         steps=100,
         samples=100,
         tokens=100,
@@ -177,6 +183,23 @@ def test_noise_that_may_have_decided_is_noted_with_how_long_to_measure() -> None
 def test_noise_of_a_faster_larger_value_counts_too() -> None:
     swept = [candidate(4, 100, error=0.0), candidate(8, 98, error=0.3)]
     assert [c.max_tokens for c in undecided(swept, swept[0])[0]] == [8]
+
+
+def test_a_choice_of_lower_composition_is_never_silent() -> None:
+    def notes(*compositions: float) -> list[str]:
+        swept = [
+            candidate(4 * 2**index, 100 - index, composition=one)
+            for index, one in enumerate(compositions)
+        ]
+        result = TuneResult(
+            candidates=(*swept, died(64)), band=0.02, measured_steps=MeasuredSteps()
+        )
+        assert result.max_tokens == 4
+        return [note for note in result.notes if "composition" in note]
+
+    (note,) = notes(0.5, 0.7, 0.52)
+    assert "4 has a lower composition (0.50; 1 is random batches) than 8 (0.70)," in note
+    assert notes(0.9, 0.92, 0.7) == []
 
 
 @pytest.mark.parametrize("band", [-0.1, 1.0, math.nan])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -35,9 +34,13 @@ def test_all_steps_but_the_last_of_each_epoch_are_read_in_order(folder: Path) ->
         files.read()
         handed_over += len(steps)
         expected += [
-            (s.global_samples, s.global_tokens, s.global_padded_tokens) for s in steps[:-1]
+            (s.global_samples, s.global_tokens, s.global_padded_tokens, s.length_variance)
+            for s in steps[:-1]
         ]
-    assert [(s.samples, s.tokens, s.padded_tokens) for s in files.steps] == expected
+    assert [
+        (s.samples, s.tokens, s.padded_tokens, float(s.moments.variance)) for s in files.steps
+    ] == expected
+    assert all(step.ends_update for step in files.steps)
     assert all(step.seconds >= 0 for step in files.steps)
     assert files.handed_over == handed_over
     assert files.policy == training.policy.fingerprint
@@ -50,7 +53,7 @@ def test_steps_may_be_read_one_by_one_and_half_lines_wait(folder: Path) -> None:
         assert len(files.steps) == count
     (path,) = folder.iterdir()
     with path.open("a") as file:
-        line = json.dumps({"time": 1e9, "epoch": 0, "samples": 7, "tokens": 7, "padded_tokens": 7})
+        line = path.read_text().splitlines()[-1]
         file.write(line[:10])
         file.flush()
         files.read()

@@ -28,7 +28,8 @@ log = pathlib.Path(os.environ["EVENSTEP_TUNE"], "a.steps").open("w", buffering=1
 def hand_over(steps, policy=f"P({value})"):
     print(json.dumps({"policy": policy, "world_size": 1}), file=log)
     for i in range(steps):
-        line = {"time": i, "epoch": 0, "samples": value, "tokens": 1, "padded_tokens": 1}
+        line = {"time": i, "epoch": 0, "samples": value, "tokens": 1, "padded_tokens": 1,
+                "length_moments": [1, 0, 0], "ends_update": True}
         print(json.dumps(line), file=log)
 """
 

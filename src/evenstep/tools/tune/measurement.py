@@ -13,7 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from evenstep.batch.composition import Composition
 from evenstep.errors import ConfigurationError
+from evenstep.plan.length_moments import LengthMoments
 
 _SLICES = 10
 _FEWEST_SLICES = 4  # with fewer, their spread says almost nothing
@@ -27,6 +29,9 @@ class StepTime:
     samples: int
     tokens: int
     padded_tokens: int
+    moments: LengthMoments
+    """Of its samples' lengths, of shape []."""
+    ends_update: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +46,8 @@ class Measurement:
     tokens_per_second: float
     """Real tokens."""
     padding: float
+    composition: float
+    """See `evenstep.Composition`."""
     steps: int
     samples: int
     tokens: int
@@ -78,11 +85,15 @@ def measure(steps: Sequence[StepTime]) -> Measurement:
     tokens = sum(step.tokens for step in steps)
     padded = sum(step.padded_tokens for step in steps)
     mean = float(seconds.mean())
+    composition = Composition()
+    for step in steps:
+        composition.add_moments(step.moments, ends_update=step.ends_update)
     return Measurement(
         throughput=float(samples.sum()) / total,
         standard_error=_standard_error(samples, seconds),
         tokens_per_second=tokens / total,
         padding=1.0 - tokens / padded if padded else 0.0,
+        composition=composition.value,
         steps=len(steps),
         samples=int(samples.sum()),
         tokens=tokens,

@@ -11,6 +11,8 @@ from evenstep.tools.tune.candidate import Candidate
 from evenstep.tools.tune.measured_steps import MeasuredSteps
 from evenstep.tools.tune.ranking import choose, ranking, undecided
 
+_LOWER = 0.05  # smaller differences of composition are not worth a note
+
 
 @dataclass(frozen=True, kw_only=True)
 class TuneResult:
@@ -59,6 +61,13 @@ class TuneResult:
                 f"noise may have decided against {names}; measure about "
                 f"{math.ceil(longer or 1):,} times as long to be sure"
             )
+        own = _composition(self.chosen)
+        if mixed := [c for c in eligible if _composition(c) > own + _LOWER]:
+            others = " and ".join(f"{c.max_tokens:,} ({_composition(c):.2f})" for c in mixed)
+            notes.append(
+                f"chosen for its speed, {self.max_tokens:,} has a lower composition ({own:.2f}; 1 "
+                f"is random batches) than {others}, which may cost quality: compare held-out losses"
+            )
         if eligible[-1] is self.chosen and self.candidates[-1] is self.chosen and len(eligible) > 1:
             notes.append(
                 f"{self.max_tokens:,} is the largest value of the grid: try larger ones too"
@@ -89,15 +98,21 @@ class TuneResult:
 
 def candidates_table(candidates: tuple[Candidate, ...], chosen: int | None = None) -> str:
     """One row for each candidate, the chosen one with an arrow."""
-    header = ("max_tokens", "samples/s", "± s.e.", "tokens/s", "padding", "s/step", "steps", "")
+    header = ["max_tokens", "samples/s", "± s.e.", "tokens/s", "padding", "composition"]
+    header += ["s/step", "steps", ""]
     return text_table(header, [_row(c, c.max_tokens == chosen) for c in candidates])
+
+
+def _composition(candidate: Candidate) -> float:
+    assert candidate.measurement is not None
+    return candidate.measurement.composition
 
 
 def _row(candidate: Candidate, chosen: bool) -> list[str]:
     value = f"{'→ ' if chosen else '  '}{candidate.max_tokens:,}"
     m = candidate.measurement
     if m is None:
-        return [value, *["-"] * 6, candidate.outcome]
+        return [value, *["-"] * 7, candidate.outcome]
     error = "-" if m.relative_error is None else f"{m.relative_error:.1%}"
     return [
         value,
@@ -105,6 +120,7 @@ def _row(candidate: Candidate, chosen: bool) -> list[str]:
         error,
         f"{m.tokens_per_second:,.0f}",
         f"{m.padding:.1%}",
+        f"{m.composition:.2f}",
         f"{m.step_seconds:.3g}",
         f"{m.steps:,}",
         candidate.outcome,

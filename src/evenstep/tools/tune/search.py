@@ -173,7 +173,14 @@ def _train(
 
 
 def _step_time(seconds: float, step: StepInfo) -> StepTime:
-    return StepTime(seconds, step.global_samples, step.global_tokens, step.global_padded_tokens)
+    return StepTime(
+        seconds,
+        step.global_samples,
+        step.global_tokens,
+        step.global_padded_tokens,
+        step.totals.moments.together(),
+        step.ends_update,
+    )
 
 
 def _finish_launched() -> None:

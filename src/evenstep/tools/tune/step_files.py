@@ -12,6 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from evenstep.plan.length_moments import LengthMoments
 from evenstep.tools.tune.measurement import StepTime
 
 
@@ -75,6 +78,9 @@ def _add_line(file: _File, line: dict[str, Any]) -> None:
     file.handed_over += 1
     file.samples += line["samples"]
     if last is not None and last["epoch"] == line["epoch"]:
+        counts = last["samples"], last["tokens"]
+        moments = LengthMoments(*map(np.float64, (*counts, *last["length_moments"])))
         seconds = line["time"] - last["time"]
-        step = StepTime(seconds, last["samples"], last["tokens"], last["padded_tokens"])
-        file.steps.append(step)
+        file.steps.append(
+            StepTime(seconds, *counts, last["padded_tokens"], moments, last["ends_update"])
+        )
