@@ -4,6 +4,7 @@
 #
 #   make demo                       train on real text on two ranks, fixed batches against evenstep
 #   make test                       everything but the soak runs
+#   make learning DATA=FILE.parquet:COLUMN   held-out loss of every policy on your own text
 #   make docs                       the documentation as a site, in site/
 #   make soak                       20 minutes of killed and resumed jobs; EVENSTEP_SOAK_SECONDS=
 #   make demo PYTHON=python3.12     another interpreter, 3.10 or later
@@ -12,6 +13,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 PYTEST_ARGS ?=
+DATA ?=
 JOBS ?= 2
 
 BIN := $(VENV)/bin
@@ -19,16 +21,20 @@ PIP_INSTALL := $(BIN)/python -m pip install -q --disable-pip-version-check -c co
 # A file that calls `main` when it is run is a benchmark; the others are shared by benchmarks.
 BENCHMARKS := $(sort $(shell grep -rl --include='*.py' '^if __name__ == "__main__"' benchmarks))
 
-.PHONY: help demo test soak lint docs bench clean
+.PHONY: help demo learning test soak lint docs bench clean
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
 help:
 	@sed -n 's/^#   //p' Makefile
-	@echo "targets: demo test soak lint docs bench clean"
+	@echo "targets: demo learning test soak lint docs bench clean"
 
 demo: $(VENV)/.installed-demo
 	$(BIN)/evenstep demo
+
+# Several files with a space between them; finished runs are kept in out/learning.
+learning: $(VENV)/.installed-demo
+	$(BIN)/python -m benchmarks.learning.heldout_loss $(addprefix --data ,$(DATA)) --plot out/learning/loss.png
 
 test: $(VENV)/.installed-test
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not soak" -n $(JOBS) --dist loadfile $(PYTEST_ARGS)

@@ -1,0 +1,144 @@
+"""The steps of a policy over real lengths, made by the machines that drive the loader.
+
+A policy's budget is chosen for each seed, by planning the epoch, so that it makes as many steps as
+the fixed batches do of the same samples.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from evenstep.arrays import Int64Array
+from evenstep.plan import Even, FixedBatch, Policy, PoolSort, TokenBudget
+from evenstep.plan.length_moments import LengthMoments, composition
+from evenstep.tools.simulate import deal
+from evenstep.tools.simulate.run import run_epoch
+
+BASE = "fixed"
+_NEIGHBOURS = 24  # budgets tried around the one that bisection finds
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedEpoch:
+    """The steps of one epoch."""
+
+    policy: str
+    """With its options, as text."""
+    steps: list[Int64Array]
+    """Of each step, the samples of all ranks, numbered from 0 in the drawn set."""
+    imbalance: float
+    """In the policy's own cost, as `SimulationResult.imbalance` defines it."""
+
+    @cached_property
+    def digest(self) -> str:
+        """Equal for equal steps, whatever the order of samples within a step."""
+        found = hashlib.sha256()
+        for step in self.steps:
+            found.update(np.sort(step).tobytes())
+            found.update(b"|")
+        return found.hexdigest()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """What every policy is given."""
+
+    lengths: Int64Array
+    """[samples] tokens of each."""
+    world_size: int
+    per_step: int
+    """Samples of a fixed step on all ranks."""
+    buffer_size: int | str
+    seed: int
+
+    @property
+    def steps(self) -> int:
+        """Steps that the fixed batches make."""
+        return -(-len(self.lengths) // self.per_step)
+
+    @property
+    def per_rank(self) -> int:
+        """Samples of a fixed step on a rank."""
+        return self.per_step // self.world_size
+
+    def plan(self, policy: Policy, *, order: int = 0) -> PlannedEpoch:
+        """A whole epoch.
+
+        Args:
+            order: another random order of the same samples.
+        """
+        seed = self.seed + 1000 * order
+        shares = deal(len(self.lengths), self.world_size, seed)
+        epoch = run_epoch(
+            policy,
+            [self.lengths[share] for share in shares],
+            buffer_size=self.buffer_size,
+            seed=seed,
+            identities=shares,
+        )
+        made = epoch.ranks[0].steps
+        costs = np.stack([step.totals.cost for step in made])  # [steps, ranks]
+        return PlannedEpoch(
+            policy=f"{type(policy).__name__}{dict(policy.options())}",
+            steps=[epoch.step(index) for index in range(len(made))],
+            imbalance=float(costs.max(axis=1).sum() / costs.mean(axis=1).sum()),
+        )
+
+    def fitted(self, policy: Callable[[int], Policy]) -> PlannedEpoch:
+        """The epoch under the budget that makes `steps` steps, or comes closest.
+
+        Raises:
+            SystemExit: a group that holds its share of a step is smaller than the longest sample.
+        """
+        low, high = int(self.lengths.max()), int(self.lengths.sum())
+        plans: dict[int, PlannedEpoch] = {}
+
+        def excess(budget: int) -> int:
+            plans[budget] = self.plan(policy(budget))
+            return len(plans[budget].steps) - self.steps
+
+        if excess(low) < 0:
+            longest = f"the longest sample, {low:,} tokens, is more than a rank's share of a step"
+            raise SystemExit(f"{longest}: lower --max-length or raise --per-step")
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if excess(middle) > 0 else (low, middle)
+        # The number of steps does not fall with the budget everywhere.
+        for budget in sorted(
+            range(low - _NEIGHBOURS, low + _NEIGHBOURS), key=lambda b: abs(b - low)
+        ):
+            if any(len(plan.steps) == self.steps for plan in plans.values()):
+                break
+            if budget >= self.lengths.max():
+                excess(budget)
+        closest = min(
+            plans, key=lambda budget: (abs(len(plans[budget].steps) - self.steps), budget)
+        )
+        return plans[closest]
+
+
+def _fixed(order: int) -> Callable[[Task], PlannedEpoch]:
+    return lambda task: task.plan(FixedBatch(task.per_rank), order=order)
+
+
+POLICIES: dict[str, Callable[[Task], PlannedEpoch]] = {
+    BASE: _fixed(0),
+    "fixed-again": _fixed(1),
+    "odb": lambda task: task.fitted(lambda budget: TokenBudget(budget, spread=False)),
+    "token-budget": lambda task: task.fitted(TokenBudget),
+    "pool-sort": lambda task: task.plan(PoolSort(task.per_rank)),
+    "even": lambda task: task.fitted(Even),
+    "even-packed": lambda task: task.fitted(lambda budget: Even(budget, packed=True)),
+}
+
+
+def how_random(steps: Sequence[Int64Array], lengths: Int64Array) -> float:
+    """The composition of these steps; see `evenstep.Composition`."""
+    offsets = np.cumsum([0, *map(len, steps)])
+    moments = LengthMoments.of(lengths[np.concatenate(steps)], offsets)
+    return composition(float(moments.second.sum()), moments.together(), len(steps))
