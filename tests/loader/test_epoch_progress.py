@@ -9,6 +9,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from evenstep.batch.loss_scale import LossTotals
 from evenstep.batch.step_info import StepInfo
 from evenstep.loader.batcher.progress import BadSample, RoundProgress, StepProgress
 from evenstep.loader.resume.epoch_progress import EpochProgress
@@ -78,6 +79,7 @@ def positions(draw: st.DrawFn) -> EpochProgress:
             ages=array(of_each(st.integers(0, 9))),
         ),
         received=draw(st.integers(0, 9)),
+        update=LossTotals(*(draw(st.integers(0, 99)) for _ in "st"), draw(st.floats(0, 99))),
         trained=array(trained),
         checksum=OrderChecksum.of(places, map(names, places)),
         worker_states=draw(
@@ -100,6 +102,7 @@ def through_json(position: EpochProgress) -> EpochProgress:
         round=position.start.round,
         step=position.start.step,
         received=position.received,
+        update=position.update,
         stream=position.stream,
         checksum_before_reshard=position.checksum_before_reshard,
     )

@@ -31,7 +31,7 @@ def through_json(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def job_of(world_size: int, **changes: Any) -> dict[str, Any]:
-    job = {"policy": "Fixed", "seed": 3, "buffer_size": 8, "iterable": None}
+    job = {"policy": "Fixed", "seed": 3, "buffer_size": 8, "accumulate": 2, "iterable": None}
     return {"world_size": world_size, **job, **changes}
 
 

@@ -320,8 +320,9 @@ class DataLoader:
 
         On as many ranks, each with its own state, those are exactly the same batches in the same
         order; `num_workers`, `prefetch` and, for map-style datasets, `chunk_size` may differ. With
-        another `buffer_size`, or from `evenstep.merge_states` on any number of ranks, batches are
-        formed again from the samples not trained on, each of which comes once.
+        another `buffer_size` or `accumulate`, or from `evenstep.merge_states` on any number of
+        ranks, batches are formed again from the samples not trained on, each of which comes once.
+        What is left of the update under way is then an update of its own.
 
         Raises:
             MismatchError: the state is of a loader with another policy, dataset, order or seed, or
@@ -338,7 +339,8 @@ class DataLoader:
         if progress.untouched:
             job.pop("iterable")
         check_job(loaded.job, job)
-        if not same_windows(self.policy, loaded.job["buffer_size"], self.buffer_size):
+        same = same_windows(self.policy, loaded.job["buffer_size"], self.buffer_size)
+        if not same or loaded.job["accumulate"] != self.accumulate:
             progress = progress.with_new_windows()
         self._abandon()
         if chunk_size != self._options.chunk_size:
@@ -353,6 +355,7 @@ class DataLoader:
             "world_size": world_size,
             "policy": self.policy.fingerprint,
             "buffer_size": self.buffer_size,
+            "accumulate": self.accumulate,
             "iterable": iterable if self._options.iterable else None,
             **self._epochs.describe(),
         }

@@ -6,7 +6,7 @@ collated, and not yet received.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from evenstep.arrays import Int64Array
@@ -36,7 +36,7 @@ class RoundProgress:
     """States from which the workers of an iterable dataset yield the window again."""
     bad: tuple[BadSample, ...]
     """Samples skipped since the last round began."""
-    update: LossTotals = LossTotals()
+    update: LossTotals = field(default_factory=LossTotals)
     """What the steps count that belong to the round's first update and came before the round."""
 
 

@@ -73,7 +73,7 @@ class EpochSpec:
     """The round to begin with."""
     received: int = 0
     """Steps of that round that the trainer received before."""
-    update: LossTotals = LossTotals()
+    update: LossTotals = field(default_factory=LossTotals)
     """`RoundProgress.update` of that round."""
     remaining: Remaining = field(default_factory=Remaining.everything)
     """What the rank still has to receive."""

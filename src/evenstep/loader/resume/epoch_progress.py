@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from evenstep.arrays import Int64Array
+from evenstep.batch.loss_scale import LossTotals
 from evenstep.batch.step_info import StepInfo
 from evenstep.loader.batcher.progress import BadSample, StepProgress
 from evenstep.loader.resume.sample_order import OrderChecksum
@@ -36,6 +37,9 @@ class EpochProgress:
     """Steps of the round that the trainer has received."""
     trained: Int64Array = field(default_factory=lambda: np.empty(0, np.int64))
     """Arrival numbers that those steps trained on."""
+    update: LossTotals = field(default_factory=LossTotals)
+    """See `RoundProgress.update`. Where windows are formed again it begins at zero: what was left
+    of the update is then one of its own."""
     checksum: OrderChecksum = field(default_factory=OrderChecksum)
     """Checksum of the order that this rank's samples came in, by places of its share."""
     checksum_before_reshard: OrderChecksum = field(default_factory=OrderChecksum)
@@ -97,6 +101,7 @@ class EpochProgress:
             trained, first_step = new_round.trained, new_round.start.step
             changes = {
                 "start": new_round.start,
+                "update": new_round.update,
                 "worker_states": new_round.worker_states,
                 "stateless": iterable and new_round.worker_states is None,
                 "skipped": self.skipped + new_round.bad,
@@ -165,6 +170,7 @@ class EpochProgress:
         round: int,
         step: int,
         received: int,
+        update: LossTotals,
         window_size: int | None,
         next_entry: int | None,
         stream: Stream | None,
@@ -195,6 +201,7 @@ class EpochProgress:
             ),
             received=received,
             trained=numbers[np.array(rank["trained"], np.int64)],
+            update=update,
             checksum=OrderChecksum.from_dict(rank["witness"]),
             checksum_before_reshard=checksum_before_reshard,
             worker_states=WorkerStates.from_json(states) if states is not None else None,

@@ -50,6 +50,7 @@ class EpochStart:
             entries=share.entries if isinstance(share, DealtOrder) else None,
             start=progress.start,
             received=progress.received,
+            update=progress.update,
             remaining=progress.remaining,
             worker_states=progress.worker_states,
             skipped=len(progress.skipped),

@@ -16,11 +16,12 @@ number more, on all ranks alike, for each sample that was in some rank's window 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
+from evenstep.batch.loss_scale import LossTotals
 from evenstep.errors import MismatchError
 from evenstep.loader.resume.epoch_progress import EpochProgress
 from evenstep.loader.resume.sample_order import OrderChecksum
@@ -39,7 +40,7 @@ VERSION = 2
 _RANK_PREFIX = "dp_rank_"
 
 # What may differ between the checkpoint and the loader that loads it.
-_FREE = ("world_size", "buffer_size")
+_FREE = ("world_size", "buffer_size", "accumulate")
 
 
 def rank_key(rank: int) -> str:
@@ -63,6 +64,7 @@ def _epoch_dict(progress: EpochProgress) -> dict[str, Any]:
         "round": progress.start.round,
         "step": progress.start.step,
         "received": progress.received,
+        "update": asdict(progress.update),
         "window_size": progress.start.window_size,
         "next_entry": progress.start.next_entry if progress.dealt else None,
         "order": progress.checksum_before_reshard.to_dict(),
@@ -208,6 +210,7 @@ def _shared_by_ranks(epoch: Mapping[str, Any]) -> dict[str, Any]:
         "round": epoch["round"],
         "step": epoch["step"],
         "received": epoch["received"],
+        "update": LossTotals(**epoch["update"]),
         "window_size": epoch["window_size"],
         "next_entry": epoch["next_entry"],
         "stream": stream,

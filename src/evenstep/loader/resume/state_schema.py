@@ -14,12 +14,14 @@ JOB_SCHEMA = {
     "world_size": (int, None),
     "buffer_size": (int, str),
     "iterable": ({"num_workers": int, "chunk_size": int}, None),
+    "accumulate": int,
 }
 EPOCH_SCHEMA = {
     "number": int,
     "round": int,
     "step": int,
     "received": int,
+    "update": {"samples": int, "supervised_tokens": int, "estimated_tokens": float},
     "window_size": (int, None),
     "next_entry": (int, None),
     "order": _CHECKSUM,
