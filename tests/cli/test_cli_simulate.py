@@ -195,6 +195,7 @@ def test_every_policy_runs_and_loses_nothing(capsys: Capture, policy: str) -> No
         (("--samples", "0"), "samples=0 must be at least 1"),
         (("--seed", "-1"), "seed=-1 must be at least 0"),
         (("--buffer-size", "0"), "buffer_size=0 must be at least 1"),
+        (("--buffer-size", "many"), "buffer_size='many' must be \"auto\" or a number of samples"),
         (("--max-tokens", "0"), "max_tokens=0 must be at least 1"),
         (("--max-tokens", "100"), "over max_tokens=100"),
         (("--exhausted", "wait"), "exhausted='wait' must be one of"),

@@ -123,7 +123,9 @@ def _simulate(
         ),
     ] = None,
     batch_size: Annotated[int, typer.Option(help="Samples per rank and step.")] = 8,
-    buffer_size: Annotated[int, typer.Option(help="Samples that a rank's window holds.")] = 1024,
+    buffer_size: Annotated[
+        str, typer.Option(help="Samples that a rank's window holds, or auto: as many as it takes.")
+    ] = "auto",
     exhausted: Annotated[
         str, typer.Option(help="What happens when a rank has no samples left: pad or stop.")
     ] = "pad",
@@ -161,12 +163,13 @@ def _simulate(
             target_tokens=target_tokens,
         )
     )
+    held = int(buffer_size) if buffer_size.isdecimal() else buffer_size
     shards = deal(len(drawn), world_size, seed)
     with progress_bar(f"{policy} on {world_size} ranks") as progress:
         result = simulate(
             chosen,
             [drawn[shard] for shard in shards],
-            buffer_size=buffer_size,
+            buffer_size=held,
             exhausted=exhausted,
             accumulate=accumulate,
             seed=seed,
@@ -177,7 +180,7 @@ def _simulate(
         setting = {
             "lengths": lengths,
             "seed": seed,
-            "buffer_size": buffer_size,
+            "buffer_size": held,
             "exhausted": exhausted,
             "accumulate": accumulate,
             "cost": cost,
