@@ -49,8 +49,11 @@ def streams(draw: st.DrawFn, total: int = UNSIZED) -> Stream:
     return Stream(total, tail, array(leftover))
 
 
+FIXED, DEALT, EITHER = st.just(False), st.just(True), st.booleans()
+
+
 @st.composite
-def positions(draw: st.DrawFn) -> EpochProgress:
+def positions(draw: st.DrawFn, dealt: st.SearchStrategy[bool] = FIXED) -> EpochProgress:
     """Anywhere in a round, in its first or a later window, with any past."""
     window = sorted(draw(st.sets(st.integers(0, 40), max_size=12)))
     taken = draw(st.integers(window[-1] + 1 if window else 0, 50))
@@ -61,13 +64,23 @@ def positions(draw: st.DrawFn) -> EpochProgress:
         return draw(st.lists(values, min_size=count, max_size=count))
 
     trained = draw(st.permutations(window))[: draw(st.integers(0, count))]
-    share = draw(st.one_of(st.just(Stream(UNSIZED)), streams()))
-    places = share.positions(array(trained)).tolist()
+    deals = draw(dealt)
+    stream = draw(streams(1000) if deals else st.one_of(st.none(), streams(1000)))
+    entries: list[int] = []
+    if deals:
+        share = Stream(UNSIZED)
+        few = st.sets(st.integers(0, 99), min_size=count, max_size=count + 9)
+        entries = sorted(draw(few))
+        places = [entries[window.index(number)] for number in trained]
+    else:
+        share = draw(st.one_of(st.just(Stream(UNSIZED)), streams()))
+        places = share.positions(array(trained)).tolist()
     names = draw(st.sampled_from([int, str, lambda place: (place, "x"), np.int64]))
     skipped = st.builds(BadSample, st.just(2), st.integers() | st.text(), st.text())
     return EpochProgress(
         epoch=2,
-        stream=draw(st.one_of(st.none(), streams(1000))),
+        stream=stream,
+        dealt=deals,
         share=share,
         start=RoundStart(
             round=draw(st.integers(0, 9)),
@@ -77,6 +90,9 @@ def positions(draw: st.DrawFn) -> EpochProgress:
             numbers=array(window),
             columns=np.array([of_each(whole) for _ in range(3)], np.int64),
             ages=array(of_each(st.integers(0, 9))),
+            window_size=draw(st.none() | st.integers(1, 99)),
+            entries=array(entries),
+            next_entry=draw(st.integers(100, 200)) if deals else 0,
         ),
         received=draw(st.integers(0, 9)),
         update=LossTotals(*(draw(st.integers(0, 99)) for _ in "st"), draw(st.floats(0, 99))),
@@ -102,6 +118,8 @@ def through_json(position: EpochProgress) -> EpochProgress:
         round=position.start.round,
         step=position.start.step,
         received=position.received,
+        window_size=position.start.window_size,
+        next_entry=position.start.next_entry if position.dealt else None,
         update=position.update,
         stream=position.stream,
         checksum_before_reshard=position.checksum_before_reshard,
@@ -117,7 +135,7 @@ def plain(value: Any) -> Any:
     return value
 
 
-@given(positions())
+@given(positions(EITHER))
 def test_json_and_back_is_the_same_position(position: EpochProgress) -> None:
     again = through_json(position)
     assert plain(again) == plain(position)
@@ -153,6 +171,28 @@ def test_new_windows_begin_with_what_remains_and_with_it_only(position: EpochPro
     # Ranks that resume by places agree with it.
     assert fresh.place_progress.taken == position.place_progress.taken
     assert plain(fresh.place_progress.unfinished) == plain(position.place_progress.unfinished)
+    assert plain(through_json(fresh)) == plain(fresh)
+
+
+@given(positions(DEALT))
+def test_of_dealt_samples_remain_those_not_trained_on_and_those_queued(
+    position: EpochProgress,
+) -> None:
+    start, trained = position.start, set(position.trained.tolist())
+    remaining = position.remaining
+    numbers = [*start.numbers.tolist(), *range(start.taken, start.taken + start.queued)]
+    expected = [
+        (number, entry)
+        for number, entry in zip(numbers, start.entries.tolist(), strict=True)
+        if number not in trained
+    ]
+    assert list(zip(remaining.numbers.tolist(), remaining.places.tolist())) == expected
+    assert remaining.number == start.taken + start.queued
+    # In new windows the same samples come first, in the same order, and the deals go on.
+    fresh = position.with_new_windows()
+    assert plain(fresh.remaining.places) == plain(remaining.places)
+    assert fresh.remaining.numbers.tolist() == list(range(len(expected)))
+    assert (fresh.start.next_entry, fresh.start.quota) == (start.next_entry, None)
     assert plain(through_json(fresh)) == plain(fresh)
 
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 import evenstep
 from documents import Documents
+from evenstep import Even, TokenBudget
 from evenstep.errors import MismatchError
 from evenstep.loader.resume.epoch_progress import EpochProgress
 from evenstep.loader.resume.state import LoaderState, merge_states, rank_key, to_dict
@@ -272,12 +273,16 @@ def numbers_in(value: Any) -> int:
 
 @given(st.integers(1, 40))
 def test_a_states_size_is_bounded_by_the_window_and_not_by_the_dataset(buffer_size: int) -> None:
-    fixed = numbers_in(make_loader(buffer_size=buffer_size).state_dict())
-    for state in states_of(make_loader(buffer_size=buffer_size)):
-        part = state[rank_key(0)]
-        # Five numbers and whether it was trained on for each sample of the window; and checksums.
-        assert len(part["numbers"]) <= buffer_size
-        assert numbers_in(state) <= fixed + 6 * buffer_size + 32
+    for policy in (TokenBudget(300), Even(300)):
+        options = {"policy": policy, "buffer_size": buffer_size}
+        fixed = numbers_in(make_loader(**options).state_dict())
+        for state in states_of(make_loader(**options)):
+            part = state[rank_key(0)]
+            # Six numbers and whether it was trained on for each sample of the window; one for each
+            # that is queued; and checksums.
+            assert len(part["numbers"]) <= buffer_size
+            assert len(part["entries"]) <= 2 * buffer_size
+            assert numbers_in(state) <= fixed + 8 * buffer_size + 32
 
 
 def test_what_is_left_of_many_worlds_is_no_more_than_their_windows() -> None:
@@ -404,6 +409,8 @@ NULLABLE = OPTIONAL | {
     ("job", "world_size"),
     ("job", "order", "sampler"),
     ("epoch", "stream"),
+    ("epoch", "window_size"),
+    ("epoch", "next_entry"),
     ("dp_rank_0", "quota"),
     ("dp_rank_0", "sources"),
 }
@@ -426,11 +433,11 @@ def test_a_value_of_the_wrong_kind_is_refused(wrong: Any) -> None:
         "state",
         {"epoch": 3, "global_step": 100},
         {"_num_yielded": 3, "_snapshot": {}},
+        {"version": 3},
+        {"version": "2"},
         {"version": 2},
-        {"version": "1"},
-        {"version": 1},
-        {"version": 1, "job": {}, "epoch": {}},
-        {"version": 1, "job": None, "epoch": None},
+        {"version": 2, "job": {}, "epoch": {}},
+        {"version": 2, "job": None, "epoch": None},
         {**MIDDLE, "dp_rank_x": MIDDLE["dp_rank_0"]},
         pytest.param({key: value for key, value in MIDDLE.items() if key != "dp_rank_0"}),
     ],
@@ -453,6 +460,8 @@ def test_a_state_without_any_part_says_what_is_missing() -> None:
             LoaderState.read(state).progress(0, world_size)
 
 
-def test_a_newer_version_says_which_is_understood() -> None:
-    with pytest.raises(MismatchError, match=r"version 1 was expected.*version=2.*newer"):
-        load({**MIDDLE, "version": 2})
+@pytest.mark.parametrize("version", [1, 3])
+def test_another_version_says_which_is_understood(version: int) -> None:
+    match = rf"version 2 was expected.*version={version}.*wrote it"
+    with pytest.raises(MismatchError, match=match):
+        load({**MIDDLE, "version": version})

@@ -30,15 +30,15 @@ class Feeder:
         connection: Connection,
         serial: int,
         indices: Iterable[tuple[int, Any]],
-        deals: Callable[[Int64Array], Iterable[tuple[int, Any]]] | None,
         after: Feeder | None,
+        deals: Callable[[Int64Array], Iterable[tuple[int, Any]]] | None = None,
     ) -> None:
         """
         Args:
             indices: arrival numbers and dataset indices.
-            deals: the same for entries of the ranks' stream that are dealt to this rank on demand;
-                None where `indices` are all.
             after: the feeder of the pass before, which must have sent its last block first.
+            deals: `indices` for entries of the ranks' stream that are dealt to this rank on demand;
+                None where `indices` are all.
         """
         self._connection = connection
         self._serial = serial
@@ -58,9 +58,8 @@ class Feeder:
             self._after._thread.join()
             self._after = None
         try:
-            for block in self._blocks():
-                if self._left.is_set():
-                    break
+            blocks = self._blocks()
+            while not self._left.is_set() and (block := next(blocks, None)) is not None:
                 self._connection.send((self._serial, block))
                 if isinstance(block, Exception):
                     return

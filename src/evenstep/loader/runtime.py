@@ -63,7 +63,7 @@ class LoaderRuntime:
         previous = self._feeder if batcher is self._kept else None
         self._feeder = None
         if indices is not None:
-            self._feeder = Feeder(batcher.feed, serial, indices, start.deals(), previous)
+            self._feeder = Feeder(batcher.feed, serial, indices, previous, start.deals())
         return self._feeder
 
     def close_batcher(self) -> None:

@@ -60,11 +60,13 @@ class ReadySamples:
     """[samples] dataset indices; None for each sample of an iterable dataset."""
     planned: int
     """How many samples, from the first on, belong to a resumed round: they are planned already."""
-    end: int
+    end: int = 0
     """All samples with lower arrival numbers have come, or are bad."""
 
-    def unplanned(self) -> ReadySamples:
+    def unplanned(self) -> ReadySamples | None:
         """The part that the protocol still has to receive, without the samples themselves."""
+        if self.planned and self.planned == len(self.numbers) and self.end <= self.numbers[-1] + 1:
+            return None
         return replace(
             self,
             numbers=self.numbers[self.planned :],

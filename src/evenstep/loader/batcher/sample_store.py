@@ -46,7 +46,8 @@ class SampleStore:
                 raise Closed
             pairs = zip(ready.samples, ready.indices, strict=True)
             self._samples.update(zip(ready.numbers.tolist(), pairs, strict=True))
-            self._unplanned.append(ready.unplanned())
+            if (unplanned := ready.unplanned()) is not None:
+                self._unplanned.append(unplanned)
             self._changed.notify_all()
 
     def make_room(self, limit: int) -> None:

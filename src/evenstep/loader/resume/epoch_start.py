@@ -65,7 +65,7 @@ class EpochStart:
         if not isinstance(share, DealtOrder):
             return None
         numbers = itertools.count(start.taken + start.queued)
-        return lambda entries: zip(numbers, share.at(entries))
+        return lambda entries: [(next(numbers), index) for index in share.at(entries)]
 
     def indices(self) -> Iterator[tuple[int, Any]] | None:
         """Arrival numbers and dataset indices of what the rank has still to receive; None for an

@@ -152,7 +152,7 @@ def sharded_order(
     world_size: int,
     *,
     drop_last: bool,
-    dealt: bool,
+    dealt: bool = False,
 ) -> ShardedOrder | DealtOrder:
     """This rank's share of what `stream` leaves of an epoch. A whole epoch is shared as by
     ``DistributedSampler``: all ranks get equally many samples, by repeating or dropping a few.

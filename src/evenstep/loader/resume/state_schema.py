@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 # A schema is a type, a dict of schemas by field, a list of one schema for all its items, or
-# (schema, None) for a value that may be None. Another tuple is of types, any of which will do.
+# (schema, None) for a value that may be None, and (schema, "text") for one that may be that text.
 
 _CHECKSUM = {"places": [int], "digest": int}
 
 JOB_SCHEMA = {
     "world_size": (int, None),
-    "buffer_size": (int, str),
+    "buffer_size": (int, "auto"),
     "iterable": ({"num_workers": int, "chunk_size": int}, None),
     "accumulate": int,
 }
@@ -51,10 +51,10 @@ def check_schema(value: Any, schema: Any, path: str = "") -> None:
     elif isinstance(schema, list) and isinstance(value, list):
         for item in value:
             check_schema(item, schema[0], path)
-    elif isinstance(schema, tuple) and None in schema:
-        if value is not None:
+    elif isinstance(schema, tuple):
+        if value not in schema[1:]:
             check_schema(value, schema[0], path)
-    elif not isinstance(schema, (type, tuple)) or not isinstance(value, schema):
+    elif not isinstance(schema, type) or not isinstance(value, schema):
         raise TypeError(f"{path.lstrip('.')} is {shorten(value)}")
 
 
