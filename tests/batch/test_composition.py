@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
-from evenstep import Composition, StepInfo
+import evenstep
+from evenstep import Composition, StepInfo, TokenBudget
 from evenstep.cost import GroupShapes, PaddedTokenCost
 from evenstep.plan.length_moments import LengthMoments
 from evenstep.protocol.receipts import Receipt, RoundTotals
-from evenstep.tools.simulate import sample_lengths
+from evenstep.tools.simulate import sample_lengths, simulate
 
 
 def steps_of(ranks: list[list[list[int]]], accumulate: int = 1) -> list[StepInfo]:
@@ -61,6 +63,23 @@ def test_what_ranks_receive_gives_the_composition_of_the_samples() -> None:
     # The samples of a step on all ranks are one set.
     exact.add_updates(LengthMoments.of(ranks.swapaxes(0, 1).ravel(), np.arange(51) * 40))
     assert received.value == pytest.approx(exact.value, rel=1e-3)
+
+
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_a_training_reads_off_what_simulate_says(accumulate: int) -> None:
+    lengths, policy = sample_lengths("ultrachat", 150, 0) // 16 + 1, TokenBudget(512)
+    loader = evenstep.DataLoader(
+        [{"input_ids": torch.zeros(int(length), dtype=torch.int64)} for length in lengths],
+        policy=policy,
+        buffer_size=32,
+        accumulate=accumulate,
+        shuffle=False,
+    )
+    trained = composed([step for _, step in loader.steps()])
+    simulated = simulate(policy, [lengths], buffer_size=32, accumulate=accumulate)
+    assert trained.value == pytest.approx(simulated.composition, rel=1e-12)
+    assert trained.samples_per_update == simulated.samples_per_update
+    assert trained.tokens_per_update_cv == pytest.approx(simulated.tokens_per_update_cv)
 
 
 def test_the_steps_of_an_update_count_as_one() -> None:
