@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,7 @@ SHARDS = [list(range(5, COUNT)), list(range(5))]
 DOCUMENTS = Documents(COUNT, longest=64, prompts=True)
 POLICIES = {
     "padded": evenstep.TokenBudget(256),
+    "fixed": evenstep.FixedBatch(4),
     "packed": evenstep.Even(256, packed=True),
     "micro-batches": evenstep.WorkloadPacking(128, micro_batches=3, thresholds=(40,)),
     "planned": evenstep.MaxTokens(256, lengths=DOCUMENTS.lengths),
@@ -89,7 +91,7 @@ POLICIES = {
 }
 
 
-def loader_of(rank: Rank, form: str, num_workers: int) -> evenstep.DataLoader:
+def loader_of(rank: Rank, form: str, num_workers: int, **options: Any) -> evenstep.DataLoader:
     policy = POLICIES[form]
     return evenstep.DataLoader(
         DOCUMENTS,
@@ -99,6 +101,7 @@ def loader_of(rank: Rank, form: str, num_workers: int) -> evenstep.DataLoader:
         buffer_size=16,
         num_workers=num_workers,
         multiprocessing_context="fork" if num_workers else None,
+        **options,
     )
 
 
@@ -178,6 +181,43 @@ def test_gradients_of_steps_and_epochs_are_those_of_one_process(
     truth = truth_of([i for steps in of_steps for indices, _ in steps for i in indices])
     for _, value in ranks:
         assert relative_error(value, truth) < 1e-5
+
+
+def train_by_updates(rank: Rank, form: str, exhausted: str, num_workers: int) -> list[Any]:
+    """By update: its samples on this rank, its steps, and its gradient."""
+    model: Any = DistributedDataParallel(Model())
+    loader = loader_of(rank, form, num_workers, accumulate=3, exhausted=exhausted)
+    updates: list[Any] = []
+    for batch, step in loader.steps():
+        if not step.micro_step:
+            updates.append(([], [], None))
+        indices, steps, _ = updates[-1]
+        indices += step.indices
+        steps.append(step.step)
+        with nullcontext() if step.ends_update else model.no_sync():
+            backward(model, batch, step)
+        if step.ends_update:
+            updates[-1] = (indices, steps, gradient(model))
+    return updates
+
+
+@pytest.mark.parametrize(
+    ("form", "exhausted", "num_workers"),
+    [("fixed", "pad", 1), ("fixed", "stop", 0), ("micro-batches", "pad", 0)],
+)
+@pytest.mark.timeout(90)
+def test_gradients_of_accumulated_steps_are_those_of_one_process(
+    tmp_path: Path, form: str, exhausted: str, num_workers: int
+) -> None:
+    ranks = run(train_by_updates, 2, form, exhausted, num_workers, folder=tmp_path, within=30)
+    sizes = [len(steps) for _, steps, _ in ranks[0]]
+    assert sizes == [3] * (len(sizes) - 1) + [2]
+    assert len(sizes) > (2 if exhausted == "pad" else 0)
+    for same in zip(*ranks, strict=True):
+        assert same[0][1] == same[1][1]
+        truth = truth_of([i for indices, _, _ in same for i in indices])
+        for _, _, value in same:
+            assert relative_error(value, truth) < 1e-5
 
 
 @pytest.mark.timeout(90)
