@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 import evenstep
 from evenstep import Composition, StepInfo, TokenBudget
@@ -63,6 +67,17 @@ def test_what_ranks_receive_gives_the_composition_of_the_samples() -> None:
     # The samples of a step on all ranks are one set.
     exact.add_updates(LengthMoments.of(ranks.swapaxes(0, 1).ravel(), np.arange(51) * 40))
     assert received.value == pytest.approx(exact.value, rel=1e-3)
+
+
+group = st.lists(st.sampled_from([1, 2, 7, 1000, 1001, 100_000]), min_size=1, max_size=4)
+
+
+@given(st.lists(group, min_size=1, max_size=30))
+def test_it_is_a_number_whatever_the_lengths(groups: list[list[int]]) -> None:
+    value = composed(steps_of([groups])).value
+    assert 0 <= value < math.inf
+    if len(groups) == 1 or all(len(one) == 1 for one in groups):
+        assert value == pytest.approx(1, abs=1e-3)
 
 
 @pytest.mark.parametrize("accumulate", [1, 3])

@@ -114,9 +114,10 @@ def composition(within: float, whole: LengthMoments, updates: int) -> float:
     # The mean of a random update is off by the sum of l (l - mean) over its tokens. The square of a
     # sample's term is `fourth` in sum, and the tokens that divide it are those of the sample and of
     # the others in its update.
-    fourth = float(whole.third) + mean * second  # sum of l² (l - mean)²
+    fourth = max(0.0, float(whole.third) + mean * second)  # sum of l² (l - mean)²
     others = (tokens / updates) * (1 - updates / samples)
-    between = fourth * second / (fourth + second * others)
+    divided_by = fourth + second * others
+    between = fourth * second / divided_by if divided_by else second
     between *= (samples - samples / updates) / (samples - 1)  # drawn without replacement
     random = second - between
     return within / random if random > _NO_VARIANCE * second else 1.0
