@@ -78,6 +78,14 @@ def test_length_mean_and_variance_are_those_of_the_tokens_of_all_ranks():
     assert step.length_variance == pytest.approx(away / 80)
 
 
+def test_a_step_knows_its_place_in_its_update():
+    places = [(s.update, s.micro_step) for s in (step_info(step=n, accumulate=3) for n in range(5))]
+    assert places == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1)]
+    shown = step_info(step=5, accumulate=3, ends_update=False).to_dict()
+    names = ("accumulate", "update", "micro_step", "ends_update")
+    assert [shown[name] for name in names] == [3, 1, 2, False]
+
+
 def test_a_step_without_cost_or_tokens_is_balanced_and_unpadded():
     step = step_info(totals=totals(cost=[0, 0, 0], tokens=[0, 0, 0], padded_tokens=[0, 0, 0]))
     assert step.imbalance == 1.0

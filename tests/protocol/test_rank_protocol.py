@@ -103,6 +103,7 @@ def pair(**differing):
         ({"epoch": 1}, "epoch"),
         ({"buffer_size": 6}, "buffer_size"),
         ({"exhausted": "stop"}, "exhausted"),
+        ({"accumulate": 2}, "accumulate"),
         ({"options": {"dataset size": 7}}, "dataset size"),
     ],
 )

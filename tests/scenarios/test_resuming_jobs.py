@@ -78,6 +78,8 @@ def check_exact(rank: Rank, kind: str) -> int:
             return make_loader(num_workers=1)
         if kind == "stop":
             return make_loader(exhausted="stop")
+        if kind == "updates":
+            return make_loader(accumulate=3)
         if kind == "iterable":
             return evenstep.DataLoader(Uneven(rank.rank), policy=POLICY, buffer_size=16)
         return make_loader()
@@ -86,7 +88,9 @@ def check_exact(rank: Rank, kind: str) -> int:
 
 
 @pytest.mark.filterwarnings("ignore:epoch .* ended with at least")
-@pytest.mark.parametrize("kind", ["even", "uneven", "empty", "iterable", "workers", "stop"])
+@pytest.mark.parametrize(
+    "kind", ["even", "uneven", "empty", "iterable", "workers", "stop", "updates"]
+)
 def test_two_ranks_resume_exactly(kind: str, tmp_path: Path) -> None:
     counts = run(check_exact, 2, kind, folder=tmp_path, within=90)
     assert counts[0] == counts[1] > 3
