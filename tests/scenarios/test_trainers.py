@@ -26,7 +26,7 @@ import evenstep
 from documents import Documents
 
 PAGE = Path(__file__).parents[2] / "docs" / "training.md"
-K = 3  # steps of an accumulated update
+K = 3  # steps of an accumulated update, where the name of a recipe says that it accumulates
 RECIPES = {  # headings of the page, and which block of code under each
     "ddp": [("DDP", 0), ("The loop", 0)],
     "fsdp": [("FSDP", 0), ("The loop", 0)],
@@ -60,6 +60,10 @@ def recipe(name: str) -> str:
         heading = section.partition("\n")[0]
         blocks[heading] += re.findall(r"^```python\n(.*?)^```", section, re.DOTALL | re.MULTILINE)
     return "\n".join(blocks[heading][number] for heading, number in RECIPES[name])
+
+
+def update_size(name: str) -> int:
+    return K if "accumulating" in name else 1
 
 
 @dataclass(frozen=True)
@@ -100,6 +104,7 @@ def train(
             policy=evenstep.TokenBudget(max_tokens=MAX_TOKENS),
             sampler=shards[rank.rank],
             buffer_size=16,
+            accumulate=update_size(name),
             **options,
         )
     )
@@ -114,7 +119,6 @@ def train(
         "model": TinyModel(),
         "loader": loader,
         "lr": lr,
-        "k": K,
         "device_type": "cpu",
         "world_size": rank.world_size,
     }
@@ -237,7 +241,7 @@ def test_training_follows_that_of_one_process_update_by_update(
     ranks = job(tmp_path, name, shards, lr=lr, num_workers=1)
     check_equal_steps(ranks)
     steps = samples_of(ranks)
-    size = K if "accumulating" in name else 1
+    size = update_size(name)
     if shards is FEW:
         assert any(step.filler for step in ranks[1].steps)
         assert size == 1 or len(steps) % size, "the last update must have fewer: take other shards"
