@@ -1,8 +1,10 @@
 """`Even`, the default policy: equal cost on every rank in every step.
 
 ```
-even                  the round: all ranks' quantiles of costs are the steps' targets
-match_padded          padded groups that cost their target
+even                  the options, and the round of packed groups
+padded_round          the round of padded groups: the oldest runs of all ranks are the targets
+padded_runs           padded groups that cost their target; padded_runs_numba: the same, compiled
+padded_end            all that is left at the end, in padded groups
 fill_packed           packed groups that are full and cost their target
 drain_packed          all that is left at the end, in packed groups
 ```

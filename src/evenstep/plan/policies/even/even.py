@@ -3,24 +3,27 @@
 Ranks wait for the one whose group costs most, so a step is well spent if all cost the same. Each
 round:
 
-1. Each rank groups its window as `TokenBudget` does, and picks the groups with its oldest samples,
-   half of them. It sends 21 numbers, quantiles of their costs among them, whatever the buffer.
-2. The pooled quantiles of all ranks are the steps' *targets*, the same on every rank: a sample of
-   what groups cost here, so that there is a fitting step for long samples and for short ones.
-3. Each rank fills every step with samples that cost as much as its target, and no more: see
-   `match_padded`. What is lost is what a group stays below its target; it does not grow with the
-   number of ranks, as it would if the largest of many deviations counted.
-4. Steps are shuffled, alike on all ranks, so their order says nothing about length.
+1. Each rank forms the groups of its oldest samples, and sends what each costs and how long it has
+   waited: at most 16 of them, whatever the buffer.
+2. The oldest of all ranks are the steps of the round, and their costs its *targets*, the same on
+   every rank.
+3. Each rank takes for every step, the costliest first, the run of its sorted samples that comes
+   closest to the target from below with little padding: see `padded_runs`. What is lost is what a
+   group stays below its target; it does not grow with the number of ranks, as it would if the
+   largest of many deviations counted.
+4. Each rank looks for each step's run in another part of its samples, so that short, middle and
+   long ones meet, as in a random batch. Steps are shuffled, alike on all ranks.
 
-Half the window stays, so that there is always a choice. At the end of the epoch there is none: then
-a rank that has less left scales its targets down, so that all run out together.
+A round takes a quarter of the window, so that there is always a choice. At the end of the epoch
+there is none: then all ranks place all they have in equally many steps, and agree on what these
+cost: see `padded_end`. Where ranks share one stream, they are dealt samples on demand, so that they
+hold equal cost then.
 
 Packed groups are formed likewise, by other means. Any samples may lie in one group, so full groups
 can cost nearly the same, except those with the longest samples. The quantiles are of the most even
 costs that full groups of the window can have; `fill_packed` makes groups that hold `max_tokens` and
-cost their target; and what is left at the end is packed at once, in as many groups as the rank with
-most of it needs: see `drain_packed`. Ranks that hold fewer tokens then fill their groups less, as
-with any policy that leaves samples on their rank.
+cost their target. A round takes half the window, and what is left at the end is packed at once, in
+as many groups as the rank with most of it needs: see `drain_packed`.
 
 No sample waits for ever: see `Even.max_wait`.
 """
@@ -37,17 +40,16 @@ from evenstep.arrays import Int64Array
 from evenstep.cost import Cost, MemoryLimit, PaddedTokenCost
 from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least, check_given
-from evenstep.plan.groups.alignment import align, alignment_target
 from evenstep.plan.groups.groups import Groups
-from evenstep.plan.groups.token_budget_groups import token_budget_groups
 from evenstep.plan.policies.even.drain_packed import first_fit, next_fit, share_out
 from evenstep.plan.policies.even.fill_packed import CostSplit, PackedStepFiller, even_costs
-from evenstep.plan.policies.even.match_padded import PaddedStepFiller, oldest_of
+from evenstep.plan.policies.even.padded_round import PaddedRound
 from evenstep.plan.policy import Plan, Policy, Proposal, Window
 from evenstep.plan.rng import RandomStream, generator
 
 _QUANTILES = 16
-_LAST = 24  # groups; with no more than that left on any rank, all are emitted in one round
+_WINDOW = 96
+"""Groups that a window should hold: with fewer there is less choice, and more padding."""
 
 # Columns of a message.
 _STEPS, _GROUPS, _SAMPLES, _EXHAUSTED, _TOTAL = range(5)
@@ -66,16 +68,19 @@ class Even(Policy):
     those, and pad them. A longer sample is a step by itself, which the other ranks match."""
     max_patches: int | None = field(default=None, kw_only=True)
     """Vision patches per group; a single sample above it stays alone."""
-    max_wait: int = field(default=5, kw_only=True)
+    max_wait: int = field(default=12, kw_only=True)
     """After this many rounds in the window the oldest sample is emitted for certain, at the price
-    of some imbalance. So every sample is emitted within ``max_wait + window size`` rounds; as half
-    the window goes in each round, the oldest first, in practice within ``max_wait + 3``, where no
-    rank runs out long before the others."""
+    of some imbalance. So every sample is emitted within ``max_wait + window size`` rounds; as the
+    oldest go first, in practice within ``max_wait + 4``. A round takes a quarter of the window, or
+    half of it where `packed`."""
     cost: Cost = field(default=PaddedTokenCost(), kw_only=True)
     """The cost that is made equal. The memory limit holds besides."""
     packed: bool = field(default=False, kw_only=True)
     """Groups are collated without padding, as `PackCollator` does: any samples go together, fill
     `max_tokens`, and cost what ``cost(shapes, packed=True)`` says."""
+    spread: bool = field(default=True, kw_only=True)
+    """Padded groups of like cost are dealt out so that a step holds long and short samples, as a
+    random batch does: see `evenstep.plan.groups.spread`. False lets like lengths meet."""
 
     def __post_init__(self) -> None:
         check_given(max_tokens=self.max_tokens, max_wait=self.max_wait)
@@ -106,48 +111,36 @@ class Even(Policy):
     def counts_patches(self) -> bool:
         return self.max_patches is not None
 
+    @property
+    def deals_on_demand(self) -> bool:
+        return True
+
+    @property
+    def window_tokens(self) -> int:
+        return _WINDOW * (self.target_tokens or self.max_tokens)
+
     def propose(self, window: Window) -> Proposal:
-        return self._propose_packed(window) if self.packed else self._propose_padded(window)
+        if self.packed:
+            return self._propose_packed(window)
+        return self._round().propose(window)
 
     def settle(self, proposal: Proposal, messages: Int64Array, rank: int) -> Plan:
-        if self.packed:
-            groups = self._settle_packed(proposal, messages)
-        else:
-            groups = self._settle_padded(proposal, messages, rank)
+        if not self.packed:
+            return self._round().settle(proposal.window, messages, rank)
+        groups = self._settle_packed(proposal, messages)
         window = proposal.window
         draw = generator(window.seed, window.epoch, window.round, RandomStream.EVEN_ORDER)
         return Plan(groups.take(draw.permutation(len(groups))))
 
-    def _propose_padded(self, window: Window) -> Proposal:
-        groups = token_budget_groups(
-            window.lengths,
-            self.target_tokens or self.max_tokens,
-            patches=window.patches,
-            max_patches=self.max_patches,
-        )
-        costs = self.cost(groups.shapes(window.lengths), packed=False)
-        steps = -(-len(groups) // 2)
-        chosen = np.sort(costs[np.argsort(oldest_of(groups), kind="stable")[:steps]])
-        numbers = [steps, len(groups), len(window), int(window.exhausted)]
-        return Proposal(_message(numbers, costs.sum(), chosen), groups, window)
-
-    def _settle_padded(self, proposal: Proposal, messages: Int64Array, rank: int) -> Groups:
-        active = messages[messages[:, _GROUPS] > 0]
-        ending = bool(active[:, _EXHAUSTED].all())
-        if ending and active[:, _GROUPS].max() <= _LAST:
-            return self._all(proposal.groups, messages)
-        targets = _targets(active)
-        if ending:
-            own, most = _reals(messages)[rank, 0], _reals(active)[:, 0].max()
-            if own < most:
-                targets *= own / most
-        matcher = PaddedStepFiller(
+    def _round(self) -> PaddedRound:
+        return PaddedRound(
             cost=self.cost,
             max_tokens=self.max_tokens,
+            target_tokens=self.target_tokens or self.max_tokens,
             max_patches=self.max_patches,
             max_wait=self.max_wait,
+            spread=self.spread,
         )
-        return matcher.match(proposal.groups, proposal.window, targets)
 
     def _propose_packed(self, window: Window) -> Proposal:
         cut = first_fit if window.exhausted else next_fit
@@ -190,12 +183,6 @@ class Even(Policy):
             max_wait=self.max_wait,
         )
         return filler.fill(window, split, _targets(active))
-
-    def _all(self, groups: Groups, messages: Int64Array) -> Groups:
-        """All that is left, in as many steps as the rank with most groups needs."""
-        no_limit = np.zeros(len(messages), np.int64)
-        count = alignment_target(messages[:, _GROUPS], messages[:, _SAMPLES], no_limit)
-        return align(groups, count)[0]
 
 
 def _message(numbers: list[int], total: float, costs: npt.NDArray[np.float64]) -> Int64Array:

@@ -1,0 +1,177 @@
+"""A round of padded groups: what a rank proposes, and the steps that all ranks settle on."""
+
+from __future__ import annotations
+
+import enum
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from evenstep.arrays import Float64Array, Int64Array
+from evenstep.cost import Cost
+from evenstep.plan.groups.groups import Groups
+from evenstep.plan.groups.spread import like_costs, mean_lengths, spread
+from evenstep.plan.policies.even.padded_end import LastSamples, profile
+from evenstep.plan.policies.even.padded_runs import (
+    POSITION,
+    RunLimits,
+    SortedWindow,
+    take_runs,
+)
+from evenstep.plan.policy import Plan, Proposal, Window
+from evenstep.plan.rng import RandomStream, generator
+
+_SHARE = 4
+"""A round takes one of so many groups of a window; the others are there to choose from."""
+_LIKE = 0.003
+"""Share by which the costs of steps may differ that exchange groups."""
+_RUNS = 16
+"""Runs that a rank proposes at most."""
+_QUANTILES = 28
+"""Of the costs of all that is left."""
+_AGE = (1 << 16) - 1
+"""The bits of a proposed run that hold its age."""
+
+
+class Column(enum.IntEnum):
+    """Columns of a message."""
+
+    STEPS = 0
+    """Steps that the rank would make; 0 in the row of a rank that has nothing left."""
+    SAMPLES = 1
+    EXHAUSTED = 2
+    GROUPS = 3
+    """Groups that all that is left makes, where the source has ended."""
+    PROPOSED = 4
+    """How many runs are proposed."""
+    RUNS = 5
+    """[16] cost and age of each run, the oldest first: see `pack_runs`."""
+    LAST_COSTS = RUNS + _RUNS
+    """[14] two float32 each: quantiles of the costs of all that is left."""
+
+
+MESSAGE = Column.LAST_COSTS + _QUANTILES // 2
+"""int64 numbers in a message."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaddedRound:
+    """Plans a round of `Even`, whose options it has."""
+
+    cost: Cost
+    max_tokens: int
+    target_tokens: int
+    max_patches: int | None
+    max_wait: int
+    spread: bool
+
+    def propose(self, window: Window) -> Proposal:
+        """The runs with the oldest samples of this rank."""
+        samples = SortedWindow.of(window, self.cost)
+        steps = self._steps(window)
+        limits = RunLimits(max_tokens=self.target_tokens, max_patches=self.max_patches, due=0)
+        # A run is proposed for its tokens; its cost follows.
+        wanted = np.full(min(steps, _RUNS), float(self.target_tokens))
+        taken, ends = take_runs(samples.in_tokens(), wanted, limits, oldest=True)
+        single, each = samples.costs[:, taken[ends[1:] - 1]]
+        groups = Groups(samples.numbers[POSITION, taken], ends)
+        oldest = np.minimum.reduceat(groups.members, ends[:-1])
+        message = np.zeros(MESSAGE, np.int64)
+        message[: Column.RUNS] = [steps, len(window), int(window.exhausted), 0, len(groups)]
+        runs = pack_runs(single + (groups.sizes - 1) * each, window.ages[oldest])
+        message[Column.RUNS : Column.RUNS + len(runs)] = runs
+        if window.exhausted:
+            last = LastSamples.of(samples, self.max_tokens, self.max_patches)
+            message[Column.GROUPS] = last.needed()
+            costs = last.even_costs(_QUANTILES).astype(np.float32)
+            message[Column.LAST_COSTS :] = costs.view(np.int64)
+        return Proposal(message, groups, window)
+
+    def _steps(self, window: Window) -> int:
+        """Steps that this rank would make of a window: a share of what it holds, and whole updates
+        if it holds one."""
+        held = float(np.minimum(window.lengths, self.target_tokens).sum()) / self.target_tokens
+        if window.patches is not None and self.max_patches is not None:
+            counted = np.minimum(window.patches, self.max_patches)  # one above it stays alone
+            held = max(held, float(counted.sum()) / self.max_patches)
+        groups = min(math.ceil(held), len(window))
+        steps = -(-groups // _SHARE)
+        whole = -(-steps // window.accumulate) * window.accumulate
+        return whole if whole <= groups else steps
+
+    def settle(self, window: Window, messages: Int64Array, rank: int) -> Plan:
+        """This rank's groups, given all ranks' messages."""
+        samples = SortedWindow.of(window, self.cost)
+        active = np.flatnonzero(messages[:, Column.STEPS] > 0)
+        rows = messages[active]
+        place = int(np.searchsorted(active, rank))
+        if rows[:, Column.EXHAUSTED].all():
+            steps = min(int(rows[:, Column.GROUPS].max()), int(rows[:, Column.SAMPLES].min()))
+            bits = np.ascontiguousarray(rows[:, Column.LAST_COSTS :])
+            targets = profile(bits.view(np.float32).astype(np.float64), steps)
+            groups = LastSamples.of(samples, self.max_tokens, self.max_patches).fill(targets)
+        else:
+            targets = self._targets(rows, (active + window.round) % len(messages))
+            limits = RunLimits(
+                max_tokens=self.max_tokens, max_patches=self.max_patches, due=self.max_wait
+            )
+            wishes = self._wishes(window, len(targets), place, len(active))
+            taken, ends = take_runs(samples, targets, limits, oldest=False, wishes=wishes)
+            groups = Groups(samples.numbers[POSITION, taken], ends)
+        draw = generator(window.seed, window.epoch, window.round, RandomStream.EVEN_ORDER)
+        if not self.spread:
+            return Plan(groups.take(draw.permutation(len(groups))))
+        order = spread(
+            mean_lengths(groups, window.lengths),
+            like_costs(targets, _LIKE),
+            rank=place,
+            ranks=len(active),
+            accumulate=window.accumulate,
+            draw=draw,
+        )
+        return Plan(groups.take(order))
+
+    def _targets(self, rows: Int64Array, turns: Int64Array) -> Float64Array:
+        """[steps] costs of the oldest runs that ranks propose, largest first.
+
+        Args:
+            rows: [ranks, k] messages of the ranks that have samples.
+            turns: [ranks] their order where runs are equally old.
+        """
+        steps = int(min(rows[:, Column.STEPS].min(), rows[:, Column.SAMPLES].min()))
+        costs, ages = unpack_runs(rows[:, Column.RUNS : Column.LAST_COSTS])
+        number = np.broadcast_to(np.arange(_RUNS), costs.shape)
+        turn = np.broadcast_to(turns[:, None], costs.shape)
+        given = number < rows[:, Column.PROPOSED, None]
+        order = np.lexsort((turn[given], number[given], -ages[given]))
+        oldest = order[np.arange(steps) % len(order)]
+        targets: Float64Array = np.sort(costs[given][oldest])[::-1]
+        return targets
+
+    def _wishes(self, window: Window, steps: int, rank: int, ranks: int) -> Float64Array | None:
+        """[steps] where in its sorted window the rank should take each step's run from, as a share
+        of the tokens: in every step each rank from another place."""
+        if not self.spread:
+            return None
+        draw = generator(window.seed, window.epoch, window.round, RandomStream.EVEN_SPREAD)
+        place = draw.permutation(steps)
+        update, number = np.divmod(place, window.accumulate)
+        shares = rank / ranks + number / (ranks * window.accumulate) + draw.random(steps)[update]
+        return np.asarray(shares % 1.0, np.float64)
+
+
+def pack_runs(costs: Float64Array, ages: Int64Array) -> Int64Array:
+    """[runs] one int64 for the cost and the age of each run.
+
+    The age takes the place of the lowest bits of the cost. That is rounded up to 2 ** -36 of it, so
+    a run never costs more than what all ranks read.
+    """
+    bits = np.ascontiguousarray(costs, np.float64).view(np.int64)
+    packed: Int64Array = (bits + _AGE & ~_AGE) | np.minimum(ages, _AGE)
+    return packed
+
+
+def unpack_runs(packed: Int64Array) -> tuple[Float64Array, Int64Array]:
+    """Costs and ages of packed runs."""
+    return np.ascontiguousarray(packed & ~_AGE).view(np.float64), packed & _AGE
