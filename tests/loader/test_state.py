@@ -410,6 +410,7 @@ NULLABLE = OPTIONAL | {
     ("job", "order", "sampler"),
     ("epoch", "stream"),
     ("epoch", "window_size"),
+    ("epoch", "window_limit"),
     ("epoch", "next_entry"),
     ("dp_rank_0", "quota"),
     ("dp_rank_0", "sources"),

@@ -105,6 +105,7 @@ class DealtWindows:
         return replace(
             start,
             window_size=self._size.current,
+            window_limit=self._size.limit,
             entries=np.concatenate([found, queued]),
             next_entry=self.next_entry,
         )

@@ -77,7 +77,7 @@ class LookAhead:
     def look(self, buffer: WindowBuffer, *, round: int, step: int) -> RoundStart:
         """The window of a round."""
         start = buffer.look(self._quota(round), round=round, step=step)
-        return replace(start, window_size=self._size.current)
+        return replace(start, window_size=self._size.current, window_limit=self._size.limit)
 
     def exhausted(self, start: RoundStart) -> bool:
         """Whether nothing will be added to a window. Where all ranks know the size of their shares

@@ -31,6 +31,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -164,8 +165,8 @@ class RankProtocol:
         self.dropped = 0
         self.undelivered = 0
         self.room = 0
-        """Samples that this rank has memory for in a window; 0 if unknown. To be set before the
-        first round's message, where `sizes_by_memory` asks for it."""
+        """Samples that this rank has memory for in a window; 0 if unknown. Counts in the first
+        round: see `asks_room`."""
 
     # What the driver reads
 
@@ -184,9 +185,9 @@ class RankProtocol:
         return self._size.most
 
     @property
-    def sizes_by_memory(self) -> bool:
-        """Whether windows grow, up to `room`."""
-        return self._size.grows
+    def asks_room(self) -> bool:
+        """Whether `room` should be set before the next message, as windows will grow up to it."""
+        return self._size.grows and self._size.limit is None and self._phase is _Phase.FILLING
 
     @property
     def taken(self) -> int:
@@ -251,6 +252,11 @@ class RankProtocol:
     def lend(self, sample: bytes) -> None:
         """Takes the sample that `lends` asked for, for ranks that have none to run fillers with."""
         self._lending.lent = sample
+
+    def first_numbers(self, count: int) -> Int64Array:
+        """Arrival numbers of the oldest samples held, at most `count`."""
+        self._buffer.gather()
+        return self._buffer.numbers[:count]
 
     # Exchanges
 
@@ -326,6 +332,9 @@ class RankProtocol:
         self._phase = _Phase.SETTLING
         self._heads = heads
         self._size.learn(heads)
+        assert self._round is not None
+        # What was agreed in this round holds for whoever resumes it.
+        self._round.start = replace(self._round.start, window_limit=self._size.limit)
         if unplannable:
             return  # all that was dealt to some rank is bad: the round has no steps
         self._lending.begin(heads, self.rank)

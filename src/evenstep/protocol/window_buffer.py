@@ -35,6 +35,8 @@ class RoundStart:
     """Samples that the rank gathered for the window; None if that is still to be decided."""
     window_size: int | None = None
     """Samples that windows of this round should hold on any rank; None before the first round."""
+    window_limit: int | None = None
+    """Samples that all ranks have memory for; None if that is unknown."""
     entries: Int64Array = field(default_factory=lambda: np.empty(0, np.int64))
     """[samples + queued] where samples are dealt on demand: the entries of the ranks' stream that
     the window's samples are, and after them those of arrival numbers from `taken` on."""

@@ -2,8 +2,8 @@
 
 Under ``buffer_size="auto"`` a window grows to `Policy.window_tokens`. All ranks compute the same
 size, from the samples and tokens that their windows held in the round before. It starts small, so
-that the first step comes soon; at most doubles from round to round; and never shrinks: the mean of
-a window moves, and nobody gains from a window that follows it.
+that the first step comes soon, at most doubles from round to round, and does not follow the mean
+length down again. The rank with least memory for samples limits it, as told in the first round.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from evenstep.protocol.wire import ProposalHead
 
 AUTO = "auto"
 FIXED_SIZE = 1024
-"""Samples of a window under "auto", where the policy does not say how many tokens it should hold;
-and the first size where it does."""
+"""Samples of a window under "auto", where the policy does not ask for a number of tokens."""
+FIRST_SIZE = 256
+"""Samples of the first window where it does."""
 
 
 def check_buffer_size(buffer_size: int | str) -> None:
@@ -47,11 +48,14 @@ class WindowSize:
         """
         self._policy = policy
         self._tokens = policy.window_tokens if buffer_size == AUTO else None
-        self.current = FIXED_SIZE if isinstance(buffer_size, str) else buffer_size
         self.grows = self._tokens is not None
         """Whether the size follows from tokens."""
+        first = FIRST_SIZE if self.grows else FIXED_SIZE
+        self.current = first if isinstance(buffer_size, str) else buffer_size
+        self.limit: int | None = None
+        """Samples that all ranks have memory for; None if that is unknown."""
         if self.grows and start is not None and start.window_size is not None:
-            self.current = start.window_size
+            self.current, self.limit = start.window_size, start.window_limit
 
     @property
     def most(self) -> int:
@@ -68,5 +72,7 @@ class WindowSize:
         if self._tokens is None or not tokens:
             return
         wanted = -(-self._tokens * samples // tokens)
-        room = min((head.room for head in heads if head.room), default=wanted)
-        self.current = max(self.current, min(wanted, room, 2 * self.current))
+        if self.limit is None:
+            self.limit = min((head.room for head in heads if head.room), default=None)
+        grown = max(self.current, min(wanted, 2 * self.current))
+        self.current = min(grown, self.limit or grown)

@@ -10,6 +10,7 @@ in which a sample meets them, with the thread that runs each file:
     intake              intake: a `Chunk` from a worker -> `ReadySamples`
     worker_errors       intake: what the dataset raised in a worker, or the worker's death
     sample_store        all threads: samples by arrival number, until they are collated
+    sample_bytes        plan: how much memory a sample takes
     round_planner       plan: samples -> messages to and from all ranks -> planned steps
     whole_updates       plan: holds steps back until all of their update are planned
     batch_assembly      collate: a planned step and its samples -> the batch and its `StepInfo`

@@ -12,6 +12,7 @@ from evenstep.loader.batcher.filler_sample import FillerSample, pack_sample
 from evenstep.loader.batcher.intake import ChunkChecks
 from evenstep.loader.batcher.ports import Ports
 from evenstep.loader.batcher.progress import RoundProgress, StepProgress
+from evenstep.loader.batcher.sample_bytes import SAMPLE_BYTES, sample_bytes
 from evenstep.loader.batcher.sample_store import SampleStore
 from evenstep.loader.batcher.spec import EpochSpec, LoaderSpec
 from evenstep.loader.batcher.whole_updates import StepOfUpdate, WholeUpdates
@@ -19,6 +20,8 @@ from evenstep.loader.transport.cp_peers import WindowChecksum
 from evenstep.loader.workers.iterable import WorkerStateLog
 from evenstep.plan.offline.replay import ReplayPolicy
 from evenstep.protocol import PlannedStep, RankProtocol
+
+_WEIGHED = 64  # samples of the first window
 
 
 def make_protocol(spec: LoaderSpec, epoch: EpochSpec) -> RankProtocol:
@@ -100,6 +103,8 @@ class RoundPlanner:
                 protocol.receive(ready.columns, ready.numbers, end=ready.end)
                 if ready.digests is not None:
                     self._checksum.note(ready.numbers, ready.digests)
+        if protocol.asks_room:
+            protocol.room = self._room()
         if (number := protocol.lends) is not None:
             protocol.lend(self._sample_to_lend(number))
 
@@ -132,6 +137,15 @@ class RoundPlanner:
         # Windows may have grown; and steps held back until more is planned hold their samples.
         self._store.make_room(2 * self._protocol.window_size + self._updates.samples_held)
         return whole
+
+    def _room(self) -> int:
+        """Samples of a window that this rank has memory for, by what its first samples take."""
+        numbers = self._protocol.first_numbers(_WEIGHED)
+        if not len(numbers):
+            return 0
+        taken = sum(sample_bytes(self._store.peek(number)) for number in numbers.tolist())
+        # Up to two windows are held.
+        return max(1, SAMPLE_BYTES * len(numbers) // (2 * taken))
 
     def _sample_to_lend(self, number: int) -> bytes:
         start, remaining = self._epoch.start, self._epoch.remaining.numbers

@@ -66,6 +66,7 @@ def _epoch_dict(progress: EpochProgress) -> dict[str, Any]:
         "received": progress.received,
         "update": asdict(progress.update),
         "window_size": progress.start.window_size,
+        "window_limit": progress.start.window_limit,
         "next_entry": progress.start.next_entry if progress.dealt else None,
         "order": progress.checksum_before_reshard.to_dict(),
         "stream": None  # a stream of which nothing is left is false
@@ -212,6 +213,7 @@ def _shared_by_ranks(epoch: Mapping[str, Any]) -> dict[str, Any]:
         "received": epoch["received"],
         "update": LossTotals(**epoch["update"]),
         "window_size": epoch["window_size"],
+        "window_limit": epoch["window_limit"],
         "next_entry": epoch["next_entry"],
         "stream": stream,
         "checksum_before_reshard": OrderChecksum.from_dict(epoch["order"]),

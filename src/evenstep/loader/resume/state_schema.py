@@ -23,6 +23,7 @@ EPOCH_SCHEMA = {
     "received": int,
     "update": {"samples": int, "supervised_tokens": int, "estimated_tokens": float},
     "window_size": (int, None),
+    "window_limit": (int, None),
     "next_entry": (int, None),
     "order": _CHECKSUM,
     "stream": ({"total": int, "tail": int, "leftover": [int]}, None),
