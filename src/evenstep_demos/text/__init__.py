@@ -2,14 +2,15 @@
 
     command        the command line
     options        what a user may choose
-    corpus         documents of the standard library, or of a Parquet file
+    corpus         functions and classes of the standard library, or a Parquet file's documents
     prepared_text  tokenizer trained on them, lengths, training and held-out documents
     budget         how many samples fit the time, and the fixed batch size that makes as many steps
     batches        the two ways of forming batches, behind one interface
     train          one epoch of DDP on one rank, timed step by step (clock: when compute ends)
-    job            what a rank does: calibrate, then both runs one after the other
+    job            what a rank does: calibrate, then both runs several times
     ranks          starts the rank processes, passes on their messages, ends them all if one fails
     messages       the messages of ranks
+    interval       the difference of two losses, and how far chance may move it
     progress       what the user sees meanwhile
     figures        records of all ranks -> the figures of a run
     result         the table, the verdict and the JSON object
@@ -17,5 +18,7 @@
 
 Both runs get the same samples, each once, the same initial weights, optimizer, collator and number
 of worker processes. The fixed batch size is the mean number of samples per rank and step that
-`Even` makes of these lengths, so both take about as many optimizer steps.
+`Even` makes of these lengths, so both take about as many optimizer steps. Gradients are added up
+over a few steps, so that an update of two ranks holds as many groups as a step of more. Both runs
+are made several times, with other initial weights and orders, so that losses have an interval.
 """

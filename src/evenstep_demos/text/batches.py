@@ -1,14 +1,16 @@
 """The two ways of forming batches, behind one interface, so that one training loop serves both.
 
 Both shuffle the same samples, use the same collator and as many worker processes. Both scale the
-loss so that the averaged gradient is that of the token mean over the global batch: evenstep's
-StepInfo brings the scale, the fixed batches add up a count over all ranks in every step.
+loss so that the gradient of an update, added up over its steps and averaged over ranks, is that of
+the token mean over all its samples: evenstep's StepInfo brings the scale, the fixed batches add up
+a count over the steps of the update and all ranks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Protocol
 
 import torch
@@ -31,6 +33,8 @@ class RankBatch:
     padded_tokens: int
     global_samples: int
     """Samples of all ranks."""
+    ends_update: bool
+    """Whether the optimizer steps after this batch."""
 
 
 class Batches(Protocol):
@@ -48,8 +52,12 @@ class Batches(Protocol):
 class FixedBatches:
     """torch's DataLoader and DistributedSampler, with a batch size."""
 
-    def __init__(self, dataset: TokenizedDocuments, batch_size: int, options: DemoOptions) -> None:
-        self._sampler: DistributedSampler[Any] = DistributedSampler(dataset, seed=options.seed)
+    def __init__(
+        self, dataset: TokenizedDocuments, batch_size: int, options: DemoOptions, seed: int
+    ) -> None:
+        self._accumulate = options.accumulate
+        self._totals = torch.empty(0)
+        self._sampler: DistributedSampler[Any] = DistributedSampler(dataset, seed=seed)
         self._loader = DataLoader(
             dataset,
             batch_size=batch_size,
@@ -60,36 +68,46 @@ class FixedBatches:
 
     def __iter__(self) -> Iterator[Any]:
         self._sampler.set_epoch(0)
-        return iter(self._loader)
+        batches = iter(self._loader)
+        while update := list(islice(batches, self._accumulate)):
+            for micro_step in range(len(update)):
+                yield update, micro_step
 
     def rank_batch(self, item: Any) -> RankBatch:
-        mask = item["attention_mask"]
-        supervised = int((item["labels"][:, 1:] >= 0).sum())
-        totals = torch.tensor([supervised, len(mask)])
-        dist.all_reduce(totals)
-        global_supervised, global_samples = totals.tolist()
+        update, micro_step = item
+        if micro_step == 0:
+            self._totals = torch.tensor([[_supervised(one), len(one["labels"])] for one in update])
+            dist.all_reduce(self._totals)
+        batch = update[micro_step]
+        mask = batch["attention_mask"]
+        global_supervised = int(self._totals[:, 0].sum())
         return RankBatch(
-            batch=item,
-            loss_scale=dist.get_world_size() * supervised / global_supervised,
+            batch=batch,
+            loss_scale=dist.get_world_size() * _supervised(batch) / global_supervised,
             samples=len(mask),
             tokens=int(mask.sum()),
             padded_tokens=mask.numel(),
-            global_samples=global_samples,
+            global_samples=int(self._totals[micro_step, 1]),
+            ends_update=micro_step == len(update) - 1,
         )
+
+
+def _supervised(batch: Mapping[str, torch.Tensor]) -> int:
+    return int((batch["labels"][:, 1:] >= 0).sum())
 
 
 class EvenBatches:
     """evenstep's DataLoader with its default policy, `Even`."""
 
-    def __init__(self, dataset: TokenizedDocuments, options: DemoOptions) -> None:
+    def __init__(self, dataset: TokenizedDocuments, options: DemoOptions, seed: int) -> None:
         self._loader = evenstep.DataLoader(
             dataset,
             policy=evenstep.Even(max_tokens=options.max_tokens),
             collate_fn=evenstep.PadCollator(pad_token_id=END),
             shuffle=True,
-            seed=options.seed,
+            seed=seed,
             num_workers=options.num_workers,
-            buffer_size=options.buffer_size,
+            accumulate=options.accumulate,
         )
 
     def __iter__(self) -> Iterator[Any]:
@@ -105,4 +123,5 @@ class EvenBatches:
             tokens=step.tokens,
             padded_tokens=step.padded_tokens,
             global_samples=step.global_samples,
+            ends_update=step.ends_update,
         )

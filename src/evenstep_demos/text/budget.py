@@ -55,7 +55,8 @@ def choose(
     elif seconds_per_token is None:
         raise ConfigurationError("seconds_per_token=None: needed where options.samples is not set")
     else:
-        seconds = _seconds(_both(lengths[:available], options)) * seconds_per_token
+        once = _seconds(_both(lengths[:available], options)) * seconds_per_token
+        seconds = options.repeats * once
         affordable = int(available * min(1.0, options.seconds / seconds)) // ranks * ranks
         samples = min(available, max(affordable, _FEWEST * ranks))
     fixed, even = _both(lengths[:samples], options)
@@ -88,7 +89,7 @@ def _simulate(
     return simulate(
         policy,
         [lengths[shard] for shard in shards],
-        buffer_size=options.buffer_size,
+        accumulate=options.accumulate,
         seed=options.seed,
         identities=shards,
     )

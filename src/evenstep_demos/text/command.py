@@ -20,7 +20,7 @@ def command(
         Path | None,
         typer.Option(
             help="A Parquet file with one document a row.",
-            show_default="the Python source files of the standard library",
+            show_default="top-level blocks of the standard library's source files",
         ),
     ] = None,
     column: Annotated[str, typer.Option(help="Column of --data that holds the text.")] = "text",
@@ -30,7 +30,7 @@ def command(
     world_size: Annotated[int, typer.Option(help="Data-parallel processes.")] = 2,
     max_tokens: Annotated[
         int, typer.Option(help="Token budget of a batch on one rank, padding included.")
-    ] = 3072,
+    ] = 1536,
     max_length: Annotated[
         int | None,
         typer.Option(
@@ -38,7 +38,7 @@ def command(
         ),
     ] = None,
     seconds: Annotated[
-        float, typer.Option(help="About how long both training runs may take together.")
+        float, typer.Option(help="About how long all training runs may take together.")
     ] = 100.0,
     samples: Annotated[
         int | None,
@@ -49,9 +49,10 @@ def command(
 ) -> None:
     """Train a small GPT with fixed batches and with Even.
 
-    Both runs train on the same documents, each once, with the same model, on the CPU. The fixed
-    batch size is the mean size of Even's batches. Prints the figures measured and draws the compute
-    time of every rank in every step.
+    Both train on the same documents, each once, with the same model, on the CPU; three times, with
+    other weights and orders, so that held-out losses come with an interval. The fixed batch size is
+    the mean size of Even's batches. Prints the figures measured and draws the compute time of every
+    rank in every step.
 
     \b
     Examples:

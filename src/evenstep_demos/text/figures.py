@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,8 @@ from evenstep_demos.text.train import StepRecords
 
 @dataclass(frozen=True, kw_only=True)
 class TextRunFigures:
-    """One run. Fractions are fractions, not percent; tokens and samples are those of all ranks."""
+    """One run, or its repeats one after the other. Fractions are fractions, not percent; tokens and
+    samples are those of all ranks."""
 
     steps: int
     samples: int
@@ -58,6 +59,19 @@ class TextRunFigures:
         values["rank_seconds"] = list(self.rank_seconds)
         values["compute_seconds"] = np.round(self.compute_seconds, 5).tolist()
         return values
+
+
+def one_after_the_other(repeats: Sequence[Sequence[StepRecords]]) -> list[StepRecords]:
+    """The records of each rank, from [repeats][ranks] records."""
+    joined = []
+    for rank in zip(*repeats):
+        lists = {
+            f.name: [value for record in rank for value in getattr(record, f.name)]
+            for f in fields(StepRecords)
+            if f.name != "total"
+        }
+        joined.append(StepRecords(**lists, total=sum(record.total for record in rank)))
+    return joined
 
 
 def measure(records: Sequence[StepRecords], held_out_loss: float) -> TextRunFigures:

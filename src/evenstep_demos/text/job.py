@@ -1,4 +1,4 @@
-"""What one rank does: measures its speed, agrees on the samples, then makes both runs in turn."""
+"""What one rank does: measures its speed, agrees on the samples, then makes the runs in turn."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from evenstep_demos.text.prepared_text import PreparedText, TokenizedDocuments
 from evenstep_demos.text.train import held_out_loss, train_epoch
 
 RUNS = ("fixed", "evenstep")
-"""Names of the two runs, in the order in which they are made."""
+"""Names of the two runs, in the order of the first repeat; the next one turns it round."""
 
 
 def job(send: Callable[[Message], None], options: DemoOptions, prepared: PreparedText) -> None:
@@ -35,28 +35,34 @@ def job(send: Callable[[Message], None], options: DemoOptions, prepared: Prepare
     report = send if dist.get_rank() == 0 else _ignore
 
     # Also warms up the allocator and the kernels for the first run.
-    speed = _seconds_per_token(_model(options), options)
+    speed = _seconds_per_token(_model(options, options.seed), options)
     choice = choose(prepared.lengths, options, speed)
     held_out = TokenizedDocuments(prepared.held_out, prepared.tokenizer)
 
     def evaluate(model: PaddedGPT) -> float:
         return held_out_loss(model, held_out, prepared.held_out_lengths, options.max_tokens)
 
-    initial = evaluate(_model(options))
+    initial = evaluate(_model(options, options.seed))
     report(Chosen(choice=choice, seconds_per_token=speed, initial_loss=initial))
     dataset = TokenizedDocuments(prepared.documents[: choice.samples], prepared.tokenizer)
-    for run in RUNS:
-        batches: Batches = (
-            FixedBatches(dataset, choice.batch_size, options)
-            if run == "fixed"
-            else EvenBatches(dataset, options)
-        )
-        model = _model(options)
-        on_step = _step_reporter(report, run, choice.samples)
-        records = train_epoch(model, batches, choice.samples, on_step)
-        gathered: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(gathered, records)
-        report(TextRunFinished(run=run, records=gathered, held_out_loss=evaluate(model)))
+    for repeat in range(options.repeats):
+        for run in RUNS if repeat % 2 == 0 else RUNS[::-1]:
+            seed = options.seed + repeat
+            batches: Batches = (
+                FixedBatches(dataset, choice.batch_size, options, seed)
+                if run == "fixed"
+                else EvenBatches(dataset, options, seed)
+            )
+            model = _model(options, seed)
+            on_step = _step_reporter(report, f"{run} {repeat + 1}", choice.samples)
+            records = train_epoch(model, batches, choice.samples, on_step)
+            gathered: list[Any] = [None] * dist.get_world_size()
+            dist.all_gather_object(gathered, records)
+            report(
+                TextRunFinished(
+                    run=run, repeat=repeat, records=gathered, held_out_loss=evaluate(model)
+                )
+            )
 
 
 def _ignore(message: Message) -> None:
@@ -76,10 +82,10 @@ def _step_reporter(
     return on_step
 
 
-def _model(options: DemoOptions) -> PaddedGPT:
-    """The model before training, the same every time."""
-    torch.manual_seed(options.seed)
-    return PaddedGPT(vocab_size=options.vocab_size)
+def _model(options: DemoOptions, seed: int) -> PaddedGPT:
+    """The model before training, the same for both runs of a repeat."""
+    torch.manual_seed(seed)
+    return PaddedGPT(vocab_size=options.vocab_size, hidden_size=options.hidden_size)
 
 
 def _seconds_per_token(model: PaddedGPT, options: DemoOptions) -> float:

@@ -16,7 +16,7 @@ class Chosen:
     seconds_per_token: float
     """Measured time of a padded token on one rank."""
     initial_loss: float
-    """Held-out loss before training."""
+    """Held-out loss before training, of the first repeat."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +24,7 @@ class RunProgress:
     """A step has ended."""
 
     run: str
+    """With the number of the repeat."""
     done: int
     """Samples trained on, by all ranks."""
     total: int
@@ -36,6 +37,7 @@ class TextRunFinished:
     """A run has ended."""
 
     run: str
+    repeat: int
     records: list[StepRecords]
     """One per rank."""
     held_out_loss: float

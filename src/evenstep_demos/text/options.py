@@ -21,18 +21,22 @@ class DemoOptions:
     out: Path = Path("out/demo")
     """The folder of the picture and the figures."""
     world_size: int = 2
-    max_tokens: int = 3072
+    max_tokens: int = 1536
     """Token budget of a batch on one rank, padding included."""
     max_length: int | None = None
     """Longer documents are left out. Two thirds of `max_tokens` by default."""
     seed: int = 0
     seconds: float = 100.0
-    """About how long the two training runs may take together; decides the number of samples."""
+    """About how long all training runs may take together; decides the number of samples."""
     samples: int | None = None
     """Samples to train on, rounded down to a multiple of `world_size`; overrides `seconds`."""
-    vocab_size: int = 4096
-    buffer_size: int = 256
-    """Samples that evenstep may buffer on each rank."""
+    vocab_size: int = 2048
+    hidden_size: int = 64
+    accumulate: int = 4
+    """Steps whose gradients are added up before the optimizer steps, as with few ranks one does: an
+    update then holds as many groups as a step of more ranks."""
+    repeats: int = 3
+    """Times that both runs are made, each with initial weights and an order of its own."""
     num_workers: int = 1
     """Processes per rank that tokenize, the same for both runs."""
 
@@ -40,7 +44,8 @@ class DemoOptions:
         check_at_least(2, world_size=self.world_size)
         check_at_least(64, max_tokens=self.max_tokens, max_length=self.max_length)
         check_at_least(0, seed=self.seed, num_workers=self.num_workers)
-        check_at_least(1, buffer_size=self.buffer_size)
+        check_at_least(1, accumulate=self.accumulate, hidden_size=self.hidden_size)
+        check_at_least(2, repeats=self.repeats)  # a spread needs two
         check_at_least(self.world_size, samples=self.samples)
         check_at_least(257, vocab_size=self.vocab_size)  # all bytes and the end of a document
         if not (math.isfinite(self.seconds) and self.seconds > 0):

@@ -29,7 +29,7 @@ END = 0
 _TOKENIZER_CHARACTERS = 3_000_000
 _TOKENIZER_CHARACTERS_PER_DOCUMENT = 20_000  # so that no single document shapes the vocabulary
 _CHARACTERS_PER_TOKEN = 8  # more than nearly any text has
-_HELD_OUT_SHARE, _HELD_OUT = 10, 48
+_HELD_OUT_SHARE, _HELD_OUT = 10, 256
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -66,7 +66,7 @@ class Display:
             )
         elif progress.done >= progress.total or time.monotonic() >= self._next_line:
             self._next_line = time.monotonic() + _SECONDS_BETWEEN_LINES
-            self.note(f"{progress.run:>8}: {progress.done / progress.total:4.0%}, {detail}")
+            self.note(f"{progress.run:>10}: {progress.done / progress.total:4.0%}, {detail}")
 
 
 def _bars() -> Any:
@@ -76,7 +76,7 @@ def _bars() -> Any:
     except ImportError as error:
         raise ImportError("the demo needs rich: pip install 'evenstep[demo]'") from error
     return Progress(
-        TextColumn("{task.description:>8}"),
+        TextColumn("{task.description:>10}"),
         BarColumn(bar_width=40),
         TextColumn("{task.percentage:3.0f} %"),
         TimeElapsedColumn(),

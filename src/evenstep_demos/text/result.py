@@ -1,14 +1,14 @@
 """What the demo found: as one JSON-able object, and as a table with a verdict in words.
 
 The verdict states only what was measured, and what limits it: other programs on the machine make
-times wrong, and losses after one short epoch with one seed say little.
+times wrong, and losses after short epochs of a few seeds differ by chance.
 """
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,24 @@ from evenstep.tools.report.steps_plot import StepPanel
 from evenstep.tools.report.table import text_table
 from evenstep_demos.text.budget import Choice
 from evenstep_demos.text.figures import TextRunFigures
+from evenstep_demos.text.interval import PairedDifference
 from evenstep_demos.text.options import DemoOptions
 from evenstep_demos.text.prepared_text import describe_lengths
 
 _COLUMNS = 88
 _PROCESSOR_SHARE = 0.9  # below it, the verdict warns of other programs
 _POLICY = "even"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Repeats:
+    """A run, made several times, each with initial weights and an order of its own."""
+
+    whole: TextRunFigures
+    """One after the other; the held-out loss is their mean."""
+    first: TextRunFigures
+    held_out_losses: tuple[float, ...]
+    """[repeats]"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,9 +51,9 @@ class DemoResult:
     choice: Choice
     seconds_per_token: float
     initial_loss: float
-    """Held-out loss before training, the same for both runs."""
-    fixed: TextRunFigures
-    even: TextRunFigures
+    """Held-out loss before training, the same for both runs of the first repeat."""
+    fixed: Repeats
+    even: Repeats
     picture: Path
     seconds: float
     """Seconds of the whole demo."""
@@ -49,12 +61,18 @@ class DemoResult:
     @property
     def speedup(self) -> float:
         """Real tokens per second, evenstep's over the fixed batches'."""
-        return self.even.tokens_per_second / self.fixed.tokens_per_second
+        return self.even.whole.tokens_per_second / self.fixed.whole.tokens_per_second
 
     @property
     def processor_speedup(self) -> float:
         """The fixed batches' processor seconds over evenstep's, for the same samples."""
-        return self.fixed.processor_seconds / self.even.processor_seconds
+        return self.fixed.whole.processor_seconds / self.even.whole.processor_seconds
+
+    @property
+    def loss_difference(self) -> PairedDifference:
+        """Held-out loss of evenstep minus that of fixed batches, repeat by repeat."""
+        pairs = zip(self.even.held_out_losses, self.fixed.held_out_losses)
+        return PairedDifference.of([even - fixed for even, fixed in pairs])
 
     def as_dict(self) -> dict[str, Any]:
         """One object with all figures."""
@@ -71,14 +89,20 @@ class DemoResult:
                 "samples": self.choice.samples,
                 "seed": options.seed,
                 "vocab_size": options.vocab_size,
-                "buffer_size": options.buffer_size,
+                "accumulate": options.accumulate,
+                "repeats": options.repeats,
                 "num_workers": options.num_workers,
             },
             "seconds_per_token": self.seconds_per_token,
             "predicted": {run: dict(values) for run, values in self.choice.predicted.items()},
             "initial_loss": self.initial_loss,
-            "fixed": self.fixed.as_dict(),
-            "evenstep": self.even.as_dict(),
+            "fixed": self.fixed.whole.as_dict(),
+            "evenstep": self.even.whole.as_dict(),
+            "held_out_losses": {
+                "fixed": list(self.fixed.held_out_losses),
+                "evenstep": list(self.even.held_out_losses),
+            },
+            "loss_difference": asdict(self.loss_difference),
             "speedup": self.speedup,
             "processor_speedup": self.processor_speedup,
             "picture": str(self.picture),
@@ -86,7 +110,7 @@ class DemoResult:
         }
 
     def panels(self) -> list[StepPanel]:
-        """The two panels of the picture."""
+        """The two panels of the picture: the first repeat."""
         names = (f"fixed batches of {self.choice.batch_size}", "evenstep.Even")
         return [
             StepPanel(
@@ -94,23 +118,28 @@ class DemoResult:
                 f"{run.padding:.1%} padding, imbalance {run.imbalance:.2f}",
                 seconds=run.compute_seconds,
             )
-            for name, run in zip(names, (self.fixed, self.even))
+            for name, run in zip(names, (self.fixed.first, self.even.first))
         ]
 
     def table(self) -> str:
         """The table and its meaning, for people."""
-        fixed, even = self.fixed, self.even
-        time_ratio, loss_change = even.seconds / fixed.seconds, self._loss_change
+        fixed, even = self.fixed.whole, self.even.whole
+        time_ratio, loss = even.seconds / fixed.seconds, self.loss_difference
         rows = [
             ("real tokens per second", "tokens_per_second", ",.0f", f"x {self.speedup:.2f}"),
-            ("seconds for the epoch", "seconds", ".1f", f"x {time_ratio:.2f}"),
+            ("seconds, all repeats", "seconds", ".1f", f"x {time_ratio:.2f}"),
             ("padding", "padding", ".1%", ""),
             ("imbalance of ranks", "imbalance", ".3f", ""),
             ("wait for data", "wait", ".1%", ""),
-            ("steps", "steps", ",d", ""),
+            ("steps, all repeats", "steps", ",d", ""),
             ("samples per step", "samples_per_step", ".2f", ""),
             ("most padded tokens in a batch", "most_padded_tokens", ",d", ""),
-            ("held-out loss", "held_out_loss", ".3f", f"{loss_change:+.3f}"),
+            (
+                "held-out loss",
+                "held_out_loss",
+                ".3f",
+                f"{loss.mean:+.3f} ± {loss.standard_error:.3f}",
+            ),
         ]
         cells = [
             (name, f"{getattr(fixed, field):{form}}", f"{getattr(even, field):{form}}", change)
@@ -119,8 +148,8 @@ class DemoResult:
         own = [" + ".join(f"{s:.1f}" for s in run.rank_seconds) for run in (fixed, even)]
         cells.insert(2, ("compute seconds of each rank", own[0], own[1], ""))
         title = (
-            f"{self.choice.samples:,} documents, {int(self.lengths.sum()):,} tokens, each once, on "
-            f"{self.options.world_size} ranks"
+            f"{self.choice.samples:,} documents, {int(self.lengths.sum()):,} tokens, each once in "
+            f"each of {self.options.repeats} repeats, on {self.options.world_size} ranks"
         )
         table = text_table(["", "fixed batches", "evenstep.Even", "change"], cells, title=title)
         return f"{table}\n\n{self.verdict()}"
@@ -132,9 +161,10 @@ class DemoResult:
             f"Compared on the same documents: fixed batches of {choice.batch_size} samples, and "
             f"evenstep's default policy, Even(max_tokens={self.options.max_tokens:,}). Even was "
             f"predicted to make groups of {choice.batch_size} on average, so both take about as "
-            f"many steps. In real tokens per second evenstep was {speedup:.2f} times as fast. "
+            f"many steps, {self.options.accumulate} to an update. In real tokens per second "
+            f"evenstep was {speedup:.2f} times as fast. "
         )
-        share = min(self.fixed.processor_share, self.even.processor_share)
+        share = min(self.fixed.whole.processor_share, self.even.whole.processor_share)
         if share < _PROCESSOR_SHARE:
             text += (
                 "But other programs ran on this machine: in one of the runs a rank had a processor "
@@ -147,13 +177,23 @@ class DemoResult:
         text += (
             "Imbalance is the time of the slowest rank over the mean, summed over steps; at 1 no "
             "rank waits for another. "
-            f"Held-out loss fell from {self.initial_loss:.3f} to {self.fixed.held_out_loss:.3f} in "
-            f"{self.fixed.steps} steps of fixed batches, and to {self.even.held_out_loss:.3f} in "
-            f"{self.even.steps} of evenstep. One short run with one seed does not show whether "
-            "both learn equally well: the difference changes with --seed."
         )
-        return textwrap.fill(text, _COLUMNS)
+        return f"{textwrap.fill(text, _COLUMNS)}\n\n{self._losses()}"
 
-    @property
-    def _loss_change(self) -> float:
-        return self.even.held_out_loss - self.fixed.held_out_loss
+    def _losses(self) -> str:
+        loss, repeats = self.loss_difference, self.options.repeats
+        mean = f"{abs(loss.mean):.3f} {'higher' if loss.mean > 0 else 'lower'}"
+        text = (
+            f"Held-out loss, {self.initial_loss:.3f} before training, fell to "
+            f"{self.fixed.whole.held_out_loss:.3f} with fixed batches and to "
+            f"{self.even.whole.held_out_loss:.3f} with evenstep, means of {repeats} repeats, each "
+            f"with its own initial weights and order. Evenstep's is {mean}, with a standard error "
+            f"of {loss.standard_error:.3f}; the 95% interval of the difference is {loss.low:+.3f} "
+            f"to {loss.high:+.3f}. "
+        )
+        if loss.within_chance:
+            text += "So no difference shows: this one is within what chance does between repeats. "
+        else:
+            text += "So the difference is more than chance does between repeats. "
+        text += "More repeats of longer runs say more: make learning."
+        return textwrap.fill(text, _COLUMNS)

@@ -2,7 +2,8 @@
 
 *Wait* is the time that the rank spends in its loader. *Compute* is the forward and backward pass up
 to the moment when its last gradient is ready; the rest of the backward call is waiting for other
-ranks and the exchange.
+ranks and the exchange. Gradients are exchanged in every step, as sharded training does, and added
+up over the steps of an update.
 """
 
 from __future__ import annotations
@@ -75,12 +76,13 @@ def train_epoch(
         (loss * batch.loss_scale).backward()
         records.compute.append(clock.ready - begin)
         records.compute_cpu.append(clock.ready_cpu - begin_cpu)
-        torch.nn.utils.clip_grad_norm_(model.parameters(), _GRADIENT_NORM)
         done += batch.global_samples
-        for group in optimizer.param_groups:
-            group["lr"] = _learning_rate(done / samples)
-        optimizer.step()
-        optimizer.zero_grad()
+        if batch.ends_update:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), _GRADIENT_NORM)
+            for group in optimizer.param_groups:
+                group["lr"] = _learning_rate(done / samples)
+            optimizer.step()
+            optimizer.zero_grad()
         records.samples.append(batch.samples)
         records.tokens.append(batch.tokens)
         records.padded_tokens.append(batch.padded_tokens)

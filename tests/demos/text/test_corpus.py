@@ -27,6 +27,7 @@ def test_what_cannot_be_used_is_counted(tmp_path: Path) -> None:
     files = {
         "a.py": b"x = 1\n",
         "pkg/copy_of_a.py": b"x = 1\n",
+        "two.py": b"import y\n\n\ndef f():\n    pass\n\n\n\n    x\n\n\n@g\nclass C: ...\n",
         "pkg/latin.py": "# -*- coding: latin-1 -*-\n# caf\u00e9\n".encode("latin-1"),
         "broken.py": b"# \xff\xfe\n",
         "empty.py": b"",
@@ -36,8 +37,14 @@ def test_what_cannot_be_used_is_counted(tmp_path: Path) -> None:
     }
     _write(tmp_path, files)
     read = read_standard_library(0, tmp_path)
-    assert sorted(read.documents) == ["# -*- coding: latin-1 -*-\n# caf\u00e9\n", "x = 1\n"]
-    assert (read.found, read.read, read.unusable) == (6, 6, 4)
+    assert sorted(read.documents) == [
+        "# -*- coding: latin-1 -*-\n# caf\u00e9\n",
+        "@g\nclass C: ...\n",
+        "def f():\n    pass\n\n\n\n    x",
+        "import y",
+        "x = 1\n",
+    ]
+    assert (read.found, read.read, read.unusable) == (9, 9, 4)
 
 
 def test_the_running_interpreter_has_text() -> None:

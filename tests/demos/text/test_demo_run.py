@@ -6,6 +6,7 @@ import json
 import random
 from pathlib import Path
 
+import numpy as np
 import pytest
 import typer
 
@@ -33,7 +34,7 @@ def _text(path: Path) -> Path:
     return path
 
 
-def test_both_runs_train_on_the_same_samples_and_are_reported(
+def test_all_runs_train_on_the_same_samples_and_are_reported(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     data, out = _text(tmp_path / "text.parquet"), tmp_path / "new" / "out"
@@ -44,19 +45,23 @@ def test_both_runs_train_on_the_same_samples_and_are_reported(
     stdout, stderr = capfd.readouterr()
     result = json.loads(stdout)
     assert len(stdout.splitlines()) == 1
-    assert "evenstep: 100%" in stderr
+    assert all(f"{run} {n}: 100%" in stderr for run in ("fixed", "evenstep") for n in (1, 2, 3))
     assert str(out / "step_times.png") in stderr
 
     assert result["options"]["samples"] == 40
     fixed, even = result["fixed"], result["evenstep"]
-    assert fixed["samples"] == even["samples"] == 40
+    assert fixed["samples"] == even["samples"] == 3 * 40
     assert fixed["tokens"] == even["tokens"]
-    assert fixed["tokens"] == pytest.approx(40 * result["lengths"]["mean"])
+    assert fixed["tokens"] == pytest.approx(3 * 40 * result["lengths"]["mean"])
     assert even["padding"] < fixed["padding"]
     assert even["most_padded_tokens"] <= 256
     for run in (fixed, even):
         assert len(run["compute_seconds"]) == run["steps"]
         assert run["held_out_loss"] < result["initial_loss"]
+    losses = result["held_out_losses"]
+    assert all(len(set(losses[run])) == 3 for run in ("fixed", "evenstep"))
+    above = np.subtract(losses["evenstep"], losses["fixed"])
+    assert result["loss_difference"]["mean"] == pytest.approx(above.mean())
     assert json.loads((out / "result.json").read_text()) == result
     assert (out / "step_times.png").read_bytes().startswith(b"\x89PNG")
 

@@ -22,7 +22,7 @@ from evenstep_demos.text.ranks import run_ranks
 from evenstep_demos.text.train import held_out_loss
 
 Send = Callable[[Any], None]
-OPTIONS = DemoOptions(max_tokens=96, max_length=64, vocab_size=300, buffer_size=16)
+OPTIONS = DemoOptions(max_tokens=96, max_length=64, vocab_size=300, accumulate=3)
 TEXTS = tuple(f"{i}:" + "ab" * (1 + 7 * i % 29) for i in range(50))
 
 
@@ -33,8 +33,8 @@ def _documents() -> TokenizedDocuments:
 def one_epoch_of_both(send: Send) -> None:
     documents = _documents()
     ways: dict[str, Batches] = {
-        "fixed": FixedBatches(documents, 3, OPTIONS),
-        "evenstep": EvenBatches(documents, OPTIONS),
+        "fixed": FixedBatches(documents, 3, OPTIONS, 0),
+        "evenstep": EvenBatches(documents, OPTIONS, 0),
     }
     for name, batches in ways.items():
         for step, item in enumerate(batches):
@@ -42,7 +42,7 @@ def one_epoch_of_both(send: Send) -> None:
             mask, labels = part.batch["attention_mask"], part.batch["labels"][:, 1:]
             send((name, "counts", dist.get_rank(), part.samples, part.tokens, part.padded_tokens))
             send((name, "rows", part.batch["input_ids"].tolist(), int(mask.sum()), mask.numel()))
-            send((name, step, part.loss_scale, int((labels != -100).sum())))
+            send((name, step, part.loss_scale, int((labels != -100).sum()), part.ends_update))
 
 
 def test_both_ways_train_on_every_sample_once_with_scales_of_the_token_mean() -> None:
@@ -61,11 +61,13 @@ def test_both_ways_train_on_every_sample_once_with_scales_of_the_token_mean() ->
         assert sum(padded for _, _, _, padded in counts) == sum(m[4] for m in rows)
         steps = [sum(rank == wanted for rank, _, _, _ in counts) for wanted in (0, 1)]
         assert steps[0] == steps[1] > 3
-        # The mean over ranks of scale x mean loss is the token mean of a step: W t / T.
-        for step in range(steps[0]):
-            parts = [m for m in heard if m[:2] == (name, step)]
+        # The mean over ranks of scale x mean loss, in sum, is the update's token mean: W t / T.
+        for update in range(0, steps[0], 3):
+            last = min(update + 3, steps[0]) - 1
+            parts = [m for m in heard if m[0] == name and m[1] in range(update, last + 1)]
             supervised = sum(m[3] for m in parts)
-            assert len(parts) == 2
+            assert len(parts) == 2 * (last + 1 - update)
+            assert all(m[4] == (m[1] == last) for m in parts)
             np.testing.assert_allclose(
                 [m[2] for m in parts], [2 * m[3] / supervised for m in parts]
             )

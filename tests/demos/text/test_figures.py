@@ -5,7 +5,7 @@ import json
 import pytest
 
 from evenstep.errors import InvariantError
-from evenstep_demos.text.figures import measure
+from evenstep_demos.text.figures import measure, one_after_the_other
 from evenstep_demos.text.train import StepRecords
 
 
@@ -48,6 +48,15 @@ def test_figures_of_a_small_run_by_hand() -> None:
     assert figures.most_padded_tokens == 18
     assert figures.rank_seconds == (4.0, 4.0)
     assert figures.compute_seconds.tolist() == [[3.0, 1.0], [1.0, 3.0]]
+
+
+def test_repeats_one_after_the_other_add_up() -> None:
+    once, twice = (measure(one_after_the_other([_records()] * n), 2.5) for n in (1, 2))
+    assert once.as_dict() == measure(_records(), 2.5).as_dict()
+    assert (twice.steps, twice.samples, twice.seconds) == (4, 16, 20.0)
+    assert twice.rank_seconds == (8.0, 8.0)
+    for name in ("tokens_per_second", "padding", "imbalance", "wait", "processor_share"):
+        assert getattr(twice, name) == pytest.approx(getattr(once, name))
 
 
 def test_figures_are_json() -> None:
