@@ -139,8 +139,8 @@ def arguments() -> argparse.Namespace:
         help="a tokenizer.json, a folder, or a name on the Hugging Face hub; by default one is "
         "trained on the text",
     )
-    result.add_argument("--vocab-size", type=int, default=2048, help="of a tokenizer trained here")
-    result.add_argument("--max-length", type=int, default=384, help="longer samples are left out")
+    result.add_argument("--vocab-size", type=int, default=1024, help="of a tokenizer trained here")
+    result.add_argument("--max-length", type=int, default=768, help="longer samples are left out")
     result.add_argument("--samples", type=int, default=3200, help="to train on, all ranks together")
     result.add_argument("--per-step", type=int, default=32, help="samples of a fixed step")
     result.add_argument("--world-size", type=int, default=8, help="data-parallel ranks")
