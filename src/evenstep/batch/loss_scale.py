@@ -29,6 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -105,7 +106,7 @@ def loss_scale(
     if mode == "none":
         return 1.0 if totals.samples[rank] else 0.0
     if mode == "token":
-        counts: npt.NDArray[np.generic] = totals.supervised_tokens
+        counts: npt.NDArray[Any] = totals.supervised_tokens
     elif mode == "sample":
         counts = totals.samples
     elif mode == "approximate":
@@ -117,7 +118,8 @@ def loss_scale(
         counts = _estimated(totals, mean_supervised)
     else:
         raise ConfigurationError(f"loss scaling {mode!r} must be one of {LOSS_SCALING}")
-    total = counts.sum() if total is None else total
+    if total is None:
+        total = float(counts.sum())
     return float(len(counts) * counts[rank] / total) if total else 0.0
 
 
