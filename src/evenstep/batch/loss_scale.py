@@ -125,7 +125,8 @@ def loss_scale(
 
 def _estimated(totals: StepTotals, mean_supervised: npt.ArrayLike) -> Float64Array:
     """[ranks] supervised tokens, estimated from the number of samples."""
-    estimated: Float64Array = totals.samples * np.asarray(mean_supervised, dtype=np.float64)
+    means = np.asarray(mean_supervised, dtype=np.float64)
+    estimated: Float64Array = means * totals.samples
     return estimated
 
 
