@@ -97,7 +97,8 @@ class EpochRun:
 
         Raises:
             EvenstepError: what went wrong, here or on another rank; raised once every step settled
-                before it has been delivered, so that all ranks get equally many.
+                before it has been delivered, so that all ranks get equally many; but not those of
+                an update that will never be whole.
             Closed: `close` was called.
         """
         self._request = intake.request
