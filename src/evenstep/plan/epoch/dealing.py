@@ -36,9 +36,10 @@ class Holdings:
 def next_deal(held: Holdings, *, left: int, window: int) -> Int64Array:
     """How many of the next samples each rank draws.
 
-    Each rank is brought to two windows, one to plan with and one that workers prepare meanwhile;
-    but no deal is more than half of what is left. Where that is less than ranks have room for, it
-    levels the tokens that they hold: queued samples count with the mean length. For example, with
+    Each rank is brought to a window to plan with and, for workers to prepare meanwhile, another
+    one, or half of its share of what is left if that is less: the lengths of queued samples are not
+    known. No deal is more than half of what is left. Where that is less than ranks have room for,
+    it levels the tokens that they hold, a queued sample counting the mean length. For example, with
     room for plenty, a mean of 10 tokens and 8 samples left, 4 are dealt::
 
         tokens held   30  10  20    -> draws  1  2  1    -> 40 30 30
@@ -51,7 +52,8 @@ def next_deal(held: Holdings, *, left: int, window: int) -> Int64Array:
         [ranks] int64, in all at most `left`.
     """
     ranks = len(held.samples)
-    room: Int64Array = np.maximum(2 * window - held.samples - held.queued, 0)
+    queue = min(window, left // (2 * ranks))
+    room: Int64Array = np.maximum(window + queue - held.samples - held.queued, 0)
     most = left // 2 if left > 2 * ranks else left
     if int(room.sum()) <= most:
         return room
