@@ -68,7 +68,8 @@ class DataLoader:
         collate_fn: list of samples -> batch. None is `PadCollator()`, or `PackCollator()` where the
             policy forms packed groups. It runs in the batcher process, once per step.
         shuffle, seed: without a `sampler`, the order is that of torch's ``DistributedSampler``:
-            a function of (seed, epoch), padded to a multiple of the ranks.
+            a function of (seed, epoch). Policies that do not deal samples on demand repeat a few,
+            so that all ranks get equally many.
         generator: its initial seed is the seed, in place of `seed`. Nothing is drawn from it.
         sampler: yields this rank's own indices. It runs in this process. To resume, its order must
             be a function of (seed, epoch).

@@ -52,6 +52,8 @@ class Window:
     seed: int = 0
     epoch: int = 0
     round: int = 0
+    step: int = 0
+    """Steps of the epoch before this round: it may begin in the middle of an update."""
 
     def __len__(self) -> int:
         return len(self.lengths)

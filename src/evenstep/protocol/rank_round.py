@@ -61,6 +61,7 @@ class RankRound:
             seed=seed,
             epoch=epoch,
             round=start.round,
+            step=start.step,
         )
         self._proposal = self._policy.propose(window)
         held = len(window), int(supervised.sum()), int(lengths.sum())
