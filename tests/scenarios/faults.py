@@ -54,7 +54,7 @@ class Staff:
 def loader_over(dataset: Any, **options: Any) -> evenstep.DataLoader:
     return evenstep.DataLoader(
         dataset,
-        **{"policy": evenstep.TokenBudget(max_tokens=1024), "buffer_size": 32, **options},
+        **{"policy": evenstep.Even(max_tokens=1024), "buffer_size": 32, **options},
     )
 
 

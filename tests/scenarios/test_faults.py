@@ -294,7 +294,7 @@ def test_persistent_workers_that_died_between_passes_are_replaced(tmp_path: Path
         outcomes = job.join(20)
     for outcome in outcomes:
         assert outcome.value is not None, outcome.traceback
-        # The pass after may notice, on both ranks, or be whole.
-        assert outcome.value[0] == outcome.value[2] == 50
-    second = [outcome.value[1] for outcome in outcomes]
-    assert second in ([50, 50], ["LoaderDiedError", "PeerError"])
+    first, second, third = zip(*(outcome.value for outcome in outcomes))
+    assert sum(first) == sum(third) == 100
+    # The pass after may notice, on both ranks, or be whole.
+    assert second == ("LoaderDiedError", "PeerError") or sum(second) == 100
