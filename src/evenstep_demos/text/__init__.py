@@ -4,7 +4,7 @@
     options        what a user may choose
     corpus         functions and classes of the standard library, or a Parquet file's documents
     prepared_text  tokenizer trained on them, lengths, training and held-out documents
-    budget         how many samples fit the time, and the fixed batch size that makes as many steps
+    budget         how many samples fit the time; a batch size and a budget that make as many steps
     batches        the two ways of forming batches, behind one interface
     train          one epoch of DDP on one rank, timed step by step (clock: when compute ends)
     job            what a rank does: calibrate, then both runs several times
@@ -17,8 +17,8 @@
     run            all of it, in order
 
 Both runs get the same samples, each once, the same initial weights, optimizer, collator and number
-of worker processes. The fixed batch size is the mean number of samples per rank and step that
-`Even` makes of these lengths, so both take about as many optimizer steps. Gradients are added up
-over a few steps, so that an update of two ranks holds as many groups as a step of more. Both runs
-are made several times, with other initial weights and orders, so that losses have an interval.
+of worker processes, and take about as many steps: the budget of `Even` is chosen so that it makes
+as many as the fixed batches. Gradients are added up over a few steps, so that an update of two
+ranks holds as many groups as a step of more. Both runs are made several times, with other initial
+weights and orders, so that losses have an interval.
 """

@@ -99,10 +99,12 @@ def _supervised(batch: Mapping[str, torch.Tensor]) -> int:
 class EvenBatches:
     """evenstep's DataLoader with its default policy, `Even`."""
 
-    def __init__(self, dataset: TokenizedDocuments, options: DemoOptions, seed: int) -> None:
+    def __init__(
+        self, dataset: TokenizedDocuments, max_tokens: int, options: DemoOptions, seed: int
+    ) -> None:
         self._loader = evenstep.DataLoader(
             dataset,
-            policy=evenstep.Even(max_tokens=options.max_tokens),
+            policy=evenstep.Even(max_tokens=max_tokens),
             collate_fn=evenstep.PadCollator(pad_token_id=END),
             shuffle=True,
             seed=seed,

@@ -1,7 +1,9 @@
-"""Chooses the samples to train on, and a fixed batch size that is fair to compare with.
+"""Chooses the samples to train on, and a batch size and a budget that are fair to compare.
 
-Both follow from simulating the policies over the known lengths, which a user would have to do by
-hand to choose a batch size. Nothing here trains or reads a clock.
+All follow from simulating the policies over the known lengths, which a user would have to do by
+hand to choose a batch size. Losses can be compared only after equally many updates; so the budget
+of `Even` is lowered until it makes as many steps as a whole number of samples in fixed batches.
+Nothing here trains or reads a clock.
 """
 
 from __future__ import annotations
@@ -24,12 +26,14 @@ _FEWEST = 8  # samples per rank; with fewer there is nothing to compare
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """The samples and the batch size of the runs."""
+    """The samples of the runs, the fixed batch size, and the budget of `Even`."""
 
     samples: int
     """A multiple of the number of ranks, so that nothing is trained on twice."""
     batch_size: int
     """Samples per rank and step of the fixed batches."""
+    max_tokens: int
+    """Budget with which `Even` makes about as many steps; at most that of the options."""
     predicted: Mapping[str, Mapping[str, Any]]
     """Run -> figures of its simulation, in padded tokens."""
 
@@ -37,7 +41,7 @@ class Choice:
 def choose(
     lengths: npt.NDArray[np.int64], options: DemoOptions, seconds_per_token: float | None = None
 ) -> Choice:
-    """Chooses how many samples to train on, from the first one on, and the batch size.
+    """Chooses how many samples to train on, from the first one on, the batch size and the budget.
 
     Args:
         lengths: [documents] tokens of all documents to train on.
@@ -60,9 +64,12 @@ def choose(
         affordable = int(available * min(1.0, options.seconds / seconds)) // ranks * ranks
         samples = min(available, max(affordable, _FEWEST * ranks))
     fixed, even = _both(lengths[:samples], options)
+    batch_size = _batch_size(even)
+    budget, even = _as_many_steps(fixed.steps, even, lengths[:samples], options)
     return Choice(
         samples=samples,
-        batch_size=_batch_size(even),
+        batch_size=batch_size,
+        max_tokens=budget,
         predicted={"fixed": _prediction(fixed), "evenstep": _prediction(even)},
     )
 
@@ -71,8 +78,28 @@ def _prediction(result: SimulationResult) -> dict[str, Any]:
     return {name: getattr(result, name) for name in _PREDICTED}
 
 
-def _batch_size(even: SimulationResult) -> int:
-    return max(1, round(even.samples_per_step / even.world_size))
+def _as_many_steps(
+    steps: int, even: SimulationResult, lengths: npt.NDArray[np.int64], options: DemoOptions
+) -> tuple[int, SimulationResult]:
+    """The budget with which `Even` makes `steps` steps, or comes closest; and what it makes.
+
+    Args:
+        steps: at least those of `even`.
+        even: with the budget of the options.
+    """
+    tried = {options.max_tokens: even}
+    low, high = int(lengths.max()), options.max_tokens
+    while low < high:
+        middle = (low + high) // 2
+        tried[middle] = _simulate(Even(middle), lengths, options)
+        low, high = (middle + 1, high) if tried[middle].steps > steps else (low, middle)
+    best = min(tried, key=lambda budget: (abs(tried[budget].steps - steps), -budget))
+    return best, tried[best]
+
+
+def _batch_size(result: SimulationResult) -> int:
+    """Whole samples of a rank's step."""
+    return max(1, int(result.samples_per_step / result.world_size))
 
 
 def _both(

@@ -51,7 +51,7 @@ def job(send: Callable[[Message], None], options: DemoOptions, prepared: Prepare
             batches: Batches = (
                 FixedBatches(dataset, choice.batch_size, options, seed)
                 if run == "fixed"
-                else EvenBatches(dataset, options, seed)
+                else EvenBatches(dataset, choice.max_tokens, options, seed)
             )
             model = _model(options, seed)
             on_step = _step_reporter(report, f"{run} {repeat + 1}", choice.samples)

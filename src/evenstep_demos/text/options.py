@@ -30,7 +30,7 @@ class DemoOptions:
     """About how long all training runs may take together; decides the number of samples."""
     samples: int | None = None
     """Samples to train on, rounded down to a multiple of `world_size`; overrides `seconds`."""
-    vocab_size: int = 2048
+    vocab_size: int = 1024
     hidden_size: int = 64
     accumulate: int = 4
     """Steps whose gradients are added up before the optimizer steps, as with few ranks one does: an

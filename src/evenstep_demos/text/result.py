@@ -86,6 +86,7 @@ class DemoResult:
                 "max_tokens": options.max_tokens,
                 "max_length": options.length_limit,
                 "batch_size": self.choice.batch_size,
+                "fitted_max_tokens": self.choice.max_tokens,
                 "samples": self.choice.samples,
                 "seed": options.seed,
                 "vocab_size": options.vocab_size,
@@ -159,10 +160,9 @@ class DemoResult:
         choice, speedup = self.choice, self.speedup
         text = (
             f"Compared on the same documents: fixed batches of {choice.batch_size} samples, and "
-            f"evenstep's default policy, Even(max_tokens={self.options.max_tokens:,}). Even was "
-            f"predicted to make groups of {choice.batch_size} on average, so both take about as "
-            f"many steps, {self.options.accumulate} to an update. In real tokens per second "
-            f"evenstep was {speedup:.2f} times as fast. "
+            f"evenstep's default policy, Even(max_tokens={choice.max_tokens:,}), the budget with "
+            f"which both take about as many steps, {self.options.accumulate} to an update. In real "
+            f"tokens per second evenstep was {speedup:.2f} times as fast. "
         )
         share = min(self.fixed.whole.processor_share, self.even.whole.processor_share)
         if share < _PROCESSOR_SHARE:

@@ -116,5 +116,5 @@ def _announce(message: Chosen, prepared: PreparedText, options: DemoOptions) -> 
         f"{lengths['p95']:,.0f}, longest {lengths['max']:,.0f} tokens, coefficient of variation "
         f"{lengths['cv']:.2f}\n"
         f"{options.repeats} times each, fixed batches of {choice.batch_size} and "
-        f"evenstep.Even(max_tokens={options.max_tokens:,}), {options.accumulate} steps to an update"
+        f"evenstep.Even(max_tokens={choice.max_tokens:,}), {options.accumulate} steps to an update"
     )

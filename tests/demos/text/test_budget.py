@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evenstep.errors import ConfigurationError
@@ -12,6 +12,7 @@ from evenstep_demos.text.options import DemoOptions
 LENGTHS = st.lists(st.integers(2, 200), min_size=60, max_size=150).map(np.array)
 
 
+@settings(max_examples=20)  # each fits a budget
 @given(LENGTHS, st.integers(2, 4), st.integers(2, 200))
 def test_every_rank_gets_equally_many_samples_and_none_twice(
     lengths: np.ndarray, world_size: int, samples: int
@@ -22,13 +23,14 @@ def test_every_rank_gets_equally_many_samples_and_none_twice(
     assert choose(lengths, options).samples == wanted - wanted % world_size
 
 
-@given(LENGTHS)
-def test_the_fixed_batch_size_is_what_evenstep_makes_on_average(lengths: np.ndarray) -> None:
-    options = DemoOptions(max_tokens=300, max_length=200, samples=60)
-    choice = choose(lengths, options)
-    per_rank = choice.predicted["evenstep"]["samples_per_step"] / 2
-    assert abs(choice.batch_size - per_rank) <= 0.5 or choice.batch_size == 1
-    assert choice.predicted["fixed"]["steps"] == -(-choice.samples // 2 // choice.batch_size)
+@pytest.mark.parametrize("max_tokens", [1000, 1536, 3072])
+def test_both_runs_take_about_as_many_steps(max_tokens: int) -> None:
+    lengths = np.random.default_rng(2).lognormal(5, 1, 800).astype(np.int64).clip(2, 600)
+    choice = choose(lengths, DemoOptions(max_tokens=max_tokens, samples=800))
+    fixed, even = (choice.predicted[run]["steps"] for run in ("fixed", "evenstep"))
+    assert fixed == -(-choice.samples // 2 // choice.batch_size)
+    assert lengths.max() <= choice.max_tokens <= max_tokens
+    assert abs(fixed - even) <= 0.02 * fixed
 
 
 def test_twice_the_time_trains_about_twice_the_samples() -> None:

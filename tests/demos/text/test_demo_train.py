@@ -34,7 +34,7 @@ def one_epoch_of_both(send: Send) -> None:
     documents = _documents()
     ways: dict[str, Batches] = {
         "fixed": FixedBatches(documents, 3, OPTIONS, 0),
-        "evenstep": EvenBatches(documents, OPTIONS, 0),
+        "evenstep": EvenBatches(documents, OPTIONS.max_tokens, OPTIONS, 0),
     }
     for name, batches in ways.items():
         for step, item in enumerate(batches):
