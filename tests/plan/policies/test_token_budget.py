@@ -164,7 +164,7 @@ def places(turn: Turn) -> list[int]:
 
 
 def played(order: str, ranks: int = 8, **world: int) -> list[dict[int, list[int]]]:
-    policy = TokenBudget(2000, emission_order=order, hard_cap=False)
+    policy = TokenBudget(2000, emission_order=order, hard_cap=False, spread=False)
     sources = [lognormal(120, 11) for _ in range(ranks)]
     return [
         {rank: places(turn) for rank, turn in turns.items()}
@@ -210,8 +210,11 @@ def test_like_lengths_meet_when_aligned() -> None:
     # Ranks draw from one distribution, so places are quantiles: at equal places, lengths are near.
     sources = [lognormal(512, seed) for seed in range(8)]
 
+    def policy(order: str) -> TokenBudget:
+        return TokenBudget(8192, emission_order=order, spread=False)
+
     def spread(order: str) -> float:
-        (turns,) = play(TokenBudget(8192, emission_order=order), sources, buffer_size=512)
+        (turns,) = play(policy(order), sources, buffer_size=512)
         longest = np.stack([t.plan.groups.shapes(t.window.lengths).longest for t in turns.values()])
         return float((longest.max(0) / longest.mean(0)).mean())
 
@@ -249,6 +252,27 @@ def test_the_order_changes_nothing_else(order: str) -> None:
         ]
 
     assert samples(TokenBudget(4096, emission_order=order)) == samples(TokenBudget(4096))
+
+
+def test_spread_groups_are_the_same_and_lengths_mix_while_costs_meet() -> None:
+    sources = [lognormal(512, seed) for seed in range(8)]
+
+    def variance_within(turns: dict[int, Turn]) -> float:
+        steps = zip(*([turn.window.lengths[g] for g in groups(turn)] for turn in turns.values()))
+        return float(np.mean([np.concatenate(step).var() for step in steps]))
+
+    def groups(turn: Turn) -> list[np.ndarray]:
+        return [turn.plan.groups.group(g) for g in range(turn.steps)]
+
+    def imbalance(turns: dict[int, Turn]) -> float:
+        costs = np.stack([t.plan.groups.shapes(t.window.lengths).padded for t in turns.values()])
+        return float(costs.max(axis=0).sum() / costs.mean(axis=0).sum())
+
+    (apart,) = play(TokenBudget(8192, spread=False), sources, buffer_size=512)
+    (mixed,) = play(TokenBudget(8192), sources, buffer_size=512)
+    assert [sorted(apart[r].emitted) for r in apart] == [sorted(mixed[r].emitted) for r in mixed]
+    assert variance_within(mixed) > 2 * variance_within(apart)
+    assert imbalance(mixed) <= imbalance(apart)
 
 
 # Options

@@ -15,10 +15,18 @@ from evenstep.cost import Cost, MemoryLimit, PaddedTokenCost
 from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least, check_given
 from evenstep.plan.groups.alignment import align, alignment_target, rounds_overdue
+from evenstep.plan.groups.groups import Groups
+from evenstep.plan.groups.spread import like_costs, mean_lengths, spread
 from evenstep.plan.groups.token_budget_groups import token_budget_groups
 from evenstep.plan.policy import Plan, Policy, Proposal, Window
 from evenstep.plan.rng import RandomStream, generator
 
+_WINDOW = 64
+"""Groups that a window should hold."""
+_QUANTILES = 16
+"""Of the costs of a rank's groups, which tell all ranks what the steps cost."""
+_LIKE = 0.02
+"""Share by which the costs of steps may differ that exchange groups."""
 EMISSION_ORDERS = ("aligned", "flip-rank-epoch", "flip-rank-round", "flip-balanced")
 
 
@@ -45,6 +53,10 @@ class TokenBudget(Policy):
     "flip-rank-epoch", "flip-rank-round" and "flip-balanced" emit the reverse of that order on
     ranks drawn once per epoch, drawn per round, or on every other rank: long groups on some ranks
     then meet short ones on others, at the price of more imbalance."""
+    spread: bool = field(default=True, kw_only=True)
+    """Among the steps of a round that cost about the same on all ranks, each rank deals its groups
+    so that long and short ones meet, as in a random batch: see `evenstep.plan.groups.spread`. Only
+    where `emission_order` is "aligned"; the others mix lengths at a price. False is the paper."""
     cost: Cost = field(default=PaddedTokenCost(), kw_only=True)
 
     def __post_init__(self) -> None:
@@ -73,6 +85,10 @@ class TokenBudget(Policy):
     def counts_patches(self) -> bool:
         return self.max_patches is not None
 
+    @property
+    def window_tokens(self) -> int:
+        return _WINDOW * self.max_tokens
+
     def propose(self, window: Window) -> Proposal:
         groups = token_budget_groups(
             window.lengths,
@@ -80,7 +96,16 @@ class TokenBudget(Policy):
             patches=window.patches,
             max_patches=self.max_patches,
         )
-        return Proposal(np.array([len(groups), len(window)], np.int64), groups, window)
+        message = np.array([len(groups), len(window)], np.int64)
+        if self._spreads:
+            costs = np.sort(self.cost(groups.shapes(window.lengths), packed=False))[::-1]
+            levels = (2 * np.arange(_QUANTILES) + 1) * len(costs) // (2 * _QUANTILES)
+            message = np.concatenate([message, costs[levels].astype(np.float64).view(np.int64)])
+        return Proposal(message, groups, window)
+
+    @property
+    def _spreads(self) -> bool:
+        return self.spread and self.emission_order == "aligned"
 
     def settle(self, proposal: Proposal, messages: Int64Array, rank: int) -> Plan:
         window = proposal.window
@@ -91,13 +116,39 @@ class TokenBudget(Policy):
         if len(proposal.groups) > target and window.ages.max(initial=0) >= self.max_wait:
             overdue = rounds_overdue(proposal.groups, window.ages, self.max_wait)
         groups, _ = align(proposal.groups, target, overdue)
-        order = generator(
-            window.seed, window.epoch, window.round, RandomStream.TOKEN_BUDGET_ORDER
-        ).permutation(target)
+        draw = generator(window.seed, window.epoch, window.round, RandomStream.TOKEN_BUDGET_ORDER)
+        if self._spreads:
+            return Plan(groups.take(self._spread(groups, window, messages, rank, draw)))
+        order = draw.permutation(target)
         if self._flips(window, rank):
             # Reversed before the common shuffle: position i is still the same step on all ranks.
             order = target - 1 - order
         return Plan(groups.take(order))
+
+    def _spread(
+        self,
+        groups: Groups,
+        window: Window,
+        messages: Int64Array,
+        rank: int,
+        draw: np.random.Generator,
+    ) -> Int64Array:
+        """The order of this rank's groups in which costs meet, and lengths mix."""
+        active = messages[:, 0] > 0
+        costs = self.cost(groups.shapes(window.lengths), packed=False)
+        costliest = np.argsort(-costs, kind="stable")
+        quantiles = np.ascontiguousarray(messages[active, 2:]).view(np.float64).mean(axis=0)
+        levels = (np.arange(_QUANTILES) + 0.5) / _QUANTILES
+        usual = np.interp((np.arange(len(groups)) + 0.5) / len(groups), levels, quantiles)
+        order = spread(
+            mean_lengths(groups, window.lengths)[costliest],
+            like_costs(usual, _LIKE),
+            rank=int(active[:rank].sum()),
+            ranks=int(active.sum()),
+            accumulate=window.accumulate,
+            draw=draw,
+        )
+        return costliest[order]
 
     def _flips(self, window: Window, rank: int) -> bool:
         if self.emission_order == "aligned":

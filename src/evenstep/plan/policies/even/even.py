@@ -14,7 +14,7 @@ round:
 4. Each rank looks for each step's run in another part of its samples, so that short, middle and
    long ones meet, as in a random batch. Steps are shuffled, alike on all ranks.
 
-A round takes a quarter of the window, so that there is always a choice. At the end of the epoch
+A round takes an eighth of the window, so that there is always a choice. At the end of the epoch
 there is none: then all ranks place all they have in equally many steps, and agree on what these
 cost: see `padded_end`. Where ranks share one stream, they are dealt samples on demand, so that they
 hold equal cost then.
@@ -68,10 +68,10 @@ class Even(Policy):
     those, and pad them. A longer sample is a step by itself, which the other ranks match."""
     max_patches: int | None = field(default=None, kw_only=True)
     """Vision patches per group; a single sample above it stays alone."""
-    max_wait: int = field(default=12, kw_only=True)
+    max_wait: int = field(default=32, kw_only=True)
     """After this many rounds in the window the oldest sample is emitted for certain, at the price
     of some imbalance. So every sample is emitted within ``max_wait + window size`` rounds; as the
-    oldest go first, in practice within ``max_wait + 4``. A round takes a quarter of the window, or
+    oldest go first, in practice within ``max_wait + 4``. A round takes an eighth of the window, or
     half of it where `packed`."""
     cost: Cost = field(default=PaddedTokenCost(), kw_only=True)
     """The cost that is made equal. The memory limit holds besides."""

@@ -1,11 +1,8 @@
-"""All that is left at the end of an epoch, in padded groups whose costs meet.
+"""All that is left at the end of an epoch, in padded groups of equal cost.
 
-Nothing can stay behind then, and the groups of long samples cost what they cost: where one sample
-has more than half of the budget, its group has no room for another. So ranks first agree on what
-the groups of a rank typically cost, from the quantiles of what each would make of its samples: that
-is the *profile* of the last steps. Then every rank cuts its samples into as many runs, from the
-longest on, each for the step of the profile that it fills best; the short ones, which can cost
-anything, take the rest. The rank scales the profile as low as it can and still place all.
+Nothing can stay behind then, and there is no choice of what goes first. So every rank cuts its
+sorted samples into as many runs as the rank that needs most, with the lowest limit on their cost
+for which that is enough: costs are as even as can be on the rank. The costliest meet.
 """
 
 from __future__ import annotations
@@ -21,14 +18,11 @@ from evenstep.plan.policies.even.padded_runs import (
     LENGTH,
     PATCHES,
     POSITION,
-    SINGLE,
     SortedWindow,
 )
 from evenstep.plan.policies.even.padded_runs_numba import ROUNDING
 
 _HALVINGS = 24
-_UNFIT = 1e30
-"""Loss of a run that costs more than its target: more than any other."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,68 +53,40 @@ class LastSamples:
         """Groups that all samples make under the memory limit."""
         return len(self._cut(np.inf)) - 1
 
-    def even_costs(self, quantiles: int) -> Float64Array:
-        """[quantiles] of what groups cost if there are as few as can be, and all as cheap as then
-        can be; largest first."""
-        cuts = self._cut(np.inf)
-        groups, costs = len(cuts) - 1, self._costs(cuts)
-        low, high = 0.0, float(costs.max())
-        for _ in range(_HALVINGS):
-            middle = (low + high) / 2
-            cuts = self._cut(middle)
-            if len(cuts) - 1 <= groups:
-                costs, high = self._costs(cuts), middle
-            else:
-                low = middle
+    def costs_of_few(self, quantiles: int) -> Float64Array:
+        """[quantiles] of what groups cost if they are as few as can be; largest first."""
+        costs = self._costs(self._even_cuts(self.needed()))
         levels = (np.arange(quantiles) + 0.5) / quantiles
         return np.asarray(np.quantile(costs, levels)[::-1], np.float64)
 
-    def fill(self, targets: Float64Array) -> Groups:
-        """One group for each target, in their order. All samples are in one, unless the memory
+    def cut(self, steps: int) -> Groups:
+        """As many groups as steps, the costliest first. All samples are in one, unless the memory
         limit makes more groups of them.
 
         Args:
-            targets: [steps] cost that each group should have or a certain share of it, the same
-                for all; largest first, and no more than samples.
+            steps: at least 1, and no more than samples.
         """
+        groups = align(Groups(self.positions, np.array(self._even_cuts(steps), np.int64)), steps)[0]
+        place = np.empty(len(self.positions), np.int64)
+        place[self.positions] = np.arange(len(place))
+        single, each = self.costs[:, place[groups.members[groups.offsets[:-1]]]]
+        return groups.take(np.argsort(-(single + (groups.sizes - 1) * each), kind="stable"))
+
+    def _even_cuts(self, steps: int) -> list[int]:
+        """Where runs begin if none of several samples costs more than the lowest limit that makes
+        no more runs than steps; and the number of samples."""
         cuts = self._cut(np.inf)
-        if len(cuts) - 1 > len(targets):
-            groups = Groups(self.positions, np.array(cuts, np.int64))
-            return align(groups, len(targets))[0]
-        whole = float(self.costs[SINGLE].max()) * len(self.positions)
-        low, high = 0.0, max(whole / max(float(targets.min()), whole * 1e-9, 1e-300), 1.0)
-        best = self._match(targets * high)
-        for _ in range(_HALVINGS + 10):
-            middle = (low + high) / 2 if low > 0 or high < 4 else high / 4
-            tried = self._match(targets * middle)
-            if tried[0][-1] == len(self.positions):
-                best, high = tried, middle
+        if len(cuts) - 1 > steps:
+            return cuts
+        low, high = 0.0, float(self._costs(cuts).max())
+        for _ in range(_HALVINGS):
+            middle = (low + high) / 2
+            tried = self._cut(middle)
+            if len(tried) - 1 <= steps:
+                cuts, high = tried, middle
             else:
                 low = middle
-        ends, steps = best
-        groups = Groups(self.positions[: ends[-1]], np.array(ends, np.int64))
-        return groups.take(np.argsort(steps))
-
-    def _match(self, targets: Float64Array) -> tuple[list[int], list[int]]:
-        """Where runs begin, and the number of samples placed; and the step of each run."""
-        spare = targets * (1 + ROUNDING)
-        left = np.arange(len(targets))
-        ends, steps = [0], []
-        count = len(self.positions)
-        while len(left):
-            begin = ends[-1]
-            single, each = self.costs[:, begin].tolist()
-            most = min(int(self.room[begin]), count - begin - len(left) + 1)
-            further = (spare - single) / each if each > 0 else np.where(spare < single, -1.0, most)
-            sizes = np.floor(np.minimum(further + 1, most))
-            loss = targets - (single + (sizes - 1) * each)
-            loss[sizes < 1] = _UNFIT - targets[sizes < 1]
-            chosen = int(loss.argmin())
-            steps.append(int(left[chosen]))
-            ends.append(begin + max(int(sizes[chosen]), 1))
-            keep = np.arange(len(left)) != chosen
-            left, targets, spare = left[keep], targets[keep], spare[keep]
-        return ends, steps
+        return cuts
 
     def _cut(self, most: float) -> list[int]:
         """Where runs begin if none of several samples costs more than `most`; and the number of
@@ -144,10 +110,10 @@ class LastSamples:
 
 
 def profile(costs: Float64Array, steps: int) -> Float64Array:
-    """[steps] what the groups of the last steps should cost, largest first.
+    """[steps] what the last steps cost on a rank, more or less; largest first.
 
     Args:
-        costs: [ranks, quantiles] `even_costs` of each.
+        costs: [ranks, quantiles] `LastSamples.costs_of_few` of each.
     """
     levels = (np.arange(costs.shape[1]) + 0.5) / costs.shape[1]
     wanted = (np.arange(steps) + 0.5) / steps

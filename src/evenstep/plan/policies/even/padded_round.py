@@ -14,6 +14,8 @@ from evenstep.plan.groups.groups import Groups
 from evenstep.plan.groups.spread import like_costs, mean_lengths, spread
 from evenstep.plan.policies.even.padded_end import LastSamples, profile
 from evenstep.plan.policies.even.padded_runs import (
+    AGE,
+    LENGTH,
     POSITION,
     RunLimits,
     SortedWindow,
@@ -22,7 +24,13 @@ from evenstep.plan.policies.even.padded_runs import (
 from evenstep.plan.policy import Plan, Proposal, Window
 from evenstep.plan.rng import RandomStream, generator
 
-_SHARE = 4
+_LIKE = 0.01
+"""Share by which the costs of the last steps may differ that exchange groups."""
+_BAD_FILL = 0.1
+"""Share of a group that is left empty from which on its samples count as badly fitting."""
+_HEAD_START = 48
+"""Sixteenths of a round by which these are proposed earlier."""
+_SHARE = 8
 """A round takes one of so many groups of a window; the others are there to choose from."""
 _LIKE = 0.003
 """Share by which the costs of steps may differ that exchange groups."""
@@ -30,8 +38,8 @@ _RUNS = 16
 """Runs that a rank proposes at most."""
 _QUANTILES = 28
 """Of the costs of all that is left."""
-_AGE = (1 << 16) - 1
-"""The bits of a proposed run that hold its age."""
+_URGENCY = (1 << 16) - 1
+"""The bits of a proposed run that hold its urgency."""
 
 
 class Column(enum.IntEnum):
@@ -46,7 +54,7 @@ class Column(enum.IntEnum):
     PROPOSED = 4
     """How many runs are proposed."""
     RUNS = 5
-    """[16] cost and age of each run, the oldest first: see `pack_runs`."""
+    """[16] cost and urgency of each run, the most urgent first: see `pack_runs`."""
     LAST_COSTS = RUNS + _RUNS
     """[14] two float32 each: quantiles of the costs of all that is left."""
 
@@ -67,26 +75,39 @@ class PaddedRound:
     spread: bool
 
     def propose(self, window: Window) -> Proposal:
-        """The runs with the oldest samples of this rank."""
+        """The runs with the most urgent samples of this rank."""
         samples = SortedWindow.of(window, self.cost)
         steps = self._steps(window)
         limits = RunLimits(max_tokens=self.target_tokens, max_patches=self.max_patches, due=0)
         # A run is proposed for its tokens; its cost follows.
         wanted = np.full(min(steps, _RUNS), float(self.target_tokens))
-        taken, ends = take_runs(samples.in_tokens(), wanted, limits, oldest=True)
+        urgency = self._urgency(samples)
+        urgent = samples.in_tokens(urgency)
+        taken, ends = take_runs(urgent, wanted, limits, oldest=True)
         single, each = samples.costs[:, taken[ends[1:] - 1]]
         groups = Groups(samples.numbers[POSITION, taken], ends)
-        oldest = np.minimum.reduceat(groups.members, ends[:-1])
+        highest = np.maximum.reduceat(urgency[taken], ends[:-1])
         message = np.zeros(MESSAGE, np.int64)
         message[: Column.RUNS] = [steps, len(window), int(window.exhausted), 0, len(groups)]
-        runs = pack_runs(single + (groups.sizes - 1) * each, window.ages[oldest])
+        runs = pack_runs(single + (groups.sizes - 1) * each, highest)
         message[Column.RUNS : Column.RUNS + len(runs)] = runs
         if window.exhausted:
             last = LastSamples.of(samples, self.max_tokens, self.max_patches)
             message[Column.GROUPS] = last.needed()
-            costs = last.even_costs(_QUANTILES).astype(np.float32)
+            costs = last.costs_of_few(_QUANTILES).astype(np.float32)
             message[Column.LAST_COSTS :] = costs.view(np.int64)
         return Proposal(message, groups, window)
+
+    def _urgency(self, samples: SortedWindow) -> Int64Array:
+        """[samples] rounds that each has waited, in sixteenths, and some more where samples of its
+        length fill a group badly: they need steps of their own, and would pile up."""
+        lengths = samples.numbers[LENGTH]
+        empty = self.target_tokens % lengths / self.target_tokens
+        # One that is longer than a group should be is a step by itself, and better meets others.
+        empty[lengths > self.target_tokens] = 0.0
+        head_start = (_HEAD_START * np.minimum(empty / _BAD_FILL, 1.0)).astype(np.int64)
+        urgency: Int64Array = 16 * samples.numbers[AGE] + head_start
+        return urgency
 
     def _steps(self, window: Window) -> int:
         """Steps that this rank would make of a window: a share of what it holds, and whole updates
@@ -106,72 +127,79 @@ class PaddedRound:
         active = np.flatnonzero(messages[:, Column.STEPS] > 0)
         rows = messages[active]
         place = int(np.searchsorted(active, rank))
+        draw = generator(window.seed, window.epoch, window.round, RandomStream.EVEN_ORDER)
         if rows[:, Column.EXHAUSTED].all():
             steps = min(int(rows[:, Column.GROUPS].max()), int(rows[:, Column.SAMPLES].min()))
+            groups = LastSamples.of(samples, self.max_tokens, self.max_patches).cut(steps)
+            if not self.spread:
+                return Plan(groups.take(draw.permutation(steps)))
             bits = np.ascontiguousarray(rows[:, Column.LAST_COSTS :])
-            targets = profile(bits.view(np.float32).astype(np.float64), steps)
-            groups = LastSamples.of(samples, self.max_tokens, self.max_patches).fill(targets)
-        else:
-            targets = self._targets(rows, (active + window.round) % len(messages))
-            limits = RunLimits(
-                max_tokens=self.max_tokens, max_patches=self.max_patches, due=self.max_wait
+            costs = profile(bits.view(np.float32).astype(np.float64), steps)
+            order = spread(
+                mean_lengths(groups, window.lengths),
+                like_costs(costs, _LIKE),
+                rank=place,
+                ranks=len(active),
+                accumulate=window.accumulate,
+                draw=draw,
             )
-            wishes = self._wishes(window, len(targets), place, len(active))
-            taken, ends = take_runs(samples, targets, limits, oldest=False, wishes=wishes)
-            groups = Groups(samples.numbers[POSITION, taken], ends)
-        draw = generator(window.seed, window.epoch, window.round, RandomStream.EVEN_ORDER)
-        if not self.spread:
-            return Plan(groups.take(draw.permutation(len(groups))))
-        order = spread(
-            mean_lengths(groups, window.lengths),
-            like_costs(targets, _LIKE),
-            rank=place,
-            ranks=len(active),
-            accumulate=window.accumulate,
-            draw=draw,
+            return Plan(groups.take(order))
+        targets = self._targets(rows, (active + window.round) % len(messages))
+        order = draw.permutation(len(targets))
+        limits = RunLimits(
+            max_tokens=self.max_tokens, max_patches=self.max_patches, due=self.max_wait
         )
-        return Plan(groups.take(order))
+        wishes = self._wishes(window, order, place, len(active)) if self.spread else None
+        taken, ends = take_runs(samples, targets, limits, oldest=False, wishes=wishes)
+        return Plan(Groups(samples.numbers[POSITION, taken], ends).take(order))
 
     def _targets(self, rows: Int64Array, turns: Int64Array) -> Float64Array:
-        """[steps] costs of the oldest runs that ranks propose, largest first.
+        """[steps] costs of the most urgent runs that ranks propose, largest first.
 
         Args:
             rows: [ranks, k] messages of the ranks that have samples.
-            turns: [ranks] their order where runs are equally old.
+            turns: [ranks] their order where runs are equally urgent.
         """
         steps = int(min(rows[:, Column.STEPS].min(), rows[:, Column.SAMPLES].min()))
-        costs, ages = unpack_runs(rows[:, Column.RUNS : Column.LAST_COSTS])
+        costs, urgency = unpack_runs(rows[:, Column.RUNS : Column.LAST_COSTS])
         number = np.broadcast_to(np.arange(_RUNS), costs.shape)
         turn = np.broadcast_to(turns[:, None], costs.shape)
         given = number < rows[:, Column.PROPOSED, None]
-        order = np.lexsort((turn[given], number[given], -ages[given]))
-        oldest = order[np.arange(steps) % len(order)]
-        targets: Float64Array = np.sort(costs[given][oldest])[::-1]
+        order = np.lexsort((turn[given], number[given], -urgency[given]))
+        first = order[np.arange(steps) % len(order)]
+        targets: Float64Array = np.sort(costs[given][first])[::-1]
         return targets
 
-    def _wishes(self, window: Window, steps: int, rank: int, ranks: int) -> Float64Array | None:
-        """[steps] where in its sorted window the rank should take each step's run from, as a share
-        of the tokens: in every step each rank from another place."""
-        if not self.spread:
-            return None
+    def _wishes(self, window: Window, order: Int64Array, rank: int, ranks: int) -> Float64Array:
+        """[steps] where in its sorted window the rank should take the run of each step from, as a
+        share of its tokens.
+
+        The ranks of a step, and the steps of an update, look at places that are evenly spaced, from
+        one drawn for each update. With 2 ranks, updates of 2 steps and a draw of 0.1 the places are
+        0.1 and 0.35 on rank 0, and 0.6 and 0.85 on rank 1.
+
+        Args:
+            order: [steps] the step that is emitted at each place.
+        """
         draw = generator(window.seed, window.epoch, window.round, RandomStream.EVEN_SPREAD)
-        place = draw.permutation(steps)
-        update, number = np.divmod(place, window.accumulate)
-        shares = rank / ranks + number / (ranks * window.accumulate) + draw.random(steps)[update]
-        return np.asarray(shares % 1.0, np.float64)
+        update, number = np.divmod(np.arange(len(order)), window.accumulate)
+        at = draw.random(len(order))[update] + (rank + number / window.accumulate) / ranks
+        wishes = np.empty(len(order))
+        wishes[order] = at % 1.0
+        return wishes
 
 
-def pack_runs(costs: Float64Array, ages: Int64Array) -> Int64Array:
-    """[runs] one int64 for the cost and the age of each run.
+def pack_runs(costs: Float64Array, urgency: Int64Array) -> Int64Array:
+    """[runs] one int64 for the cost and the urgency of each run.
 
-    The age takes the place of the lowest bits of the cost. That is rounded up to 2 ** -36 of it, so
-    a run never costs more than what all ranks read.
+    The urgency takes the place of the lowest bits of the cost. That is rounded up, by 2 ** -36 of
+    it at most, so a run never costs more than what all ranks read.
     """
     bits = np.ascontiguousarray(costs, np.float64).view(np.int64)
-    packed: Int64Array = (bits + _AGE & ~_AGE) | np.minimum(ages, _AGE)
+    packed: Int64Array = (bits + _URGENCY & ~_URGENCY) | np.minimum(urgency, _URGENCY)
     return packed
 
 
 def unpack_runs(packed: Int64Array) -> tuple[Float64Array, Int64Array]:
-    """Costs and ages of packed runs."""
-    return np.ascontiguousarray(packed & ~_AGE).view(np.float64), packed & _AGE
+    """Costs and urgency of packed runs."""
+    return np.ascontiguousarray(packed & ~_URGENCY).view(np.float64), packed & _URGENCY

@@ -74,10 +74,12 @@ class SortedWindow:
     def __len__(self) -> int:
         return len(self.numbers[0])
 
-    def in_tokens(self) -> SortedWindow:
-        """The same samples, a group's cost being its padded tokens."""
-        lengths = self.numbers[LENGTH].astype(np.float64)
-        return SortedWindow(self.numbers, np.stack([lengths, lengths]))
+    def in_tokens(self, ages: Int64Array) -> SortedWindow:
+        """The same samples of other ages, a group's cost being its padded tokens."""
+        numbers = self.numbers.copy()
+        numbers[AGE] = ages
+        lengths = numbers[LENGTH].astype(np.float64)
+        return SortedWindow(numbers, np.stack([lengths, lengths]))
 
 
 def _cost_of_equals(cost: Cost, samples: int, lengths: Int64Array) -> Float64Array:
@@ -178,7 +180,8 @@ def _must(
 ) -> int:
     """The sample that has to go into this step, or -1."""
     if oldest:
-        return int(numbers[POSITION].argmin())
+        first = numbers[AGE] == numbers[AGE].max()
+        return int(np.where(first, numbers[POSITION], NO_LIMIT).argmin())
     late = numbers[AGE] >= due
     if not late.any():
         return -1

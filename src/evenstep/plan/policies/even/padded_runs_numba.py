@@ -15,13 +15,13 @@ from evenstep.arrays import Int64Array
 
 ROUNDING = 1e-9
 """Share of a target that is forgiven, where it is the cost of just such a run."""
-AGE_BONUS = 0.03 / 8**4
+AGE_BONUS = 0.002 / 8**4
 """Loss that is forgiven to a run, for the fourth power of the rounds that its samples waited."""
 UNDER = 3.0
 """How much more cost below the target counts than padding: each step has to be even."""
 OLDEST = 64
 """Rounds beyond which waiting longer counts no more."""
-WISH = 0.05
+WISH = 0.1
 """Loss of a run that is as far as can be from its place among the sorted samples."""
 NO_LIMIT = 1 << 62
 """Stands for no limit of patches."""
@@ -66,10 +66,14 @@ def _must(
 ) -> Any:
     found, first = -1, NO_LIMIT
     last = step + 1 == len(targets)
+    most = numbers[2, :count].max()
     for i in range(count):
         if numbers[1, i] >= first:
             continue
-        if not oldest:
+        if oldest:
+            if numbers[2, i] < most:
+                continue
+        else:
             if numbers[2, i] < due:
                 continue
             if not last:
