@@ -3,8 +3,8 @@
 Ranks wait for the one whose group costs most, so a step is well spent if all cost the same. Each
 round:
 
-1. Each rank forms the groups of its oldest samples, and sends what each costs and how long it has
-   waited: at most 16 of them, whatever the buffer.
+1. Each rank forms the groups of its oldest samples, those first whose length fills a group badly,
+   and sends what they cost and how long they have waited: at most 16, whatever the buffer.
 2. The oldest of all ranks are the steps of the round, and their costs its *targets*, the same on
    every rank.
 3. Each rank takes for every step, the costliest first, the run of its sorted samples that comes
@@ -50,8 +50,10 @@ from evenstep.plan.rng import RandomStream, generator
 _QUANTILES = 16
 _WINDOW = 96
 """Groups that a window should hold: with fewer there is less choice, and more padding."""
+_PADDED_WAIT, _PACKED_WAIT = 32, 5
+"""Rounds after which a sample is emitted for certain."""
 
-# Columns of a message.
+# Columns of a message of packed groups.
 _STEPS, _GROUPS, _SAMPLES, _EXHAUSTED, _TOTAL = range(5)
 
 
@@ -68,11 +70,11 @@ class Even(Policy):
     those, and pad them. A longer sample is a step by itself, which the other ranks match."""
     max_patches: int | None = field(default=None, kw_only=True)
     """Vision patches per group; a single sample above it stays alone."""
-    max_wait: int = field(default=32, kw_only=True)
+    max_wait: int | None = field(default=None, kw_only=True)
     """After this many rounds in the window the oldest sample is emitted for certain, at the price
     of some imbalance. So every sample is emitted within ``max_wait + window size`` rounds; as the
-    oldest go first, in practice within ``max_wait + 4``. A round takes an eighth of the window, or
-    half of it where `packed`."""
+    oldest go first, in practice within ``max_wait + 4``. None is 32, or 5 where `packed`: a round
+    takes an eighth of the window, or half of it, so that is about four windows, or three."""
     cost: Cost = field(default=PaddedTokenCost(), kw_only=True)
     """The cost that is made equal. The memory limit holds besides."""
     packed: bool = field(default=False, kw_only=True)
@@ -83,7 +85,7 @@ class Even(Policy):
     random batch does: see `evenstep.plan.groups.spread`. False lets like lengths meet."""
 
     def __post_init__(self) -> None:
-        check_given(max_tokens=self.max_tokens, max_wait=self.max_wait)
+        check_given(max_tokens=self.max_tokens)
         check_at_least(
             1,
             max_tokens=self.max_tokens,
@@ -132,13 +134,19 @@ class Even(Policy):
         draw = generator(window.seed, window.epoch, window.round, RandomStream.EVEN_ORDER)
         return Plan(groups.take(draw.permutation(len(groups))))
 
+    @property
+    def _due(self) -> int:
+        if self.max_wait is None:
+            return _PACKED_WAIT if self.packed else _PADDED_WAIT
+        return self.max_wait
+
     def _round(self) -> PaddedRound:
         return PaddedRound(
             cost=self.cost,
             max_tokens=self.max_tokens,
             target_tokens=self.target_tokens or self.max_tokens,
             max_patches=self.max_patches,
-            max_wait=self.max_wait,
+            max_wait=self._due,
             spread=self.spread,
         )
 
@@ -180,7 +188,7 @@ class Even(Policy):
                 math.ceil(float(window.lengths.sum()) / self._full_groups(window)), self.max_tokens
             ),
             max_patches=self.max_patches,
-            max_wait=self.max_wait,
+            max_wait=self._due,
         )
         return filler.fill(window, split, _targets(active))
 

@@ -24,16 +24,14 @@ from evenstep.plan.policies.even.padded_runs import (
 from evenstep.plan.policy import Plan, Proposal, Window
 from evenstep.plan.rng import RandomStream, generator
 
-_LIKE = 0.01
+_LIKE = 0.005
 """Share by which the costs of the last steps may differ that exchange groups."""
-_BAD_FILL = 0.1
+_BAD_FILL = 0.2
 """Share of a group that is left empty from which on its samples count as badly fitting."""
-_HEAD_START = 48
+_HEAD_START = 112
 """Sixteenths of a round by which these are proposed earlier."""
 _SHARE = 8
 """A round takes one of so many groups of a window; the others are there to choose from."""
-_LIKE = 0.003
-"""Share by which the costs of steps may differ that exchange groups."""
 _RUNS = 16
 """Runs that a rank proposes at most."""
 _QUANTILES = 28
