@@ -92,8 +92,22 @@ def test_packed_batches_are_recommended_only_if_the_model_takes_them(
     assert code == 0
     recommended = json.loads(out)["recommended"]
     assert recommended["policy"] == "even-packed"
+    assert recommended["buffer_size"] == 64
+    assert "buffer_size=64" in recommended["code"]
     assert "packed=True" in recommended["code"]
     assert "PackCollator" in recommended["code"]
+
+
+def test_windows_are_sized_by_themselves_unless_a_size_is_given(
+    capsys: Capture, data: str, tmp_path: Path
+) -> None:
+    page = tmp_path / "advice.html"
+    code, out, _ = run(capsys, data, "--all", "--json", "--html", str(page))
+    assert code == 0
+    recommended = json.loads(out)["recommended"]
+    assert recommended["buffer_size"] == "auto"
+    assert "buffer_size" not in recommended["code"]
+    assert "<span>buffer_size</span><b>auto</b>" in page.read_text(encoding="utf-8")
 
 
 def test_text_is_for_people_and_the_page_is_written(
@@ -123,6 +137,8 @@ def test_text_is_for_people_and_the_page_is_written(
         (("mm-mix", "--max-tokens", "100"), "raise --max-tokens"),
         (("mm-mix", "--html", "no/such/folder/page.html"), "no folder no/such/folder"),
         (("mm-mix", "--world-size", "0"), "world_size=0"),
+        (("mm-mix", "--buffer-size", "0"), "buffer_size=0 must be at least 1"),
+        (("mm-mix", "--buffer-size", "many"), "buffer_size='many' must be \"auto\" or"),
     ],
 )
 def test_bad_arguments_are_one_clear_line(

@@ -8,10 +8,11 @@ from typing import Annotated
 import typer
 
 from evenstep.cli.cost_option import parse_cost
-from evenstep.cli.options import CostName, Json
+from evenstep.cli.options import BufferSize, CostName, Json, parse_buffer_size
 from evenstep.cli.output import note, print_json, progress_bar
 from evenstep.errors import ConfigurationError
 from evenstep.plan.policies.by_name import POLICIES
+from evenstep.protocol.window_size import AUTO
 from evenstep.tools.advise import advise, draw_length_sample
 from evenstep.tools.advise.length_sources import SAMPLE_SIZE
 from evenstep.tools.report.advice_page import advice_page
@@ -56,12 +57,7 @@ def command(
         int | None,
         typer.Option(help="Length to which your dataset truncates longer samples."),
     ] = None,
-    buffer_size: Annotated[
-        int | None,
-        typer.Option(
-            help="Samples that a rank's window holds.", show_default="64 groups, at least 1024"
-        ),
-    ] = None,
+    buffer_size: BufferSize = AUTO,
     batch_size: Annotated[
         int | None,
         typer.Option(
@@ -127,7 +123,7 @@ def command(
             world_size=world_size,
             cost=cost_model,
             max_tokens=max_tokens,
-            buffer_size=buffer_size,
+            buffer_size=parse_buffer_size(buffer_size),
             batch_size=batch_size,
             packed=packed,
             seed=seed,

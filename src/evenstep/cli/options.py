@@ -21,3 +21,16 @@ CostName = Annotated[
     ),
 ]
 """Argument of `evenstep.cli.cost_option.parse_cost`."""
+BufferSize = Annotated[
+    str,
+    typer.Option(
+        metavar="SAMPLES|auto",
+        help="Samples that a rank's window holds; auto: as many as make enough groups.",
+    ),
+]
+"""Argument of `parse_buffer_size`; by default "auto", as in `DataLoader`."""
+
+
+def parse_buffer_size(text: str) -> int | str:
+    """The number of samples, or any other text as it is, to be checked where it is used."""
+    return int(text) if text.isdecimal() else text

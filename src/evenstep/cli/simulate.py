@@ -11,12 +11,13 @@ from typer.core import TyperGroup
 
 from evenstep.cli import simulate_packing, simulate_sharding
 from evenstep.cli.cost_option import parse_cost
-from evenstep.cli.options import CostName, Json, LengthsName
+from evenstep.cli.options import BufferSize, CostName, Json, LengthsName, parse_buffer_size
 from evenstep.cli.output import note, print_json, print_table, progress_bar
 from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.lengths import Lengths
 from evenstep.plan.policies.by_name import POLICIES, PolicyOptions
+from evenstep.protocol.window_size import AUTO
 from evenstep.tools.simulate import DISTRIBUTIONS, SimulationResult, deal, load_lengths, simulate
 
 _SAMPLES_PER_RANK = 12_000
@@ -123,9 +124,7 @@ def _simulate(
         ),
     ] = None,
     batch_size: Annotated[int, typer.Option(help="Samples per rank and step.")] = 8,
-    buffer_size: Annotated[
-        str, typer.Option(help="Samples that a rank's window holds, or auto: as many as it takes.")
-    ] = "auto",
+    buffer_size: BufferSize = AUTO,
     exhausted: Annotated[
         str, typer.Option(help="What happens when a rank has no samples left: pad or stop.")
     ] = "pad",
@@ -163,7 +162,7 @@ def _simulate(
             target_tokens=target_tokens,
         )
     )
-    held = int(buffer_size) if buffer_size.isdecimal() else buffer_size
+    held = parse_buffer_size(buffer_size)
     shards = deal(len(drawn), world_size, seed)
     with progress_bar(f"{policy} on {world_size} ranks") as progress:
         result = simulate(

@@ -143,6 +143,23 @@ def test_progress_ends_with_all_epochs() -> None:
     assert {total for _, total in seen} == {len(seen)}
 
 
+def test_an_epoch_holds_several_windows_of_the_size_that_auto_comes_to() -> None:
+    drawn = length_sample_of(sample_lengths("ultrachat", 500, 1), None)
+    setup = set_up(drawn, world_size=2, max_tokens=40_000, batch_size=8)
+    sizes: list[int] = []
+
+    def recorded(options: PolicyOptions) -> Policy:
+        sizes.append(len(options.lengths.values))
+        return FixedBatch(options.batch_size)
+
+    builders = {BASELINE: recorded, "token-budget": BUILDERS["token-budget"]}
+    predict(builders, drawn, world_size=2, setup=setup, cost=COST)
+    window = TokenBudget(40_000).window_tokens / drawn.lengths.mean()
+    assert window > 1024
+    assert sizes[1] == pytest.approx(6 * window * 2, rel=0.01)
+    assert set(sizes[2:]) == {500}  # for the spread
+
+
 def test_the_baseline_must_be_among_the_policies() -> None:
     with pytest.raises(ConfigurationError, match=BASELINE):
         run(length_sample_of(np.array([3, 4]), 2), {"even": BUILDERS["even"]})

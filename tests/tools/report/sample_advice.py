@@ -40,5 +40,4 @@ def made(*, whole: bool = False) -> Advice:
         },
         world_size=2,
         cost=PaddedTokenCost(),
-        buffer_size=64,
     )

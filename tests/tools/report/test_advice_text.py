@@ -26,6 +26,7 @@ def test_all_parts_of_the_advice_are_printed() -> None:
     assert "broken: needs <numba>" in text
     assert f"Learning rate. {advice.learning_rate.text}" in text
     assert " composition " in text
+    assert "buffer_size auto, cost" in text
 
 
 def test_the_code_can_be_copied() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from evenstep.cost import Cost
 from evenstep.errors import ConfigurationError
+from evenstep.protocol.window_size import AUTO
 from evenstep.tools.advise.learning_rate import LearningRateHint
 from evenstep.tools.advise.length_sample import LengthSample
 from evenstep.tools.advise.predict import BASELINE, LEFT_OUT, Build, Prediction, predict
@@ -91,7 +92,7 @@ def advise(
     world_size: int,
     cost: Cost,
     max_tokens: int | None = None,
-    buffer_size: int | None = None,
+    buffer_size: int | str = AUTO,
     batch_size: int | None = None,
     packed: bool = False,
     seed: int = 0,
@@ -102,7 +103,8 @@ def advise(
     Args:
         builders: all policies by name.
         cost: the cost model of the predictions.
-        max_tokens, buffer_size, batch_size: by default set by rules; see `set_up`.
+        max_tokens, batch_size: by default set by rules; see `set_up`.
+        buffer_size: samples of a rank's window; "auto": see `DataLoader`.
         packed: the model takes padding-free batches.
         progress: called with epochs run so far and in all.
 

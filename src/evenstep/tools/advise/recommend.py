@@ -20,12 +20,12 @@ from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.lengths import Lengths
 from evenstep.plan.policies.by_name import PolicyOptions
 from evenstep.plan.policy import Policy
+from evenstep.protocol.window_size import AUTO, check_buffer_size
 from evenstep.tools.advise.length_sample import LengthSample
 
 _STEP = 256  # budgets are multiples of this
 _MEANS = 4
 _GROUPS = 64  # groups that a window should hold, so that each finds samples of its length
-_SMALLEST_BUFFER, _LARGEST_BUFFER = 1024, 4096
 _DOUBLINGS, _MANY = 3, 64
 
 
@@ -37,7 +37,8 @@ class Setup:
     """Token budget of one group on one rank."""
     target_tokens: int | None
     """Tokens that `Even`'s groups should hold, if much fewer; else None."""
-    buffer_size: int
+    buffer_size: int | str
+    """Samples of a window, or "auto"."""
     batch_size: int
     """Samples per batch for policies that fix them; by default as many as fit `max_tokens` whatever
     their lengths."""
@@ -57,6 +58,11 @@ class Setup:
             cost=cost,
             lengths=Lengths(lengths),
         )
+
+    @property
+    def windows(self) -> str:
+        """`buffer_size` as text."""
+        return self.buffer_size if isinstance(self.buffer_size, str) else f"{self.buffer_size:,}"
 
     @property
     def to_try(self) -> str:
@@ -84,7 +90,7 @@ def set_up(
     *,
     world_size: int,
     max_tokens: int | None = None,
-    buffer_size: int | None = None,
+    buffer_size: int | str = AUTO,
     batch_size: int | None = None,
 ) -> Setup:
     """The numbers to compare with: those given, and rules for the others.
@@ -93,14 +99,14 @@ def set_up(
         ConfigurationError: samples are longer than `max_tokens`.
     """
     check_at_least(1, world_size=world_size, max_tokens=max_tokens)
-    check_at_least(1, buffer_size=buffer_size, batch_size=batch_size)
+    check_at_least(1, batch_size=batch_size)
+    check_buffer_size(buffer_size)
     longest = length_sample.longest or int(length_sample.lengths.max())
     mean = float(length_sample.lengths.mean())
     max_tokens, why_tokens = _max_tokens(max_tokens, length_sample, longest)
-    buffer_size, why_buffer = _buffer_size(
-        buffer_size, max_tokens / mean, length_sample.total, world_size
+    target_tokens, why_target = _target_tokens(
+        max_tokens, mean, _most_held(buffer_size, length_sample.total, world_size)
     )
-    target_tokens, why_target = _target_tokens(max_tokens, buffer_size, mean)
     batch_size, why_batch = _batch_size(batch_size, max_tokens, longest)
     return Setup(
         max_tokens=max_tokens,
@@ -109,7 +115,7 @@ def set_up(
         batch_size=batch_size,
         longest=longest,
         sweep=_sweep(max_tokens, mean),
-        reasons=tuple(filter(None, [why_tokens, why_buffer, why_target, why_batch])),
+        reasons=tuple(filter(None, [why_tokens, why_target, why_batch])),
     )
 
 
@@ -135,31 +141,27 @@ def _max_tokens(given: int | None, length_sample: LengthSample, longest: int) ->
     return given, "max_tokens: as given"
 
 
-def _buffer_size(
-    given: int | None, samples_per_group: float, total: int | None, world_size: int
-) -> tuple[int, str]:
-    if given is not None:
-        return given, "buffer_size: as given"
-    wanted = _SMALLEST_BUFFER
-    while wanted < min(_GROUPS * samples_per_group, _LARGEST_BUFFER):
-        wanted *= 2
-    share = None if total is None else max(1, total // world_size)
-    if share is not None and share < wanted:
-        return share, f"buffer_size: all {share:,} samples of a rank, fewer than {wanted:,}"
-    return wanted, (
-        f"buffer_size: room for about {_GROUPS} groups of {samples_per_group:,.0f} samples, as a "
-        f"power of two from {_SMALLEST_BUFFER:,} to {_LARGEST_BUFFER:,}"
-    )
+def _most_held(buffer_size: int | str, total: int | None, world_size: int) -> int | None:
+    """Samples that a rank's window can hold at most; None for any number."""
+    limits = [None if isinstance(buffer_size, str) else buffer_size]
+    limits.append(None if total is None else max(1, total // world_size))
+    return min((limit for limit in limits if limit is not None), default=None)
 
 
-def _target_tokens(max_tokens: int, buffer_size: int, mean: float) -> tuple[int | None, str]:
-    """None and no reason unless it is at most half of `max_tokens`."""
-    wanted = _rounded_up(mean * max(_MEANS, buffer_size / _GROUPS))
+def _target_tokens(max_tokens: int, mean: float, held: int | None) -> tuple[int | None, str]:
+    """None and no reason unless it is at most half of `max_tokens`.
+
+    Windows grow to hold enough groups, but not beyond a rank's share of the data, which may be few
+    groups if one long sample decides `max_tokens`.
+    """
+    if held is None:
+        return None, ""
+    wanted = _rounded_up(mean * max(_MEANS, held / _GROUPS))
     if 2 * wanted > max_tokens:
         return None, ""
     return wanted, (
-        f"target_tokens: so that a window holds {_GROUPS} groups; max_tokens itself would be "
-        f"{max_tokens / mean:,.0f} samples of mean length, and {buffer_size:,} are buffered"
+        f"target_tokens: so that a rank chooses among {_GROUPS} groups; it holds {held:,} samples "
+        f"at most, and max_tokens itself would be {max_tokens / mean:,.0f} of mean length"
     )
 
 
@@ -183,8 +185,8 @@ def _rounded_up(tokens: float) -> int:
     return int(-(-tokens // _STEP)) * _STEP
 
 
-def code_for(policy: Policy, buffer_size: int) -> str:
-    """Python code that builds a loader with `policy`."""
+def code_for(policy: Policy, buffer_size: int | str) -> str:
+    """Python code that builds a loader with `policy`. Defaults are left out."""
     given = []
     for f in dataclasses.fields(policy):  # type: ignore[arg-type]
         value = getattr(policy, f.name)
@@ -200,7 +202,7 @@ def code_for(policy: Policy, buffer_size: int) -> str:
         "loader = evenstep.DataLoader(",
         "    dataset,",
         f"    policy=evenstep.{name}({', '.join(given)}),",
-        f"    buffer_size={buffer_size},",
+        *([] if buffer_size == AUTO else [f"    buffer_size={buffer_size},"]),
         "    shuffle=True,",
         "    num_workers=4,",
         *(["    collate_fn=evenstep.PackCollator(),"] if policy.packed else []),

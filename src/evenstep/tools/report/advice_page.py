@@ -78,7 +78,7 @@ def _recommended(advice: Advice) -> str:
             "variance of length within steps; 1 is that of random batches",
         )
         + _tile("max_tokens", f"{setup.max_tokens:,}")
-        + _tile("buffer_size", f"{setup.buffer_size:,}")
+        + _tile("buffer_size", setup.windows)
         + "</div>"
         f"<pre><code>{escape(recommendation.code)}</code></pre>"
         "<p>The rules behind the numbers:</p>"

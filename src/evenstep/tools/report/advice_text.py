@@ -161,7 +161,7 @@ def _predictions(advice: Advice) -> str:
     header = ["policy", "with", "speed-up", "efficiency", "composition", "padding", "imbalance"]
     header += ["samples/step", "tokens/step"]
     title = (
-        f"Predicted on {advice.world_size} ranks, buffer_size {advice.setup.buffer_size:,}, cost "
+        f"Predicted on {advice.world_size} ranks, buffer_size {advice.setup.windows}, cost "
         f"{advice.cost!r}"
     )
     meaning = (
