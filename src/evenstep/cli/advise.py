@@ -12,7 +12,6 @@ from evenstep.cli.options import BufferSize, CostName, Json, parse_buffer_size
 from evenstep.cli.output import note, print_json, progress_bar
 from evenstep.errors import ConfigurationError
 from evenstep.plan.policies.by_name import POLICIES
-from evenstep.protocol.window_size import AUTO
 from evenstep.tools.advise import advise, draw_length_sample
 from evenstep.tools.advise.length_sources import SAMPLE_SIZE
 from evenstep.tools.report.advice_page import advice_page
@@ -57,7 +56,7 @@ def command(
         int | None,
         typer.Option(help="Length to which your dataset truncates longer samples."),
     ] = None,
-    buffer_size: BufferSize = AUTO,
+    buffer_size: BufferSize = "auto",
     batch_size: Annotated[
         int | None,
         typer.Option(

@@ -17,7 +17,6 @@ from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.lengths import Lengths
 from evenstep.plan.policies.by_name import POLICIES, PolicyOptions
-from evenstep.protocol.window_size import AUTO
 from evenstep.tools.simulate import DISTRIBUTIONS, SimulationResult, deal, load_lengths, simulate
 
 _SAMPLES_PER_RANK = 12_000
@@ -124,7 +123,7 @@ def _simulate(
         ),
     ] = None,
     batch_size: Annotated[int, typer.Option(help="Samples per rank and step.")] = 8,
-    buffer_size: BufferSize = AUTO,
+    buffer_size: BufferSize = "auto",
     exhausted: Annotated[
         str, typer.Option(help="What happens when a rank has no samples left: pad or stop.")
     ] = "pad",
