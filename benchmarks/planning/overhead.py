@@ -13,9 +13,10 @@ that receiving them costs.
                            package:  grouping_data(loss_scaling=True, loss_scaling_approx=False)
 
 evenstep's loader always does the whole round. Two tables compare `TokenBudget`, which makes the
-same groups as the package. A third one has the planning of every policy, without loss scaling, per
-sample planned: a round may leave samples in the window, and a policy that needs all lengths
-in advance plans an epoch of all ranks at once, here of one window each.
+same groups as the package. A third one has the planning of every policy, without loss scaling, in a
+round from the middle of an epoch, per sample planned: a round may leave samples in the window. A
+policy that needs all lengths in advance plans an epoch of all ranks at once, here of one window
+each.
 
 A measurement is the mean of calls in a row that take about 20 ms, or of one that takes longer.
 Measurements of both sides alternate. Times are CPU time of the thread, so that other processes
@@ -36,6 +37,7 @@ import torch
 
 from benchmarks.lib.report import PEER, Spread, parser, print_json, progress, require_peer
 from benchmarks.planning.policies import PlanningCase, build
+from evenstep.arrays import Int64Array
 from evenstep.plan import Groups, Policy, TokenBudget, Window
 from evenstep.plan.policies.by_name import POLICIES
 from evenstep.protocol import RankProtocol
@@ -174,6 +176,16 @@ def check_steps(made: int, expected: int) -> None:
         sys.exit(f"{made} steps planned where the other side planned {expected}")
 
 
+def planning_case(name: str, lengths: Int64Array, world_size: int, seed: int) -> PlanningCase:
+    """The planning of one policy; `lengths` are those of an epoch planned offline."""
+    longest = DISTRIBUTIONS["ultrachat"].longest
+    policy = build(name, max_tokens=MAX_TOKENS, longest=longest, lengths=lengths)
+    if policy.lengths is None:
+        count = world_size * PlanningCase.WINDOWS * POLICY_BUFFER
+        lengths = sample_lengths("ultrachat", count, seed)
+    return PlanningCase(policy, lengths.reshape(world_size, -1), POLICY_BUFFER, seed)
+
+
 @dataclass
 class Case:
     """One row of the tables."""
@@ -190,14 +202,9 @@ class Case:
         lengths = drawn.reshape(world_size, buffer)
         evenstep = EvenstepCase(lengths, seed)
         peer = PeerCase(lengths, evenstep.groups, evenstep.steps)
-        longest = DISTRIBUTIONS["ultrachat"].longest
-        policies = {
-            name: PlanningCase(
-                build(name, max_tokens=MAX_TOKENS, longest=longest, lengths=drawn), lengths, seed
-            )
-            for name in POLICIES
-            if buffer == POLICY_BUFFER
-        }
+        policies = {}
+        if buffer == POLICY_BUFFER:
+            policies = {name: planning_case(name, drawn, world_size, seed) for name in POLICIES}
         return cls(world_size, buffer, evenstep, peer, policies)
 
     def subjects(self) -> dict[str, Callable[[], float]]:

@@ -2,9 +2,10 @@
 
 Whole epochs with their drain, over lengths alone, for 8, 64 and 512 ranks:
 
-    evenstep  every policy that `evenstep simulate` knows, with windows of 1,024 samples
-    odb       the package's own loop (see `lib/released.py`), with the same windows of 1,024 but
-              without its warm-up, as the paper describes it; that balances better than its default
+    evenstep  every policy that `evenstep simulate` knows, as that runs it: `Even` and `TokenBudget`
+              size their windows by themselves, the others plan with 1,024 samples
+    odb       the package's own loop (see `lib/released.py`), with windows of 1,024 and without its
+              warm-up, as the paper describes it; that balances better than its default
     lengths   the named distributions; and the recorded lengths of corpora, FOLDER/lengths/*.npy,
               cut off at 16,384 tokens as a context window does, where each rank gets 256 or more
 
@@ -12,8 +13,8 @@ All have the same memory: the token budget, or as many samples as fit in it if a
 Imbalance and efficiency are in padded tokens, or real ones where a policy packs; efficiency leaves
 out that small groups keep a GPU less busy, which flatters all policies of a fixed batch size. The
 delay is the longest that a sample waited, in buffers: steps x samples per step and rank / 1,024.
-Planning is one rank's CPU time per sample planned: in the first round; of a policy that needs all
-lengths in advance, for the epoch; of odb, in all rounds. See `overhead.py` for more of that.
+Planning is one rank's CPU time per sample planned, in all rounds of the epoch together. See
+`overhead.py` for more of that.
 `x odb` is efficiency over odb's: how much sooner the same samples are done.
 
 The number of seeds is --repeats at 8 ranks, and as many fewer as there are more ranks; at least 1.
@@ -36,7 +37,7 @@ from benchmarks.lib import released
 from benchmarks.lib.epoch import Epoch, in_order, plan_offline
 from benchmarks.lib.report import PEER, Spread, parser, print_json, progress, require_peer
 from benchmarks.planning.imbalance_plot import plot
-from benchmarks.planning.policies import PlanningCase, build
+from benchmarks.planning.policies import build
 from evenstep.arrays import Int64Array
 from evenstep.plan import FixedBatch
 from evenstep.plan.policies.by_name import POLICIES
@@ -120,15 +121,17 @@ def run(policy_name: str, source: Source, world_size: int, seed: int) -> Measure
         us = 1e6 * (time.thread_time() - begin) / per_rank
         epoch = Epoch.of_groups(dealt, [lengths] * world_size, packed=policy.packed)
         return Measured(epoch, None, us)
-    case = PlanningCase(policy, np.stack([own[:BUFFER] for own in arrivals]), seed)
-    us = 1e6 * min(case.run() for _ in range(3)) / case.planned
     if isinstance(policy, FixedBatch):
-        return Measured(Epoch.of_groups(in_order(policy, arrivals), arrivals), 0.0, us)
-    result = simulate(policy, arrivals, buffer_size=BUFFER, seed=seed, identities=shares)
+        begin = time.thread_time()
+        groups = in_order(policy, arrivals)
+        us = 1e6 * (time.thread_time() - begin) / len(lengths)
+        return Measured(Epoch.of_groups(groups, arrivals), 0.0, us)
+    result = simulate(policy, arrivals, seed=seed, identities=shares)
     if result.missing or result.duplicates:
         sys.exit(f"{policy_name} lost {result.missing} samples and repeated {result.duplicates}")
     epoch = Epoch.of_result(result)
-    return Measured(epoch, _buffers(result.max_delay_steps, epoch, world_size), us)
+    delay = _buffers(result.max_delay_steps, epoch, world_size)
+    return Measured(epoch, delay, result.plan_us_per_sample)
 
 
 def _buffers(steps: int, epoch: Epoch, world_size: int) -> float:

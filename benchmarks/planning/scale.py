@@ -1,69 +1,64 @@
 """How the exchange grows with the number of ranks: W state machines in one process.
 
 All ranks' `RankProtocol` machines run whole rounds over an in-memory exchange: real windows, real
-messages, nothing left out but the network. Reported per rank and round: bytes sent and received,
-and the CPU time of everything the rank does, both exchanges of the round included.
+messages, nothing left out but the network. Under `Even` samples are dealt to ranks on demand, under
+`TokenBudget` each has its share. Reported per rank and round: bytes sent and received, and the CPU
+time of everything the rank does, both exchanges of the round included.
 """
 
 from __future__ import annotations
 
 import gc
 import time
+from itertools import product
 from typing import Any
 
 import numpy as np
 
 from benchmarks.lib.report import Spread, parser, print_json, progress
-from evenstep.plan import TokenBudget
-from evenstep.protocol import RankProtocol
+from benchmarks.planning.policies import exchange, make_ranks
+from evenstep.plan import Even, Policy, TokenBudget
 from evenstep.tools.report import text_table
 from evenstep.tools.simulate import sample_lengths
 
 MAX_TOKENS = 12_288
+POLICIES: dict[str, Policy] = {
+    "token-budget": TokenBudget(max_tokens=MAX_TOKENS),
+    "even": Even(max_tokens=MAX_TOKENS),
+}
 TIMED = 16  # ranks whose time is taken
 
 
-def measure(world_size: int, buffer: int, rounds: int, seed: int) -> dict[str, Any]:
-    lengths = sample_lengths("ultrachat", world_size * buffer * rounds, seed=seed)
-    columns = np.stack([lengths, lengths - 1, np.zeros_like(lengths)], axis=1)
-    shares = columns.reshape(world_size, buffer * rounds, 3)
-    ranks = [
-        RankProtocol(
-            policy=TokenBudget(max_tokens=MAX_TOKENS),
-            rank=rank,
-            world_size=world_size,
-            buffer_size=buffer,
-            seed=seed,
-            share=buffer * rounds,
-        )
-        for rank in range(world_size)
-    ]
-    hellos = [rank.outgoing() for rank in ranks]
-    for rank in ranks:
-        rank.incoming(hellos)
+def measure(name: str, world_size: int, buffer: int, rounds: int, seed: int) -> dict[str, Any]:
+    # Samples for some rounds more: near the end of the epoch less is dealt out.
+    drawn = sample_lengths("ultrachat", world_size * buffer * (rounds + 3), seed=seed)
+    lengths = drawn.reshape(world_size, -1)
+    ranks = make_ranks(POLICIES[name], lengths, buffer_size=buffer, seed=seed)
+    exchange(ranks)  # the hello
     sent, milliseconds, steps = [], [], []
     for number in range(rounds):
-        progress(f"{world_size} ranks, buffer {buffer}: round {number + 1} of {rounds}")
+        progress(f"{name}, {world_size} ranks, buffer {buffer}: round {number + 1} of {rounds}")
         seconds = np.zeros(world_size)
         size, made = 0, 0
-        for rank, share in zip(ranks, shares):
-            rank.receive(share[number * buffer : (number + 1) * buffer])
+        for rank in ranks:
+            rank.fill()
         for _ in range(2):
             messages = []
             for place, rank in enumerate(ranks):
                 begin = time.thread_time()
-                messages.append(rank.outgoing())
+                messages.append(rank.protocol.outgoing())
                 seconds[place] += time.thread_time() - begin
             size += sum(map(len, messages))
             for place, rank in enumerate(ranks):
                 begin = time.thread_time()
-                made = len(rank.incoming(messages))
+                made = len(rank.protocol.incoming(messages))
                 seconds[place] += time.thread_time() - begin
         sent.append(size / world_size)
         milliseconds.extend(1e3 * seconds[:: max(1, world_size // TIMED)])
         steps.append(made)
     mean_sent = float(np.mean(sent))
     return {
+        "policy": name,
         "world_size": world_size,
         "buffer": buffer,
         "steps_per_round": float(np.mean(steps)),
@@ -77,23 +72,23 @@ def main() -> None:
     arguments = parser(
         __doc__ or "", "python -m benchmarks.planning.scale --worlds 8 64", repeats=2
     )
+    arguments.add_argument("--policies", nargs="+", default=list(POLICIES), choices=POLICIES)
     arguments.add_argument("--worlds", type=int, nargs="+", default=[8, 64, 512, 4096])
     arguments.add_argument("--buffers", type=int, nargs="+", default=[256, 1024])
     options = arguments.parse_args()
     gc.disable()
     results = []
-    for buffer in options.buffers:
-        for world_size in options.worlds:
-            # A round of W ranks costs W times what one rank spends, which itself grows with W.
-            rounds = options.repeats if world_size <= 512 else 1
-            if world_size > 1024 and buffer > min(options.buffers):
-                continue
-            results.append(measure(world_size, buffer, rounds, options.seed))
+    for name, buffer, world_size in product(options.policies, options.buffers, options.worlds):
+        # A round of W ranks costs W times what one rank spends, which itself grows with W.
+        rounds = options.repeats if world_size <= 512 else 1
+        if world_size <= 1024 or buffer == min(options.buffers):
+            results.append(measure(name, world_size, buffer, rounds, options.seed))
     if options.json:
         print_json([{**r, "rank_ms": r["rank_ms"].as_dict()} for r in results])
         return
     rows = [
         [
+            r["policy"],
             f"{r['world_size']:,}",
             f"{r['buffer']:,}",
             f"{r['steps_per_round']:,.0f}",
@@ -104,7 +99,8 @@ def main() -> None:
         ]
         for r in results
     ]
-    names = ["ranks", "buffer", "steps", "bytes sent", "kB received", "ms of a rank", "ms per step"]
+    names = ["policy", "ranks", "buffer", "steps", "bytes sent", "kB received", "ms of a rank"]
+    names.append("ms per step")
     print("one round, of one rank; time: median (10th-90th percentile)")
     print(text_table(names, rows))
 

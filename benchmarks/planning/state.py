@@ -11,6 +11,7 @@ from torch.utils.data import Dataset
 
 import evenstep
 from benchmarks.lib.report import Spread, parser, print_json, progress
+from evenstep.protocol.window_size import AUTO
 from evenstep.tools.report import text_table
 from evenstep.tools.simulate import sample_lengths
 
@@ -28,7 +29,7 @@ class Documents(Dataset):  # type: ignore[type-arg]
         return {"input_ids": torch.ones(int(self.lengths[index]), dtype=torch.int64)}
 
 
-def measure(buffer: int, samples: int, seed: int) -> dict[str, Any]:
+def measure(buffer: int | str, samples: int, seed: int) -> dict[str, Any]:
     progress(f"buffer {buffer}")
     loader = evenstep.DataLoader(
         Documents(samples, seed),
@@ -55,15 +56,19 @@ def measure(buffer: int, samples: int, seed: int) -> dict[str, Any]:
 
 def main() -> None:
     arguments = parser(__doc__ or "", "python -m benchmarks.planning.state --json", repeats=1)
-    arguments.add_argument("--buffers", type=int, nargs="+", default=[256, 1024, 4096])
+    arguments.add_argument("--buffers", nargs="+", default=[AUTO, "256", "1024", "4096"])
     options = arguments.parse_args()
-    results = [measure(b, 8 * b * options.repeats, options.seed) for b in options.buffers]
+    results = []
+    for buffer in options.buffers:
+        samples = 8 * options.repeats * (1024 if buffer == AUTO else int(buffer))
+        size = buffer if buffer == AUTO else int(buffer)
+        results.append(measure(size, samples, options.seed))
     if options.json:
         print_json({"states": [{**r, "ms": r["ms"].as_dict()} for r in results]})
         return
     rows = [
         [
-            f"{r['buffer']:,}",
+            str(r["buffer"]),
             str(r["states"]),
             f"{r['bytes_max']:,}",
             r["ms"].text(2),
