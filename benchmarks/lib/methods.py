@@ -32,7 +32,8 @@ class Setting:
     """Samples of a micro-batch of fixed size: as many of the longest as fit."""
     steps: int
     """Steps of a method with fixed sizes: as many as `Even` makes."""
-    buffer_size: int
+    odb_buffer: int
+    """Samples that ODB may hold on a rank; evenstep sizes its windows by itself."""
     workers: int
     cost: evenstep.FittedCost
     pin_memory: bool = False
@@ -149,7 +150,7 @@ class ODB(Method):
             batch_size=1,
             sampler=sampler,
             # It buffers what it prefetches: 4 workers x 64 in the README.
-            prefetch_factor=self.setting.buffer_size // self.setting.workers,
+            prefetch_factor=self.setting.odb_buffer // self.setting.workers,
             loss_scaling="exact",
             join=True,  # shards are equal, so no rank runs out before the others
             no_warmup=not self.warm_up,
@@ -180,7 +181,6 @@ class Even(Method):
             policy=self.policy(),
             shuffle=True,
             seed=self.seed,
-            buffer_size=self.setting.buffer_size,
             **self.common,
         )
         for batch, info in self._loader.steps():

@@ -18,7 +18,8 @@ All methods have the same memory: no micro-batch may have more than --max-tokens
 Methods with a fixed number of samples must leave room for the longest, and accumulate several
 micro-batches to a step, without exchanging gradients in between, to make about as many steps as
 Even does. With about equally many optimizer steps of the same learning rate, losses after the same
-samples can be compared. The learning rate follows the samples done.
+samples can be compared. The learning rate follows the samples done. ODB buffers --odb-buffer samples;
+evenstep sizes its windows by itself.
 
     tokens/s    real tokens, from asking for the first batch to the end of the last step: the
                 start of processes and the pass over the lengths are inside
@@ -68,7 +69,7 @@ SIZES: dict[str, tuple[Any, Any]] = {  # of the small and of the large model
     "max_length": (1024, 4096),
     "max_tokens": (2048, 16_384),
     "learning_rate": (3e-3, 3e-4),
-    "buffer_size": (256, 1024),
+    "odb_buffer": (256, 1024),
 }
 HELD_OUT = 256  # samples
 CALIBRATIONS = 3
@@ -83,15 +84,15 @@ def choose(text: Text, options: argparse.Namespace, cost: evenstep.FittedCost) -
     even = simulate(
         evenstep.Even(max_tokens=options.max_tokens, cost=cost),
         [lengths[shard] for shard in shards],
-        buffer_size=options.buffer_size,
         seed=options.seed,
+        identities=shards,
     )
     rows = max(1, options.max_tokens // int(lengths.max()))
     return Setting(
         max_tokens=options.max_tokens,
         rows=rows,
         steps=even.steps,
-        buffer_size=options.buffer_size,
+        odb_buffer=options.odb_buffer,
         workers=options.workers,
         cost=cost,
         pin_memory=options.device == "cuda",

@@ -115,11 +115,9 @@ class PlanningCase:
             return
         recorded = _Recorded(policy)
         ranks = make_ranks(recorded, lengths, buffer_size=buffer, seed=seed)
-        exchange(ranks)  # the hello
         while len(recorded.rounds) < _ROUNDS and not ranks[0].protocol.finished:
             for rank in ranks:
                 rank.fill()
-            exchange(ranks)
             exchange(ranks)
         full = [each for each in recorded.rounds if not each.window.exhausted]
         self.round = full[len(full) // 2]

@@ -84,7 +84,7 @@ def main() -> None:
         if world_size <= 1024 or buffer == min(options.buffers):
             results.append(measure(name, world_size, buffer, rounds, options.seed))
     if options.json:
-        print_json([{**r, "rank_ms": r["rank_ms"].as_dict()} for r in results])
+        print_json({"rounds": [{**r, "rank_ms": r["rank_ms"].as_dict()} for r in results]})
         return
     rows = [
         [
