@@ -34,13 +34,12 @@ class Recipe:
 
     vocab_size: int
     hidden_size: int = 64
-    layers: int = 2
+    layers: int = 1
     heads: int = 2
     learning_rate: float = 4e-3
     warm_up: float = 0.1
-    """Share of the updates in which the learning rate rises; it then falls along a cosine."""
-    last: float = 0.1
-    """The learning rate of the last update, as a share of the highest."""
+    """Share of the updates in which the learning rate rises. It then falls to nearly 0 along a
+    cosine, so that the loss does not hang on what the very last steps hold."""
 
     def model(self, seed: int) -> GPT:
         """The model before training."""
@@ -54,11 +53,11 @@ class Recipe:
 
     def rate(self, update: int, updates: int) -> float:
         """The learning rate of an update, counted from 0."""
-        done = (update + 1) / updates
+        done = (update + 1) / (updates + 1)
         if done <= self.warm_up:
             return self.learning_rate * done / self.warm_up
-        cosine = (1 + math.cos(math.pi * (done - self.warm_up) / (1 - self.warm_up))) / 2
-        return self.learning_rate * (self.last + (1 - self.last) * cosine)
+        left = (1 - done) / (1 - self.warm_up)
+        return self.learning_rate * (1 - math.cos(math.pi * left)) / 2
 
 
 def one_thread() -> None:
