@@ -41,7 +41,10 @@ def command(
     steps: Annotated[
         int | None, typer.Option(help="Steps to measure for each value, instead of --seconds.")
     ] = None,
-    warmup: Annotated[int, typer.Option(help="Steps of each run before the measured ones.")] = 20,
+    warmup: Annotated[
+        int,
+        typer.Option(help="Steps of each run before the measured ones: windows grow meanwhile."),
+    ] = 20,
     band: Annotated[
         float, typer.Option(help="Fraction below the fastest within which a value is near-fastest.")
     ] = 0.02,
