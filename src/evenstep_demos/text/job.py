@@ -85,7 +85,9 @@ def _step_reporter(
 def _model(options: DemoOptions, seed: int) -> PaddedGPT:
     """The model before training, the same for both runs of a repeat."""
     torch.manual_seed(seed)
-    return PaddedGPT(vocab_size=options.vocab_size, hidden_size=options.hidden_size)
+    return PaddedGPT(
+        vocab_size=options.vocab_size, hidden_size=options.hidden_size, layers=options.layers
+    )
 
 
 def _seconds_per_token(model: PaddedGPT, options: DemoOptions) -> float:

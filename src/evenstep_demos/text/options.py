@@ -31,7 +31,8 @@ class DemoOptions:
     samples: int | None = None
     """Samples to train on, rounded down to a multiple of `world_size`; overrides `seconds`."""
     vocab_size: int = 1024
-    hidden_size: int = 64
+    hidden_size: int = 96
+    layers: int = 1
     accumulate: int = 4
     """Steps whose gradients are added up before the optimizer steps, as with few ranks one does: an
     update then holds as many groups as a step of more ranks."""
@@ -44,7 +45,7 @@ class DemoOptions:
         check_at_least(2, world_size=self.world_size)
         check_at_least(64, max_tokens=self.max_tokens, max_length=self.max_length)
         check_at_least(0, seed=self.seed, num_workers=self.num_workers)
-        check_at_least(1, accumulate=self.accumulate, hidden_size=self.hidden_size)
+        check_at_least(1, accumulate=self.accumulate, layers=self.layers)
         check_at_least(2, repeats=self.repeats)  # a spread needs two
         check_at_least(self.world_size, samples=self.samples)
         check_at_least(257, vocab_size=self.vocab_size)  # all bytes and the end of a document
