@@ -18,8 +18,8 @@ All methods have the same memory: no micro-batch may have more than --max-tokens
 Methods with a fixed number of samples must leave room for the longest, and accumulate several
 micro-batches to a step, without exchanging gradients in between, to make about as many steps as
 Even does. With about equally many optimizer steps of the same learning rate, losses after the same
-samples can be compared. The learning rate follows the samples done. ODB buffers --odb-buffer samples;
-evenstep sizes its windows by itself.
+samples can be compared. The learning rate follows the samples done. ODB buffers --odb-buffer
+samples; evenstep sizes its windows by itself.
 
     tokens/s    real tokens, from asking for the first batch to the end of the last step: the
                 start of processes and the pass over the lengths are inside
