@@ -17,9 +17,9 @@ SETTLING   receipt: totals of   -> FILLING   with the steps of the round, and th
 FINISHED   nothing
 ```
 
-Where ranks are dealt their samples on demand (`dealt_windows`), a hello counts those queued, and the
-end of each round decides the next deal. A round in which nothing can be planned, as all that some
-rank was dealt is bad, has no steps.
+Where ranks are dealt their samples on demand (`dealt_windows`), a hello counts those queued, and
+the end of each round decides the next deal. A round in which nothing can be planned, as all that
+some rank was dealt is bad, has no steps.
 
 Instead of any message a rank may send an abort, which ends the epoch on all ranks with `PeerError`;
 so does an empty message, from a rank that has left. A hello of a rank that was built differently,

@@ -20,7 +20,7 @@ import numpy as np
 
 from evenstep.arrays import Int64Array
 from evenstep.errors import InvariantError
-from evenstep.plan.epoch.dealing import Holdings, dealt_entries, next_deal
+from evenstep.plan.epoch.dealing import Holdings, dealt_entries, next_deal, next_window
 from evenstep.protocol.receipts import RoundTotals
 from evenstep.protocol.window_buffer import RoundStart, WindowBuffer
 from evenstep.protocol.window_size import WindowSize
@@ -128,20 +128,21 @@ class DealtWindows:
     def _deal(self, samples: Int64Array, tokens: Int64Array, seen: int, seen_tokens: int) -> None:
         """Deals, and fills the next windows from what is queued."""
         window = self._size.most
+        held = Holdings(
+            samples=samples,
+            tokens=tokens,
+            queued=self._queued,
+            seen_samples=seen,
+            seen_tokens=seen_tokens,
+        )
         if left := self._total - self.next_entry:
-            held = Holdings(
-                samples=samples,
-                tokens=tokens,
-                queued=self._queued,
-                seen_samples=seen,
-                seen_tokens=seen_tokens,
-            )
             counts = next_deal(held, left=left, window=window)
             own = dealt_entries(counts, self._rank, self.next_entry)
             self._entries = np.concatenate([self._entries, own])
             self._new = np.concatenate([self._new, own])
             self._queued = self._queued + counts
             self.next_entry += int(counts.sum())
-        taken = np.minimum(self._queued, np.maximum(window - samples, 0))
+            held = replace(held, queued=self._queued)
+        taken = next_window(held, window=window)
         self._bound += int(taken[self._rank])
         self._queued = self._queued - taken

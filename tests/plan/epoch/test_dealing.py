@@ -43,13 +43,14 @@ def test_a_deal_is_as_one_by_one_to_whom_holds_least(
     dealt = next_deal(held, left=left, window=window)
     ranks = len(held.samples)
     queue = min(window, left // (2 * ranks))
-    room = np.maximum(window + queue - held.samples - held.queued, 0)
     most = left // 2 if left > 2 * ranks else left
+    mean = held.seen_tokens // held.seen_samples
+    loads = held.tokens + held.queued * mean
+    room = np.maximum(-((loads - (window + queue) * mean) // mean), 0)
+    room = np.minimum(room, np.maximum(2 * window - held.samples - held.queued, 0))
     if room.sum() <= most:
         assert dealt.tolist() == room.tolist()
         return
-    mean = held.seen_tokens // held.seen_samples
-    loads = held.tokens + held.queued * mean
     expected = [0] * ranks
     for _ in range(most):
         least = int(loads.argmin())
@@ -59,9 +60,9 @@ def test_a_deal_is_as_one_by_one_to_whom_holds_least(
 
 
 def test_a_rank_with_large_samples_draws_fewer() -> None:
-    # Both have room for 10; rank 1 has spent its budget on fewer, larger samples.
-    held = holdings([2, 6], [20, 60], [0, 0])
-    assert next_deal(held, left=1000, window=5).tolist() == [8, 4]
+    # The samples that rank 1 has left are larger, as it has trained on fewer.
+    held = holdings([4, 4], [20, 60], [0, 0])
+    assert next_deal(held, left=1000, window=8).tolist() == [12, 10]
     assert next_deal(held, left=4, window=5).tolist() == [4, 0]
     assert next_deal(held, left=12, window=8).tolist() == [5, 1]
 

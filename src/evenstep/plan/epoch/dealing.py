@@ -32,34 +32,50 @@ class Holdings:
     seen_tokens: int
     """Their tokens."""
 
+    @property
+    def mean(self) -> tuple[int, int]:
+        """The mean length as a fraction: tokens of so many samples."""
+        return max(self.seen_tokens, 1), max(self.seen_samples, 1)
+
 
 def next_deal(held: Holdings, *, left: int, window: int) -> Int64Array:
     """How many of the next samples each rank draws.
 
-    Each rank is brought to a window to plan with and, for workers to prepare meanwhile, another
-    one, or half of its share of what is left if that is less: the lengths of queued samples are not
-    known. No deal is more than half of what is left. Where that is less than ranks have room for,
-    it levels the tokens that they hold, a queued sample counting the mean length. For example, with
-    room for plenty, a mean of 10 tokens and 8 samples left, 4 are dealt::
+    Ranks are brought to the same number of tokens, a queued sample counting the mean length: a
+    window to plan with and, for workers to prepare meanwhile, another one, or half of a rank's
+    share of what is left if that is less, as the lengths of queued samples are not known. No deal
+    is more than half of what is left. For example, with a mean of 10 tokens and 8 samples left, 4
+    are dealt::
 
         tokens held   30  10  20    -> draws  1  2  1    -> 40 30 30
 
     Args:
         left: samples of the stream that no rank has drawn.
-        window: samples that a window should hold.
+        window: samples of mean length that a window should hold. No rank draws more than makes two
+            windows of samples.
 
     Returns:
         [ranks] int64, in all at most `left`.
     """
     ranks = len(held.samples)
+    tokens, samples = held.mean
     queue = min(window, left // (2 * ranks))
-    room: Int64Array = np.maximum(window + queue - held.samples - held.queued, 0)
+    loads = held.tokens * samples + held.queued * tokens
+    free = np.maximum(2 * window - held.samples - held.queued, 0)
+    room: Int64Array = np.minimum(_below(loads, tokens, (window + queue) * tokens), free)
     most = left // 2 if left > 2 * ranks else left
     if int(room.sum()) <= most:
         return room
-    mean_tokens, mean_samples = held.seen_tokens or 1, held.seen_samples or 1
-    loads = held.tokens * mean_samples + held.queued * mean_tokens
-    return _leveled(loads, mean_tokens, most)
+    return _leveled(loads, tokens, most)
+
+
+def next_window(held: Holdings, *, window: int) -> Int64Array:
+    """[ranks] how many of its queued samples each rank adds to its window, to bring it to the
+    tokens of `window` samples of mean length."""
+    tokens, samples = held.mean
+    wanted = _below(held.tokens * samples, tokens, window * tokens)
+    found: Int64Array = np.minimum(wanted, held.queued)
+    return found
 
 
 def _leveled(loads: Int64Array, unit: int, count: int) -> Int64Array:
@@ -72,23 +88,23 @@ def _leveled(loads: Int64Array, unit: int, count: int) -> Int64Array:
     Returns:
         [ranks] units of each.
     """
-
-    def below(level: int) -> Int64Array:
-        # Units dealt before every load has reached the level.
-        return np.maximum(-((loads - level) // unit), 0)
-
     low, high = int(loads.min()), int(loads.max()) + unit * (count // len(loads) + 1)
     while low < high:  # the highest level that takes at most `count`
         middle = (low + high + 1) // 2
-        if int(below(middle).sum()) <= count:
+        if int(_below(loads, unit, middle).sum()) <= count:
             low = middle
         else:
             high = middle - 1
-    dealt = below(low)
+    dealt = _below(loads, unit, low)
     # All loads are at the level or above it; the rest goes to those that are exactly at it.
     rest = count - int(dealt.sum())
     dealt[np.flatnonzero(loads + dealt * unit == low)[:rest]] += 1
     return dealt
+
+
+def _below(loads: Int64Array, unit: int, level: int) -> Int64Array:
+    """[ranks] units until each load has reached the level."""
+    return np.maximum(-((loads - level) // unit), 0)
 
 
 def dealt_entries(counts: Int64Array, rank: int, begin: int) -> Int64Array:

@@ -26,12 +26,12 @@ from evenstep.plan.rng import RandomStream, generator
 
 _LIKE = 0.005
 """Share by which the costs of the last steps may differ that exchange groups."""
-_BAD_FILL = 0.2
-"""Share of a group that is left empty from which on its samples count as badly fitting."""
-_HEAD_START = 112
-"""Sixteenths of a round by which these are proposed earlier."""
+_HEAD_START = 240
+"""Sixteenths of a round by which a sample is proposed earlier that is a group by itself."""
 _SHARE = 8
 """A round takes one of so many groups of a window; the others are there to choose from."""
+_LAST = 36
+"""Groups of a rank that are emitted in one round, when nothing is to come any more."""
 _RUNS = 16
 """Runs that a rank proposes at most."""
 _QUANTILES = 28
@@ -97,13 +97,13 @@ class PaddedRound:
         return Proposal(message, groups, window)
 
     def _urgency(self, samples: SortedWindow) -> Int64Array:
-        """[samples] rounds that each has waited, in sixteenths, and some more where samples of its
-        length fill a group badly: they need steps of their own, and would pile up."""
-        lengths = samples.numbers[LENGTH]
-        empty = self.target_tokens % lengths / self.target_tokens
+        """[samples] rounds that each has waited, in sixteenths, and the more besides the fewer of
+        its length make a group. What few long samples cost together is what it is, and seldom fits
+        a target; short ones fit any. Proposed no earlier than those, long ones would pile up, and
+        be trained on last."""
+        together = self.target_tokens // samples.numbers[LENGTH]
         # One that is longer than a group should be is a step by itself, and better meets others.
-        empty[lengths > self.target_tokens] = 0.0
-        head_start = (_HEAD_START * np.minimum(empty / _BAD_FILL, 1.0)).astype(np.int64)
+        head_start = np.where(together > 0, _HEAD_START // np.maximum(together, 1), 0)
         urgency: Int64Array = 16 * samples.numbers[AGE] + head_start
         return urgency
 
@@ -126,7 +126,7 @@ class PaddedRound:
         rows = messages[active]
         place = int(np.searchsorted(active, rank))
         draw = generator(window.seed, window.epoch, window.round, RandomStream.EVEN_ORDER)
-        if rows[:, Column.EXHAUSTED].all():
+        if rows[:, Column.EXHAUSTED].all() and rows[:, Column.GROUPS].max() <= _LAST:
             steps = min(int(rows[:, Column.GROUPS].max()), int(rows[:, Column.SAMPLES].min()))
             groups = LastSamples.of(samples, self.max_tokens, self.max_patches).cut(steps)
             if not self.spread:

@@ -17,11 +17,11 @@ ROUNDING = 1e-9
 """Share of a target that is forgiven, where it is the cost of just such a run."""
 AGE_BONUS = 0.002 / 8**4
 """Loss that is forgiven to a run, for the fourth power of the rounds that its samples waited."""
-UNDER = 3.0
+UNDER = 8.0
 """How much more cost below the target counts than padding: each step has to be even."""
 OLDEST = 64
 """Rounds beyond which waiting longer counts no more."""
-WISH = 0.1
+WISH = 0.15
 """Loss of a run that is as far as can be from its place among the sorted samples."""
 NO_LIMIT = 1 << 62
 """Stands for no limit of patches."""
