@@ -14,7 +14,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from benchmarks.learning.plans import BASE, POLICIES, PlannedEpoch, Task, how_random
+from benchmarks.learning.plans import (
+    BASE,
+    POLICIES,
+    PlannedEpoch,
+    Task,
+    how_random,
+    variance_of_means,
+)
 from benchmarks.learning.text import TokenizedText
 from benchmarks.learning.train import Recipe, gradient, mean_loss, train
 from evenstep.arrays import Int64Array
@@ -34,6 +41,8 @@ class Run:
     """With its options."""
     steps: int
     composition: float
+    variance_of_means: float
+    """Of the steps' mean length, over that of random steps."""
     tokens_cv: float
     """Standard deviation over mean of the tokens of a step."""
     imbalance: float
@@ -90,6 +99,7 @@ def run_of(experiment: Experiment, policy: str, seed: int) -> Run:
         policy=plan.policy,
         steps=len(plan.steps),
         composition=how_random(plan.steps, lengths),
+        variance_of_means=variance_of_means(plan.steps, lengths),
         tokens_cv=float(sizes.std() / sizes.mean()),
         imbalance=plan.imbalance,
     )

@@ -12,8 +12,8 @@ from benchmarks.learning.plans import BASE
 from benchmarks.lib.report import markdown
 from evenstep.arrays import Float64Array
 
-_HEADER = ["policy", "held-out loss", "above fixed", "composition", "tokens cv", "cosine"]
-_HEADER += ["imbalance", "steps"]
+_HEADER = ["policy", "held-out loss", "above fixed", "composition", "variance of means"]
+_HEADER += ["tokens cv", "cosine", "imbalance", "steps"]
 
 
 @dataclass(kw_only=True)
@@ -69,6 +69,7 @@ def tables(result: CorpusResult) -> str:
                 f"{result.mean(policy, 'loss'):.3f}",
                 "" if policy == BASE else f"{above['mean']:+.3f} ± {above['standard_error']:.3f}",
                 f"{result.mean(policy, 'composition'):.2f}",
+                f"{result.mean(policy, 'variance_of_means'):.1f}",
                 f"{result.mean(policy, 'tokens_cv'):.2f}",
                 f"{result.cosines[policy]:.3f}",
                 f"{result.mean(policy, 'imbalance'):.3f}",
