@@ -10,7 +10,9 @@ from evenstep.plan.groups.spread import like_costs, spread
 from evenstep.plan.rng import RandomStream, generator
 
 
-def dealt(steps: int, ranks: int, accumulate: int, *, classes: int = 1) -> np.ndarray:
+def dealt(
+    steps: int, ranks: int, accumulate: int, *, classes: int = 1, step: int = 0
+) -> np.ndarray:
     """[ranks, steps] number of the group in each place, where group 0 is the longest of a rank."""
     lengths = -np.arange(steps, dtype=np.float64)
     return np.stack(
@@ -21,6 +23,7 @@ def dealt(steps: int, ranks: int, accumulate: int, *, classes: int = 1) -> np.nd
                 rank=rank,
                 ranks=ranks,
                 accumulate=accumulate,
+                step=step,
                 draw=generator(1, RandomStream.EVEN_ORDER),
             )
             for rank in range(ranks)
@@ -43,6 +46,13 @@ def test_each_update_holds_a_group_of_each_stratum() -> None:
     order = dealt(32, 2, 4).reshape(2, 8, 4)  # [ranks, updates, steps]
     strata = np.concatenate(list(order), axis=1) // 4
     assert (np.sort(strata, axis=1) == np.arange(8)).all()
+
+
+def test_a_round_that_begins_amid_an_update_ends_that_one_first() -> None:
+    order = dealt(34, 2, 4, step=6)[:, 2:]  # 2 steps are left of update 1
+    strata = np.concatenate(list(order.reshape(2, 8, 4)), axis=1) * 8 // 34
+    assert (np.ptp(strata, axis=1) >= 6).all()
+    assert (np.sort(dealt(34, 2, 4, step=6), axis=1) == np.arange(34)).all()
 
 
 def test_the_example_of_the_docstring() -> None:

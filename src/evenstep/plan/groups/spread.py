@@ -42,6 +42,7 @@ def spread(
     rank: int,
     ranks: int,
     accumulate: int,
+    step: int,
     draw: np.random.Generator,
 ) -> Int64Array:
     """The order in which this rank emits its groups.
@@ -53,10 +54,11 @@ def spread(
         rank: number of this rank among those that have groups.
         ranks: how many have.
         accumulate: steps whose gradients are added up.
+        step: of the epoch at which the round begins, which may be in the middle of an update.
         draw: in the same state on all ranks.
 
     Returns:
-        [steps] the group in each place. Places from ``accumulate * u`` on are an update.
+        [steps] the group in each place.
     """
     updates: list[Int64Array] = []
     loose: list[Int64Array] = []
@@ -72,7 +74,9 @@ def spread(
     full = len(rest) // accumulate * accumulate
     updates += list(rest[:full].reshape(-1, accumulate))
     order = draw.permutation(len(updates))
-    return np.concatenate([np.empty(0, np.int64), *(updates[u] for u in order), rest[full:]])
+    emitted = np.concatenate([np.empty(0, np.int64), *(updates[u] for u in order), rest[full:]])
+    # The first places may belong to an update that the round before began.
+    return np.roll(emitted, -step % accumulate)
 
 
 def mean_lengths(groups: Groups, lengths: Int64Array) -> Float64Array:

@@ -146,6 +146,7 @@ class TokenBudget(Policy):
             rank=int(active[:rank].sum()),
             ranks=int(active.sum()),
             accumulate=window.accumulate,
+            step=window.step,
             draw=draw,
         )
         return costliest[order]

@@ -139,6 +139,7 @@ class PaddedRound:
                 rank=place,
                 ranks=len(active),
                 accumulate=window.accumulate,
+                step=window.step,
                 draw=draw,
             )
             return Plan(groups.take(order))
@@ -180,8 +181,9 @@ class PaddedRound:
             order: [steps] the step that is emitted at each place.
         """
         draw = generator(window.seed, window.epoch, window.round, RandomStream.EVEN_SPREAD)
-        update, number = np.divmod(np.arange(len(order)), window.accumulate)
-        at = draw.random(len(order))[update] + (rank + number / window.accumulate) / ranks
+        first = window.step % window.accumulate  # the round before may have begun an update
+        update, number = np.divmod(first + np.arange(len(order)), window.accumulate)
+        at = draw.random(len(order) + 1)[update] + (rank + number / window.accumulate) / ranks
         wishes = np.empty(len(order))
         wishes[order] = at % 1.0
         return wishes
