@@ -44,6 +44,8 @@ from evenstep.plan import (
 )
 from evenstep.tools.simulate import deal, sample_lengths, simulate
 
+PAPER: dict[str, Any] = {"hard_cap": False, "spread": False}
+"""What makes `TokenBudget` the rule of the paper."""
 GRID = (1024, 1280, 1536, 2048, 3072, 4096, 6144, 8192, 10_240, 12_288, 14_336, 16_384, 24_576)
 PACKAGE = "ODB, released package"
 
@@ -121,7 +123,7 @@ def rows(cell: Cell, seed: int) -> Iterator[Row]:
     standard = Epoch.of_groups(fixed, arrivals)
     yield row("Standard", f"batch {cell.batch_size}", "FixedBatch", standard)
     budget = f"budget {cell.max_tokens:,}"
-    yield row("ODB", budget, "TokenBudget", online(TokenBudget(cell.max_tokens, hard_cap=False)))
+    yield row("ODB", budget, "TokenBudget", online(TokenBudget(cell.max_tokens, **PAPER)))
     if find_spec("odb"):
         rule = released.run(arrivals, max_tokens=cell.max_tokens, buffer_size=BUFFER, warm_up=True)
         yield row(PACKAGE, budget, "", Epoch.of_groups(rule.groups, arrivals))
@@ -158,7 +160,7 @@ class Endings:
             shares = [equal[0][: len(equal[0]) // part], *equal[1:]]
             stop, pad = (
                 simulate(
-                    TokenBudget(bound.max_tokens, hard_cap=False),
+                    TokenBudget(bound.max_tokens, **PAPER),
                     [lengths[share] for share in shares],
                     buffer_size=bound.buffer,
                     exhausted=ending,
@@ -196,7 +198,7 @@ def coverage(row: Coverage, seed: int) -> list[str]:
     lengths = sample_lengths(row.distribution, row.samples, seed)
     shares = deal(len(lengths), RANKS, seed)
     result = simulate(
-        TokenBudget(row.max_tokens, hard_cap=False),
+        TokenBudget(row.max_tokens, **PAPER),
         [lengths[share] for share in shares],
         buffer_size=row.buffer,
         exhausted="stop",

@@ -88,7 +88,7 @@ def register(app: typer.Typer) -> None:
 def _command(policy: str) -> Callable[..., None]:
     """`_simulate` for one policy, with the options that the policy uses and no others."""
     takes = POLICIES[policy].takes
-    unused = {"max_tokens", "target_tokens", "batch_size"} - set(takes)
+    unused = {"max_tokens", "target_tokens", "batch_size", "spread"} - set(takes)
     if "lengths" in takes:
         # An epoch planned offline has equally many groups on all ranks: none is exhausted early.
         unused.add("exhausted")
@@ -123,6 +123,9 @@ def _simulate(
         ),
     ] = None,
     batch_size: Annotated[int, typer.Option(help="Samples per rank and step.")] = 8,
+    spread: Annotated[
+        bool, typer.Option(help="Let short, middle and long samples meet in a step.")
+    ] = True,
     buffer_size: BufferSize = "auto",
     exhausted: Annotated[
         str, typer.Option(help="What happens when a rank has no samples left: pad or stop.")
@@ -159,6 +162,7 @@ def _simulate(
             cost=parse_cost(cost),
             lengths=Lengths(drawn),
             target_tokens=target_tokens,
+            spread=spread,
         )
     )
     held = parse_buffer_size(buffer_size)

@@ -31,6 +31,7 @@ class PolicyOptions:
     lengths: Lengths
     """Lengths of the whole data set, for policies that plan offline."""
     target_tokens: int | None = None
+    spread: bool = True
 
 
 @dataclass(frozen=True)
@@ -46,9 +47,9 @@ class NamedPolicy:
 
 
 POLICIES: Mapping[str, NamedPolicy] = {
-    "even": NamedPolicy(Even, ("max_tokens", "target_tokens")),
+    "even": NamedPolicy(Even, ("max_tokens", "target_tokens", "spread")),
     "even-packed": NamedPolicy(partial(Even, packed=True), ("max_tokens",)),
-    "token-budget": NamedPolicy(TokenBudget, ("max_tokens",)),
+    "token-budget": NamedPolicy(TokenBudget, ("max_tokens", "spread")),
     "pool-sort": NamedPolicy(PoolSort, ("batch_size",)),
     "fixed-batch": NamedPolicy(FixedBatch, ("batch_size",)),
     "sequence-packing": NamedPolicy(SequencePacking, ("max_tokens",)),
