@@ -55,4 +55,4 @@ def _draw(axis: Any, result: CorpusResult, policies: Sequence[str]) -> None:
     axis.tick_params(axis="y", length=0)
     axis.grid(axis="x", color="#e6e6e6")
     axis.set_axisbelow(True)
-    axis.set_title(f"{result.name}: mean and standard error of {len(values)} seeds", loc="left")
+    axis.set_title(f"{result.name}: mean and standard error over seeds", loc="left")
