@@ -21,7 +21,7 @@ from evenstep.plan.groups.token_budget_groups import token_budget_groups
 from evenstep.plan.policy import Plan, Policy, Proposal, Window
 from evenstep.plan.rng import RandomStream, generator
 
-_WINDOW = 64
+_WINDOW = 160
 """Groups that a window should hold."""
 _QUANTILES = 16
 """Of the costs of a rank's groups, which tell all ranks what the steps cost."""
