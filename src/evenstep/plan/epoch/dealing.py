@@ -70,11 +70,12 @@ def next_deal(held: Holdings, *, left: int, window: int) -> Int64Array:
 
 
 def next_window(held: Holdings, *, window: int) -> Int64Array:
-    """[ranks] how many of its queued samples each rank adds to its window, to bring it to the
-    tokens of `window` samples of mean length."""
+    """[ranks] how many of its queued samples each rank adds to its window: to bring it to the
+    tokens of `window` samples of mean length, but no more samples than that."""
     tokens, samples = held.mean
     wanted = _below(held.tokens * samples, tokens, window * tokens)
-    found: Int64Array = np.minimum(wanted, held.queued)
+    free = np.maximum(window - held.samples, 0)
+    found: Int64Array = np.minimum(np.minimum(wanted, free), held.queued)
     return found
 
 
