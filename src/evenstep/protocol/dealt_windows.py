@@ -62,6 +62,8 @@ class DealtWindows:
         self._queued = np.zeros(world_size, np.int64)
         self._new = np.empty(0, np.int64)
 
+    # As `LookAhead`
+
     def take_new(self) -> Int64Array | None:
         """Entries dealt to this rank since the last call, to be received in this order; None once
         all have been named."""
@@ -69,8 +71,6 @@ class DealtWindows:
         if not len(new) and self.next_entry == self._total:
             return None
         return new
-
-    # As `LookAhead`
 
     @property
     def done(self) -> bool:
@@ -87,11 +87,10 @@ class DealtWindows:
             self._deal(nothing, nothing, 0, 0)
 
     def missing(self, buffer: WindowBuffer, round: int) -> int:
-        return max(0, self._bound - buffer.next_number)
-
-    def source_ended(self, buffer: WindowBuffer, round: int) -> None:
-        if missing := self.missing(buffer, round):
+        missing = max(0, self._bound - buffer.next_number)
+        if missing and buffer.ended:
             raise InvariantError(f"{missing} samples that were dealt to this rank never came")
+        return missing
 
     def look(self, buffer: WindowBuffer, *, round: int, step: int) -> RoundStart:
         buffer.gather()

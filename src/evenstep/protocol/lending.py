@@ -28,7 +28,7 @@ class Lending:
     def begin(self, heads: Sequence[ProposalHead], rank: int) -> None:
         """Finds out from all ranks' proposals whether this rank has to lend in this round."""
         asked = any(head.lacks_filler_sample for head in heads)
-        lender = next((number for number, head in enumerate(heads) if not head.finished), None)
+        lender = next(number for number, head in enumerate(heads) if not head.finished)
         self._lends, self.lent = asked and lender == rank, b""
 
     def due(self, start: RoundStart) -> int | None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from evenstep.arrays import Int64Array
 from evenstep.protocol.receipts import RoundTotals
 from evenstep.protocol.window_buffer import RoundStart, WindowBuffer
 from evenstep.protocol.window_size import WindowSize
@@ -44,7 +45,6 @@ class LookAhead:
         self._rank = rank
         self._share = share
         self._resumed_quota = start.quota if start is not None else None
-        self._source_ended = False
         self._left = [_UNKNOWN] * world_size
 
     def samples_left(self, buffer: WindowBuffer, start: RoundStart | None) -> int:
@@ -68,11 +68,11 @@ class LookAhead:
 
     def missing(self, buffer: WindowBuffer, round: int) -> int:
         """Samples still to be received before a round can begin."""
-        return 0 if self._source_ended else max(0, self._quota(round) - len(buffer))
+        return 0 if buffer.ended else max(0, self._quota(round) - len(buffer))
 
-    def source_ended(self, buffer: WindowBuffer, round: int) -> None:
-        """No more samples will be received."""
-        self._source_ended = True
+    def take_new(self) -> Int64Array | None:
+        """Entries of a shared stream to receive; None, as the rank has a share of its own."""
+        return None
 
     def look(self, buffer: WindowBuffer, *, round: int, step: int) -> RoundStart:
         """The window of a round."""

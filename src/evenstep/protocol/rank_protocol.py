@@ -139,7 +139,6 @@ class RankProtocol:
             **(options or {}),
         }
         self._phase = _Phase.HELLO
-        self._source_ended = False
         self._buffer = WindowBuffer(start)
         self._size = WindowSize(policy, buffer_size, start)
         self._windows: LookAhead | DealtWindows
@@ -209,7 +208,7 @@ class RankProtocol:
     def newly_dealt(self) -> Int64Array | None:
         """[samples] entries of the stream dealt to this rank since the last call, which it is to
         receive in this order; None once there will be no more."""
-        return self._windows.take_new() if isinstance(self._windows, DealtWindows) else None
+        return self._windows.take_new()
 
     @property
     def lends(self) -> int | None:
@@ -235,8 +234,6 @@ class RankProtocol:
         Returns:
             The arrival numbers.
         """
-        if self._source_ended:
-            raise InvariantError("samples received after the end of the source")
         columns = np.asarray(columns, np.int64).reshape(-1, 3)
         self.received += len(columns)
         self._lending.has_sample |= len(columns) > 0
@@ -246,8 +243,7 @@ class RankProtocol:
 
     def end_of_source(self) -> None:
         """No more samples will be received this epoch."""
-        self._source_ended = True
-        self._windows.source_ended(self._buffer, self.rounds)
+        self._buffer.ended = True
 
     def lend(self, sample: bytes) -> None:
         """Takes the sample that `lends` asked for, for ranks that have none to run fillers with."""

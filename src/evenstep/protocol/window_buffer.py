@@ -70,12 +70,16 @@ class WindowBuffer:
         self.seen = len(self.numbers)
         """Samples at the front that have been in a window and are not planned yet."""
         self._count = len(self.numbers)
+        self.ended = False
+        """Nothing more will be appended."""
 
     def __len__(self) -> int:
         return self._count
 
     def append(self, columns: Int64Array, numbers: Int64Array | None = None) -> Int64Array:
         """Adds samples after all earlier ones; returns their arrival numbers."""
+        if self.ended:
+            raise InvariantError("samples received after the end of the source")
         if numbers is None:
             numbers = np.arange(self.next_number, self.next_number + len(columns))
         elif len(numbers) and (

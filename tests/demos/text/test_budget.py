@@ -44,13 +44,13 @@ def test_twice_the_time_trains_about_twice_the_samples() -> None:
 
 def test_predicted_time_is_near_the_time_allowed() -> None:
     lengths = np.random.default_rng(1).lognormal(5, 1, 4000).astype(np.int64).clip(2, 2000)
-    options = DemoOptions(max_tokens=3072, seconds=30.0)
+    options = DemoOptions(max_tokens=3072, seconds=90.0)
     choice = choose(lengths, options, seconds_per_token=1e-4)
     tokens = float(lengths[: choice.samples].sum())
     # Useful tokens / efficiency / ranks is the sum over steps of the slowest rank's tokens.
     seconds = 1e-4 * 3 * sum(tokens / run["efficiency"] / 2 for run in choice.predicted.values())
     # Not exactly, as the fixed batch size is an integer and follows from the samples.
-    assert seconds == pytest.approx(30.0, rel=0.35)
+    assert seconds == pytest.approx(90.0, rel=0.25)
 
 
 def test_slow_machines_still_compare_something_and_fast_ones_use_all() -> None:

@@ -34,11 +34,13 @@ def run(policy: Policy, name: str, *, ranks: int = 8, samples: int = 3000) -> Si
 def test_ranks_wait_less_than_under_a_token_budget_and_pad_no_more(name: str) -> None:
     even, budget = (run(policy(MAX_TOKENS), name) for policy in (Even, TokenBudget))
     assert even.missing == even.duplicates == 0
-    assert even.imbalance - 1 < 0.5 * (budget.imbalance - 1)
+    assert even.imbalance - 1 < 0.2 * (budget.imbalance - 1)
     assert even.padding < 1.1 * budget.padding
     assert even.efficiency > budget.efficiency
-    # Steps that suit long samples on some ranks are smaller than the budget on all.
-    assert even.samples_per_step > 0.85 * budget.samples_per_step
+    assert even.composition > 0.8
+    # Where long samples are many, steps that suit them on some ranks are smaller on all.
+    least = 0.85 if name == "sharegpt4o" else 0.95
+    assert even.samples_per_step > least * budget.samples_per_step
 
 
 @pytest.mark.parametrize("name", [*NAMES, "pretrain-128k"])
@@ -99,7 +101,7 @@ def test_the_imbalance_hardly_grows_with_the_number_of_ranks() -> None:
         most = costs[: len(costs) * 4 // 5]
         return float(most.max(axis=1).sum() / most.mean(axis=1).sum())
 
-    assert of_most(32) - 1 < 3 * (of_most(4) - 1)
+    assert of_most(32) - 1 < 2 * (of_most(4) - 1)
 
 
 @pytest.mark.parametrize("packed", [False, True])
@@ -171,30 +173,33 @@ def test_no_sample_waits_longer_than_promised(
 
 
 @pytest.mark.parametrize("name", ["ultrachat", "sharegpt4o"])
-@pytest.mark.parametrize("packed", [False, True])
-def test_in_practice_samples_wait_hardly_longer_than_max_wait(name: str, packed: bool) -> None:
+@pytest.mark.parametrize(("packed", "max_wait"), [(False, 32), (True, 3)])
+def test_in_practice_samples_wait_hardly_longer_than_max_wait(
+    name: str, packed: bool, max_wait: int
+) -> None:
     lengths = np.minimum(sample_lengths(name, 12_000, seed=1), MAX_TOKENS)
     sources = [lengths[rank::4].tolist() for rank in range(4)]
-    policy = Even(MAX_TOKENS, packed=packed, cost=LARGE_MODEL if packed else PaddedTokenCost())
+    cost = LARGE_MODEL if packed else PaddedTokenCost()
+    policy = Even(MAX_TOKENS, max_wait=max_wait, packed=packed, cost=cost)
     waited = ages_when_emitted(policy, sources, 512)
-    assert max(waited) <= (5 if packed else 32) + 4
+    assert max(waited) <= max_wait + 3
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize(("packed", "max_wait"), [(False, 32), (True, 3)])
 @pytest.mark.parametrize("cost", FLAT.values(), ids=FLAT)
 def test_where_cost_does_not_grow_with_samples_groups_fill_the_budget(
-    cost: Cost, packed: bool
+    cost: Cost, packed: bool, max_wait: int
 ) -> None:
     lengths = np.minimum(sample_lengths("ultrachat", 6000, seed=2), MAX_TOKENS)
     # One rank has less than the others, and no cost tells it to make smaller groups.
     sources = [lengths[:1500].tolist(), lengths[1500:3500].tolist(), lengths[3500:].tolist()]
-    policy = Even(MAX_TOKENS, packed=packed, cost=cost)
+    policy = Even(MAX_TOKENS, max_wait=max_wait, packed=packed, cost=cost)
     rounds = list(play(policy, sources, buffer_size=512))
     made = sum(turns[2].steps for turns in rounds if 2 in turns)
     assert made <= 1.2 * lengths[3500:].sum() / MAX_TOKENS
     equal = [lengths[rank::3].tolist() for rank in range(3)]
-    assert max(ages_when_emitted(policy, equal, 512)) <= (5 if packed else 32) + 4
+    assert max(ages_when_emitted(policy, equal, 512)) <= max_wait + 3
 
 
 @pytest.mark.parametrize("packed", [False, True])

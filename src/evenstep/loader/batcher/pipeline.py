@@ -23,7 +23,6 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-from evenstep.arrays import Int64Array
 from evenstep.batch.step_info import StepInfo
 from evenstep.errors import EvenstepError, LoaderDiedError, PeerError
 from evenstep.loader.batcher.batch_assembly import make_step
@@ -69,9 +68,7 @@ class EpochRun:
             checks=self._checks,
             filler_sample=self._filler_sample,
             worker_states=self._worker_states,
-            request=lambda entries: self._request(entries),
         )
-        self._request: Callable[[Int64Array | None], None] = lambda entries: None
         self._planned_steps: queue.SimpleQueue[StepOfUpdate | None] = queue.SimpleQueue()
         """From plan to collate; None at the end."""
         self._batches: queue.SimpleQueue[Future[tuple[StepInfo, Any, StepProgress]] | None] = (
@@ -101,7 +98,7 @@ class EpochRun:
                 an update that will never be whole.
             Closed: `close` was called.
         """
-        self._request = intake.request
+        self._planner.request = intake.request
         self._guard(lambda: intake.begin(self._epoch))
         threads = [
             threading.Thread(

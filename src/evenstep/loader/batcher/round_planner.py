@@ -65,12 +65,9 @@ class RoundPlanner:
         checks: ChunkChecks,
         filler_sample: FillerSample,
         worker_states: WorkerStateLog | None,
-        request: Callable[[Int64Array | None], None],
     ) -> None:
         """
         Args:
-            request: called with the entries of the ranks' stream that are dealt to this rank, so
-                that they are fetched; with None when there will be no more.
             worker_states: of an iterable dataset.
         """
         self._epoch = epoch
@@ -82,7 +79,9 @@ class RoundPlanner:
         self._worker_states = worker_states
         self._context_parallel = spec.policy.context_parallel > 1
         self._checksum = WindowChecksum()
-        self._request = request
+        self.request: Callable[[Int64Array | None], None] = lambda entries: None
+        """Called with the entries of the ranks' stream that are dealt to this rank, so that they
+        are fetched; with None when there will be no more. To be set before the first `gather`."""
         self._requests_end = epoch.entries is None
         self._steps_to_skip = epoch.received
         self._updates = WholeUpdates(spec.accumulate, epoch.update)
@@ -112,7 +111,7 @@ class RoundPlanner:
         """Says that no more samples will be asked for, unless that has been said."""
         if not self._requests_end:
             self._requests_end = True
-            self._request(None)
+            self.request(None)
 
     def _request_dealt(self) -> None:
         if self._requests_end:
@@ -121,7 +120,7 @@ class RoundPlanner:
         if dealt is None:
             self.end_requests()
         elif len(dealt):
-            self._request(dealt)
+            self.request(dealt)
 
     def exchange(self) -> list[StepOfUpdate]:
         """Exchanges messages with all ranks; returns the steps of the updates that are whole by it,

@@ -62,12 +62,9 @@ class Epochs:
     def begin(self, epoch: int) -> EpochProgress:
         """The progress before the first step of an epoch."""
         self._set_sampler_epoch(epoch)  # its length may depend on it
-        return EpochProgress(epoch=epoch, stream=self._stream(), dealt=self.dealt)
-
-    @property
-    def dealt(self) -> bool:
-        """Whether ranks are dealt their samples on demand."""
-        return self.policy.deals_on_demand and self._stream() is not None
+        stream = self._stream()
+        dealt = self.policy.deals_on_demand and stream is not None
+        return EpochProgress(epoch=epoch, stream=stream, dealt=dealt)
 
     def _set_sampler_epoch(self, epoch: int) -> None:
         set_epoch = getattr(self.sampler, "set_epoch", None)

@@ -62,11 +62,12 @@ def next_deal(held: Holdings, *, left: int, window: int) -> Int64Array:
     queue = min(window, left // (2 * ranks))
     loads = held.tokens * samples + held.queued * tokens
     free = np.maximum(2 * window - held.samples - held.queued, 0)
-    room: Int64Array = np.minimum(_below(loads, tokens, (window + queue) * tokens), free)
     most = left // 2 if left > 2 * ranks else left
-    if int(room.sum()) <= most:
-        return room
-    return _leveled(loads, tokens, most)
+    wanted = _below(loads, tokens, (window + queue) * tokens)
+    if int(np.minimum(wanted, free).sum()) > most:
+        wanted = _leveled(loads, tokens, most)
+    dealt: Int64Array = np.minimum(wanted, free)
+    return dealt
 
 
 def next_window(held: Holdings, *, window: int) -> Int64Array:

@@ -3,10 +3,10 @@
 Ranks wait for the one whose group costs most, so a step is well spent if all cost the same. Each
 round:
 
-1. Each rank forms the groups of its oldest samples, those first whose length fills a group badly,
-   and sends what they cost and how long they have waited: at most 16, whatever the buffer.
-2. The oldest of all ranks are the steps of the round, and their costs its *targets*, the same on
-   every rank.
+1. Each rank forms the groups of its most urgent samples, old ones and such of which few make a
+   group, and sends what they cost and how urgent they are: at most 16, whatever the buffer.
+2. The most urgent of all ranks are the steps of the round, and their costs its *targets*, the same
+   on every rank.
 3. Each rank takes for every step, the costliest first, the run of its sorted samples that comes
    closest to the target from below with little padding: see `padded_runs`. What is lost is what a
    group stays below its target; it does not grow with the number of ranks, as it would if the
@@ -14,9 +14,9 @@ round:
 4. Each rank looks for each step's run in another part of its samples, so that short, middle and
    long ones meet, as in a random batch. Steps are shuffled, alike on all ranks.
 
-A round takes an eighth of the window, so that there is always a choice. At the end of the epoch
-there is none: then all ranks place all they have in equally many steps, and agree on what these
-cost: see `padded_end`. Where ranks share one stream, they are dealt samples on demand, so that they
+A round takes an eighth of the window, so that there is always a choice. With the last groups of an
+epoch there is none: then all ranks place all that they have in equally many steps: see
+`padded_end`. Where ranks share one stream, they are dealt samples on demand, so that they
 hold equal cost then.
 
 Packed groups are formed likewise, by other means. Any samples may lie in one group, so full groups
@@ -72,9 +72,10 @@ class Even(Policy):
     """Vision patches per group; a single sample above it stays alone."""
     max_wait: int | None = field(default=None, kw_only=True)
     """After this many rounds in the window the oldest sample is emitted for certain, at the price
-    of some imbalance. So every sample is emitted within ``max_wait + window size`` rounds; as the
-    oldest go first, in practice within ``max_wait + 4``. None is 32, or 5 where `packed`: a round
-    takes an eighth of the window, or half of it, so that is about four windows, or three."""
+    of some imbalance. So every sample is emitted within ``max_wait + window size`` rounds. None is
+    32, or 5 where `packed`: a round takes an eighth of the window, or half of it, so that is about
+    four windows, or three; and as the oldest go first, in practice no sample waits 3 rounds more.
+    Much lower values cannot be kept, as a window lasts 8 rounds, or 2."""
     cost: Cost = field(default=PaddedTokenCost(), kw_only=True)
     """The cost that is made equal. The memory limit holds besides."""
     packed: bool = field(default=False, kw_only=True)
