@@ -124,8 +124,12 @@ def _simulate(
     ] = None,
     batch_size: Annotated[int, typer.Option(help="Samples per rank and step.")] = 8,
     spread: Annotated[
-        bool, typer.Option(help="Let short, middle and long samples meet in a step.")
-    ] = True,
+        bool | None,
+        typer.Option(
+            help="Let short, middle and long samples meet in a step, or in an update.",
+            show_default="yes, but not for pool-sort",
+        ),
+    ] = None,
     buffer_size: BufferSize = "auto",
     exhausted: Annotated[
         str, typer.Option(help="What happens when a rank has no samples left: pad or stop.")

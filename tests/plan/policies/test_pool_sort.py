@@ -16,7 +16,7 @@ from evenstep.errors import ConfigurationError
 from evenstep.plan import FixedBatch, Window
 from evenstep.plan.policies.pool_sort import SHUFFLES, PoolSort
 from evenstep.plan.rng import generator
-from evenstep.tools.simulate import simulate
+from evenstep.tools.simulate import SimulationResult, simulate
 from plan_world import Turn, play
 
 BATCHES = st.integers(1, 8)
@@ -299,6 +299,7 @@ def test_options_are_plain_values_and_name_every_field() -> None:
         "shuffle": "batches",
         "initial_pool_size": None,
         "warmup_rounds": 0,
+        "spread": False,
         "cost": "PaddedTokenCost()",
         "packed": True,
     }
@@ -311,3 +312,31 @@ def test_the_message_is_one_number_and_any_length_is_accepted() -> None:
     assert policy.propose(window).message.tolist() == [1999]
     assert policy.max_length is None
     assert policy.limit is None
+
+
+# Spread
+
+
+def accumulated(policy: PoolSort, ranks: int = 4, accumulate: int = 4) -> SimulationResult:
+    shards = list(np.random.default_rng(0).integers(10, 1000, (ranks, 2000)))
+    return simulate(policy, shards, buffer_size=512, accumulate=accumulate)
+
+
+def test_the_steps_of_an_update_are_spread_over_lengths_at_no_loss_of_evenness() -> None:
+    paper, spread = (accumulated(PoolSort(8, spread=on)) for on in (False, True))
+    assert paper.composition < 0.8  # by chance alone, of 4 steps
+    assert spread.composition > 0.9
+    assert spread.imbalance == pytest.approx(paper.imbalance)
+    assert spread.padding == pytest.approx(paper.padding)
+
+
+def test_without_accumulation_there_is_nothing_to_spread() -> None:
+    paper, spread = (accumulated(PoolSort(8, spread=on), accumulate=1) for on in (False, True))
+    assert paper.composition < 0.05
+    assert spread.composition == pytest.approx(paper.composition, abs=0.01)
+
+
+@pytest.mark.parametrize("shuffle", ["samples", "none"])
+def test_only_whole_batches_are_spread(shuffle: str) -> None:
+    with pytest.raises(ConfigurationError, match="use shuffle='batches', or spread=False"):
+        PoolSort(8, shuffle=shuffle, spread=True)

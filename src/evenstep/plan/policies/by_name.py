@@ -31,26 +31,28 @@ class PolicyOptions:
     lengths: Lengths
     """Lengths of the whole data set, for policies that plan offline."""
     target_tokens: int | None = None
-    spread: bool = True
+    spread: bool | None = None
+    """None is the policy's default."""
 
 
 @dataclass(frozen=True)
 class NamedPolicy:
-    """Builds a policy from options."""
+    """Builds a policy from options; what is None there is the policy's default."""
 
     make: Callable[..., Policy]
     takes: tuple[str, ...]
     """The fields of `PolicyOptions` that it is built from; all policies take `cost` too."""
 
     def __call__(self, options: PolicyOptions) -> Policy:
-        return self.make(**{name: getattr(options, name) for name in (*self.takes, "cost")})
+        given = {name: getattr(options, name) for name in (*self.takes, "cost")}
+        return self.make(**{name: value for name, value in given.items() if value is not None})
 
 
 POLICIES: Mapping[str, NamedPolicy] = {
     "even": NamedPolicy(Even, ("max_tokens", "target_tokens", "spread")),
     "even-packed": NamedPolicy(partial(Even, packed=True), ("max_tokens",)),
     "token-budget": NamedPolicy(TokenBudget, ("max_tokens", "spread")),
-    "pool-sort": NamedPolicy(PoolSort, ("batch_size",)),
+    "pool-sort": NamedPolicy(PoolSort, ("batch_size", "spread")),
     "fixed-batch": NamedPolicy(FixedBatch, ("batch_size",)),
     "sequence-packing": NamedPolicy(SequencePacking, ("max_tokens",)),
     "sorted": NamedPolicy(Sorted, ("batch_size", "lengths")),

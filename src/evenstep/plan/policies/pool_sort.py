@@ -25,6 +25,7 @@ from evenstep.cost import Cost, PaddedTokenCost
 from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least, check_given
 from evenstep.plan.groups.groups import Groups
+from evenstep.plan.groups.spread import spread
 from evenstep.plan.policy import Plan, Policy, Proposal, Window
 from evenstep.plan.rng import RandomStream, generator
 
@@ -55,6 +56,11 @@ class PoolSort(Policy):
     """The first pool of each epoch, so that its first batch comes soon; see `warmup_rounds`."""
     warmup_rounds: int = field(default=0, kw_only=True)
     """Rounds over which the pool grows from `initial_pool_size`, by equal amounts."""
+    spread: bool = field(default=False, kw_only=True)
+    """Gives each update of k steps (``DataLoader(accumulate=k)``) steps that are evenly spaced in
+    length, so that its gradient is of short, middle and long samples. Without accumulation there is
+    nothing to spread: batches of equally many samples cost the same only if they are equally long.
+    Needs `shuffle` "batches". False is the paper."""
     cost: Cost = field(default=PaddedTokenCost(), kw_only=True)
     packed: bool = field(default=False, kw_only=True)
 
@@ -68,6 +74,11 @@ class PoolSort(Policy):
             )
         if self.shuffle not in SHUFFLES:
             raise ConfigurationError(f"shuffle={self.shuffle!r} must be one of {SHUFFLES}")
+        if self.spread and self.shuffle != "batches":
+            raise ConfigurationError(
+                f"spread=True with shuffle={self.shuffle!r}: only whole batches are spread over an "
+                "update; use shuffle='batches', or spread=False"
+            )
         check_warm_up(self.initial_pool_size, self.pool_size, warmup_rounds=self.warmup_rounds)
 
     @property
@@ -102,9 +113,25 @@ class PoolSort(Policy):
             return Plan(groups)
         draw = generator(window.seed, window.epoch, window.round, RandomStream.POOL_SORT_ORDER)
         if self.shuffle == "batches":
-            return Plan(groups.take(draw.permutation(steps)))
+            return Plan(groups.take(self._order(window, steps, draw)))
         slots = draw.permutation(steps * self.batch_size).reshape(steps, self.batch_size)
         return Plan(Groups(by_length[_occupied(slots, groups.sizes)], cuts))
+
+    def _order(self, window: Window, steps: int, draw: np.random.Generator) -> Int64Array:
+        """[steps] the group that is emitted at each place, the same on all ranks."""
+        if not self.spread:
+            return draw.permutation(steps)
+        from_longest = -np.arange(steps, dtype=np.float64)  # or shortest: groups are in order
+        one_class = [np.arange(steps, dtype=np.int64)]
+        return spread(
+            from_longest,
+            one_class,
+            rank=0,  # every rank in the same order, as groups of other lengths cost otherwise
+            ranks=1,
+            accumulate=window.accumulate,
+            step=window.step,
+            draw=draw,
+        )
 
 
 def _occupied(slots: Int64Array, sizes: Int64Array) -> Int64Array:
