@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -159,3 +160,94 @@ def test_indices_of_any_kind_travel(pipe: Pipe) -> None:
     indices = ["a", (1, 2), 3]
     feed(writer, 0, indices)
     assert chunks_of(reader, 2) == [["a", (1, 2)], [3]]
+
+
+# Samples that are dealt on demand
+
+
+@pytest.fixture
+def duplex() -> Iterator[Pipe]:
+    reader, writer = multiprocessing.Pipe()
+    with reader, writer:
+        yield reader, writer
+
+
+def dealing(writer: Connection, serial: int = 0, after: Feeder | None = None) -> Feeder:
+    """Numbers 0 and 1 are held from before a resume; the others are dealt, entry e as index 10 e."""
+    numbers = itertools.count(2)
+
+    def deals(entries: Any) -> Iterator[tuple[int, int]]:
+        return ((next(numbers), 10 * entry) for entry in entries.tolist())
+
+    return Feeder(writer, serial, enumerate([5, 6]), after, deals)
+
+
+def dealt_feed(reader: Connection, size: int, serial: int = 0) -> IndexFeed:
+    feed = IndexFeed(reader, size)
+    feed.serial, feed.deals = serial, True
+    return feed
+
+
+def test_a_deal_is_cut_into_chunks_and_what_it_leaves_over_does_not_wait_for_the_next(
+    duplex: Pipe,
+) -> None:
+    reader, writer = duplex
+    dealing(writer)
+    feed = dealt_feed(reader, 3)
+    chunks = filter(None, asked_by(feed))  # it may ask for nothing before the feeder has sent
+    assert next(chunks) == [5, 6]
+    feed.requested.clear()  # delivered
+    feed.request(np.arange(1, 6))
+    assert [next(chunks) for _ in range(2)] == [[10, 20, 30], [40, 50]]
+    assert [numbers for numbers, _ in feed.requested if numbers] == [(2, 3, 4), (5, 6)]
+    feed.requested.clear()
+    feed.request(np.arange(6, 8))
+    assert next(chunks) == [60, 70]
+    feed.request(None)
+    assert list(chunks) == []
+
+
+def test_a_feed_asks_for_nothing_rather_than_wait_for_a_deal_that_a_chunk_decides(
+    duplex: Pipe,
+) -> None:
+    reader, writer = duplex
+    dealing(writer)
+    feed = dealt_feed(reader, 3)
+    chunks = asked_by(feed)
+    assert next(chunks) == [5, 6]
+    # That chunk is under way, and no deal follows before it has come.
+    assert [next(chunks) for _ in range(2)] == [[], []]
+    assert list(feed.requested) == [((0, 1), (5, 6)), ((), ()), ((), ())]
+    feed.request(None)
+    assert set(map(tuple, chunks)) <= {()}
+
+
+def test_a_deal_that_an_abandoned_pass_asked_for_is_not_served_in_the_next(duplex: Pipe) -> None:
+    reader, writer = duplex
+    first = dealing(writer)
+    old = dealt_feed(reader, 8)
+    assert next(asked_by(old)) == [5, 6]
+    old.request(np.arange(100, 103))
+    first.leave()
+    dealing(writer, 1, first)
+    feed = dealt_feed(reader, 8, serial=1)
+    chunks = filter(None, asked_by(feed))
+    assert next(chunks) == [5, 6]
+    feed.requested.clear()
+    feed.request(np.array([4]))
+    assert next(chunks) == [40]
+    feed.request(None)
+    assert list(chunks) == []
+
+
+def test_an_error_of_the_sampler_while_it_deals_reaches_the_workers(duplex: Pipe) -> None:
+    def deals(entries: Any) -> Iterator[tuple[int, int]]:
+        raise FileNotFoundError("index.bin")
+        yield
+
+    reader, writer = duplex
+    Feeder(writer, 0, [], None, deals)
+    feed = dealt_feed(reader, 8)
+    feed.request(np.array([4]))
+    with pytest.raises(FeederError, match=r"the sampler raised FileNotFoundError: index\.bin"):
+        next(iter(feed))

@@ -144,7 +144,7 @@ class RoundPlanner:
             return 0
         taken = sum(sample_bytes(self._store.peek(number)) for number in numbers.tolist())
         # Up to two windows are held.
-        return max(1, SAMPLE_BYTES * len(numbers) // (2 * taken))
+        return max(1, SAMPLE_BYTES * len(numbers) // max(1, 2 * taken))
 
     def _sample_to_lend(self, number: int) -> bytes:
         start, remaining = self._epoch.start, self._epoch.remaining.numbers

@@ -13,18 +13,25 @@ SAMPLE_BYTES = 1 << 30
 """Memory that the samples of a rank may take where ``buffer_size="auto"`` sizes its windows."""
 
 _FEW = 16  # items of a long list that stand for all
+_DEEPEST = 8  # containers within each other; an object may hold itself
 
 
-def sample_bytes(sample: Any) -> int:
-    """Bytes of a sample, nearly: those of tensors, arrays and text, and of what contains them."""
+def sample_bytes(sample: Any, *, deep: int = _DEEPEST) -> int:
+    """Bytes of a sample, nearly: those of tensors, arrays and text, and of what contains them.
+
+    Args:
+        deep: containers within each other that are looked into.
+    """
     if isinstance(sample, (torch.Tensor, np.ndarray)):
         return int(sample.nbytes)
+    if not deep:
+        return sys.getsizeof(sample)
     if isinstance(sample, Mapping):
-        return sum(map(sample_bytes, sample.values()))
+        return sum(sample_bytes(value, deep=deep - 1) for value in sample.values())
     if isinstance(sample, (list, tuple)):
         if not sample:
             return 0
-        few = sum(map(sample_bytes, sample[:_FEW]))
+        few = sum(sample_bytes(item, deep=deep - 1) for item in sample[:_FEW])
         return few * len(sample) // len(sample[:_FEW])
     fields = getattr(sample, "__dict__", None)
-    return sys.getsizeof(sample) + (sample_bytes(fields) if fields else 0)
+    return sys.getsizeof(sample) + (sample_bytes(fields, deep=deep - 1) if fields else 0)
