@@ -173,7 +173,7 @@ def duplex() -> Iterator[Pipe]:
 
 
 def dealing(writer: Connection, serial: int = 0, after: Feeder | None = None) -> Feeder:
-    """Numbers 0 and 1 are held from before a resume; the others are dealt, entry e as index 10 e."""
+    """Numbers 0 and 1 are left from before a resume; entries are dealt, e as index 10 e."""
     numbers = itertools.count(2)
 
     def deals(entries: Any) -> Iterator[tuple[int, int]]:
