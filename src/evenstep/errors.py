@@ -14,6 +14,9 @@ on one rank reaches every other rank as a `PeerError`, so no rank is left waitin
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class EvenstepError(Exception):
     """Base class of all errors raised by evenstep."""
@@ -46,3 +49,37 @@ class LoaderDiedError(EvenstepError):
 
 class InvariantError(EvenstepError, AssertionError):
     """evenstep's own bookkeeping is wrong, such as a sample lost or doubled. Please report it."""
+
+
+_DAMAGE = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    MemoryError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+"""What code that reads values raises if they are not what it wrote."""
+
+
+@contextmanager
+def parsing(
+    what: object, *, remedy: str, error: type[EvenstepError] = ConfigurationError
+) -> Iterator[None]:
+    """Turns what the block raises over damaged values into one clear error. A `MismatchError` says
+    what is wrong by itself, and passes.
+
+    Args:
+        what: the thing that is read, such as a path.
+        remedy: what to do about it, for the message.
+        error: its class.
+    """
+    try:
+        yield
+    except MismatchError:
+        raise
+    except EvenstepError as cause:
+        raise error(f"{what} cannot be read: {cause}; {remedy}") from cause
+    except _DAMAGE as cause:
+        raise error(f"{what} is damaged: {type(cause).__name__}: {cause}; {remedy}") from cause

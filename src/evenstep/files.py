@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,15 +20,57 @@ from evenstep.errors import ConfigurationError
 
 @contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Gives another path in the same folder to write to. The file written there replaces `path` at
-    the end; after an exception `path` is as it was, and the other file is gone."""
+    """Gives another path in the same folder to write to, which is created if it is missing. The
+    file written there replaces `path` at the end; after an exception `path` is as it was, and the
+    other file is gone.
+
+    Raises:
+        ConfigurationError: it cannot be written: the disk is full, or `path` is a folder.
+    """
     target = Path(path)
-    partial = target.with_name(f"{target.name}.partial-{os.getpid()}")
+    partial = target.parent / f"{target.name}.partial-{os.getpid()}"
     try:
+        target.parent.mkdir(parents=True, exist_ok=True)
         yield partial
         partial.replace(target)
+    except OSError as error:
+        raise cannot("write", path, error) from error
     finally:
-        partial.unlink(missing_ok=True)
+        with suppress(OSError):  # of a folder that is none
+            partial.unlink(missing_ok=True)
+
+
+def write_whole(path: str | os.PathLike[str], text: str) -> None:
+    """Writes a text file, as `replacing` does."""
+    with replacing(path) as partial:
+        partial.write_text(text, encoding="utf-8")
+
+
+def read_json(path: str | os.PathLike[str], *, again: str) -> Any:
+    """The value in a JSON file.
+
+    Args:
+        again: remedy for messages: how to get a new file.
+
+    Raises:
+        ConfigurationError: the file cannot be read, or is not JSON.
+    """
+    try:
+        return json.loads(Path(path).read_bytes())
+    except OSError as error:
+        raise cannot("read", path, error, again) from error
+    except (ValueError, RecursionError) as error:
+        raise ConfigurationError(f"{path} is damaged: it is not JSON ({error}); {again}") from error
+
+
+def cannot(
+    verb: str,
+    path: str | os.PathLike[str],
+    error: OSError,
+    remedy: str = "check the path, and that there is space",
+) -> ConfigurationError:
+    """What to raise where a file cannot be read or written."""
+    return ConfigurationError(f"cannot {verb} {path}: {error.strerror or error}; {remedy}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,11 +92,9 @@ class MeasuredFile:
         return {**content, "digest": _digest(content)}
 
     def write(self, path: str | os.PathLike[str], values: Mapping[str, Any]) -> None:
-        """Writes the file, and creates missing folders."""
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as partial:
-            text = json.dumps(self.content(values), indent=2, allow_nan=False)
-            partial.write_text(text + "\n")
+        """Writes the file, whole or not at all."""
+        text = json.dumps(self.content(values), indent=2, allow_nan=False)
+        write_whole(path, text + "\n")
 
     def read(self, path: str | os.PathLike[str]) -> dict[str, Any]:
         """The values that were written, with the format and version.
@@ -64,14 +104,7 @@ class MeasuredFile:
                 has changed since.
         """
         again = self.again
-        try:
-            content = json.loads(Path(path).read_bytes())
-        except OSError as error:
-            raise ConfigurationError(f"cannot read {path}: {error.strerror}; {again}") from error
-        except ValueError as error:
-            raise ConfigurationError(
-                f"{path} is damaged: it is not JSON ({error}); {again}"
-            ) from error
+        content = read_json(path, again=again)
         if not isinstance(content, dict) or content.get("format") != self.format:
             raise ConfigurationError(f"{path} is not an evenstep {self.name}; {again}")
         if content.get("version") != self.version:

@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 
 from evenstep.arrays import Float64Array, Int64Array
-from evenstep.errors import ConfigurationError
+from evenstep.errors import ConfigurationError, parsing
 from evenstep.files import MeasuredFile
 from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.sharding.attention_tiles import TILE, causal_tiles, check_tile
@@ -246,15 +246,16 @@ def load_latency(
         ConfigurationError: there is no such file, another program or version wrote it, it has
             changed since, or it is for another device or kernel.
     """
-    content = _FILE.read(path)["latency"]
-    names = {field.name for field in fields(AttentionLatency)}
-    values = {name: value for name, value in content.items() if name in names}
-    for name in ("forward_tflops", "backward_tflops"):
-        values[name] = tuple(map(tuple, values[name]))
-    for name in ("queries", "keys"):
-        values[name] = tuple(values[name])
-    values["versions"] = tuple(values["versions"].items())
-    latency = AttentionLatency(**values)
+    content = _FILE.read(path)
+    with parsing(path, remedy=_FILE.again):
+        names = {field.name for field in fields(AttentionLatency)}
+        values = {name: value for name, value in content["latency"].items() if name in names}
+        for name in ("forward_tflops", "backward_tflops"):
+            values[name] = tuple(map(tuple, values[name]))
+        for name in ("queries", "keys"):
+            values[name] = tuple(values[name])
+        values["versions"] = tuple(values["versions"].items())
+        latency = AttentionLatency(**values)
     for what, wanted, found in (
         ("device", device, latency.device),
         ("kernel", kernel, latency.kernel),

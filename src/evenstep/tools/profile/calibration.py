@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from evenstep.cost import FittedCost
-from evenstep.errors import ConfigurationError
+from evenstep.errors import ConfigurationError, parsing
 from evenstep.files import MeasuredFile
 from evenstep.tools.profile.device import Device
 from evenstep.tools.profile.layer_fit import PartFits, fit_parts
@@ -153,15 +153,18 @@ def read_calibration(path: str | os.PathLike[str]) -> Calibration:
             changed since then.
     """
     content = _FILE.read(path)
-    fits = {name: tuple(values) for name, values in content["layer_fits"].items()}
-    return Calibration(
-        shape=ModelShape(**content["shape"]),
-        device=Device(**content["device"]),
-        dtype=content["dtype"],
-        torch=content["torch"],
-        measurements=tuple(map(_measurement, content["measurements"])),
-        fits=PartFits(**fits),
-    )
+    with parsing(path, remedy=_FILE.again):
+        fits = {name: tuple(values) for name, values in content["layer_fits"].items()}
+        calibration = Calibration(
+            shape=ModelShape(**content["shape"]),
+            device=Device(**content["device"]),
+            dtype=content["dtype"],
+            torch=content["torch"],
+            measurements=tuple(map(_measurement, content["measurements"])),
+            fits=PartFits(**fits),
+        )
+        calibration.cost  # noqa: B018  (checks the coefficients)
+    return calibration
 
 
 def load_calibration(path: str | os.PathLike[str]) -> FittedCost:
