@@ -41,8 +41,26 @@ class WorkerStates:
 
     @classmethod
     def from_json(cls, text: str) -> WorkerStates:
+        """
+        Raises:
+            KeyError, TypeError, ValueError: it is not what `to_json` returned.
+        """
         place, turn, workers = json.loads(text)
+        saved = [json.loads(state) for state in workers if state is not None]
+        if type(turn) is not int or turn not in range(len(workers)):
+            raise ValueError(f"turn {turn!r} of {len(workers)} workers")
+        if type(place) is not int or sum(_count(state) for state in saved) != place:
+            raise ValueError(f"workers have not yielded {place!r} samples together")
         return cls(place=place, turn=turn, workers=tuple(workers))
+
+
+def _count(state: Any) -> int:
+    """Samples that a worker had yielded, after a check of its state."""
+    count = state["count"]
+    known = state["of"] in ("dataset", "iterator") and "state" in state
+    if type(count) is not int or count < 0 or type(state["ended"]) is not bool or not known:
+        raise ValueError(f"{state!r} is not the state of a worker")
+    return count
 
 
 class ChunkedIterable(DatasetProxy, IterableDataset):  # type: ignore[type-arg]
@@ -113,9 +131,11 @@ class ChunkedIterable(DatasetProxy, IterableDataset):  # type: ignore[type-arg]
         iterator = iter(dataset)
         if state is not None and saved["of"] == "iterator":
             iterator.load_state_dict(state)
-        if state is None:
-            for _ in itertools.islice(iterator, count):
-                pass
+        if state is None and (read := sum(1 for _ in itertools.islice(iterator, count))) < count:
+            raise SampleError(
+                f"the dataset yields {read} samples in a worker that had yielded {count} when the "
+                "state was saved; resume with the dataset that it was saved with"
+            )
         owner = next((o for o in (iterator, dataset) if has_state(o)), None)
         return count, iterator, owner
 
