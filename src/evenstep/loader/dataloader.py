@@ -340,6 +340,7 @@ class DataLoader:
         if progress.untouched:
             job.pop("iterable")
         check_job(loaded.job, job)
+        self._epochs.check(progress)
         same = same_windows(self.policy, loaded.job["buffer_size"], self.buffer_size)
         if not same or loaded.job["accumulate"] != self.accumulate:
             progress = progress.with_new_windows()

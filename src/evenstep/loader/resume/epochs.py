@@ -80,6 +80,21 @@ class Epochs:
             return Stream(len(self.sampler))  # type: ignore[arg-type]
         return None
 
+    def check(self, progress: EpochProgress) -> None:
+        """
+        Raises:
+            MismatchError: the progress of a state is not that of one of these epochs.
+        """
+        own = self.begin(progress.epoch)
+        if not progress.untouched and (own.stream is None, own.dealt) != (
+            progress.stream is None,
+            progress.dealt,
+        ):
+            raise MismatchError(
+                "the state does not say which samples of the epoch remain, or says it of another "
+                "kind of epoch, so it is damaged; load it as DataLoader.state_dict() returned it"
+            )
+
     def share(self, progress: EpochProgress, rank: int, world_size: int) -> EpochShare | None:
         """A rank's samples of the epoch; None for an iterable dataset.
 
@@ -89,12 +104,20 @@ class Epochs:
         if self.iterable:
             return None
         if self.policy.lengths is not None:
-            return self._planned(progress.epoch, rank, world_size)
+            planned = self._planned(progress.epoch, rank, world_size)
+            return _holds(planned, progress)
         stream, sampler = progress.stream, self.sampler
         self._set_sampler_epoch(progress.epoch)
         if stream is None:
             assert sampler is not None
             return SamplerOrder(sampler)
+        own = self._stream()
+        if own is None or own.total != stream.total:
+            what = "dataset" if sampler is None else "sampler"
+            raise MismatchError(
+                f"the {what} has {own and own.total} samples now, and had {stream.total} when "
+                f"epoch {progress.epoch} began; its size may change between epochs only"
+            )
 
         def order() -> Any:
             indices: Any
@@ -102,20 +125,16 @@ class Epochs:
                 indices = epoch_order(
                     self.dataset, shuffle=self.shuffle, seed=self.seed, epoch=progress.epoch
                 )
-                if len(indices) != stream.total:
-                    raise MismatchError(
-                        f"the dataset has {len(indices)} samples now, and had {stream.total} when "
-                        f"epoch {progress.epoch} began; its size may change between epochs only"
-                    )
             else:
                 indices = sampler_order(sampler, stream.total)
             before = progress.checksum_before_reshard
             before.check(indices[list(before.places)].tolist())
             return indices
 
-        return sharded_order(
+        share = sharded_order(
             order, stream, rank, world_size, drop_last=self.drop_last, dealt=progress.dealt
         )
+        return _holds(share, progress)
 
     def _planned(self, epoch: int, rank: int, world_size: int) -> PlannedShare:
         lengths = self.policy.lengths
@@ -151,3 +170,17 @@ class Epochs:
                 "drop_last": self.drop_last,
             },
         }
+
+
+def _holds(share: EpochShare, progress: EpochProgress) -> EpochShare:
+    """The share, after a check that it has the places where the progress is."""
+    remaining, size = progress.remaining, share.size
+    if size is not None:
+        last = max([*progress.checksum.places, *remaining.places[-1:].tolist()], default=-1)
+        if max(remaining.place, last + 1) > size:
+            raise MismatchError(
+                f"the checkpoint was made at place {max(remaining.place, last)} of this rank's "
+                f"share of epoch {progress.epoch}, which has {size} samples now; resume with the "
+                "dataset and sampler of the checkpoint"
+            )
+    return share

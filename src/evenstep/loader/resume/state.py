@@ -22,13 +22,15 @@ from typing import Any
 import numpy as np
 
 from evenstep.batch.loss_scale import LossTotals
-from evenstep.errors import MismatchError
+from evenstep.errors import MismatchError, parsing
 from evenstep.loader.resume.epoch_progress import EpochProgress
 from evenstep.loader.resume.sample_order import OrderChecksum
 from evenstep.loader.resume.state_schema import (
     EPOCH_SCHEMA,
     JOB_SCHEMA,
     RANK_SCHEMA,
+    check_epoch,
+    check_rank,
     check_schema,
     shorten,
 )
@@ -38,6 +40,7 @@ from evenstep.protocol.window_buffer import RoundStart
 VERSION = 2
 
 _RANK_PREFIX = "dp_rank_"
+_REMEDY = "load states as DataLoader.state_dict() returned them"
 
 # What may differ between the checkpoint and the loader that loads it.
 _FREE = ("world_size", "buffer_size", "accumulate")
@@ -93,23 +96,19 @@ class LoaderState:
             MismatchError: this is not a loader's state, is damaged, or has another version.
         """
         _check_version(state)
-        try:
+        with parsing("the loader's state", remedy=_REMEDY, error=MismatchError):
             job, epoch = state["job"], state["epoch"]
-            check_schema(epoch, EPOCH_SCHEMA)
-            check_schema(job, JOB_SCHEMA)
-            parts = {key: part for key, part in state.items() if key.startswith(_RANK_PREFIX)}
-            for part in parts.values():
-                check_schema(part, RANK_SCHEMA)
+            check_schema(epoch, EPOCH_SCHEMA, "epoch")
+            check_epoch(epoch)
+            check_schema(job, JOB_SCHEMA, "job")
             shared = _shared_by_ranks(epoch)
-            ranks = {
-                int(key.removeprefix(_RANK_PREFIX)): EpochProgress.from_dict(part, **shared)
-                for key, part in parts.items()
-            }
-        except (KeyError, TypeError, ValueError, IndexError) as error:
-            raise MismatchError(
-                f"the loader's state is damaged: {type(error).__name__}: {error}; load it as "
-                "DataLoader.state_dict() returned it"
-            ) from error
+            ranks = {}
+            for key, part in state.items():
+                if key.startswith(_RANK_PREFIX):
+                    rank = _rank_of(key, job["world_size"])
+                    check_schema(part, RANK_SCHEMA, key)
+                    check_rank(part, epoch, job)
+                    ranks[rank] = EpochProgress.from_dict(part, **shared)
         if job["world_size"] is None:
             return cls(job=job, epoch=epoch, ranks=ranks, merged=_merged(shared))
         if not ranks:
@@ -162,11 +161,12 @@ class LoaderState:
                 "evenstep.merge_states(states), or evenstep.read_states(checkpoint)"
             )
         ranks = [self.ranks[rank] for rank in range(world_size)]
-        if first.dealt:
-            held = np.concatenate([rank.remaining.places for rank in ranks])
-            stream = first.stream.rest(held, first.start.next_entry)
-        else:
-            stream = first.stream.after([rank.place_progress for rank in ranks])
+        with parsing("what the ranks' states say is left", remedy=_REMEDY, error=MismatchError):
+            if first.dealt:
+                held = np.concatenate([rank.remaining.places for rank in ranks])
+                stream = first.stream.rest(held, first.start.next_entry)
+            else:
+                stream = first.stream.after([rank.place_progress for rank in ranks])
         return EpochProgress(
             epoch=first.epoch,
             stream=stream,
@@ -198,6 +198,13 @@ def _check_version(state: Any) -> None:
             f"version={version!r}; load what evenstep.DataLoader.state_dict() returned, with the "
             "evenstep that wrote it"
         )
+
+
+def _rank_of(key: str, world_size: int | None) -> int:
+    rank = int(key.removeprefix(_RANK_PREFIX))
+    if key != rank_key(rank) or rank not in range(world_size or 0):
+        raise ValueError(f"there is no rank {key} of {world_size}")
+    return rank
 
 
 def _shared_by_ranks(epoch: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,128 @@
+"""States of loaders: a damaged one is refused when it is loaded, or the pass that follows ends,
+with an error of evenstep's or without, and no sample comes twice."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import strategies as st
+from mutations import changed, fuzz
+from torch.utils.data import IterableDataset
+
+import evenstep
+from documents import Documents
+from evenstep.errors import EvenstepError, MismatchError
+from evenstep.loader.resume.state import LoaderState
+
+DOCUMENTS = Documents(60)
+
+
+class Numbers(IterableDataset):
+    def __iter__(self) -> Any:
+        return ({"input_ids": torch.full((1 + i % 7,), i), "identity": i} for i in range(60))
+
+
+LOADERS: dict[str, Callable[[], evenstep.DataLoader]] = {
+    "shares": lambda: evenstep.DataLoader(
+        DOCUMENTS, policy=evenstep.TokenBudget(300, max_wait=3), shuffle=True, buffer_size=12
+    ),
+    "dealt": lambda: evenstep.DataLoader(
+        DOCUMENTS, policy=evenstep.Even(300), shuffle=True, buffer_size=12, accumulate=2
+    ),
+    "planned": lambda: evenstep.DataLoader(
+        DOCUMENTS, policy=evenstep.Sorted(4, lengths=DOCUMENTS.lengths), buffer_size=12
+    ),
+    "sampler": lambda: evenstep.DataLoader(
+        DOCUMENTS, sampler=list(range(60)), batch_size=4, buffer_size=12
+    ),
+    "iterable": lambda: evenstep.DataLoader(
+        Numbers(), batch_size=4, replay=True, chunk_size=3, buffer_size=12
+    ),
+}
+
+
+def state_after(steps: int, make: Callable[[], evenstep.DataLoader]) -> dict[str, Any]:
+    loader = make()
+    for _ in itertools.islice(loader.steps(), steps):
+        pass
+    state = loader.state_dict()
+    loader.close()
+    return json.loads(json.dumps(state))
+
+
+def rest_of(loader: evenstep.DataLoader) -> Counter[int]:
+    return Counter(i for batch, _ in loader.steps() for i in batch["identity"].tolist())
+
+
+STATES = {name: state_after(3, make) for name, make in LOADERS.items()}
+
+
+@fuzz(
+    300,
+    st.sampled_from(list(STATES)).flatmap(
+        lambda name: st.tuples(st.just(name), changed(STATES[name]))
+    ),
+)
+def test_a_damaged_state_is_refused_or_the_pass_ends(drawn: tuple[str, Any]) -> None:
+    name, state = drawn
+    loader = LOADERS[name]()
+    before = loader.state_dict()
+    try:
+        loader.load_state_dict(state)
+    except MismatchError:
+        assert loader.state_dict() == before, "a refused state has changed the loader"
+        return
+    try:
+        came = rest_of(loader)
+    except EvenstepError:
+        return
+    finally:
+        loader.close()
+    assert max(came.values(), default=1) == 1
+
+
+@fuzz(200, st.sampled_from([1, 2, 3]), st.data())
+def test_damaged_states_of_ranks_are_not_merged(ranks: int, data: st.DataObject) -> None:
+    states = merged_from(ranks)
+    victim = data.draw(st.integers(0, ranks - 1))
+    states[victim] = data.draw(changed(states[victim]))
+    try:
+        merged = evenstep.merge_states(states)
+    except MismatchError:
+        return
+    stream = LoaderState.read(json.loads(json.dumps(merged))).progress(0, 5).stream
+    assert stream is not None
+    left = stream.share(0, 1, even=False).tolist()
+    assert sorted(set(left)) == left
+
+
+def merged_from(ranks: int) -> list[dict[str, Any]]:
+    """States as of so many ranks, each of which has trained on the first of its two samples."""
+    (part,) = (STATES["shares"]["dp_rank_0"],)
+    states = []
+    for rank in range(ranks):
+        state = json.loads(json.dumps(STATES["shares"]))
+        state["job"]["world_size"] = ranks
+        del state["dp_rank_0"]
+        columns = {name: part[name][:2] for name in ("lengths", "supervised", "patches", "ages")}
+        state[f"dp_rank_{rank}"] = {**part, **columns, "numbers": [0, 1], "taken": 2}
+        state[f"dp_rank_{rank}"] |= {"trained": [0], "witness": {"places": [], "digest": 0}}
+        states.append(state)
+    return states
+
+
+@pytest.mark.parametrize("name", LOADERS)
+def test_every_whole_state_resumes_to_the_end(name: str) -> None:
+    loader = LOADERS[name]()
+    whole = rest_of(loader)
+    assert whole == Counter(range(60))
+    loader.load_state_dict(STATES[name])
+    came = rest_of(loader)
+    assert 0 < len(came) < 60
+    assert came.keys() <= whole.keys()
