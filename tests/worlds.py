@@ -23,7 +23,9 @@ from evenstep.plan.policies.sequence_packing import SequencePacking
 from evenstep.plan.rng import generator
 from evenstep.protocol import RankProtocol
 from evenstep.protocol.planned_step import PlannedStep
+from evenstep.protocol.receipts import Receipt, RoundTotals
 from evenstep.protocol.window_buffer import RoundStart
+from evenstep.protocol.wire import ProposalHead
 
 NOBODY = np.empty(0, np.int64)
 
@@ -358,3 +360,13 @@ def play(policy, shards, **options):
         for own, new in zip(steps, made):
             own += new
     return world.machines, steps, world.exchanges
+
+
+def totals_of(receipts: Sequence[Receipt]) -> RoundTotals:
+    """What all ranks learn of a round in which each of them trains on all of its window."""
+    heads = []
+    for receipt in receipts:
+        columns = (receipt.samples, receipt.supervised_tokens, receipt.tokens)
+        held = [int(column.sum()) for column in columns]
+        heads.append(ProposalHead(not held[0], False, *held, 0))
+    return RoundTotals.decode([receipt.encode() for receipt in receipts], heads)

@@ -6,6 +6,7 @@
     MismatchError        ranks, or a state and its loader, were built differently
     LoaderDiedError      a worker, a batcher or an actor of the service died
     PeerError            another rank failed or left: raised on all others
+    DamagedMessageError  a PeerError: what another rank sent cannot be what it meant to send
     InvariantError       a bug in evenstep or in a policy
 
 Each message names the value that was wrong, the limit it broke and what to do about it. An error
@@ -41,6 +42,11 @@ class MismatchError(EvenstepError):
 
 class PeerError(EvenstepError):
     """Another rank failed, left the epoch early or died."""
+
+
+class DamagedMessageError(PeerError):
+    """A message of a rank did not arrive as it was sent, or says what cannot be. As the copy of one
+    rank alone may be damaged, that rank tells the others."""
 
 
 class LoaderDiedError(EvenstepError):
@@ -83,3 +89,16 @@ def parsing(
         raise error(f"{what} cannot be read: {cause}; {remedy}") from cause
     except _DAMAGE as cause:
         raise error(f"{what} is damaged: {type(cause).__name__}: {cause}; {remedy}") from cause
+
+
+def described(error: BaseException) -> str:
+    """What was raised, for the message of another error: its class and text.
+
+    The text is the user's, and may hold what cannot be sent, or fail to be made.
+    """
+    name = type(error).__name__
+    try:
+        text = str(error).encode(errors="backslashreplace").decode()
+    except BaseException as another:
+        return f"{name}, whose text raised {type(another).__name__}"
+    return f"{name}: {text}" if text else name

@@ -12,8 +12,9 @@ import evenstep
 from evenstep import Composition, StepInfo, TokenBudget
 from evenstep.cost import GroupShapes, PaddedTokenCost
 from evenstep.plan.length_moments import LengthMoments
-from evenstep.protocol.receipts import Receipt, RoundTotals
+from evenstep.protocol.receipts import Receipt
 from evenstep.tools.simulate import sample_lengths, simulate
+from worlds import totals_of
 
 
 def steps_of(ranks: list[list[list[int]]], accumulate: int = 1) -> list[StepInfo]:
@@ -27,8 +28,8 @@ def steps_of(ranks: list[list[list[int]]], accumulate: int = 1) -> list[StepInfo
         receipt = Receipt.of(
             shapes, lengths, shapes.tokens, PaddedTokenCost(), packed=False, steps=every
         )
-        receipts.append(receipt.encode())
-    totals = RoundTotals.decode(receipts)
+        receipts.append(receipt)
+    totals = totals_of(receipts)
     return [
         StepInfo(
             epoch=0,

@@ -24,7 +24,7 @@ from evenstep.plan.epoch.dealing import Holdings, dealt_entries, next_deal, next
 from evenstep.protocol.receipts import RoundTotals
 from evenstep.protocol.window_buffer import RoundStart, WindowBuffer
 from evenstep.protocol.window_size import WindowSize
-from evenstep.protocol.wire import ProposalHead
+from evenstep.protocol.wire import HELLO, ProposalHead, damaged
 
 
 class DealtWindows:
@@ -81,6 +81,10 @@ class DealtWindows:
         return self._base + len(self._entries) - self._bound
 
     def begin(self, left: Sequence[int]) -> None:
+        for rank, queued in enumerate(left):
+            if not 0 <= queued <= self.next_entry:
+                what = f"{queued:,} of {self.next_entry:,} samples that were dealt are queued"
+                raise damaged(rank, HELLO, 0, what)
         self._queued[:] = left
         if not self._resumes_round:  # else its window is filled, and the next deal made
             nothing = np.zeros(self._world_size, np.int64)

@@ -16,24 +16,27 @@ from evenstep.protocol.wire import ProposalHead, ReceiptBody
 class Lending:
     """One rank's side: whether it lends or borrows a sample in the round that is being settled."""
 
-    def __init__(self, *, has_sample: bool) -> None:
+    def __init__(self, *, rank: int, has_sample: bool) -> None:
+        self._rank = rank
         self.has_sample = has_sample
         """Whether this rank has a filler sample, its own or a borrowed one."""
         self.borrowed = b""
         """A sample that another rank lent to this one; empty if none."""
         self.lent = b""
         """The sample that this rank lends in this round; empty if none."""
-        self._lends = False
+        self.lender: int | None = None
+        """The rank that lends one in this round; None where no rank needs one."""
 
-    def begin(self, heads: Sequence[ProposalHead], rank: int) -> None:
-        """Finds out from all ranks' proposals whether this rank has to lend in this round."""
+    def begin(self, heads: Sequence[ProposalHead]) -> None:
+        """Finds out from all ranks' proposals which rank has to lend in this round."""
         asked = any(head.lacks_filler_sample for head in heads)
-        lender = next(number for number, head in enumerate(heads) if not head.finished)
-        self._lends, self.lent = asked and lender == rank, b""
+        lenders = (number for number, head in enumerate(heads) if not head.finished)
+        self.lender = next(lenders, None) if asked else None
+        self.lent = b""
 
     def due(self, start: RoundStart) -> int | None:
         """Arrival number of the sample that this rank has still to lend: its shortest."""
-        if not self._lends or self.lent:
+        if self.lender != self._rank or self.lent:
             return None
         return int(start.numbers[start.columns[0].argmin()])
 

@@ -154,7 +154,7 @@ class RankProtocol:
                 share=share if policy.looks_ahead else None,
                 start=start,
             )
-        self._lending = Lending(has_sample=has_filler_sample)
+        self._lending = Lending(rank=rank, has_sample=has_filler_sample)
         self._heads: Sequence[wire.ProposalHead] = ()
         """All ranks' proposals of the current round."""
         self._round: RankRound | None = None
@@ -268,7 +268,7 @@ class RankProtocol:
             assert self._round is not None
             receipt = self._round.receipt.encode()
             body = wire.encode_receipt(self._samples_left(), receipt, self._lending.lent)
-        return wire.encode(self._phase.value, self.rounds, body)
+        return wire.encode(self._phase.value, body, rank=self.rank, round=self.rounds)
 
     def incoming(self, messages: Sequence[bytes]) -> list[PlannedStep]:
         """Takes everybody's messages of one exchange, in rank order, this rank's own included.
@@ -278,6 +278,8 @@ class RankProtocol:
 
         Raises:
             PeerError: a rank sent an abort, or nothing because it left the epoch.
+            DamagedMessageError: a rank's message is damaged. Others may have received it whole, so
+                this rank has to tell them.
             MismatchError: ranks were built differently, or are in different rounds.
         """
         if self.finished:
@@ -319,7 +321,9 @@ class RankProtocol:
     def _settle(self, bodies: Sequence[memoryview]) -> None:
         """Proposals are in: plans this rank's part of the round, or ends the epoch."""
         assert self._round is not None
-        heads, messages = zip(*(wire.decode_proposal(body) for body in bodies))
+        heads, messages = wire.decode_proposals(
+            bodies, round=self.rounds, window=self._size.most, longest=self.policy.max_length
+        )
         finished = [head.finished for head in heads]
         unplannable = all(finished) or (self.exhausted == "stop" and any(finished))
         if unplannable and self._windows.done:
@@ -331,9 +335,9 @@ class RankProtocol:
         assert self._round is not None
         # What was agreed in this round holds for whoever resumes it.
         self._round.start = replace(self._round.start, window_limit=self._size.limit)
+        self._lending.begin(heads)
         if unplannable:
             return  # all that was dealt to some rank is bad: the round has no steps
-        self._lending.begin(heads, self.rank)
         plan = self._round.settle(heads, messages, rank=self.rank, buffer=self._buffer)
         if plan is None:
             return
@@ -345,8 +349,9 @@ class RankProtocol:
     def _conclude(self, bodies: Sequence[memoryview]) -> list[PlannedStep]:
         """Receipts are in: returns the steps of the round, and begins the next one."""
         assert self._round is not None
-        receipts = [wire.decode_receipt(body) for body in bodies]
-        totals = RoundTotals.decode([receipt.totals for receipt in receipts])
+        receipts = wire.decode_receipts(bodies, round=self.rounds, lender=self._lending.lender)
+        sent = [receipt.totals for receipt in receipts]
+        totals = RoundTotals.decode(sent, self._heads, round=self.rounds)
         self.rounds += 1
         self._phase = _Phase.FILLING
         self._windows.end_round(self._heads, totals, [receipt.left for receipt in receipts])

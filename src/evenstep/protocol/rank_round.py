@@ -8,6 +8,7 @@ import numpy as np
 
 import evenstep.protocol.wire as wire
 from evenstep.arrays import Int64Array
+from evenstep.errors import EvenstepError, InvariantError, described
 from evenstep.plan.groups.groups import Groups
 from evenstep.plan.plan_checks import check_memory, check_positions
 from evenstep.plan.policy import Plan, Policy, Proposal, Window
@@ -38,19 +39,22 @@ class RankRound:
         accumulate: int,
         seed: int,
         epoch: int,
-    ) -> tuple[wire.ProposalHead, bytes]:
+    ) -> tuple[wire.ProposalHead, Int64Array]:
         """
         Args:
             exhausted: whether nothing will be added to this window.
             room: samples that the rank has memory for; 0 if unknown.
 
         Returns:
-            This rank's message: that it has finished, or what it would do.
+            This rank's message: that it has finished, or what it would do. Then [k] what the policy
+            has to say.
         """
         start = self.start
         lengths, supervised, patches = start.columns
         if not len(lengths):
-            return wire.ProposalHead(True, not has_filler_sample, 0, 0, 0, room), b""
+            return wire.ProposalHead(True, not has_filler_sample, 0, 0, 0, room), np.empty(
+                0, np.int64
+            )
         window = Window(
             lengths=lengths,
             ages=start.ages,
@@ -66,29 +70,42 @@ class RankRound:
         self._proposal = self._policy.propose(window)
         held = len(window), int(supervised.sum()), int(lengths.sum())
         head = wire.ProposalHead(False, False, *held, room)
-        return head, self._proposal.message.astype("<i8").tobytes()
+        return head, self._proposal.message
 
     def settle(
         self,
         heads: Sequence[wire.ProposalHead],
-        messages: Sequence[memoryview],
+        messages: Int64Array,
         *,
         rank: int,
         buffer: WindowBuffer,
     ) -> Plan | None:
         """Plans this rank's steps from all ranks' proposals, and moves their samples out of the
-        buffer. None if this rank has finished."""
+        buffer.
+
+        Args:
+            messages: [ranks, k] of the policy, zeros for a rank that has finished.
+
+        Returns:
+            None if this rank has finished.
+
+        Raises:
+            InvariantError: the policy cannot make a plan of these messages, or makes a wrong one.
+        """
         samples = np.array([head.samples for head in heads], np.float64)
         supervised = np.array([head.supervised for head in heads], np.float64)
         self._mean_supervised = supervised / np.maximum(samples, 1)
         if self._proposal is None:
             return None
-        finished = np.array([head.finished for head in heads])
-        # numbers: [ranks, k], zeros for a rank that has finished
-        numbers = np.zeros((len(heads), len(self._proposal.message)), np.int64)
-        sent = [bytes(message) for head, message in zip(heads, messages) if not head.finished]
-        numbers[~finished] = np.frombuffer(b"".join(sent), "<i8").reshape(len(sent), -1)
-        plan = self._policy.settle(self._proposal, numbers, rank)
+        try:
+            plan = self._policy.settle(self._proposal, messages, rank)
+        except EvenstepError:
+            raise
+        except Exception as error:
+            raise InvariantError(
+                f"{self._policy.name} on rank {rank} cannot plan round {self.start.round} from "
+                f"what all ranks proposed: {described(error)}"
+            ) from error
         window_size = len(self.start.numbers)
         buffer.remove(check_positions(self._policy, plan, window_size), plan.waited)
         self.groups = Groups(self.start.numbers[plan.groups.members], plan.groups.offsets)

@@ -19,15 +19,16 @@ from dataclasses import dataclass, fields
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.arrays import Float64Array, Int64Array
+from evenstep.arrays import BoolArray, Float64Array, Int64Array
 from evenstep.cost import Cost, GroupShapes
 from evenstep.errors import InvariantError
 from evenstep.plan.length_moments import LengthMoments
+from evenstep.protocol.wire import MOST, RECEIPT, ProposalHead, damaged
 
 _MOMENTS = ("length_mean", "length_deviation", "length_skew")
 _COLUMNS = ("samples", "tokens", "padding", "unsupervised", *_MOMENTS)  # as sent, before `cost`
-_LAYOUT = struct.Struct("<I8B")  # steps, and bytes per step of each column and of the cost
-_LOWS = struct.Struct("<7q")  # minimum of each column
+LAYOUT = struct.Struct("<I8B")  # steps, and bytes per step of each column and of the cost
+LOWS = struct.Struct("<7q")  # minimum of each column
 _UNIT = 64.0  # tokens: half precision ends at 65,504, and lengths may reach millions
 _HALF_LIMIT = float(np.finfo(np.float16).max)
 _WIDTHS = ((0, 1), (1, 1 << 8), (2, 1 << 16), (4, 1 << 32))  # bytes, and the spread they hold
@@ -128,7 +129,7 @@ class Receipt:
     def encode(self) -> bytes:
         """The receipt as bytes, which `RoundTotals.decode` restores exactly."""
         if not len(self):
-            return bytes(_LAYOUT.size)
+            return bytes(LAYOUT.size)
         padding = self.padded_tokens - self.tokens
         unsupervised = self.tokens - self.supervised_tokens
         bits = [_bits(getattr(self, name)) for name in _MOMENTS]
@@ -137,7 +138,7 @@ class Receipt:
         table -= lows[:, None]
         widths = [_width(spread) for spread in table.max(axis=1).tolist()]
         whole = bool((self.cost == self.padded_tokens).all())
-        parts = [_LAYOUT.pack(len(self), *widths, 0 if whole else 4), _LOWS.pack(*lows.tolist())]
+        parts = [LAYOUT.pack(len(self), *widths, 0 if whole else 4), LOWS.pack(*lows.tolist())]
         parts += [row.astype(_DTYPES[w]).tobytes() for row, w in zip(table, widths) if w]
         if not whole:
             parts.append(self.cost.astype("<f4").tobytes())
@@ -158,23 +159,42 @@ class RoundTotals:
     length_skew: Float64Array
 
     @classmethod
-    def decode(cls, receipts: Sequence[bytes | memoryview]) -> RoundTotals:
+    def decode(
+        cls,
+        receipts: Sequence[bytes | memoryview],
+        heads: Sequence[ProposalHead],
+        *,
+        round: int = 0,
+    ) -> RoundTotals:
         """Totals from all ranks' encoded receipts, in rank order.
 
+        Args:
+            heads: what each rank proposed: its steps cannot hold more.
+
         Raises:
+            DamagedMessageError: a receipt has no layout or not the bytes for it, or says what
+                cannot be.
             InvariantError: two ranks planned groups, but not equally many.
         """
         alike: dict[bytes, list[int]] = {}  # layout -> ranks
         for rank, receipt in enumerate(receipts):
-            alike.setdefault(bytes(receipt[: _LAYOUT.size]), []).append(rank)
-        counts = {_LAYOUT.unpack(layout)[0] for layout in alike}
-        steps = max(counts)
-        if counts - {0, steps}:
-            raise InvariantError(f"ranks planned {sorted(counts)} steps in one round")
+            layout = bytes(receipt[: LAYOUT.size])
+            if wrong := _mislaid(layout, len(receipt), heads[rank].samples):
+                raise damaged(rank, RECEIPT, round, wrong)
+            alike.setdefault(layout, []).append(rank)
+        counts = np.zeros(len(receipts), np.int64)
+        for layout, ranks in alike.items():
+            counts[ranks] = LAYOUT.unpack(layout)[0]
+        steps = int(counts.max())
+        if (unequal := (counts > 0) & (counts < steps)).any():
+            few, many = int(unequal.argmax()), int(counts.argmax())
+            raise InvariantError(
+                f"rank {few} planned {counts[few]} steps in round {round}, and rank {many} {steps}"
+            )
         table = np.zeros((len(_COLUMNS), len(receipts), steps), np.int64)
         costs: dict[bytes, npt.NDArray[np.float32]] = {}
         for layout, ranks in alike.items():
-            if not _LAYOUT.unpack(layout)[0]:
+            if not counts[ranks[0]]:
                 continue
             records = np.frombuffer(b"".join([receipts[rank] for rank in ranks]), _record(layout))
             sent = records.dtype.names or ()
@@ -190,7 +210,37 @@ class RoundTotals:
         for layout, values in costs.items():
             cost[alike[layout]] = values
         moments = [_from_bits(column) for column in bits]
-        return cls(samples, tokens, padded, tokens - unsupervised, cost, *moments)
+        totals = cls(samples, tokens, padded, tokens - unsupervised, cost, *moments)
+        totals._check(heads, counts > 0, round)
+        return totals
+
+    def _check(self, heads: Sequence[ProposalHead], planned: BoolArray, round: int) -> None:
+        """Raises `DamagedMessageError` for totals that cannot be.
+
+        Args:
+            heads: what each rank proposed.
+            planned: [ranks] whether it planned groups.
+        """
+        possible = (self.samples >= 1) & (self.samples <= self.tokens)
+        possible &= (self.tokens <= self.padded_tokens) & (self.padded_tokens < MOST)
+        possible &= (self.supervised_tokens >= 0) & (self.supervised_tokens <= self.tokens)
+        possible &= (self.cost >= 0) & (self.cost < np.inf)
+        possible &= (self.length_mean >= 0) & (self.length_deviation >= 0)
+        possible &= np.isfinite(self.length_mean + self.length_deviation + self.length_skew)
+        if not possible[planned].all():
+            rank, step = np.argwhere(~possible & planned[:, None])[0].tolist()
+            row = {f.name: getattr(self, f.name)[rank, step].item() for f in fields(self)}
+            raise damaged(rank, RECEIPT, round, f"in its step {step} are {row}")
+        summed = np.array([self.samples, self.supervised_tokens, self.tokens])
+        sums = summed.sum(axis=2, dtype=np.float64).T  # of integers their sum may be too large for
+        held = np.array([[head.samples, head.supervised, head.tokens] for head in heads])
+        if (sums > held).any():
+            rank = int((sums > held).any(axis=1).argmax())
+            what = (
+                f"{held[rank].tolist()} samples, supervised tokens and tokens were in its window, "
+            )
+            what += f"and {sums[rank].tolist()} are in its steps"
+            raise damaged(rank, RECEIPT, round, what)
 
     def __len__(self) -> int:
         """Steps of the round."""
@@ -243,10 +293,30 @@ def _width(spread: int) -> int:
     return 8
 
 
+def _mislaid(layout: bytes, size: int, samples: int) -> str:
+    """What is wrong with the layout of a receipt; empty if nothing.
+
+    Args:
+        size: bytes of the receipt.
+        samples: in the rank's window: a step has one at least.
+    """
+    if len(layout) < LAYOUT.size:
+        return f"its totals have {size} bytes"
+    steps, *widths, cost = LAYOUT.unpack(layout)
+    if not steps:
+        return "" if size == LAYOUT.size and not any(widths) and not cost else "columns of no steps"
+    if steps > samples:
+        return f"{steps:,} steps of {samples:,} samples"
+    if not {0, *_DTYPES}.issuperset(widths) or cost not in (0, 4):
+        return f"columns of {widths} and {cost} bytes"
+    wanted = LAYOUT.size + LOWS.size + steps * (sum(widths) + cost)
+    return "" if size == wanted else f"its totals have {size:,} bytes, and need {wanted:,}"
+
+
 def _record(layout: bytes) -> np.dtype[np.void]:
     """The dtype of a whole receipt: a column that takes no bytes has no field."""
-    steps, *widths, cost = _LAYOUT.unpack(layout)
+    steps, *widths, cost = LAYOUT.unpack(layout)
     columns = [(name, _DTYPES[width], (steps,)) for name, width in zip(_COLUMNS, widths) if width]
     if cost:
         columns.append(("cost", np.dtype("<f4"), (steps,)))
-    return np.dtype([("layout", f"V{_LAYOUT.size}"), ("lows", "<i8", (len(_COLUMNS),)), *columns])
+    return np.dtype([("layout", f"V{LAYOUT.size}"), ("lows", "<i8", (len(_COLUMNS),)), *columns])
