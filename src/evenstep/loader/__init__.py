@@ -15,7 +15,7 @@ threads of the trainer process.
                     worker processes: prepare and measure samples, in a plain torch DataLoader
 
 Samples and batches travel through recycled shared memory, decisions as small messages in pipes.
-All three processes use transport/, where these and the exchange thread are.
+All three processes use transport/, where these and the exchange thread are. start/ starts batchers.
 
 The files of this folder, in reading order:
 
@@ -25,6 +25,7 @@ The files of this folder, in reading order:
     runtime        `LoaderRuntime`: the exchange thread, and the batcher and feeder of each pass
     iterator       `StepIterator`: one pass
     feeder         `Feeder`: the sampler's indices
+    threads        `GuardedThread`: a thread that never ends in silence
     torch_loader   `wrap`: takes over a torch DataLoader
     step_log       the steps received, for `evenstep tune`
 """
