@@ -22,10 +22,10 @@ from evenstep.plan.policies.pool_sort import SHUFFLES, PoolSort
 from evenstep.plan.policies.sequence_packing import SequencePacking
 from evenstep.plan.rng import generator
 from evenstep.protocol import RankProtocol
+from evenstep.protocol.bodies import ProposalHead
 from evenstep.protocol.planned_step import PlannedStep
 from evenstep.protocol.receipts import Receipt, RoundTotals
 from evenstep.protocol.window_buffer import RoundStart
-from evenstep.protocol.wire import ProposalHead
 
 NOBODY = np.empty(0, np.int64)
 

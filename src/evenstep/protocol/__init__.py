@@ -22,9 +22,9 @@ the end of each round decides the next deal. A round in which nothing can be pla
 some rank was dealt is bad, has no steps.
 
 Instead of any message a rank may send an abort, which ends the epoch on all ranks with `PeerError`;
-so does an empty message, from a rank that has left. A hello of a rank that was built differently,
-or a message of another state or round, raises `MismatchError`. After an error the protocol is not
-used any more.
+so does an empty message, from a rank that has left, and a damaged one. A hello of a rank that was
+built differently, or a message of another state or round, raises `MismatchError`. After an error
+the protocol is not used any more. `docs/protocol.md` specifies all of this.
 
 In reading order:
 
@@ -37,7 +37,8 @@ In reading order:
     lending          samples lent to ranks that have none to run zero-loss steps with
     planned_step     `PlannedStep` and the tables of its round
     receipts         totals of every step, as each rank learns them
-    wire             the messages as bytes
+    bodies           hello, proposal and receipt as bytes, and which numbers cannot be
+    wire             the head of every message, and aborts
 """
 
 from evenstep.protocol.planned_step import PlannedStep, SettledRound

@@ -21,10 +21,11 @@ import numpy as np
 from evenstep.arrays import Int64Array
 from evenstep.errors import InvariantError
 from evenstep.plan.epoch.dealing import Holdings, dealt_entries, next_deal, next_window
+from evenstep.protocol.bodies import ProposalHead
 from evenstep.protocol.receipts import RoundTotals
 from evenstep.protocol.window_buffer import RoundStart, WindowBuffer
 from evenstep.protocol.window_size import WindowSize
-from evenstep.protocol.wire import HELLO, ProposalHead, damaged
+from evenstep.protocol.wire import HELLO, damaged
 
 
 class DealtWindows:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from evenstep.protocol.bodies import ProposalHead, ReceiptBody
 from evenstep.protocol.window_buffer import RoundStart
-from evenstep.protocol.wire import ProposalHead, ReceiptBody
 
 
 class Lending:

@@ -15,10 +15,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from evenstep.arrays import Int64Array
+from evenstep.protocol.bodies import ProposalHead
 from evenstep.protocol.receipts import RoundTotals
 from evenstep.protocol.window_buffer import RoundStart, WindowBuffer
 from evenstep.protocol.window_size import WindowSize
-from evenstep.protocol.wire import ProposalHead
 
 _UNKNOWN = -1  # samples left, on a rank that does not know the size of its share
 

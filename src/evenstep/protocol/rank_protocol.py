@@ -36,6 +36,7 @@ from typing import Any
 
 import numpy as np
 
+import evenstep.protocol.bodies as bodies
 import evenstep.protocol.wire as wire
 from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError, InvariantError
@@ -155,7 +156,7 @@ class RankProtocol:
                 start=start,
             )
         self._lending = Lending(rank=rank, has_sample=has_filler_sample)
-        self._heads: Sequence[wire.ProposalHead] = ()
+        self._heads: Sequence[bodies.ProposalHead] = ()
         """All ranks' proposals of the current round."""
         self._round: RankRound | None = None
         """The current round; None before the first."""
@@ -261,13 +262,13 @@ class RankProtocol:
         if self._phase is _Phase.FINISHED or self.wanted:
             raise InvariantError(f"no message is due in {self._phase} with {self.wanted} wanted")
         if self._phase is _Phase.HELLO:
-            body = wire.encode_hello(self._compared, self._samples_left())
+            body = bodies.encode_hello(self._compared, self._samples_left())
         elif self._phase is _Phase.FILLING:
             body = self._propose()
         else:
             assert self._round is not None
             receipt = self._round.receipt.encode()
-            body = wire.encode_receipt(self._samples_left(), receipt, self._lending.lent)
+            body = bodies.encode_receipt(self._samples_left(), receipt, self._lending.lent)
         return wire.encode(self._phase.value, body, rank=self.rank, round=self.rounds)
 
     def incoming(self, messages: Sequence[bytes]) -> list[PlannedStep]:
@@ -286,17 +287,17 @@ class RankProtocol:
             raise InvariantError("no message is expected after the end of the epoch")
         if len(messages) != self.world_size:
             raise InvariantError(f"{len(messages)} messages for world size {self.world_size}")
-        bodies = wire.open_all(
+        received = wire.open_all(
             messages, self._phase.value, self.rounds, rank=self.rank, epoch=self.epoch
         )
         if self._phase is _Phase.HELLO:
-            self._windows.begin(wire.compare_hellos(bodies))
+            self._windows.begin(bodies.compare_hellos(received))
             self._phase = _Phase.FILLING
             return []
         if self._phase is _Phase.FILLING:
-            self._settle(bodies)
+            self._settle(received)
             return []
-        return self._conclude(bodies)
+        return self._conclude(received)
 
     # A round
 
@@ -316,13 +317,13 @@ class RankProtocol:
             seed=self.seed,
             epoch=self.epoch,
         )
-        return wire.encode_proposal(head, message)
+        return bodies.encode_proposal(head, message)
 
-    def _settle(self, bodies: Sequence[memoryview]) -> None:
+    def _settle(self, received: Sequence[memoryview]) -> None:
         """Proposals are in: plans this rank's part of the round, or ends the epoch."""
         assert self._round is not None
-        heads, messages = wire.decode_proposals(
-            bodies, round=self.rounds, window=self._size.most, longest=self.policy.max_length
+        heads, messages = bodies.decode_proposals(
+            received, round=self.rounds, window=self._size.most, longest=self.policy.max_length
         )
         finished = [head.finished for head in heads]
         unplannable = all(finished) or (self.exhausted == "stop" and any(finished))
@@ -346,10 +347,10 @@ class RankProtocol:
         if self.pending != len(self._buffer):
             raise InvariantError(f"{self.pending} samples pending, {len(self._buffer)} held")
 
-    def _conclude(self, bodies: Sequence[memoryview]) -> list[PlannedStep]:
+    def _conclude(self, received: Sequence[memoryview]) -> list[PlannedStep]:
         """Receipts are in: returns the steps of the round, and begins the next one."""
         assert self._round is not None
-        receipts = wire.decode_receipts(bodies, round=self.rounds, lender=self._lending.lender)
+        receipts = bodies.decode_receipts(received, round=self.rounds, lender=self._lending.lender)
         sent = [receipt.totals for receipt in receipts]
         totals = RoundTotals.decode(sent, self._heads, round=self.rounds)
         self.rounds += 1

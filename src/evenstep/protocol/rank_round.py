@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-import evenstep.protocol.wire as wire
 from evenstep.arrays import Int64Array
 from evenstep.errors import EvenstepError, InvariantError, described
 from evenstep.plan.groups.groups import Groups
 from evenstep.plan.plan_checks import check_memory, check_positions
 from evenstep.plan.policy import Plan, Policy, Proposal, Window
+from evenstep.protocol.bodies import ProposalHead
 from evenstep.protocol.planned_step import PlannedStep, SettledRound
 from evenstep.protocol.receipts import Receipt, RoundTotals
 from evenstep.protocol.window_buffer import RoundStart, WindowBuffer
@@ -39,7 +39,7 @@ class RankRound:
         accumulate: int,
         seed: int,
         epoch: int,
-    ) -> tuple[wire.ProposalHead, Int64Array]:
+    ) -> tuple[ProposalHead, Int64Array]:
         """
         Args:
             exhausted: whether nothing will be added to this window.
@@ -52,9 +52,7 @@ class RankRound:
         start = self.start
         lengths, supervised, patches = start.columns
         if not len(lengths):
-            return wire.ProposalHead(True, not has_filler_sample, 0, 0, 0, room), np.empty(
-                0, np.int64
-            )
+            return ProposalHead(True, not has_filler_sample, 0, 0, 0, room), np.empty(0, np.int64)
         window = Window(
             lengths=lengths,
             ages=start.ages,
@@ -69,12 +67,12 @@ class RankRound:
         )
         self._proposal = self._policy.propose(window)
         held = len(window), int(supervised.sum()), int(lengths.sum())
-        head = wire.ProposalHead(False, False, *held, room)
+        head = ProposalHead(False, False, *held, room)
         return head, self._proposal.message
 
     def settle(
         self,
-        heads: Sequence[wire.ProposalHead],
+        heads: Sequence[ProposalHead],
         messages: Int64Array,
         *,
         rank: int,

@@ -23,7 +23,8 @@ from evenstep.arrays import BoolArray, Float64Array, Int64Array
 from evenstep.cost import Cost, GroupShapes
 from evenstep.errors import InvariantError
 from evenstep.plan.length_moments import LengthMoments
-from evenstep.protocol.wire import MOST, RECEIPT, ProposalHead, damaged
+from evenstep.protocol.bodies import MOST, ProposalHead
+from evenstep.protocol.wire import RECEIPT, damaged
 
 _MOMENTS = ("length_mean", "length_deviation", "length_skew")
 _COLUMNS = ("samples", "tokens", "padding", "unsupervised", *_MOMENTS)  # as sent, before `cost`

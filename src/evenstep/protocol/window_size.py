@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.policy import Policy
+from evenstep.protocol.bodies import ProposalHead
 from evenstep.protocol.window_buffer import RoundStart
-from evenstep.protocol.wire import ProposalHead
 
 AUTO = "auto"
 FIXED_SIZE = 1024

@@ -1,0 +1,216 @@
+"""The bodies of hello, proposal and receipt, and which of their numbers cannot be.
+
+A message that arrived whole may still say what is impossible, such as more samples than a window
+holds: then its rank runs other code, or is wrong. It is refused like a damaged one.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from evenstep.arrays import Int64Array
+from evenstep.errors import MismatchError
+from evenstep.protocol.wire import HELLO, PROPOSAL, RECEIPT, damaged
+
+HELLO_LAYOUT = struct.Struct("<q")  # samples left; then what is compared, as JSON
+PROPOSAL_LAYOUT = struct.Struct("<BBqqqq")  # then numbers of the policy
+RECEIPT_LAYOUT = struct.Struct("<qI")  # samples left, bytes of totals; then totals, lent sample
+_NUMBER = np.dtype("<i8")  # of a policy's message
+
+MOST = 1 << 53
+"""Limit of every count: float64, in which ranks compute with some, holds those below exactly."""
+LONGEST = 1 << 31
+"""Tokens that no sample has."""
+
+
+class ProposalHead(NamedTuple):
+    """The part of a proposal that every policy has; the policy's own message follows."""
+
+    finished: bool
+    """This rank has no samples, and will have none: its window is empty."""
+    lacks_filler_sample: bool
+    """This rank has finished, and has no sample to run zero-loss steps with."""
+    samples: int
+    """Samples in its window."""
+    supervised: int
+    """Supervised tokens in its window."""
+    tokens: int
+    """Tokens in its window."""
+    room: int
+    """Samples that it has memory for in a window; 0 if it does not say."""
+
+
+class ReceiptBody(NamedTuple):
+    """One rank's receipt, taken apart."""
+
+    left: int
+    """Samples that the rank will still plan in this epoch after the round; -1 if unknown."""
+    totals: memoryview
+    """Totals of the rank's steps: see `evenstep.protocol.receipts`."""
+    lent: bytes
+    """A filler sample for ranks that lack one; empty if none was asked for."""
+
+
+# Hello
+
+
+def encode_hello(compared: Mapping[str, Any], left: int) -> bytes:
+    """A rank's first message.
+
+    Args:
+        compared: what must be equal on all ranks, by the name that an error uses.
+        left: samples of this rank in the epoch; -1 if unknown.
+    """
+    return HELLO_LAYOUT.pack(left) + json.dumps(compared, sort_keys=True).encode()
+
+
+def compare_hellos(bodies: Sequence[memoryview]) -> list[int]:
+    """Every rank's samples left, after checking that all ranks were built alike.
+
+    Raises:
+        DamagedMessageError: what a rank sent is no hello.
+        MismatchError: ranks were built differently.
+    """
+    left = []
+    for rank, body in enumerate(bodies):
+        if len(body) < HELLO_LAYOUT.size:
+            raise damaged(rank, HELLO, 0, f"its body has {len(body)} bytes")
+        left.append(int(HELLO_LAYOUT.unpack_from(body)[0]))
+        _check_left(rank, HELLO, 0, left[-1])
+    texts = [bytes(body[HELLO_LAYOUT.size :]) for body in bodies]
+    different = sorted({0, *(rank for rank, text in enumerate(texts) if text != texts[0])})
+    hellos = {rank: _parsed(rank, texts[rank]) for rank in different}
+    for key in sorted({key for hello in hellos.values() for key in hello}):
+        mine = hellos[0].get(key)
+        for rank, hello in hellos.items():
+            if hello.get(key) != mine:
+                raise MismatchError(
+                    f"ranks differ in {key}: rank 0 has {mine!r}, rank {rank} has "
+                    f"{hello.get(key)!r}; build the loader with equal arguments on every rank, and "
+                    "load the states of one checkpoint"
+                )
+    return left
+
+
+def _parsed(rank: int, text: bytes) -> dict[str, Any]:
+    try:
+        hello = json.loads(text.decode())
+    except (ValueError, RecursionError) as error:
+        raise damaged(rank, HELLO, 0, f"what it compares is no JSON ({error})") from error
+    if not isinstance(hello, dict):
+        raise damaged(rank, HELLO, 0, "what it compares is no JSON object")
+    return hello
+
+
+def _check_left(rank: int, kind: bytes, round: int, left: int) -> None:
+    if not -1 <= left < MOST:
+        raise damaged(rank, kind, round, f"{left:,} samples left")
+
+
+# Proposal
+
+
+def encode_proposal(head: ProposalHead, message: Int64Array) -> bytes:
+    """
+    Args:
+        message: [k] of the policy; none of a rank that has finished.
+    """
+    return PROPOSAL_LAYOUT.pack(*head) + message.astype(_NUMBER).tobytes()
+
+
+def decode_proposals(
+    bodies: Sequence[memoryview], *, round: int, window: int, longest: int | None
+) -> tuple[list[ProposalHead], Int64Array]:
+    """All ranks' proposals.
+
+    Args:
+        window: samples that a window may hold in this round.
+        longest: tokens that a sample may have; None for no limit of the policy's.
+
+    Returns:
+        Their heads, and [ranks, k] the policy's messages: zeros for a rank that has finished.
+
+    Raises:
+        DamagedMessageError: one is cut off, says what cannot be, or has not k numbers like the
+            others.
+    """
+    heads: list[ProposalHead] = []
+    sizes = []
+    first = None  # that proposes
+    for rank, body in enumerate(bodies):
+        size = len(body) - PROPOSAL_LAYOUT.size
+        if size < 0 or size % _NUMBER.itemsize:
+            raise damaged(rank, PROPOSAL, round, f"its body has {len(body)} bytes")
+        finished, lacks, *counts = PROPOSAL_LAYOUT.unpack_from(body)
+        if max(finished, lacks) > 1:
+            raise damaged(rank, PROPOSAL, round, f"its flags are {finished} and {lacks}")
+        heads.append(ProposalHead(bool(finished), bool(lacks), *counts))
+        if wrong := _impossible(heads[-1], window, longest or LONGEST):
+            raise damaged(rank, PROPOSAL, round, wrong)
+        sizes.append(size // _NUMBER.itemsize)
+        if finished:
+            if size:
+                raise damaged(rank, PROPOSAL, round, f"{sizes[-1]} numbers of no policy")
+            continue
+        first = rank if first is None else first
+        if sizes[first] != sizes[-1]:
+            what = f"it has {sizes[-1]} numbers of the policy, and that of rank {first} has "
+            raise damaged(rank, PROPOSAL, round, what + f"{sizes[first]}")
+    active = [rank for rank, head in enumerate(heads) if not head.finished]
+    numbers = np.zeros((len(bodies), max(sizes)), np.int64)
+    sent = b"".join([bodies[rank][PROPOSAL_LAYOUT.size :] for rank in active])
+    numbers[active] = np.frombuffer(sent, _NUMBER).reshape(len(active), max(sizes))
+    return heads, numbers
+
+
+def _impossible(head: ProposalHead, window: int, longest: int) -> str:
+    """What a proposal says that cannot be; empty if nothing."""
+    finished, lacks, samples, supervised, tokens, room = head
+    if finished != (samples == 0) or lacks > finished:
+        return f"{samples:,} samples, {finished=}, {lacks=}"
+    if not 0 <= samples <= window:
+        return f"{samples:,} samples in a window of at most {window:,}"
+    if not samples <= tokens <= min(samples * longest, MOST):
+        return f"{tokens:,} tokens in {samples:,} samples of 1 to {longest:,}"
+    if not 0 <= supervised <= tokens:
+        return f"{supervised:,} supervised tokens of {tokens:,}"
+    if not 0 <= room < MOST:
+        return f"room for {room:,} samples"
+    return ""
+
+
+# Receipt
+
+
+def encode_receipt(left: int, totals: bytes, lent: bytes) -> bytes:
+    return RECEIPT_LAYOUT.pack(left, len(totals)) + totals + lent
+
+
+def decode_receipts(
+    bodies: Sequence[memoryview], *, round: int, lender: int | None
+) -> list[ReceiptBody]:
+    """All ranks' receipts, of which `RoundTotals.decode` checks the totals.
+
+    Args:
+        lender: the rank that lends a sample in this round, if one was asked for.
+
+    Raises:
+        DamagedMessageError: one is cut off, or says what cannot be.
+    """
+    receipts = []
+    for rank, body in enumerate(bodies):
+        if len(body) < RECEIPT_LAYOUT.size:
+            raise damaged(rank, RECEIPT, round, f"its body has {len(body)} bytes")
+        left, length = RECEIPT_LAYOUT.unpack_from(body)
+        _check_left(rank, RECEIPT, round, left)
+        end = RECEIPT_LAYOUT.size + length
+        if len(body) < end or (len(body) > end and rank != lender):
+            what = f"its body has {len(body):,} bytes, and {end:,} without a lent sample"
+            raise damaged(rank, RECEIPT, round, what)
+        receipts.append(ReceiptBody(left, body[RECEIPT_LAYOUT.size : end], bytes(body[end:])))
+    return receipts
