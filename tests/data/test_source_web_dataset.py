@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
 import io
+import os
+import pickle
 import tarfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 from source_checks import check_order_and_seeking, take
 
@@ -54,6 +58,42 @@ def test_samples_are_those_of_the_library(shards):
     with open_reader(Source("s", shards, shuffle=False, columns=["__key__", "txt"])) as reader:
         found = [item.sample for item in reader.read(passes=1)]
     assert found == [{"__key__": s["__key__"], "txt": s["txt"]} for s in plain]
+
+
+class Program:
+    """Runs where it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = str(path)
+
+    def __reduce__(self):
+        return os.mkdir, (self.path,)
+
+
+def test_pickles_are_not_loaded(tmp_path):
+    content = pickle.dumps(Program(tmp_path / "ran"))
+    suffixes = ["pkl", "pickle", "pyd", "pth", "a.pyd"]
+    packed = [("x/0.b.pkl.gz", gzip.compress(content)), ("x/0.npy", _object_array(tmp_path))]
+    write_tar(tmp_path / "0.tar", [*((f"x/0.{each}", content) for each in suffixes), *packed[:1]])
+    with open_reader(Source("s", str(tmp_path / "0.tar"))) as reader:
+        sample = take(reader, 1)[0].sample
+    assert {name: sample[name] for name in ("pkl", "pyd", "pth", "a.pyd", "b.pkl.gz")} == (
+        dict.fromkeys(("pkl", "pyd", "pth", "a.pyd", "b.pkl.gz"), content)
+    )
+    write_tar(tmp_path / "1.tar", packed[1:])
+    with (
+        open_reader(Source("s", str(tmp_path / "1.tar"))) as reader,
+        pytest.raises(SampleError, match="cannot be read"),
+    ):
+        take(reader, 1)
+    assert not (tmp_path / "ran").exists()
+
+
+def _object_array(folder: Path) -> bytes:
+    file = io.BytesIO()
+    array = np.array([Program(folder / "ran")], object)
+    np.save(file, array, allow_pickle=True)
+    return file.getvalue()
 
 
 def test_wrong_shards_are_named(shards, tmp_path):

@@ -2,12 +2,14 @@
 
 A tar file does not record how many samples it holds, so each is read through once when the source
 is opened. Samples are put together from files by the library's own rules. Text, JSON, numbers and
-arrays are decoded by their suffix; anything else stays bytes.
+arrays are decoded by their suffix; anything else stays bytes. So do pickles, in which whoever made
+the file could have put a program; the library's own decoder runs them.
 """
 
 from __future__ import annotations
 
 import itertools
+import tarfile
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -17,6 +19,29 @@ from evenstep.data.source import Source
 from evenstep.data.source_files import SourceFile, digest, list_files, optional_package
 from evenstep.errors import ConfigurationError
 
+_DECODED = frozenset(
+    "txt text transcript cls cls2 index inx id json jsn ten tb mp msg npy npz cbor".split()
+)
+
+
+_PICKLED = ("pickle", "pkl", "pth", "pyd")
+
+
+class _Member(tarfile.TarInfo):
+    """A member of an archive that must be whole: an end without its mark is an error."""
+
+    @classmethod
+    def fromtarfile(cls, archive: tarfile.TarFile) -> tarfile.TarInfo:
+        try:
+            return super().fromtarfile(archive)
+        except tarfile.EOFHeaderError:
+            raise
+        except tarfile.HeaderError as error:
+            raise EOFError(
+                f"it ends or is damaged at byte {archive.offset:,}, without the mark that ends a "
+                f"tar file ({error})"
+            ) from error
+
 
 class WebDatasetReader(ShardedReader):
     """See the module docstring."""
@@ -24,7 +49,7 @@ class WebDatasetReader(ShardedReader):
     def __init__(self, source: Source, seed: int) -> None:
         super().__init__(source, seed)
         self._library = optional_package(source, "webdataset", "autodecode", "tariterators")
-        self._decode = self._library.autodecode.Decoder([self._library.autodecode.basichandlers])
+        self._decode = self._library.autodecode.Decoder([self._plain], post=[])
         self._files = list_files(source)
         self._set_order([self._count(file) for file in self._files], shuffle_samples=False)
 
@@ -44,6 +69,12 @@ class WebDatasetReader(ShardedReader):
         except Exception as error:  # of tar files, decoders and file systems
             raise self._failed(error, part.shard, index) from error
 
+    def _plain(self, suffix: str, content: bytes) -> Any:
+        """Decodes what cannot hold a program; None for anything else."""
+        if suffix.rpartition(".")[2] not in _DECODED:
+            return None
+        return self._library.autodecode.basichandlers(suffix, content)
+
     def _count(self, file: SourceFile) -> int:
         """Samples of a tar file. Member names are seen, contents are not read."""
         tars = self._library.tariterators
@@ -56,6 +87,11 @@ class WebDatasetReader(ShardedReader):
             return False
 
         try:
+            with file.open() as opened:
+                # tarfile takes a damaged header, or none, for the end of the archive.
+                with tarfile.open(fileobj=opened, mode="r|*", tarinfo=_Member) as tar:
+                    while tar.next() is not None:
+                        tar.members.clear()  # which would be as many as files
             with file.open() as opened:
                 for _ in tars.tar_file_iterator(opened, select_files=note):
                     pass
