@@ -19,9 +19,10 @@ from evenstep.data.source import Source
 from evenstep.data.source_files import SourceFile, digest, list_files, optional_package
 from evenstep.errors import ConfigurationError
 
-_DECODED = frozenset(
-    "txt text transcript cls cls2 index inx id json jsn ten tb mp msg npy npz cbor".split()
-)
+_TEXT = ("txt", "text", "transcript", "json", "jsn")
+_NUMBERS = ("cls", "cls2", "index", "inx", "id")
+_PACKED = ("ten", "tb", "npy", "npz", "mp", "msg", "cbor")
+_DECODED = {*_TEXT, *_NUMBERS, *_PACKED}
 
 
 _PICKLED = ("pickle", "pkl", "pth", "pyd")
@@ -37,9 +38,9 @@ class _Member(tarfile.TarInfo):
         except tarfile.EOFHeaderError:
             raise
         except tarfile.HeaderError as error:
-            raise EOFError(
-                f"it ends or is damaged at byte {archive.offset:,}, without the mark that ends a "
-                f"tar file ({error})"
+            raise tarfile.ReadError(
+                f"it is damaged or cut off at byte {archive.offset:,}: {error}, and not the mark "
+                "that ends a tar file"
             ) from error
 
 
@@ -75,6 +76,11 @@ class WebDatasetReader(ShardedReader):
             return None
         return self._library.autodecode.basichandlers(suffix, content)
 
+    def _decoded(self, suffix: str, content: bytes) -> Any:
+        if suffix.rpartition(".")[2].lower() in _PICKLED:
+            return content  # to read it is to run what it holds
+        return self._library.autodecode.basichandlers(suffix, content)
+
     def _count(self, file: SourceFile) -> int:
         """Samples of a tar file. Member names are seen, contents are not read."""
         tars = self._library.tariterators
@@ -89,10 +95,10 @@ class WebDatasetReader(ShardedReader):
         try:
             with file.open() as opened:
                 # tarfile takes a damaged header, or none, for the end of the archive.
-                with tarfile.open(fileobj=opened, mode="r|*", tarinfo=_Member) as tar:
+                with tarfile.open(fileobj=opened, tarinfo=_Member) as tar:
                     while tar.next() is not None:
-                        tar.members.clear()  # which would be as many as files
-            with file.open() as opened:
+                        tar.members.clear()
+                opened.seek(0)
                 for _ in tars.tar_file_iterator(opened, select_files=note):
                     pass
         except Exception as error:
