@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 
-from evenstep.errors import PeerError
+from evenstep.errors import LoaderDiedError, PeerError, described
 from evenstep.protocol.wire import abort_message, check_no_abort
 
 
@@ -39,6 +38,8 @@ class Session:
         self.left = threading.Event()
         """Set when this rank's trainer needs no more steps."""
         self._reason: str | None = None
+        self.broken: LoaderDiedError | None = None
+        """Why no message of the pass can be passed on any more. Read by the trainer."""
         self.over = threading.Event()
         """Set once the exchange no longer touches the connection."""
 
@@ -67,6 +68,9 @@ class Session:
                     break
                 self._finished = True
                 return abort_message(self._cause_of_death())
+            except BaseException as error:
+                self._break(error)
+                break
             if serial == self.serial:
                 self._finished = not message
                 return message
@@ -86,5 +90,16 @@ class Session:
         """Sends all ranks' messages to the batcher."""
         if self.left.is_set():
             return  # no longer read, so a large one might block for ever
-        with contextlib.suppress(OSError):  # the batcher is gone; its reader will report it
+        try:
             self.connection.send((self.serial, list(messages)))
+        except OSError:
+            pass  # the batcher is gone; its reader will report it
+        except BaseException as error:
+            self._break(error)
+
+    def _break(self, error: BaseException) -> None:
+        """Memory ran out, say. The other ranks are told, in place of the next message."""
+        self.broken = LoaderDiedError(
+            f"a message between the batcher and the other ranks was lost: {described(error)}"
+        )
+        self.leave(described(self.broken))
