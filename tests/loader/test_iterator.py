@@ -18,6 +18,10 @@ from evenstep.loader.transport.session import Session
 from evenstep.protocol.wire import abort_message
 
 
+class Step(str):
+    step = 0
+
+
 class Batcher:
     """Gives its `results` one by one, in place of a process."""
 
@@ -88,7 +92,9 @@ def recording():
 
 
 def test_every_step_taken_makes_room_for_another(recording: Recording) -> None:
-    batcher = Batcher(("step 0", "batch 0", "moved 0"), None, ("step 1", "batch 1", "moved 1"))
+    batcher = Batcher(
+        (Step("step 0"), "batch 0", "moved 0"), None, (Step("step 1"), "batch 1", "moved 1")
+    )
     steps = iterator_over(batcher, recording)
     assert [next(steps), next(steps)] == [("batch 0", "step 0"), ("batch 1", "step 1")]
     assert batcher.credits == 2
@@ -99,7 +105,7 @@ def test_the_loader_is_told_of_every_step_it_yields_and_of_none_that_is_prefetch
     recording: Recording,
 ) -> None:
     received: list[Any] = []
-    batcher = Batcher(*((f"step {n}", f"batch {n}", f"moved {n}") for n in range(3)))
+    batcher = Batcher(*((Step(f"step {n}"), f"batch {n}", f"moved {n}") for n in range(3)))
     steps = iterator_over(batcher, recording, received=received)
     assert received == []
     next(steps)

@@ -42,15 +42,22 @@ def check_context_parallel(policy: Policy, loss_scaling: str) -> None:
         )
 
 
+def check_seconds(zero: str, **seconds: float | None) -> None:
+    """
+    Args:
+        zero: what 0 does.
+    """
+    for name, value in seconds.items():
+        if value is not None and not value >= 0:
+            raise ConfigurationError(f"{name}={value} must not be negative; 0 {zero}")
+
+
 def check_workers(num_workers: int, **needing: Any) -> None:
     """
     Args:
         needing: arguments that mean nothing without workers.
     """
     check_at_least(0, num_workers=num_workers)
-    timeout = needing.get("timeout") or 0
-    if timeout < 0:
-        raise ConfigurationError(f"timeout={timeout} must not be negative; 0 waits for ever")
     for name, value in needing.items():
         if value and not num_workers:
             raise ConfigurationError(f"{name}={value!r} needs num_workers of at least 1")

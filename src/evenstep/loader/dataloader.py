@@ -18,6 +18,7 @@ from evenstep.data.fingerprint import dataset_size
 from evenstep.errors import ConfigurationError
 from evenstep.loader.arguments import (
     check_group,
+    check_seconds,
     resolve_chunk_size,
     resolve_collate,
     resolve_policy,
@@ -98,6 +99,9 @@ class DataLoader:
             an error in any case.
         replay: resume an iterable dataset that has no ``state_dict`` by reading the epoch again
             from its beginning and dropping what came before.
+        warn_after: seconds that this rank waits for its next batch before it logs, as a warning of
+            the logger "evenstep", which rank it waits for and what that one does; again after twice
+            as long, and so on. None or 0 logs nothing. The same on all ranks.
         exhausted: "pad" or "stop", for ranks that run out before the others; see
             `evenstep.protocol.RankProtocol`.
         group: the process group of all ranks that train on these steps: the data-parallel ones,
@@ -141,6 +145,7 @@ class DataLoader:
         exhausted: str = "pad",
         pin_memory: bool = False,
         timeout: float = 0,
+        warn_after: float | None = 20.0,
         worker_init_fn: Callable[[int], None] | None = None,
         multiprocessing_context: Any = None,
         persistent_workers: bool = False,
@@ -177,10 +182,12 @@ class DataLoader:
             replay=replay,
         )
         check_group(group)
+        check_seconds("logs nothing", warn_after=warn_after)
         self.shuffle = shuffle
         self.sampler = sampler
         self.drop_last = drop_last
         self.pin_memory = pin_memory
+        self._warn_after = warn_after
         self.skipped: list[BadSample] = []
         """Samples skipped so far."""
         self._group: Any = group
@@ -242,7 +249,9 @@ class DataLoader:
         """Begins a pass that yields (batch, `StepInfo`), and abandons any other under way. The
         first pass after `load_state_dict` resumes the epoch of the state."""
         self._abandon()
-        exchange = self._runtime.connect(self._group, self.policy.context_parallel)
+        exchange = self._runtime.connect(
+            self._group, self.policy.context_parallel, self._warn_after
+        )
         close_at_exit(self)
         start = self._cursor.start(*self._rank_and_world_size(), here=not self.num_workers)
         epoch = start.spec(self._passes)

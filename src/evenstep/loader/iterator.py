@@ -22,6 +22,7 @@ from evenstep.loader.batcher.thread import BatcherThread
 from evenstep.loader.feeder import Feeder
 from evenstep.loader.transport.rank_exchange import RankExchange
 from evenstep.loader.transport.session import Session
+from evenstep.loader.transport.ticks import Doing
 
 _CHECK_INTERVAL = 0.25  # seconds between checks that everybody is alive
 
@@ -64,6 +65,7 @@ class StepIterator(Iterator[tuple[Any, StepInfo]]):
         self._session = Session(
             batcher.exchange, epoch.serial, batcher.alive, batcher.cause_of_death
         )
+        exchange.patience.trainer(Doing.WORKS, -1)
         batcher.begin(epoch)
         exchange.begin(self._session)
 
@@ -73,8 +75,12 @@ class StepIterator(Iterator[tuple[Any, StepInfo]]):
     def __next__(self) -> tuple[Any, StepInfo]:
         if self._outcome is not None:
             raise self._outcome
+        patience = self._exchange.patience
+        patience.trainer(Doing.WAITS)
         try:
-            return self._next()
+            batch, step = self._next()
+            patience.trainer(Doing.WORKS, step.step)
+            return batch, step
         except StopIteration:
             self._end(StopIteration())
             raise
@@ -144,6 +150,7 @@ class StepIterator(Iterator[tuple[Any, StepInfo]]):
             if self._closed:
                 return
             self._closed = True
+        self._exchange.patience.trainer(Doing.HAS_LEFT)
         keep = self._keep_batcher and not isinstance(self._outcome, LoaderDiedError)
         if self._outcome is None:
             self._outcome = LoaderDiedError(

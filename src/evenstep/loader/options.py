@@ -13,6 +13,7 @@ from evenstep.loader.arguments import (
     check_choices,
     check_context_parallel,
     check_replay,
+    check_seconds,
     check_workers,
 )
 from evenstep.plan.argument_checks import check_at_least
@@ -67,6 +68,7 @@ class LoaderOptions:
         check_choices(loss_scaling=self.loss_scaling, exhausted=self.exhausted)
         check_context_parallel(self.policy, self.loss_scaling)
         check_replay(self.replay, iterable=self.iterable)
+        check_seconds("waits for ever", timeout=self.timeout)
         check_workers(
             self.num_workers,
             prefetch_factor=self.prefetch_factor,

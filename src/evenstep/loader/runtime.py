@@ -31,14 +31,14 @@ class LoaderRuntime:
         self._kept: BatcherProcess | None = None
         self._feeder: Feeder | None = None  # the last pass's
 
-    def connect(self, group: Any, context_parallel: int) -> RankExchange:
+    def connect(self, group: Any, context_parallel: int, warn_after: float | None) -> RankExchange:
         """The exchange, made when it is first needed.
 
         Raises:
             PeerError: a rank died, now or before.
         """
         if self._exchange is None:
-            self._exchange = make_exchange(group, context_parallel)
+            self._exchange = make_exchange(group, context_parallel, warn_after)
         if self._exchange.failure is not None:
             raise self._exchange.failure
         return self._exchange

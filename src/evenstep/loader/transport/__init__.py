@@ -6,6 +6,10 @@ shared_memory   `Writer` and `Reader`: objects through recycled slabs. A worker 
                 batcher reads samples; the batcher writes and the trainer reads batches
 session         `Session`: one pass's messages between the batcher and the exchange thread
 rank_exchange   `RankExchange`: the exchange thread of the trainer process, over Gloo
+ticks           `Tick`: what ranks say to each other every half second, as bytes
+peers           `Peer`: a rank's process and host
+patience        `Patience`: says who is waited for, once a trainer has waited long
+presence        `Presence`: which ranks take part in a collective that does not end
 cp_peers        `GroupPlace` (trainer): one message per data-parallel rank;
                 `WindowChecksum` (batcher): proof that peers hold the same samples
 """

@@ -4,21 +4,18 @@ No child process touches torch.distributed. The batcher sends its message throug
 gathers everybody's over a Gloo group that nothing else uses, and sends them back.
 
 The thread does not wait in one long collective. While an epoch is under way all ranks *tick* at
-least every `TICK` seconds, each saying whether it has a message yet, and a rank that has one ticks
-at once. So a rank whose samples are slow, or whose trainer is busy, keeps the others waiting and
-informed, with no timeout to outlive; and the end of a process, which closes its connections, is
-noticed within a tick.
+least every `TICK` seconds, each saying whether it has a message yet and what its trainer does, and
+a rank that has one ticks at once. So a rank whose samples are slow, or whose trainer is busy, keeps
+the others waiting and informed, with no timeout to outlive; and the end of a process, which closes
+its connections, is noticed within a tick.
 """
 
 from __future__ import annotations
 
 import contextlib
 import datetime
-import os
 import queue
 import re
-import socket
-import struct
 import threading
 import time
 import weakref
@@ -28,8 +25,15 @@ import torch
 import torch.distributed as dist
 
 from evenstep.errors import PeerError
+from evenstep.loader.threads import GuardedThread
+from evenstep.loader.transport import ticks
 from evenstep.loader.transport.cp_peers import GroupPlace
+from evenstep.loader.transport.patience import CONNECT, Patience
+from evenstep.loader.transport.peers import Peer
+from evenstep.loader.transport.presence import Presence
 from evenstep.loader.transport.session import Session
+from evenstep.loader.transport.ticks import DONE, FRAME, MESSAGE, WAITING, Doing, Tick
+from evenstep.protocol.wire import abort_message
 
 TICK = 0.5
 """Seconds between two ticks of a rank that waits for its batcher."""
@@ -40,22 +44,20 @@ _FOREVER = datetime.timedelta(days=365)
 # Limit for ranks that have just met to connect to each other.
 _CONNECT_LIMIT = datetime.timedelta(minutes=2)
 
-_FRAME = 1024  # bytes of a tick; a longer message takes a second gather
-_HEAD = struct.Struct("<BI")  # state, length of the message
-_WAITING, _MESSAGE, _DONE = 0, 1, 2
-
 
 class RankExchange:
     """The exchange thread of one process. It serves one session after the other."""
 
     place = GroupPlace(0, 1)
 
-    def __init__(self) -> None:
+    def __init__(self, patience: Patience | None = None) -> None:
+        self.patience = patience or Patience(None)
+        """To be told what the trainer does; what it logs is of this exchange."""
         self.failure: PeerError | None = None
         """Why no session can be served any more: set once, read by the trainer."""
         self._latest: weakref.ref[Session] | None = None
         self._sessions: queue.SimpleQueue[Session | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="evenstep-exchange", daemon=True)
+        self._thread = GuardedThread(self._run, name="exchange")
         self._thread.start()
 
     def begin(self, session: Session) -> None:
@@ -72,13 +74,15 @@ class RankExchange:
         self._sessions.put(None)
         if self._thread is not threading.current_thread():
             self._thread.join(timeout)
+        self.patience.close()
 
     def _run(self) -> None:
         while (session := self._sessions.get()) is not None:
             try:
                 if self.failure is None:
                     self._serve(session)
-            except Exception as error:
+            except BaseException as error:
+                self.failure = PeerError(f"the exchange between ranks failed: {error!r}")
                 self.failure = self._explain(error)
             finally:
                 session.over.set()
@@ -88,7 +92,7 @@ class RankExchange:
     def _serve(self, session: Session) -> None:
         raise NotImplementedError
 
-    def _explain(self, error: Exception) -> PeerError:
+    def _explain(self, error: BaseException) -> PeerError:
         return PeerError(f"the exchange between ranks failed: {error}")
 
     def _release(self) -> None:
@@ -111,13 +115,18 @@ class GlooExchange(RankExchange):
     """The exchange of all ranks of a process group."""
 
     def __init__(
-        self, group: dist.ProcessGroup | None = None, *, context_parallel: int = 1
+        self,
+        group: dist.ProcessGroup | None = None,
+        *,
+        context_parallel: int = 1,
+        warn_after: float | None = None,
     ) -> None:
         """
         Args:
             group: all ranks that train on the loader's steps; the default group when None. They
                 must make their exchanges in the same order, as with any collective.
             context_parallel: ranks that share every micro-batch; see `GroupPlace`.
+            warn_after: see `Patience`.
 
         Raises:
             PeerError: a rank died meanwhile.
@@ -128,19 +137,34 @@ class GlooExchange(RankExchange):
         # others, it names by how many groups exist: so while more may be made, none of these may be
         # destroyed.
         self._keep = self.place.size < dist.get_world_size()
+        self._group: Any = None
+        self._ticks = 0
+        presence = Presence(group, self.place.number, self.place.size) if warn_after else None
+        patience = Patience(warn_after, self.place.number, presence)
+        patience.trainer(Doing.WAITS)
+        try:
+            with patience.gathering(CONNECT):
+                patience.peers = self._connect(group, ranks)
+            patience.trainer(Doing.HAS_LEFT)
+            super().__init__(patience)
+        except BaseException:
+            patience.close()
+            self._release()
+            raise
+
+    def _connect(self, group: dist.ProcessGroup | None, ranks: list[int]) -> list[Peer]:
+        """Makes the group; returns who the ranks are."""
         lasting = hasattr(dist.ProcessGroup, "set_timeout")  # newer torch
-        here: dict[str, Any] = {"host": socket.gethostname(), "pid": os.getpid()}
-        self._peers: list[Any] = [None] * self.place.size
         limit = None if lasting else _FOREVER
         try:
             if dist.get_backend(group) == "gloo":
                 # Fails at once if a rank is missing; `new_group` would wait for its timeout.
                 dist.barrier(group)
                 limit = _CONNECT_LIMIT if lasting else limit
-            self._group: Any = dist.new_group(
+            self._group = dist.new_group(
                 ranks, timeout=limit, backend="gloo", use_local_synchronization=self._keep
             )
-            dist.all_gather_object(self._peers, here, group=self._group)
+            cards = self._gather(Peer.here().card())
         except RuntimeError as error:
             raise PeerError(
                 f"rank {self.place.number} could not connect to the other ranks, one of which has "
@@ -148,22 +172,27 @@ class GlooExchange(RankExchange):
             ) from error
         if lasting:  # so far there was a time limit, for a rank that never connects
             self._group.set_timeout(_FOREVER)
-        super().__init__()
+        return [Peer.read(rank, card) for rank, card in enumerate(cards)]
 
     def _serve(self, session: Session) -> None:
         message: bytes | None = None
+        self.patience.ticks = ()
         while True:
             if message is None:
                 message = session.message(TICK)
-            state = _WAITING if message is None else _MESSAGE if message else _DONE
+                if message is not None and len(message) > ticks.LONGEST:
+                    message = abort_message(
+                        f"its message has {len(message):,} bytes, and {ticks.LONGEST:,} are allowed"
+                    )
+            state = WAITING if message is None else MESSAGE if message else DONE
             states, messages = self._tick(state, message or b"")
-            if _WAITING not in states:
+            if WAITING not in states:
                 messages = self.place.fold(messages)
-            if all(s == _DONE for s in states):
+            if all(s == DONE for s in states):
                 return
-            if _WAITING in states:
+            if WAITING in states:
                 continue
-            if state == _MESSAGE:
+            if state == MESSAGE:
                 session.reply(messages)
                 message = None
             else:
@@ -172,17 +201,20 @@ class GlooExchange(RankExchange):
                 session.note(messages)
 
     def _tick(self, state: int, message: bytes) -> tuple[list[int], list[bytes]]:
-        frame = _HEAD.pack(state, len(message)) + message
-        gathered = self._gather(frame[:_FRAME].ljust(_FRAME, b"\0"))
-        heads = [_HEAD.unpack_from(data) for data in gathered]
-        states = [head[0] for head in heads]
-        longest = max(head[1] for head in heads)
-        messages = [data[_HEAD.size :] for data in gathered]
-        if _WAITING not in states and longest + _HEAD.size > _FRAME:
+        tick = Tick(state, *self.patience.doing(), len(message))
+        data = ticks.encode(tick, message)
+        self._ticks += 1
+        with self.patience.gathering(f"tick {self._ticks}"):
+            gathered = self._gather(data[:FRAME].ljust(FRAME, b"\0"))
+        self.patience.ticks = heads = ticks.decode(gathered)
+        states = [head.state for head in heads]
+        longest = ticks.HEAD + max(head.length for head in heads)
+        messages = [frame[ticks.HEAD :] for frame in gathered]
+        if WAITING not in states and longest > FRAME:
             # Every rank sees the same heads, so all take part or none does.
-            rest = self._gather(frame[_FRAME:].ljust(longest + _HEAD.size - _FRAME, b"\0"))
+            rest = self._gather(data[FRAME:].ljust(longest - FRAME, b"\0"))
             messages = [first + second for first, second in zip(messages, rest)]
-        return states, [data[: head[1]] for data, head in zip(messages, heads)]
+        return states, [body[: head.length] for body, head in zip(messages, heads)]
 
     def _gather(self, data: bytes) -> list[bytes]:
         tensor = torch.frombuffer(bytearray(data), dtype=torch.uint8)
@@ -190,18 +222,16 @@ class GlooExchange(RankExchange):
         dist.all_gather(out, tensor, group=self._group)
         return [t.numpy().tobytes() for t in out]
 
-    def _explain(self, error: Exception) -> PeerError:
+    def _explain(self, error: BaseException) -> PeerError:
         # Closing this rank's connections lets ranks notice that were not connected to the one that
         # died.
         self._keep = False
         self._release()
+        if isinstance(error, PeerError):
+            return error
         time.sleep(0.1)  # a killed process needs a moment to become a zombie
-        dead = [
-            f"rank {rank} (process {peer['pid']} on {peer['host']})"
-            for rank, peer in enumerate(self._peers)
-            if peer["host"] == socket.gethostname() and not _alive(peer["pid"])
-        ]
-        cause = ", ".join(dead) + " died" if dead else "a rank on another host died or failed"
+        dead = [f"rank {n} ({peer})" for n, peer in enumerate(self.patience.peers) if peer.dead]
+        cause = ", ".join(dead) + " died" if dead else "a rank failed, or died on another host"
         return PeerError(
             f"{cause}, so rank {self.place.number} can make no further step ({_brief(error)})"
         )
@@ -214,18 +244,11 @@ class GlooExchange(RankExchange):
                 dist.destroy_process_group(group)
 
 
-def _brief(error: Exception) -> str:
+def _brief(error: BaseException) -> str:
     """Gloo's message without the line of Gloo's source and without general advice."""
-    return re.sub(r"^\[\S*\] ", "", str(error).splitlines()[0]).partition(". This is ")[0]
-
-
-def _alive(pid: int) -> bool:
-    """Whether a process of this host exists and is not a zombie."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
-    except OSError:
-        return False
+    return re.sub(r"^\[\S*\] ", "", (str(error) or repr(error)).splitlines()[0]).partition(
+        ". This is "
+    )[0]
 
 
 def place_in_group(group: Any, context_parallel: int) -> GroupPlace:
@@ -235,15 +258,15 @@ def place_in_group(group: Any, context_parallel: int) -> GroupPlace:
     return GroupPlace(dist.get_rank(group), dist.get_world_size(group), context_parallel)
 
 
-def make_exchange(group: Any, context_parallel: int) -> RankExchange:
+def make_exchange(group: Any, context_parallel: int, warn_after: float | None) -> RankExchange:
     """The exchange of a loader's `group`. All its ranks must call this.
 
     Raises:
         PeerError: a rank died meanwhile.
     """
     if _alone(group):
-        return LocalExchange()
-    return GlooExchange(group, context_parallel=context_parallel)
+        return LocalExchange(Patience(warn_after))
+    return GlooExchange(group, context_parallel=context_parallel, warn_after=warn_after)
 
 
 def _alone(group: Any) -> bool:

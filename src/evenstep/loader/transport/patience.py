@@ -1,0 +1,168 @@
+"""Says who is waited for, once a trainer has waited long for its next batch.
+
+A trainer that waits is silent otherwise: slowness is no fault, so nothing ends it. What the others
+do is in their ticks. A rank that does not tick at all is stopped, or has not begun the pass, or
+its host is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from evenstep.loader.threads import GuardedThread
+from evenstep.loader.transport.peers import Peer
+from evenstep.loader.transport.presence import Presence
+from evenstep.loader.transport.ticks import WAITING, Doing, Tick
+
+logger = logging.getLogger("evenstep")
+
+_NAMED = 8  # ranks in a line
+
+# A tick takes at most half a second. A collective that takes longer than the first misses a rank,
+# and all that take part have noted it once it takes longer than the second.
+_STALL, _NOTED = 1.0, 1.5  # seconds
+
+CONNECT = "connect"
+"""The collectives that connect the ranks, at their first pass."""
+
+
+class _Trainer(NamedTuple):
+    doing: Doing
+    step: int
+    since: float
+
+
+class Patience:
+    """What this rank's trainer does and for how long, for its own log and the ticks of others.
+
+    The trainer and the exchange thread write, each its own attributes; a thread looks four
+    times a second.
+    """
+
+    def __init__(
+        self, warn_after: float | None, rank: int = 0, presence: Presence | None = None
+    ) -> None:
+        """
+        Args:
+            warn_after: seconds that the trainer waits before a line is logged; the next follow
+                after twice, four times and so on as long. None or 0 logs nothing.
+            rank: of this process in the loader's group.
+            presence: None where there are no other ranks.
+        """
+        self._warn_after = warn_after or 0.0
+        self._interval = min(_STALL / 4, self._warn_after / 4)
+        self._rank = rank
+        self._presence = presence
+        self.peers: Sequence[Peer] = ()
+        """The processes of all ranks, once they are known."""
+        self.ticks: Sequence[Tick] = ()
+        """The latest of all ranks; none before the first of a pass."""
+        self._trainer = _Trainer(Doing.HAS_LEFT, -1, time.monotonic())
+        self._gathering: tuple[str, float] | None = None  # the collective under way, since when
+        self._warned = (0.0, 0.0)  # the wait that was logged last: its begin, and after how long
+        self._closed = threading.Event()
+        if self._warn_after:
+            GuardedThread(self._watch, name="patience").start()
+
+    def trainer(self, doing: Doing, step: int | None = None) -> None:
+        """Notes what the trainer does from now on.
+
+        Args:
+            step: that it has taken; None for no other than before.
+        """
+        self._trainer = _Trainer(
+            doing, self._trainer.step if step is None else step, time.monotonic()
+        )
+
+    def doing(self) -> tuple[Doing, int, int]:
+        """What the trainer does, its last step, and for how many seconds it has done so."""
+        doing, step, since = self._trainer
+        return doing, step, int(time.monotonic() - since)
+
+    @contextlib.contextmanager
+    def gathering(self, collective: str) -> Iterator[None]:
+        """While this rank is in a collective, which has the same name on all ranks."""
+        self._gathering = collective, time.monotonic()
+        try:
+            yield
+        finally:
+            self._gathering = None
+
+    def close(self) -> None:
+        self._closed.set()
+
+    # In the thread
+
+    def _watch(self) -> None:
+        while not self._closed.wait(self._interval):
+            gathering, now = self._gathering, time.monotonic()
+            stalls = gathering is not None and now - gathering[1] >= _STALL
+            if self._presence is not None:
+                self._presence.note(gathering[0] if gathering is not None and stalls else "")
+            trainer = self._trainer
+            waited = now - trainer.since
+            begin, after = self._warned
+            due = 2 * after if begin == trainer.since else self._warn_after
+            if trainer.doing != Doing.WAITS or waited < due:
+                continue
+            if gathering is not None and stalls:
+                cause = self._not_answering(*gathering)
+            else:
+                cause = self._not_ready()
+            # The question may have taken a while, in which the wait may have ended.
+            if cause and self._trainer is trainer and (not stalls or self._gathering is gathering):
+                self._warned = trainer.since, due
+                logger.warning("rank %d has waited %.0f s for %s", self._rank, waited, cause)
+
+    def _not_answering(self, collective: str, since: float) -> str:
+        if time.monotonic() - since < _NOTED:
+            return ""
+        seconds = f"for {time.monotonic() - since:.0f} s"
+        absent = None if self._presence is None else self._presence.absent(collective)
+        if absent is None:
+            stopped = [rank for rank, peer in enumerate(self.peers) if peer.stopped]
+            if not stopped:
+                return (
+                    f"a rank that has not answered {seconds}; which one is not known, as the store "
+                    "of the process group does not answer"
+                )
+            absent = stopped
+        if collective == CONNECT:
+            ranks = _listed([f"rank {rank}" for rank in absent])
+            return f"ranks to begin their first pass over this loader: {ranks}" if absent else ""
+        return _listed([self._missing(rank, seconds) for rank in absent])
+
+    def _missing(self, rank: int, seconds: str) -> str:
+        if self.peers[rank].stopped:
+            why = "is stopped (SIGSTOP or a debugger)"
+        elif self.ticks:
+            why = "is stopped or hangs, or its host or network is gone"
+        else:
+            why = "has not begun this pass, or is stopped"
+        return f"rank {rank} ({self.peers[rank]}), which has not answered {seconds} and {why}"
+
+    def _not_ready(self) -> str:
+        late = [rank for rank, tick in enumerate(self.ticks) if tick.state == WAITING]
+        if not self.ticks and self._gathering is not None:
+            return ""  # of others nothing is known yet
+        if not self.ticks or self._rank in late:
+            return "its own dataset, sampler or collate_fn"
+        return _listed([f"rank {rank} ({self.peers[rank]}), {self._says(rank)}" for rank in late])
+
+    def _says(self, rank: int) -> str:
+        tick = self.ticks[rank]
+        if tick.doing == Doing.WAITS:
+            return f"which has waited {tick.seconds} s for its dataset, sampler or collate_fn"
+        if tick.step < 0:
+            return f"which has begun the pass and not asked for a batch for {tick.seconds} s"
+        return f"which has been busy with step {tick.step} for {tick.seconds} s"
+
+
+def _listed(texts: Sequence[str]) -> str:
+    more = [f"{len(texts) - _NAMED} more"] if len(texts) > _NAMED else []
+    return "; ".join([*texts[:_NAMED], *more])

@@ -1,0 +1,84 @@
+"""Which ranks take part in a collective that does not end: Gloo itself does not say.
+
+Only a rank that has been in one for a while notes this, in the store by which the process group was
+formed; the note is deleted when the collective ends. So as long as all answer, nothing is stored.
+"""
+
+from __future__ import annotations
+
+import collections
+import queue
+from collections.abc import Callable
+from typing import Any
+
+import torch.distributed as dist
+
+from evenstep.loader.threads import GuardedThread
+
+_ANSWER_SECONDS = 2.0  # for the store, which ends with the process that keeps it, or stops with it
+
+_made: collections.Counter[str] = collections.Counter()
+
+
+class Presence:
+    """This rank's notes, and those of others. For one thread."""
+
+    def __init__(self, group: dist.ProcessGroup | None, rank: int, size: int) -> None:
+        """
+        Args:
+            group: all ranks; the default group when None. They make these objects in the same
+                order.
+            rank, size: in the group.
+        """
+        self._group = group
+        name = str((group or dist.group.WORLD).group_name)
+        self._prefix = f"evenstep/{_made[name]}"
+        _made[name] += 1
+        self._rank = rank
+        self._size = size
+        self._store: Any = None
+        self._silent = False
+        self._noted = ""
+
+    def note(self, collective: str) -> None:
+        """Notes that this rank is in a collective, and in no other one; in none if it is empty."""
+        if collective != self._noted:
+            before, self._noted = self._noted, collective
+            if before:
+                self._ask(lambda store: store.delete_key(f"{before}/{self._rank}"))
+            if collective:
+                self._ask(lambda store: store.set(f"{collective}/{self._rank}", "here"))
+
+    def absent(self, collective: str) -> list[int] | None:
+        """Ranks that are not in a collective; None if the store does not answer."""
+
+        def find(store: Any, ranks: range) -> list[int]:
+            # Few are absent as a rule, so halving finds them in few requests.
+            if not ranks or store.check([f"{collective}/{rank}" for rank in ranks]):
+                return []
+            if len(ranks) == 1:
+                return list(ranks)
+            half = len(ranks) // 2
+            return find(store, ranks[:half]) + find(store, ranks[half:])
+
+        found: list[int] | None = self._ask(lambda store: find(store, range(self._size)))
+        return found
+
+    def _ask(self, question: Callable[[Any], Any]) -> Any:
+        """The store's answer; None if there is none in time, and for ever after."""
+        if self._silent:
+            return None
+        answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        GuardedThread(lambda: answers.put(question(self._connected())), name="store").start()
+        try:
+            return answers.get(timeout=_ANSWER_SECONDS)
+        except queue.Empty:
+            self._silent = True
+            return None
+
+    def _connected(self) -> Any:
+        """The store, through a connection of its own: the trainer's may be waiting for a key."""
+        if self._store is None:
+            store = (self._group or dist.group.WORLD).get_group_store()  # newer torch has it
+            self._store = dist.PrefixStore(self._prefix, getattr(store, "clone", lambda: store)())
+        return self._store

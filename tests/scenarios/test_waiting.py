@@ -1,0 +1,113 @@
+"""A rank that waits says for whom, since when, and what that one does; a rank that does not, says
+nothing."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import signal
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from faults import FORK, THREADS, loader_over
+from ranks import Job, Rank
+
+import evenstep
+from documents import Documents
+
+SECONDS = 2.0
+with_and_without_workers = pytest.mark.parametrize(
+    "workers", [FORK, THREADS], ids=["workers", "threads"]
+)
+
+
+class Slow(Documents):
+    """One document takes a while."""
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        if index == 100:
+            time.sleep(SECONDS)
+        return super().__getitem__(index)
+
+
+def show_warnings() -> None:
+    """In the rank's log; the test runner's own handlers keep them."""
+    logging.getLogger("evenstep").addHandler(logging.StreamHandler())
+
+
+def hold_everybody_up(rank: Rank) -> tuple[int, list[int]]:
+    """Rank 1 is late in every way there is. Says when."""
+    show_warnings()
+    last = rank.rank == 1
+    dataset = Slow(200) if last else Documents(200)
+    policy = evenstep.TokenBudget(512)  # under which every third sample is rank 1's
+    loader = loader_over(dataset, policy=policy, prefetch=1, warn_after=0.8)
+    counts = []
+    for number in range(2):
+        if last:
+            time.sleep(SECONDS)
+        print(f"--- pass {number}", flush=True)
+        count = 0
+        for _, step in loader.steps():
+            count += 1
+            if last and number == 1 and step.step == 4:
+                time.sleep(SECONDS)
+        counts.append(count)
+    loader.close()
+    return os.getpid(), counts
+
+
+@pytest.mark.timeout(60)
+def test_a_rank_that_is_waited_for_is_named_with_what_it_does(tmp_path: Path) -> None:
+    with Job(hold_everybody_up, 3, folder=tmp_path) as job:
+        outcomes = job.join(30)
+    pid, counts = outcomes[1].value
+    late = re.escape(f"rank 1 (process {pid} on {socket.gethostname()}), which has ")
+    for rank in (0, 2):
+        assert outcomes[rank].value[1] == counts
+        print(outcomes[rank].log)
+        first, second = re.split("--- pass 1\n", outcomes[rank].log)
+        waited = rf"rank {rank} has waited \d+ s for "
+        assert re.search(waited + r"ranks to begin .* this loader: rank 1\n", first)
+        assert re.search(waited + late + r"waited \d+ s for its dataset", first)
+        assert re.search(waited + late + r"not answered for \d+ s and has not begun", second)
+        assert re.search(waited + late + r"been busy with step \d+ for \d+ s\n", second)
+    assert re.search(r"rank 1 has waited \d+ s for its own dataset", outcomes[1].log)
+
+
+def one_epoch(rank: Rank, options: dict[str, Any]) -> int:
+    show_warnings()
+    count = 0
+    for _, step in loader_over(Documents(300), **options).steps():
+        count += len(step.indices or ())
+        if step.step == 2:
+            rank.say("training")
+        time.sleep(0.01)
+    return count
+
+
+@pytest.mark.timeout(60)
+def test_a_stopped_rank_is_named(tmp_path: Path) -> None:
+    with Job(one_epoch, 2, {**FORK, "warn_after": 0.8}, folder=tmp_path) as job:
+        for rank in range(2):
+            job.heard(rank, "training")
+        job.signal(1, signal.SIGSTOP, children=True)
+        time.sleep(SECONDS)
+        job.signal(1, signal.SIGCONT, children=True)
+        waits, _ = job.join(20)
+    stopped = f"rank 1 (process {job.pid(1)} on {socket.gethostname()}), which has not answered"
+    assert stopped in waits.log
+    assert "is stopped (SIGSTOP or a debugger)" in waits.log
+
+
+@with_and_without_workers
+@pytest.mark.timeout(60)
+def test_nothing_is_logged_while_nobody_waits_long(tmp_path: Path, workers: dict[str, Any]) -> None:
+    with Job(one_epoch, 2, {**workers, "warn_after": 10}, folder=tmp_path) as job:
+        outcomes = job.join(30)
+    assert [outcome.log for outcome in outcomes] == ["", ""]
+    assert sum(outcome.value for outcome in outcomes) == 300
