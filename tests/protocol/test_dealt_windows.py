@@ -234,3 +234,15 @@ def test_ranks_that_are_to_go_on_at_different_deals_say_so() -> None:
     world = DealtWorld(Even(60), some_lengths(1, 20), 2, starts=starts)
     with pytest.raises(MismatchError, match="sample to deal next"):
         list(world.steps())
+
+
+def test_what_a_rank_says_of_its_filler_sample_does_not_depend_on_when_samples_come() -> None:
+    """Its window is one bad sample; the next may have come as well, or not yet."""
+    said = []
+    for come in (0, 1):
+        machine = RankProtocol(policy=Even(8), rank=0, world_size=1, buffer_size=1, entries=4)
+        machine.incoming([machine.outgoing()])
+        machine.receive(np.empty((0, 3), np.int64), end=1)
+        machine.receive(np.array([[5, 5, 0]] * come), np.arange(1, 1 + come))
+        said.append(machine.outgoing())
+    assert said[0] == said[1]

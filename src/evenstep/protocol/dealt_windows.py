@@ -97,10 +97,12 @@ class DealtWindows:
             raise InvariantError(f"{missing} samples that were dealt to this rank never came")
         return missing
 
+    def count(self, buffer: WindowBuffer, round: int) -> int:
+        return int(np.searchsorted(buffer.numbers, self._bound))
+
     def look(self, buffer: WindowBuffer, *, round: int, step: int) -> RoundStart:
         buffer.gather()
-        count = int(np.searchsorted(buffer.numbers, self._bound))
-        start = buffer.look(count, round=round, step=step, taken=self._bound)
+        start = buffer.look(self.count(buffer, round), round=round, step=step, taken=self._bound)
         numbers = start.numbers
         found = self._entries[numbers - self._base]
         queued = self._entries[self._bound - self._base :]

@@ -70,6 +70,10 @@ class LookAhead:
         """Samples still to be received before a round can begin."""
         return 0 if buffer.ended else max(0, self._quota(round) - len(buffer))
 
+    def count(self, buffer: WindowBuffer, round: int) -> int:
+        """Samples of the buffer that are to be in a round's window, at most."""
+        return max(self._quota(round), buffer.seen)
+
     def take_new(self) -> Int64Array | None:
         """Entries of a shared stream to receive; None, as the rank has a share of its own."""
         return None

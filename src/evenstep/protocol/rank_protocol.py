@@ -156,6 +156,7 @@ class RankProtocol:
                 start=start,
             )
         self._lending = Lending(rank=rank, has_sample=has_filler_sample)
+        self._first_number = start.taken if start else 0  # of those received here
         self._heads: Sequence[bodies.ProposalHead] = ()
         """All ranks' proposals of the current round."""
         self._round: RankRound | None = None
@@ -237,7 +238,6 @@ class RankProtocol:
         """
         columns = np.asarray(columns, np.int64).reshape(-1, 3)
         self.received += len(columns)
-        self._lending.has_sample |= len(columns) > 0
         numbers = self._buffer.append(columns, numbers)
         self._buffer.skip_to(end)
         return numbers
@@ -251,9 +251,11 @@ class RankProtocol:
         self._lending.lent = sample
 
     def first_numbers(self, count: int) -> Int64Array:
-        """Arrival numbers of the oldest samples held, at most `count`."""
+        """Arrival numbers of the oldest samples of the next window, at most `count`: never of what
+        else has arrived, as that depends on timing."""
         self._buffer.gather()
-        return self._buffer.numbers[:count]
+        window = self._windows.count(self._buffer, self.rounds)
+        return self._buffer.numbers[: min(count, window)]
 
     # Exchanges
 
@@ -308,6 +310,8 @@ class RankProtocol:
     def _propose(self) -> bytes:
         """Begins a round: this rank's window, and what it proposes to do with it."""
         start = self._windows.look(self._buffer, round=self.rounds, step=self.steps)
+        # By its window, not by what has arrived: messages do not depend on timing.
+        self._lending.has_sample |= bool((start.numbers >= self._first_number).any())
         self._round = RankRound(self.policy, start, self.world_size)
         head, message = self._round.propose(
             exhausted=self._windows.exhausted(start),
