@@ -19,7 +19,7 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from evenstep.errors import PeerError
+from evenstep.errors import DamagedMessageError
 
 FRAME = 1024
 """Bytes of a tick. A longer message takes a second gather."""
@@ -67,14 +67,14 @@ def decode(frames: Sequence[bytes]) -> list[Tick]:
     """The heads of all ranks' ticks.
 
     Raises:
-        PeerError: one cannot have been sent by this version.
+        DamagedMessageError: one cannot have been sent by this version.
     """
     ticks = []
     for rank, frame in enumerate(frames):
         mark, state, doing, step, seconds, length = _HEAD.unpack_from(frame)
         fits = 0 < length <= LONGEST if state == MESSAGE else length == 0
         if mark != _MARK or state > DONE or doing > max(Doing) or step < -1 or not fits:
-            raise PeerError(
+            raise DamagedMessageError(
                 f"rank {rank} sent a damaged tick: {frame[:HEAD].hex(' ')} (a message may have "
                 f"{LONGEST:,} bytes); install the same version of evenstep on every rank, and "
                 "check memory and network if they have it"

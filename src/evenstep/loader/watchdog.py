@@ -1,0 +1,80 @@
+"""Notices a call of the user's code that takes longer than ``timeout``, and says where it is.
+
+It covers what runs in the trainer and in the batcher: the sampler, `collate_fn`, and with
+``num_workers=0`` the dataset. Workers are watched by torch's DataLoader. A thread cannot be ended
+from outside, so a call that hangs in the trainer's process stays, in a daemon thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+
+from evenstep.errors import LoaderDiedError
+
+_NEVER = float("inf")
+
+
+class Watchdog:
+    """The calls under way in one process, for one loader. Picklable while there are none."""
+
+    def __init__(self, limit: float = 0, rank: int = 0) -> None:
+        """
+        Args:
+            limit: seconds that a call may take; 0 watches nothing.
+            rank: for messages.
+        """
+        self.limit = limit
+        self._rank = rank
+        self._calls: dict[int, tuple[str, float]] = {}  # by thread: what it is, since when
+
+    def call(self, what: str) -> AbstractContextManager[None]:
+        """Watches what runs within, in this thread."""
+        return self._watched(what) if self.limit else contextlib.nullcontext()
+
+    @contextlib.contextmanager
+    def _watched(self, what: str) -> Iterator[None]:
+        thread = threading.get_ident()
+        self._calls[thread] = what, time.monotonic()
+        try:
+            yield
+        finally:
+            del self._calls[thread]
+
+    def overdue(self) -> tuple[LoaderDiedError, str] | None:
+        """An error for the call that has taken longest, and the stacks of this process; None if no
+        call has taken too long."""
+        calls = self._calls.copy().items()
+        thread, (what, since) = min(calls, key=lambda call: call[1][1], default=(0, ("", _NEVER)))
+        taken = time.monotonic() - since
+        if taken <= self.limit:
+            return None
+        error = LoaderDiedError(
+            f"rank {self._rank}: {what} has taken {taken:.1f} s, over timeout={self.limit:g}; find "
+            "where it hangs in the stacks above, or raise timeout"
+        )
+        head = f"{what} hangs in thread 0x{thread:016x} of process {os.getpid()}:\n\n"
+        return error, head + _stacks()
+
+    def watch(self, report: Callable[[LoaderDiedError, str], None]) -> None:
+        """Reports the first call that takes too long; returns then."""
+        while (found := self.overdue()) is None:
+            time.sleep(min(self.limit / 4, 0.5))
+        report(*found)
+
+
+def _stacks() -> str:
+    """The stacks of all threads of this process."""
+    try:
+        with tempfile.TemporaryFile("w+") as file:
+            faulthandler.dump_traceback(file, all_threads=True)
+            file.seek(0)
+            return file.read()
+    except (OSError, RuntimeError, UnicodeDecodeError) as error:
+        return f"(no stacks: {error})"
