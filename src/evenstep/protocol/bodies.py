@@ -32,7 +32,7 @@ class ProposalHead(NamedTuple):
     """The part of a proposal that every policy has; the policy's own message follows."""
 
     finished: bool
-    """This rank has no samples, and will have none: its window is empty."""
+    """Its window is empty: nothing is left, or nothing good of what was dealt to it."""
     lacks_filler_sample: bool
     """This rank has finished, and has no sample to run zero-loss steps with."""
     samples: int

@@ -46,7 +46,9 @@ class Column(enum.IntEnum):
     STEPS = 0
     """Steps that the rank would make; 0 in the row of a rank that has nothing left."""
     SAMPLES = 1
+    """In the window."""
     EXHAUSTED = 2
+    """1 if the rank's source has ended, else 0."""
     GROUPS = 3
     """Groups that all that is left makes, where the source has ended."""
     PROPOSED = 4
