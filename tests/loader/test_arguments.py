@@ -39,7 +39,7 @@ class Unsized:
         ({"policy": BUDGET, "loss_scaling": "tokens"}, "loss_scaling='tokens' must be one of"),
         ({"policy": BUDGET, "exhausted": "join"}, "exhausted='join' must be one of"),
         ({"policy": BUDGET, "timeout": -1, "num_workers": 1}, "timeout=-1"),
-        ({"policy": BUDGET, "timeout": 5}, "timeout=5 needs num_workers"),
+        ({"policy": BUDGET, "warn_after": -5}, "warn_after=-5"),
         ({"policy": BUDGET, "prefetch_factor": 2}, "prefetch_factor=2 needs num_workers"),
         ({"policy": BUDGET, "persistent_workers": True}, "persistent_workers=True needs"),
         ({"policy": BUDGET, "group": "world"}, "group='world'"),

@@ -72,7 +72,6 @@ class LoaderOptions:
         check_workers(
             self.num_workers,
             prefetch_factor=self.prefetch_factor,
-            timeout=self.timeout,
             persistent_workers=self.persistent_workers,
             multiprocessing_context=self.start_method,
         )

@@ -45,11 +45,11 @@ def wrap(loader: TorchDataLoader[Any], *, policy: Policy, **options: Any) -> Dat
         "num_workers": loader.num_workers,
         "pin_memory": loader.pin_memory,
         "worker_init_fn": loader.worker_init_fn,
+        "timeout": loader.timeout,
     }
     if loader.generator is not None and "seed" not in options:
         taken["generator"] = loader.generator
     if loader.num_workers and options.get("num_workers", 1):
-        taken["timeout"] = loader.timeout
         taken["prefetch_factor"] = loader.prefetch_factor
         taken["multiprocessing_context"] = loader.multiprocessing_context
         taken["persistent_workers"] = loader.persistent_workers

@@ -30,8 +30,8 @@ class Presence:
                 order.
             rank, size: in the group.
         """
-        self._group = group
-        name = str((group or dist.group.WORLD).group_name)
+        self._given = group
+        name = str(self._group().group_name)
         self._prefix = f"evenstep/{_made[name]}"
         _made[name] += 1
         self._rank = rank
@@ -79,6 +79,12 @@ class Presence:
     def _connected(self) -> Any:
         """The store, through a connection of its own: the trainer's may be waiting for a key."""
         if self._store is None:
-            store = (self._group or dist.group.WORLD).get_group_store()  # newer torch has it
-            self._store = dist.PrefixStore(self._prefix, getattr(store, "clone", lambda: store)())
+            torch_distributed: Any = dist
+            store = self._group().get_group_store()  # newer torch has it
+            own = getattr(store, "clone", lambda: store)()
+            self._store = torch_distributed.PrefixStore(self._prefix, own)
         return self._store
+
+    def _group(self) -> Any:
+        # Not kept: the trainer may destroy the default group and make another.
+        return self._given or dist.group.WORLD

@@ -16,7 +16,6 @@ import contextlib
 import datetime
 import queue
 import re
-import threading
 import time
 import weakref
 from typing import Any
@@ -72,8 +71,7 @@ class RankExchange:
         if latest and not latest.left.is_set():
             latest.leave()
         self._sessions.put(None)
-        if self._thread is not threading.current_thread():
-            self._thread.join(timeout)
+        self._thread.join(timeout)
         self.patience.close()
 
     def _run(self) -> None:
