@@ -37,7 +37,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "data": ("batch", "files", "plan"),
     "context_parallel": ("batch", "files", "plan"),
     "loader": ("batch", "context_parallel", "data", "plan", "processes", "protocol"),
-    "service": ("batch", "context_parallel", "data", "plan", "processes", "strategy"),
+    "service": ("batch", "context_parallel", "data", "files", "plan", "processes", "strategy"),
     "testing": ("batch", "loader"),
     "tools": (
         "batch",
@@ -54,6 +54,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "context_parallel",
         "cost",
         "data",
+        "files",
         "plan",
         "service",
         "strategy",

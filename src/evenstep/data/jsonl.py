@@ -37,7 +37,13 @@ class JsonLinesReader(ShardedReader):
                     f"source {source.name!r}: {file.path} is compressed, so its lines cannot be "
                     "sought; decompress it, or convert it to Parquet"
                 )
-            blocks.append(_blocks(file, number, source.block))
+            try:
+                blocks.append(_blocks(file, number, source.block))
+            except Exception as error:  # file systems raise their own types
+                raise ConfigurationError(
+                    f"source {source.name!r}: {file.path} cannot be read: {type(error).__name__}: "
+                    f"{error}"
+                ) from error
         self._blocks = np.concatenate(blocks)
         self._set_order(self._blocks["lines"].astype(np.int64))
 
@@ -50,10 +56,13 @@ class JsonLinesReader(ShardedReader):
         except Exception as error:  # file systems raise their own types
             raise self._failed(error, part.shard) from error
         lines = [line for line in content.split(b"\n") if line.strip()]
+        if len(lines) != block["lines"]:
+            changed = EOFError(f"{len(lines)} lines, and {block['lines']} when it was opened")
+            raise self._failed(changed, part.shard)
         for index in part.indices.tolist():
             try:
                 yield self._record(lines[index])
-            except (IndexError, KeyError, TypeError, ValueError) as error:
+            except (KeyError, TypeError, ValueError, RecursionError) as error:
                 raise self._failed(error, part.shard, index) from error
 
     def _record(self, line: bytes) -> Any:

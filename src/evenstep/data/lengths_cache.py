@@ -21,7 +21,7 @@ import numpy as np
 
 from evenstep.data.fingerprint import dataset_fingerprint
 from evenstep.data.lengths_count import count_lengths
-from evenstep.errors import ConfigurationError, MismatchError
+from evenstep.errors import ConfigurationError, MismatchError, parsing
 from evenstep.files import replacing
 from evenstep.plan.lengths import Lengths
 from evenstep.plan.plain_values import stable_repr
@@ -89,7 +89,7 @@ def read_lengths(
         ConfigurationError: there is no such file, or `write_lengths` did not write it.
         ImportError: pyarrow is not installed (``pip install 'evenstep[cli]'``).
     """
-    arrow, parquet = _pyarrow(path)
+    _, parquet = _pyarrow(path)
     if not Path(path).is_file():
         raise ConfigurationError(f"there is no file {path}; create it with evenstep lengths")
     try:
@@ -98,13 +98,15 @@ def read_lengths(
             values = file.read(columns=["length"]).column("length").to_numpy()
         if about["version"] != _VERSION:
             raise KeyError(f"version {about['version']}")
-    except (arrow.ArrowInvalid, OSError, KeyError, TypeError, ValueError) as error:
+        written = about["digest"]
+    except Exception as error:  # Arrow raises many kinds over a damaged file
         raise ConfigurationError(
-            f"{path} was not written by evenstep lengths, or by another version of it "
-            f"({type(error).__name__}: {error}); recreate it"
+            f"{path} was not written by evenstep lengths, or by another version of it, or is "
+            f"damaged ({type(error).__name__}: {error}); recreate it"
         ) from error
-    lengths = Lengths(values)
-    if lengths.digest != about["digest"]:
+    with parsing(path, remedy="recreate it"):
+        lengths = Lengths(values)
+    if lengths.digest != written:
         raise ConfigurationError(f"{path} is damaged: its lengths have changed; recreate it")
     for name, now in _describe(dataset, transform, length_fn).items():
         if about.get(name) != now:

@@ -57,7 +57,11 @@ class ParquetReader(ShardedReader):
                 chosen = self._arrow.Array.from_buffers(
                     self._arrow.int64(), len(rows), [None, self._arrow.py_buffer(rows)]
                 )
-                yield from table.take(chosen).to_pylist()
+                try:
+                    samples = table.take(chosen).to_pylist()
+                except Exception as error:  # text that is not UTF-8, years that Python lacks
+                    raise self._failed(error, part.shard) from error
+                yield from samples
         finally:
             del table
             self._release()

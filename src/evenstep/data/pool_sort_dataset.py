@@ -18,12 +18,20 @@ from torch.utils.data import IterableDataset
 from evenstep.data.energon import EnergonMethods
 from evenstep.data.pool_order import pool_order, sample_key
 from evenstep.data.resumable import Reading, ResumableIterable
-from evenstep.errors import ConfigurationError, MismatchError, SampleError
+from evenstep.errors import ConfigurationError, MismatchError, SampleError, parsing
 from evenstep.plan.argument_checks import check_at_least, check_given
 from evenstep.plan.policies.pool_sort import check_warm_up, warm_up_size
 from evenstep.plan.rng import RandomStream
+from evenstep.plan.schema import COUNT, check_schema, require
 
 _VERSION = 1
+_PASS = {
+    "epoch": COUNT,
+    "pool": COUNT,
+    "given": COUNT,
+    "ended": bool,
+    "upstream": ({"of": str, "count": COUNT, "state": object}, None),
+}
 
 
 class PoolSortDataset(EnergonMethods, IterableDataset):  # type: ignore[type-arg]
@@ -138,20 +146,33 @@ class PoolSortDataset(EnergonMethods, IterableDataset):  # type: ignore[type-arg
         return {"version": _VERSION, "pools": self._pools(), "pass": inner}
 
     def opened(self, state: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """The state of the pass in an `envelope`, after a check of the rest."""
-        if state.get("version") != _VERSION:
+        """The state of the pass in an `envelope`, after a check of all."""
+        version = state.get("version") if isinstance(state, Mapping) else None
+        if version != _VERSION:
             raise MismatchError(
-                f"not a state of PoolSortDataset that this version reads: version="
-                f"{state.get('version')!r} must be {_VERSION}"
+                f"not a state of PoolSortDataset that this version reads: version={version!r} must "
+                f"be {_VERSION}"
             )
-        for name, value in self._pools().items():
-            if state["pools"].get(name) != value:
-                raise MismatchError(
-                    f"the state was saved with {name}={state['pools'].get(name)!r}, and this "
-                    f"dataset has {value!r}, so its pools would differ; pass the same value"
-                )
-        inner: Mapping[str, Any] | None = state["pass"]
+        remedy = "load it as state_dict() returned it"
+        with parsing("the state of a PoolSortDataset", remedy=remedy, error=MismatchError):
+            check_schema(state, {"pools": Mapping, "pass": (_PASS, None)})
+            for name, value in self._pools().items():
+                if state["pools"].get(name) != value:
+                    raise MismatchError(
+                        f"the state was saved with {name}={state['pools'].get(name)!r}, and this "
+                        f"dataset has {value!r}, so its pools would differ; pass the same value"
+                    )
+            inner: Mapping[str, Any] | None = state["pass"]
+            if inner is not None:
+                pool, point = inner["pool"], inner["upstream"]
+                require(inner["given"] <= self.size_of(pool), "pass.given", inner["given"])
+                count = point["count"] if point is not None else 0
+                require(count == self._samples_before(pool), "pass.upstream.count", count)
         return inner
+
+    def _samples_before(self, pool: int) -> int:
+        warm = min(pool, self.warmup_pools)
+        return sum(map(self.size_of, range(warm))) + (pool - warm) * self.pool_size
 
     def _pools(self) -> dict[str, Any]:
         return {

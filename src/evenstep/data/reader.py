@@ -143,8 +143,14 @@ class ShardedReader(SourceReader):
 
     def _from(self, position: int) -> Iterator[tuple[SampleLocation, Any]]:
         for part in self._order.parts(position):
-            for index, sample in zip(part.indices.tolist(), self._shard(part)):
+            indices = part.indices.tolist()
+            read = 0
+            for index, sample in zip(indices, self._shard(part)):
                 yield SampleLocation(part.pass_number, part.shard, index), sample
+                read += 1
+            if read < len(indices):
+                changed = EOFError(f"it has {len(indices) - read} samples fewer than when opened")
+                raise self._failed(changed, part.shard)
 
     @abc.abstractmethod
     def _shard(self, part: ShardPart) -> Iterator[Any]:

@@ -49,16 +49,17 @@ def list_files(source: Source) -> list[SourceFile]:
     for given in source.paths or []:
         try:
             system, path = fsspec.core.url_to_fs(given, **source.storage_options)
+            listed = _listed(system, path)
         except ImportError as error:
             raise ImportError(
                 f"source {source.name!r} reads {given}, for which fsspec needs another package: "
                 f"{error}"
             ) from error
-        except ValueError as error:
+        except Exception as error:  # file systems raise their own types
             raise ConfigurationError(
-                f"source {source.name!r}: {given} is not a URL that fsspec knows: {error}"
+                f"source {source.name!r}: {given} cannot be found by fsspec: "
+                f"{type(error).__name__}: {error}; check the path or URL"
             ) from error
-        listed = _listed(system, path)
         if not listed:
             raise ConfigurationError(
                 f"source {source.name!r}: there is no file {given}; check the path, and that this "

@@ -25,19 +25,16 @@ _PACKED = ("ten", "tb", "npy", "npz", "mp", "msg", "cbor")
 _DECODED = {*_TEXT, *_NUMBERS, *_PACKED}
 
 
-_PICKLED = ("pickle", "pkl", "pth", "pyd")
-
-
 class _Member(tarfile.TarInfo):
     """A member of an archive that must be whole: an end without its mark is an error."""
 
     @classmethod
-    def fromtarfile(cls, archive: tarfile.TarFile) -> tarfile.TarInfo:
+    def fromtarfile(cls, archive: tarfile.TarFile) -> Any:
         try:
             return super().fromtarfile(archive)
-        except tarfile.EOFHeaderError:
-            raise
         except tarfile.HeaderError as error:
+            if type(error).__name__ == "EOFHeaderError":
+                raise
             raise tarfile.ReadError(
                 f"it is damaged or cut off at byte {archive.offset:,}: {error}, and not the mark "
                 "that ends a tar file"
@@ -68,17 +65,14 @@ class WebDatasetReader(ShardedReader):
         except GeneratorExit:
             raise
         except Exception as error:  # of tar files, decoders and file systems
-            raise self._failed(error, part.shard, index) from error
+            # The library's own error has no message.
+            cause = error.__cause__ if isinstance(error.__cause__, Exception) else error
+            raise self._failed(cause, part.shard, index) from error
 
     def _plain(self, suffix: str, content: bytes) -> Any:
         """Decodes what cannot hold a program; None for anything else."""
         if suffix.rpartition(".")[2] not in _DECODED:
             return None
-        return self._library.autodecode.basichandlers(suffix, content)
-
-    def _decoded(self, suffix: str, content: bytes) -> Any:
-        if suffix.rpartition(".")[2].lower() in _PICKLED:
-            return content  # to read it is to run what it holds
         return self._library.autodecode.basichandlers(suffix, content)
 
     def _count(self, file: SourceFile) -> int:
@@ -95,9 +89,9 @@ class WebDatasetReader(ShardedReader):
         try:
             with file.open() as opened:
                 # tarfile takes a damaged header, or none, for the end of the archive.
-                with tarfile.open(fileobj=opened, tarinfo=_Member) as tar:
-                    while tar.next() is not None:
-                        tar.members.clear()
+                with tarfile.open(fileobj=opened, tarinfo=_Member) as archive:
+                    while archive.next() is not None:
+                        archive.members.clear()  # type: ignore[attr-defined]
                 opened.seek(0)
                 for _ in tars.tar_file_iterator(opened, select_files=note):
                     pass

@@ -19,6 +19,7 @@ delegating_policy     base of policies that plan as another does
 length_moments        how tokens are spread over lengths; the composition of a run
 lengths, rng          lengths of a data set; one random stream for each use of a seed
 argument_checks, plain_values    checks of options; options as text that is equal on all ranks
+schema                checks of documents that were saved
 ```
 
 Imports go one way, between files and between folders.

@@ -23,10 +23,8 @@ from evenstep.service.plan_log import LoggedPlan, PlanLog
 from evenstep.service.plan_validation import check_plan
 from evenstep.service.planner_state import (
     PlannerState,
-    carried_of,
-    check_data,
-    check_version,
     content_digest,
+    loaded_state,
     state_to_dict,
 )
 from evenstep.service.source_layout import StageKey
@@ -170,6 +168,19 @@ class Planner:
                 )
         return state_to_dict(state, job=self._job, contents=self._contents, mixture=self._mixture)
 
+    def common_state(self, step: int) -> tuple[list[int], dict[str, Any]]:
+        """The ranks that must save together at a step, which are those that fetch anything in the
+        step before it, and the state to resume from.
+
+        Raises:
+            ConfigurationError: see `state_dict`.
+        """
+        before = self._log.get(step - 1)
+        plan = self.plan(step) if before is None else before.plan
+        plans = [] if plan is None else [plan, *plan.subplans.values()]
+        ranks = {rank for each in plans for rank in each.delivery.fetching.tolist()}
+        return sorted(ranks), self.state_dict(step)
+
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resumes from a state. The mesh, the strategy and weights may differ; the plans kept so
         far are forgotten.
@@ -178,15 +189,11 @@ class Planner:
             MismatchError: it is of another version, seed or unit, of other data or of a modality
                 that the job does not have.
         """
-        check_version(state)
         mixture = self._job.mixture(self._sizes)
-        mixture.load_state_dict(state["mixture"])
-        check_data(state, job=self._job, contents=self._contents)
-        self._mixture = mixture
-        self._carried = carried_of(state, self._job.names)
+        loaded = loaded_state(state, job=self._job, contents=self._contents, mixture=mixture)
+        self._mixture, self._carried, self._step = mixture, loaded.carried, loaded.step
         self._signals = Signals(self._job.prefetch)
-        self._signals.load(state["signals"])
-        self._step = int(state["step"])
+        self._signals.load(loaded.signals)
         self._ended_at, self._failure, self._state_before_failure = None, None, None
         self._log.clear()
 

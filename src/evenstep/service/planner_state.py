@@ -9,13 +9,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from evenstep.errors import MismatchError
+from evenstep.errors import MismatchError, parsing
+from evenstep.plan.schema import COUNT, check_schema, require
 from evenstep.service.job import Job
 from evenstep.strategy.mixture import Mixture
 from evenstep.strategy.mixture.state import MixtureState
 from evenstep.strategy.sample_table import SampleTable
 
 _VERSION = 1
+_SCHEMA = {
+    "contents": {str: str},
+    "columns": [str],
+    "step": COUNT,
+    "mixture": Mapping,
+    "carried": Mapping,
+    "signals": [list],
+    "drawn": Mapping,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,19 +62,51 @@ def state_to_dict(
     }
 
 
-def check_version(state: Mapping[str, Any]) -> None:
+def _check_version(state: Mapping[str, Any]) -> None:
     """
     Raises:
         MismatchError: another release of evenstep wrote the state.
     """
-    if state.get("version") != _VERSION:
+    version = state.get("version") if isinstance(state, Mapping) else None
+    if version != _VERSION:
         raise MismatchError(
-            f"a planner's state of version {state.get('version')!r} cannot be read; this release "
-            f"reads version {_VERSION}"
+            f"a planner's state of version {version!r} cannot be read; this release reads version "
+            f"{_VERSION}"
         )
 
 
-def check_data(state: Mapping[str, Any], *, job: Job, contents: Mapping[str, str]) -> None:
+def loaded_state(
+    state: Mapping[str, Any], *, job: Job, contents: Mapping[str, str], mixture: Mixture
+) -> PlannerState:
+    """Inverse of `state_to_dict`; loads the mixture too.
+
+    Args:
+        contents: by source, see `content_digest`; empty if not known.
+
+    Raises:
+        MismatchError: the state is of another release, job or data, or damaged. A state has no
+            digest: a number that was replaced by another possible one is not noticed.
+    """
+    _check_version(state)
+    remedy = "load it as state_dict() returned it"
+    with parsing("the service's state", remedy=remedy, error=MismatchError):
+        check_schema(state, _SCHEMA)
+        mixture.load_state_dict(state["mixture"])
+        _check_data(state, job=job, contents=contents)
+        drawn = {name: source["samples"] for name, source in state["mixture"]["sources"].items()}
+        require(drawn == state["drawn"], "drawn", state["drawn"])
+        for step, rank, signals in state["signals"]:
+            check_schema([step, rank], [COUNT], "signals")
+            check_schema(signals, Mapping, "signals")
+        return PlannerState(
+            step=state["step"],
+            mixture=mixture.state,
+            carried=_carried_of(state, job.names),
+            signals=state["signals"],
+        )
+
+
+def _check_data(state: Mapping[str, Any], *, job: Job, contents: Mapping[str, str]) -> None:
     """
     Args:
         contents: by source, see `content_digest`; empty if not known.
@@ -87,7 +129,7 @@ def check_data(state: Mapping[str, Any], *, job: Job, contents: Mapping[str, str
         )
 
 
-def carried_of(state: Mapping[str, Any], names: tuple[str, ...]) -> SampleTable:
+def _carried_of(state: Mapping[str, Any], names: tuple[str, ...]) -> SampleTable:
     """The carried samples of a state, with sources numbered as in `names`.
 
     Raises:

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from evenstep.errors import ConfigurationError
+from evenstep.errors import ConfigurationError, parsing
+from evenstep.plan.schema import AT_LEAST_1, COUNT, check_schema, require
 from evenstep.strategy.assignment import Assignment
 from evenstep.strategy.loading_plan import LoadingPlan
 from evenstep.strategy.mesh import ClientPlaceTree
@@ -18,6 +19,27 @@ _VERSION = 1
 _PLAIN = ("step", "axis", "carried_in", "group_size", "stages", "max_tokens")
 _TUPLES = ("modality", "broadcast_at", "notes")
 _MAPPINGS = ("methods", "weights")
+
+_NUMBER = range(-1, 2**31)
+_SCHEMA = {
+    "step": COUNT,
+    "axis": str,
+    "carried_in": COUNT,
+    "group_size": (AT_LEAST_1, None),
+    "stages": str,
+    "max_tokens": (AT_LEAST_1, None),
+    **{name: [str] for name in _TUPLES},
+    "methods": {str: str},
+    "weights": {str: float},
+    "buckets": range(1, 2**24),
+    "micro_batches": range(1, 2**24),
+    "bucket": [_NUMBER],
+    "micro_batch": [_NUMBER],
+    "order": [_NUMBER],
+    "cost_type": str,
+    "costs": [float],
+    "subplans": {str: Mapping},
+}
 
 
 def to_json(plan: LoadingPlan) -> str:
@@ -37,14 +59,17 @@ def from_json(text: str) -> LoadingPlan:
     Raises:
         ConfigurationError: the version is unknown, or the text is damaged.
     """
-    given = json.loads(text)
-    if not isinstance(given, dict) or given.get("version") != _VERSION:
-        version = given.get("version") if isinstance(given, dict) else None
+    remedy = "read it as to_json wrote it"
+    with parsing("a plan", remedy=remedy):
+        given = json.loads(text)
+    version = given.get("version") if isinstance(given, dict) else None
+    if version != _VERSION:
         raise ConfigurationError(
             f"a plan of version {version!r} cannot be read; this release reads {_VERSION}"
         )
-    tree = ClientPlaceTree.from_dict(given["tree"])
-    return _plan(given, SampleTable.from_dict(given["samples"]), tree)
+    with parsing("a plan", remedy=remedy):
+        tree = ClientPlaceTree.from_dict(given["tree"])
+        return _plan(given, SampleTable.from_dict(given["samples"]), tree)
 
 
 def _decided(plan: LoadingPlan) -> dict[str, Any]:
@@ -66,6 +91,7 @@ def _decided(plan: LoadingPlan) -> dict[str, Any]:
 
 
 def _plan(given: Mapping[str, Any], samples: SampleTable, tree: ClientPlaceTree) -> LoadingPlan:
+    check_schema(given, _SCHEMA)
     assignment = Assignment.of(
         given["bucket"],
         given["micro_batch"],
@@ -73,15 +99,17 @@ def _plan(given: Mapping[str, Any], samples: SampleTable, tree: ClientPlaceTree)
         buckets=given["buckets"],
         micro_batches=given["micro_batches"],
     )
-    if len(assignment) != len(samples):
-        raise ConfigurationError(
-            f"the plan of step {given['step']} places {len(assignment)} samples and names "
-            f"{len(samples)}; the text is damaged"
-        )
+    for name in ("bucket", "micro_batch", "order", "costs"):
+        require(len(given[name]) == len(samples), name, given[name])
+    require(given["cost_type"] in ("int64", "float64"), "cost_type", given["cost_type"])
+    require(given["buckets"] == tree.bucket_count(given["axis"]), "buckets", given["buckets"])
+    require(given["carried_in"] <= len(samples), "carried_in", given["carried_in"])
+    for name in given["modality"]:
+        require(name in samples.lengths, "modality", name)
     assignment.check()
     decided: dict[str, Any] = {name: given[name] for name in (*_PLAIN, *_MAPPINGS)}
     decided.update({name: tuple(given[name]) for name in _TUPLES})
-    return LoadingPlan(
+    plan = LoadingPlan(
         samples=samples,
         tree=tree,
         assignment=assignment,
@@ -89,3 +117,5 @@ def _plan(given: Mapping[str, Any], samples: SampleTable, tree: ClientPlaceTree)
         subplans={name: _plan(sub, samples, tree) for name, sub in given["subplans"].items()},
         **decided,
     )
+    plan.delivery  # noqa: B018  (checks axes and stages)
+    return plan

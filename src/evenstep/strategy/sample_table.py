@@ -19,11 +19,20 @@ import numpy.typing as npt
 
 from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError
+from evenstep.plan.schema import check_schema, require
 
 Int32Array = npt.NDArray[np.int32]
 
 _COLUMNS = ("source", "position", "shard", "index")
 _DTYPES = {"source": np.int32, "position": np.int64, "shard": np.int32, "index": np.int64}
+_SCHEMA = {
+    "sources": [str],
+    "source": [range(2**31)],
+    "position": [range(2**63)],
+    "shard": [range(-1, 2**31)],
+    "index": [range(2**63)],
+    "lengths": {str: [range(2**63)]},
+}
 
 
 @dataclass(frozen=True, order=True)
@@ -205,7 +214,13 @@ class SampleTable:
 
     @classmethod
     def from_dict(cls, given: Mapping[str, Any]) -> SampleTable:
-        """Inverse of `to_dict`."""
+        """Inverse of `to_dict`.
+
+        Raises:
+            ConfigurationError, KeyError, TypeError, ValueError: it is not what `to_dict` returned.
+        """
+        check_schema(given, _SCHEMA)
+        require(len(set(given["sources"])) == len(given["sources"]), "sources", given["sources"])
         columns: dict[str, Any] = {n: np.asarray(given[n], _DTYPES[n]) for n in _COLUMNS}
         lengths = {name: np.asarray(c, np.int64) for name, c in given["lengths"].items()}
         return cls(sources=tuple(given["sources"]), lengths=lengths, **columns)

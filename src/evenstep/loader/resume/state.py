@@ -31,10 +31,9 @@ from evenstep.loader.resume.state_schema import (
     RANK_SCHEMA,
     check_epoch,
     check_rank,
-    check_schema,
-    shorten,
 )
 from evenstep.plan.epoch.stream import Stream
+from evenstep.plan.schema import check_schema, shorten
 from evenstep.protocol.window_buffer import RoundStart
 
 VERSION = 2

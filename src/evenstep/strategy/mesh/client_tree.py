@@ -19,6 +19,7 @@ children.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -28,6 +29,7 @@ import numpy as np
 
 from evenstep.arrays import BoolArray, Int64Array
 from evenstep.errors import ConfigurationError
+from evenstep.plan.schema import AT_LEAST_1, COUNT, check_schema, require
 from evenstep.strategy.mesh.axes import (
     AXES,
     DIVIDING_AXES,
@@ -39,6 +41,8 @@ from evenstep.strategy.mesh.axes import (
 )
 from evenstep.strategy.mesh.delivery import STAGES, Buckets, Delivery
 from evenstep.strategy.mesh.text_tree import ranges, tree_lines
+
+_SCHEMA = {"sizes": dict.fromkeys(AXES, AT_LEAST_1), "version": COUNT}
 
 
 @dataclass(frozen=True, eq=False)
@@ -266,11 +270,18 @@ class ClientPlaceTree:
 
     @classmethod
     def from_dict(cls, given: Mapping[str, Any]) -> ClientPlaceTree:
-        """Inverse of `to_dict`."""
+        """Inverse of `to_dict`.
+
+        Raises:
+            ConfigurationError, KeyError, TypeError, ValueError: it is not what `to_dict` returned.
+        """
+        check_schema(given, _SCHEMA)
         shape = [given["sizes"][axis] for axis in AXES]
         ranks = given["ranks"]
+        require(math.prod(shape) < 2**24, "sizes", given["sizes"])
+        check_schema(ranks, [COUNT] if isinstance(ranks, list) else COUNT, "ranks")
         if isinstance(ranks, int):
-            ranks = np.arange(ranks, ranks + int(np.prod(shape)))
+            ranks = np.arange(ranks, ranks + math.prod(shape))
         return cls(np.asarray(ranks, np.int64).reshape(shape), given["version"])
 
     # Drawing

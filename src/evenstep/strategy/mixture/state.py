@@ -15,13 +15,29 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.arrays import BoolArray, Float64Array, Int64Array
-from evenstep.errors import MismatchError
+from evenstep.errors import MismatchError, parsing
+from evenstep.plan.schema import COUNT, check_schema, increasing, require
 from evenstep.strategy.mixture.source_queues import Taken
 from evenstep.strategy.sample_table import SampleTable
 
 _VERSION = 1
 _SAVED = ("position", "shard", "index", "lengths")
 """Columns of the samples that wait."""
+_SOURCE_SCHEMA = {
+    "cursor": COUNT,
+    "samples": COUNT,
+    "tokens": COUNT,
+    "balance": float,
+    "over": bool,
+    "waiting": Mapping,
+}
+_SCHEMA = {
+    "step": COUNT,
+    "ended": bool,
+    "weights": ({str: float}, None),
+    "signals": Mapping,
+    "sources": {str: _SOURCE_SCHEMA},
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,12 +136,26 @@ class MixtureState:
     def from_dict(
         cls, given: Mapping[str, Any], sources: Sequence[str], *, seed: int, unit: str
     ) -> MixtureState:
+        """Inverse of `to_dict`.
+
+        Raises:
+            MismatchError: the state is of another mixture, or damaged.
+        """
+        remedy = "load it as state_dict() returned it"
+        with parsing("the mixture's state", remedy=remedy, error=MismatchError):
+            return cls._checked(given, sources, seed=seed, unit=unit)
+
+    @classmethod
+    def _checked(
+        cls, given: Mapping[str, Any], sources: Sequence[str], *, seed: int, unit: str
+    ) -> MixtureState:
         for name, value in (("version", _VERSION), ("seed", seed), ("unit", unit)):
             if given.get(name) != value:
                 raise MismatchError(
                     f"the state was saved with {name}={given.get(name)!r}, and this mixture has "
                     f"{value!r}; load it into a mixture with the same {name}"
                 )
+        check_schema(given, _SCHEMA)
         saved = given["sources"]
         missing = [name for name in saved if name not in sources]
         if missing:
@@ -136,6 +166,11 @@ class MixtureState:
         fresh = cls.fresh(sources)
         new = {"cursor": 0, "samples": 0, "tokens": 0, "balance": 0.0, "over": False, "waiting": {}}
         rows = [saved.get(name, new) for name in sources]
+        for row in rows:
+            positions = row["waiting"].get("position", [])
+            require(increasing(positions, row["cursor"]), "waiting.position", positions)
+            drawn = row["cursor"] - len(positions)
+            require(row["samples"] == drawn, "samples", row["samples"])
 
         def column(name: str, dtype: Any) -> npt.NDArray[Any]:
             return np.array([row[name] for row in rows], dtype)
