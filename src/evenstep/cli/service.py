@@ -14,7 +14,7 @@ from evenstep.cli.options import Json
 from evenstep.cli.output import note, print_json
 from evenstep.cli.service_text import print_plan, print_status, status_line
 from evenstep.cli.shutdown import ended_in_order
-from evenstep.errors import ConfigurationError, EvenstepError
+from evenstep.errors import ConfigurationError, EvenstepError, LoaderDiedError
 
 if TYPE_CHECKING:
     from evenstep.service.job import Job
@@ -88,6 +88,13 @@ def run(
     host: Annotated[
         str, typer.Option(help="Address to listen on with --port; 0.0.0.0 for other machines too.")
     ] = "127.0.0.1",
+    token: Annotated[
+        str | None,
+        typer.Option(
+            help="Token that requests to --port must carry; other users see it here, so better set "
+            "the environment variable EVENSTEP_STATUS_TOKEN.",
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Run a job until its mixture ends, or until Ctrl-C.
@@ -121,7 +128,9 @@ def run(
             )
         )
         if port is not None:
-            endpoint = stack.enter_context(StatusEndpoint(service, port=port, host=host))
+            endpoint = stack.enter_context(
+                StatusEndpoint(service, port=port, host=host, token=token)
+            )
             note(f"status at {endpoint.url}/status")
         note(f"running; trainers: es.Client({service.address!r}, {name!r})")
         last: dict[str, Any] = service.status()
@@ -130,7 +139,12 @@ def run(
                 while not (last["ended"] or last["failed"]):
                     show(last)
                     time.sleep(_EVERY)
-                    last = service.status()
+                    try:
+                        last = service.status()
+                    except LoaderDiedError:
+                        raise
+                    except EvenstepError as error:  # the registry is stopped, and may go on
+                        note(str(error))
                     if last["planner"].get("failed"):
                         break
         except KeyboardInterrupt:

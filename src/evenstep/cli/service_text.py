@@ -40,6 +40,10 @@ def print_status(status: Mapping[str, Any]) -> None:
     print_table(f"job {status['name']}", rows)
     if status["failed"]:
         note(str(status["failed"]))
+    from evenstep.service.ray.waits import wait_text
+
+    for text in [*status["silent"], *map(wait_text, status["waits"])]:
+        note(text)
 
 
 def _reached(status: Mapping[str, Any]) -> str:
@@ -91,6 +95,7 @@ def status_line() -> Iterator[Any]:
                 f"step {steps['last_step']:,} of {len(status['clients'])} trainers, exposed wait "
                 f"{steps['exposed_seconds']['last']:.3f} s, imbalance {steps['imbalance']:.3f}, "
                 f"{_queued(status):,} samples queued"
+                + "".join(f"; {text}" for text in status["silent"])
             )
 
         yield show

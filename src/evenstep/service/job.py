@@ -90,6 +90,9 @@ class Job:
     plans_kept: int = 64
     """Steps whose plans stay in the planner's memory, for clients that ask again and for
     checkpoints."""
+    warn_after: float | None = 20.0
+    """Seconds after which a client that waits logs, as a warning of ``logging.getLogger("evenstep")``,
+    which role keeps it waiting; again each time that the wait has doubled. None and 0 log nothing."""
     world_size: int | None = None
     """Number of ranks of the trainer, if known: the mesh must fill it."""
 
@@ -116,6 +119,10 @@ class Job:
             plans_kept=self.plans_kept,
         )
         check_at_least(0, seed=self.seed, prefetch=self.prefetch, workers=self.workers)
+        if self.warn_after is not None and not self.warn_after >= 0:
+            raise ConfigurationError(
+                f"warn_after={self.warn_after} must not be negative; 0 logs nothing"
+            )
         self._check_modalities()
         self._check_amount()
         self._check_collation()

@@ -111,7 +111,7 @@ class LocalService:
         """
         self._check_open()
         if step is None:
-            step = common_step(self._first, (client.step for client in self._clients))
+            step = common_step(self._first, {c.rank: c.step for c in self._clients})
         return self._planner.state_dict(step)
 
     def status(self) -> dict[str, Any]:

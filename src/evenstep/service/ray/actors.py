@@ -29,6 +29,7 @@ from evenstep.service.loader_pool import LoaderPool
 from evenstep.service.metrics import payload_bytes
 from evenstep.service.planner import Planner
 from evenstep.service.ray.handles import Answer, RayHandle
+from evenstep.service.ray.open_requests import OpenRequests, Request
 from evenstep.service.ray.plan_cache import SHARED_BYTES, PlanCache
 from evenstep.service.ray.priority_lock import PriorityLock, WaitTimer
 from evenstep.service.ray.serializers import register_arrays, register_tensors
@@ -48,7 +49,8 @@ class RoleActor:
     def __init__(self) -> None:
         self._role: Any = None
         self._lock = PriorityLock()
-        self._timer = WaitTimer()
+        self._handled, self._waits = OpenRequests(), OpenRequests()
+        self._timer = WaitTimer(self._waits)
         self._fill_wanted = threading.Event()
         self._failure: Exception | None = None
         self._counters_lock = threading.Lock()
@@ -98,7 +100,8 @@ class RoleActor:
 
     def _answer(self, messages: Sequence[Message]) -> Answer:
         in_threads = getattr(self._role, "in_threads", False)
-        with nullcontext() if in_threads else self._lock.urgent():
+        handled = self._handled.open(Request.of(*messages[-1]))
+        with handled, nullcontext() if in_threads else self._lock.urgent():
             begin = time.perf_counter()
             self._timer.reset()
             if self._failure is not None:
@@ -130,7 +133,8 @@ class RoleActor:
         self._never.wait()
 
     def measure(self) -> dict[str, Any]:
-        """JSON-able: what was done since the start, by message, and this process's memory."""
+        """JSON-able: what was done since the start, by message, and this process's memory; what it
+        works on, and what it waits for."""
         with self._counters_lock:
             return {
                 "process": os.getpid(),
@@ -139,6 +143,8 @@ class RoleActor:
                 "done": dict(self._done),
                 "seconds": dict(self._seconds),
                 "waited_seconds": dict(self._waited),
+                "handles": self._handled.to_list(),
+                "waits": self._waits.to_list(),
             }
 
     def _fill_buffers(self) -> None:

@@ -9,8 +9,10 @@ from typing import Any
 from evenstep.errors import ConfigurationError
 from evenstep.service.client import RankClient
 from evenstep.service.ray.discovery import connect, find
-from evenstep.service.ray.handles import Answer, import_ray
+from evenstep.service.ray.handles import Answer, RayReply, import_ray
+from evenstep.service.ray.open_requests import Request
 from evenstep.service.ray.registry import JobInfo
+from evenstep.service.ray.wait_warnings import WaitWarnings
 from evenstep.service.service_step import ServiceStep
 
 
@@ -26,12 +28,19 @@ class RayClient(RankClient):
         """
         self._registry = registry
         self._stages: Mapping[str, float] = {}
-        alarm = registry.failed.remote()
+        constructor = job.constructor(rank)  # refuses ranks that do not exist
+        warnings = WaitWarnings(job.registry, f"rank {rank}")
+        watched: dict[str, Any] = {
+            "alarm": registry.failed.remote(rank),
+            "on_wait": warnings,
+            "warn_after": job.warn_after,
+        }
+        self._meeting_place = job.registry.using(**watched)
         super().__init__(
             job.tree,
             rank,
-            job.constructor(rank).using(alarm=alarm, on_answer=self._keep_stages),
-            job.planner.using(alarm=alarm),
+            constructor.using(**watched, on_answer=self._keep_stages),
+            job.planner.using(**watched),
             prefetch=job.prefetch,
             step=job.step if step is None else step,
         )
@@ -50,6 +59,17 @@ class RayClient(RankClient):
         waited = step.wait_seconds
         self._registry.record_step.remote(self.rank, step.step, waited, self._stages, figures)
         return micro_batches, step
+
+    def common_state(self) -> Mapping[str, Any]:
+        if self._last is None and not self.fetches:
+            raise ConfigurationError(
+                f"rank {self.rank} takes no steps, and has nothing to save; call common_state() "
+                "where client.fetches is True"
+            )
+        sent = self._registry.common_state.remote(self.rank, self.step)
+        asked = Request("common_state", self.step)
+        state: Mapping[str, Any] = RayReply(self._meeting_place, sent, asked, single=True).result()
+        return state
 
     def _keep_stages(self, answer: Answer) -> None:
         self._stages = answer.stages

@@ -88,19 +88,31 @@ def find(job: str, *, patience: float = 0.0) -> tuple[JobInfo, Any]:
 
     Raises:
         ConfigurationError: no job of that name is running.
+        EvenstepError: its registry does not answer.
     """
     space = namespace_of(job)
     deadline = time.monotonic() + patience
     while True:
         jobs = running()
+        silent = None
         for name, run_id in jobs:
             if name == job:
-                found = _ask_registry(space, run_id)
+                try:
+                    found = _ask_registry(space, run_id)
+                except TimeoutError:
+                    silent = _registry_name(run_id)
+                    continue
                 if found is not None:
                     return found
         if time.monotonic() >= deadline:
             break
         time.sleep(_RETRY_INTERVAL)
+    if silent is not None:
+        raise EvenstepError(
+            f"job {job!r} is on this cluster, but its registry (actor {silent}, in a process named "
+            f"ray::JobRegistry) has said nothing for {_ANSWER_TIMEOUT:.0f} s: it is stopped or "
+            "overloaded. Let it run again, or end it and choose another name"
+        )
     names = ", ".join(sorted({name for name, _ in jobs if name != job})) or "none"
     raise ConfigurationError(
         f"no job named {job!r} runs on this cluster; running are: {names}. Start it, or give the "
@@ -109,10 +121,19 @@ def find(job: str, *, patience: float = 0.0) -> tuple[JobInfo, Any]:
 
 
 def _ask_registry(space: str, run_id: int) -> tuple[JobInfo, Any] | None:
+    """None if it is gone, or its job has not begun.
+
+    Raises:
+        TimeoutError: it does not answer.
+    """
     ray = import_ray()
     try:
-        registry = ray.get_actor(f"{run_id}-registry", namespace=space)
+        registry = ray.get_actor(_registry_name(run_id), namespace=space)
         job = ray.get(registry.job.remote(), timeout=_ANSWER_TIMEOUT)
         return None if job is None else (job, registry)
-    except (ValueError, ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError):
+    except (ValueError, ray.exceptions.RayActorError):
         return None
+
+
+def _registry_name(run_id: int) -> str:
+    return f"{run_id}-registry"

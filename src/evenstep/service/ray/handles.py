@@ -12,11 +12,13 @@ from __future__ import annotations
 import pickle
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 from evenstep.errors import LoaderDiedError
 from evenstep.service.handles import Message, MessageName, Reply
+from evenstep.service.ray.open_requests import Request
 from evenstep.service.ray.priority_lock import WaitTimer
 
 _BY_CLOUDPICKLE = ("fail", "report")
@@ -79,6 +81,11 @@ def cause_of_death(name: str, error: Exception | None = None) -> LoaderDiedError
     return death
 
 
+OnWait = Callable[["RayHandle", Request, float, Sequence[Any]], None]
+"""Called with the role that is waited for, what it was asked, the seconds waited, and references of
+which the first that is resolved ends the wait."""
+
+
 class RayHandle:
     """A role in an actor. Can be sent to other processes."""
 
@@ -86,67 +93,69 @@ class RayHandle:
         self,
         actor: Any,
         role: str,
-        location: str = "",
+        process: int | None = None,
+        host: str = "",
         *,
         alarm: Any = None,
         timer: WaitTimer | None = None,
         on_answer: Callable[[Answer], None] | None = None,
+        on_wait: OnWait | None = None,
+        warn_after: float | None = None,
     ) -> None:
         """
         Args:
             actor: Ray's handle.
             role: such as "Source Loader 2".
-            location: the actor's process and host, once known.
+            process, host: the actor's, once known.
             alarm: a reference that is resolved when any actor of the service has died. A caller
                 that waits for an answer, or takes one, raises the alarm's error instead.
             timer: counts the seconds waited for answers, by message (the last of several).
             on_answer: called with each answer that is taken.
+            on_wait: called when an answer has been waited for for `warn_after` seconds, and again
+                each time that the wait has doubled.
         """
-        self.actor, self.role, self.location = actor, role, location
+        self.actor, self.role, self.process, self.host = actor, role, process, host
         self.alarm, self.timer, self.on_answer = alarm, timer, on_answer
+        self.on_wait, self.warn_after = on_wait, warn_after
 
     @property
     def name(self) -> str:
-        """Role and location, for errors."""
-        return f"{self.role} ({self.location})" if self.location else self.role
+        """Role, process and host, for messages."""
+        if self.process is None:
+            return self.role
+        return f"{self.role} (process {self.process} on {self.host})"
 
     def send(self, message: MessageName, *arguments: Any) -> Reply:
-        return RayReply(self, self._sent([(message, arguments)]), message, single=True)
+        sent = self._sent([(message, arguments)])
+        return RayReply(self, sent, Request.of(message, arguments), single=True)
 
     def send_all(self, messages: Sequence[Message]) -> Reply:
-        return RayReply(self, self._sent(messages), messages[-1][0])
+        return RayReply(self, self._sent(messages), Request.of(*messages[-1]))
 
     def _sent(self, messages: Sequence[Message]) -> Any:
         return self.actor.handle.remote(encode_messages(messages))
 
-    def using(
-        self,
-        *,
-        alarm: Any = None,
-        timer: WaitTimer | None = None,
-        on_answer: Callable[[Answer], None] | None = None,
-    ) -> RayHandle:
-        """A handle of the same actor with the options of one caller."""
-        options: dict[str, Any] = {"alarm": alarm, "timer": timer, "on_answer": on_answer}
-        return RayHandle(self.actor, self.role, self.location, **options)
+    def using(self, **options: Any) -> RayHandle:
+        """A handle of the same actor with the options of one caller; see the constructor."""
+        return RayHandle(self.actor, self.role, self.process, self.host, **options)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return RayHandle, (self.actor, self.role, self.location)
+        return RayHandle, (self.actor, self.role, self.process, self.host)
 
 
 class RayReply:
     """An answer that is on its way, or in Ray's object store."""
 
     def __init__(
-        self, handle: RayHandle, reference: Any, message: MessageName, *, single: bool = False
+        self, handle: RayHandle, reference: Any, request: Request, *, single: bool = False
     ) -> None:
         """
         Args:
-            message: the last message that it answers.
+            request: the last message that it answers.
             single: whether it answers one message, and the result is the answer, not a list.
         """
         self._handle, self._reference = handle, reference
-        self._message, self._single = message, single
+        self._request, self._single = request, single
 
     def result(self) -> Any:
         """
@@ -155,18 +164,16 @@ class RayReply:
             EvenstepError: what the role raised.
         """
         ray, handle = import_ray(), self._handle
-        begin = time.perf_counter()
+        about = {"role": handle.role, "process": handle.process, "host": handle.host}
+        timer = handle.timer
         try:
-            if handle.alarm is not None:
+            with timer.waiting(self._request, **about) if timer is not None else nullcontext():
                 self._wait_for_answer_or_alarm(ray)
-            sent = ray.get(self._reference)
-            if isinstance(sent, ray.ObjectRef):  # a large answer, see `PlanCache`
-                sent = ray.get(sent)
+                sent = ray.get(self._reference)
+                if isinstance(sent, ray.ObjectRef):  # a large answer, see `PlanCache`
+                    sent = ray.get(sent)
         except (ray.exceptions.RayActorError, ray.exceptions.OwnerDiedError) as error:
             raise cause_of_death(handle.name, error) from error
-        finally:
-            if handle.timer is not None:
-                handle.timer.add(self._message, time.perf_counter() - begin)
         answer = decode_answer(sent)
         if answer.error is not None:
             raise answer.error
@@ -176,13 +183,21 @@ class RayReply:
 
     def _wait_for_answer_or_alarm(self, ray: Any) -> None:
         """Waits for the answer; the alarm has precedence."""
-        alarm = self._handle.alarm
-        ready, _ = ray.wait([alarm], timeout=0)
-        if not ready:
-            ready, _ = ray.wait([self._reference, alarm], num_returns=1)
-        if alarm in ready:
+        handle = self._handle
+        if handle.alarm is None and handle.on_wait is None:
+            return
+        alarm = [] if handle.alarm is None else [handle.alarm]
+        awaited = [self._reference, *alarm]
+        ready = ray.wait(alarm, timeout=0)[0] if alarm else []
+        begin, limit = time.monotonic(), handle.warn_after or None
+        while not ready:
+            ready, _ = ray.wait(awaited, num_returns=1, timeout=limit)
+            if not ready and handle.on_wait is not None:
+                limit = time.monotonic() - begin
+                handle.on_wait(handle, self._request, limit, awaited)
+        if handle.alarm in ready:
             try:
-                answer: Answer = ray.get(alarm)
+                answer: Answer = ray.get(handle.alarm)
             except ray.exceptions.RayActorError as error:
                 raise cause_of_death("the registry", error) from error
             assert answer.error is not None

@@ -72,7 +72,9 @@ class Launcher:
             fingerprint=self._job.fingerprint,
             tree=tree,
             prefetch=self._job.prefetch,
+            warn_after=self._job.warn_after,
             step=0 if options.state is None else int(options.state["step"]),
+            registry=RayHandle(self.registry, "the registry"),
             planner=planner,
             loaders=tuple(self._loaders),
             constructors=tuple(
@@ -80,8 +82,8 @@ class Launcher:
                 for groups, handle in zip(options.groups, self._constructors)
             ),
         )
-        ray.get(self.registry.open.remote(info))
-        return info
+        opened: JobInfo = ray.get(self.registry.open.remote(info))
+        return opened
 
     def end(self) -> None:
         """Ends all actors."""
@@ -175,8 +177,7 @@ class Launcher:
                 raise cause_of_death(handle.name, error) from error
             if answer.error is not None:
                 raise answer.error
-            process, host = answer.value
-            handle.location = f"process {process} on {host}"
+            handle.process, handle.host = answer.value
 
 
 def _left(deadline: float) -> float:

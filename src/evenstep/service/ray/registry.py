@@ -1,30 +1,32 @@
 """`JobRegistry`: the actor of a running job that trainers' processes find by name.
 
-It knows which actor plays which role, collects how long clients waited, and raises the alarm when
-an actor dies: each client keeps one pending `failed()` call, which resolves only when an actor dies
-or the service closes.
+It knows which actor plays which role, and collects how long clients waited. It raises the alarm
+when an actor dies: each client keeps one pending `failed()` call, which resolves only when an actor
+dies or the service closes. And as it waits for no role itself, it can always say which keeps the
+others waiting.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
+import os
+import socket
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from evenstep.errors import ConfigurationError, EvenstepError
 from evenstep.service.metrics import MetricsExporter, WaitStatistics
-from evenstep.service.ray.handles import (
-    Answer,
-    RayHandle,
-    cause_of_death,
-    decode_answer,
-    encode_messages,
-    import_ray,
-)
+from evenstep.service.ray.common_state import CommonState
+from evenstep.service.ray.handles import Answer, RayHandle, cause_of_death, import_ray
+from evenstep.service.ray.role_inquiry import RoleInquiry
+from evenstep.service.ray.waits import blame, is_silent, silence_text, waits_of
 from evenstep.strategy.mesh import ClientPlaceTree
 
 _EXPORT_INTERVAL = 5.0  # seconds
+_REPORT_MARGIN = 30.0  # seconds by which a client may be late to report that it still waits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,8 +39,10 @@ class JobInfo:
     fingerprint: str
     tree: ClientPlaceTree
     prefetch: int
+    warn_after: float | None
     step: int
     """The first step."""
+    registry: RayHandle
     planner: RayHandle
     loaders: tuple[RayHandle, ...]
     constructors: tuple[tuple[tuple[int, ...], RayHandle], ...]
@@ -66,21 +70,34 @@ class JobRegistry:
         self._alarm = asyncio.Event()
         self._failure: Answer | None = None
         self._waits = WaitStatistics()
+        self._client_waits: dict[str, tuple[dict[str, Any], float]] = {}
+        """By who waits, what was reported, and when."""
         self._tasks: list[asyncio.Task[None]] = []
 
-    async def open(self, job: JobInfo) -> None:
-        """Makes the job known, and begins to watch its actors."""
-        self._open_job, self._exporter = job, MetricsExporter(job.name)
+    async def open(self, job: JobInfo) -> JobInfo:
+        """Makes the job known, and begins to watch its actors; returns the job with the location of
+        this process."""
+        here = RayHandle(job.registry.actor, "the registry", os.getpid(), socket.gethostname())
+        self._open_job = job = replace(job, registry=here)
+        self._exporter = MetricsExporter(job.name)
+        self._common_state = CommonState(job.planner)
+        self._inquiries = [RoleInquiry(handle) for handle in job.roles]
         for handle in job.roles:
             self._tasks.append(asyncio.create_task(self._watch(handle)))
         self._tasks.append(asyncio.create_task(self._export_metrics()))
+        return job
 
     async def job(self) -> JobInfo | None:
         """None before `open`."""
         return self._open_job
 
-    async def failed(self) -> Answer:
-        """Waits until an actor has died, or the service is closed."""
+    async def failed(self, rank: int) -> Answer:
+        """Waits until an actor has died, or the service is closed.
+
+        Args:
+            rank: of the client that asks, once when it begins.
+        """
+        self._common_state.begins_anew(rank)
         await self._alarm.wait()
         assert self._failure is not None
         return self._failure
@@ -105,17 +122,38 @@ class JobRegistry:
         """See `WaitStatistics.record_step`."""
         self._waits.record_step(rank, step, seconds, stages, **figures)
         self._exporter.observe_wait(seconds)
+        self._common_state.took_step(rank, step)
+        self._client_waits.pop(f"rank {rank}", None)
 
     async def record_end(self, rank: int) -> None:
         self._waits.record_end(rank)
+        self._client_waits.pop(f"rank {rank}", None)
+
+    async def common_state(self, rank: int, step: int) -> Answer:
+        """See `CommonState.meet`."""
+        return await self._common_state.meet(rank, step)
+
+    async def explain(self, wait: dict[str, Any]) -> str:
+        """Why a client waits: whom the role that it waits for waits for itself, and so on.
+
+        Args:
+            wait: see `evenstep.service.ray.waits.Wait`.
+        """
+        if wait["message"] == "common_state":
+            missing = self._common_state.waits()
+            if missing:
+                return f"which waits for {missing[0]['role']} to call it too"
+            wait = {**wait, "role": self._job.planner.role}
+        else:
+            self._client_waits[wait["by"]] = wait, time.monotonic()
+        return blame(await self._processes(), wait["role"], wait["step"])
 
     # Operation
 
     async def status(self) -> dict[str, Any]:
         """JSON-able: the state and counters of each role, and how long clients waited."""
-        job = self._open_job
-        assert job is not None
-        roles = await asyncio.gather(*(self._status_of(handle) for handle in job.roles))
+        job = self._job
+        roles = await asyncio.gather(*(each.status() for each in self._inquiries))
         planner, loaders = roles[0], roles[1 : 1 + len(job.loaders)]
         constructors = roles[1 + len(job.loaders) :]
         return {
@@ -131,22 +169,35 @@ class JobRegistry:
             "constructors": constructors,
             "clients": _with_steps_taken(self._waits.clients(), constructors),
             "steps": self._waits.summary(),
+            "silent": [silence_text(h.name, s) for h, s in zip(job.roles, roles) if is_silent(s)],
+            "waits": self._all_waits({h.role: said for h, said in zip(job.roles, roles)}),
             "bytes": {
                 "loader_to_constructor": _sum(loaders, "fetch_bytes"),
                 "constructor_to_client": _sum(constructors, "deliver_bytes"),
             },
         }
 
-    async def _status_of(self, handle: RayHandle) -> dict[str, Any]:
-        try:
-            sent = await handle.actor.handle.remote(encode_messages([("status", ())]))
-            process = await handle.actor.measure.remote()
-        except import_ray().exceptions.RayActorError:
-            return {"died": handle.name}
-        answer = decode_answer(sent)
-        if answer.error is not None:
-            return {"failed": str(answer.error), "process": process}
-        return {**answer.value[0], "process": process}
+    @property
+    def _job(self) -> JobInfo:
+        assert self._open_job is not None
+        return self._open_job
+
+    async def _processes(self) -> dict[str, dict[str, Any]]:
+        """By role, what its process works on and waits for."""
+        said = await asyncio.gather(*(each.process() for each in self._inquiries))
+        return {each.handle.role: about for each, about in zip(self._inquiries, said)}
+
+    def _all_waits(self, roles: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
+        """Waits that are long: of clients, which report them, of roles, and for ranks that are to
+        save."""
+        least, now, found = self._job.warn_after or math.inf, time.monotonic(), []
+        for wait, reported in self._client_waits.values():
+            seconds = wait["seconds"] + now - reported
+            if seconds < 2 * wait["seconds"] + _REPORT_MARGIN:  # else the client is gone
+                silent = is_silent(roles[wait["role"]])
+                found.append({**wait, "seconds": seconds, "silent": silent})
+        found += [each for each in self._common_state.waits() if each["seconds"] >= least]
+        return [*found, *waits_of(roles, least)]
 
     async def _watch(self, handle: RayHandle) -> None:
         try:

@@ -10,18 +10,21 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from evenstep.errors import ConfigurationError
+from evenstep.errors import ConfigurationError, EvenstepError
 from evenstep.plan.argument_checks import check_at_least
 from evenstep.service.backend_common import common_step, groups_of, rank_of
 from evenstep.service.handles import call
 from evenstep.service.job import Job
 from evenstep.service.ray.client import RayClient
 from evenstep.service.ray.discovery import connect, find
-from evenstep.service.ray.handles import cause_of_death, import_ray
+from evenstep.service.ray.handles import RayHandle, cause_of_death, import_ray
 from evenstep.service.ray.launcher import Launcher, LaunchOptions
 from evenstep.service.ray.registry import JobInfo, namespace_of
+from evenstep.service.ray.wait_warnings import WaitWarnings
 from evenstep.service.source_layout import STRIPE, SourceLayout
 from evenstep.strategy import LoadingPlan
+
+_STATUS_LIMIT = 15.0  # seconds, three times what the registry gives each role
 
 
 def attach(address: str | None = "auto", name: str = "job") -> AttachedService:
@@ -52,19 +55,36 @@ class _RunningJob:
     def plan(self, step: int) -> LoadingPlan | None:
         """The plan of a step, made now if need be; None if the mixture has ended before it."""
         self._check_open()
-        plan: LoadingPlan | None = call(self._info.planner, "plan", step)
+        plan: LoadingPlan | None = call(self._planner, "plan", step)
         return plan
 
     def status(self) -> dict[str, Any]:
-        """JSON-able: the state and counters of each role, and how long clients waited; see
-        `evenstep.service.metrics`."""
+        """JSON-able: the state and counters of each role, how long clients waited, see
+        `evenstep.service.metrics`, and who waits for whom now.
+
+        Raises:
+            EvenstepError: the registry does not answer.
+            LoaderDiedError: it died.
+        """
         self._check_open()
         ray = import_ray()
         try:
-            status: dict[str, Any] = ray.get(self._registry.status.remote())
+            asked = self._registry.status.remote()
+            status: dict[str, Any] = ray.get(asked, timeout=_STATUS_LIMIT)
+        except ray.exceptions.GetTimeoutError as error:
+            raise EvenstepError(
+                f"{self._info.registry.name} of job {self.name!r} has said nothing for "
+                f"{_STATUS_LIMIT:.0f} s: it is stopped or overloaded"
+            ) from error
         except ray.exceptions.RayActorError as error:
             raise cause_of_death("the registry", error) from error
         return status
+
+    @property
+    def _planner(self) -> RayHandle:
+        info = self._info
+        warnings = WaitWarnings(info.registry, f"process {os.getpid()}")
+        return info.planner.using(on_wait=warnings, warn_after=info.warn_after)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -173,10 +193,10 @@ class RayService(_RunningJob):
         """
         self._check_open()
         if step is None:
-            reached = [client["step"] for client in self.status()["clients"]]
-            reached += [client.step for client in self._clients]
+            reached = {client["rank"]: client["step"] for client in self.status()["clients"]}
+            reached.update({client.rank: client.step for client in self._clients})
             step = common_step(self._info.step, reached)
-        state: dict[str, Any] = call(self._info.planner, "state_dict", step)
+        state: dict[str, Any] = call(self._planner, "state_dict", step)
         return state
 
     def close(self) -> None:

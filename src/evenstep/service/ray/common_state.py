@@ -1,0 +1,142 @@
+"""`CommonState`: where the ranks of a trainer meet to save.
+
+A state is right for all ranks only if all save at the same step. So each waits here until all have
+come. If one cannot come any more, as it has gone on or has come at another step, all get an error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from evenstep.errors import ConfigurationError, EvenstepError
+from evenstep.service.backend_common import steps_text
+from evenstep.service.ray.handles import (
+    Answer,
+    RayHandle,
+    cause_of_death,
+    decode_answer,
+    encode_messages,
+    import_ray,
+)
+
+
+@dataclass
+class _Meeting:
+    step: int
+    """At which the first rank came."""
+    begin: float = field(default_factory=time.monotonic)
+    came: dict[int, int] = field(default_factory=dict)
+    """By rank, the step at which it came."""
+    waiting: list[asyncio.Future[Answer]] = field(default_factory=list)
+    ranks: list[int] | None = None
+    """That must come; None until the planner has said so."""
+    state: Any = None
+
+
+class CommonState:
+    """One meeting after another. Used in one event loop."""
+
+    def __init__(self, planner: RayHandle) -> None:
+        self._planner = planner
+        self._taken: dict[int, int] = {}
+        """By rank, the step that its client has taken last."""
+        self._meeting: _Meeting | None = None
+        self._asking: asyncio.Task[None] | None = None
+
+    async def meet(self, rank: int, step: int) -> Answer:
+        """Waits for all ranks; the answer has the state before `step`."""
+        meeting = self._meeting
+        if meeting is None:
+            meeting = self._meeting = _Meeting(step)
+            self._asking = asyncio.create_task(self._ask_planner(meeting))
+        meeting.came[rank] = step
+        meeting.waiting.append(asyncio.get_running_loop().create_future())
+        waiting = meeting.waiting[-1]
+        self._end_if_decided()
+        return await waiting
+
+    def took_step(self, rank: int, step: int) -> None:
+        self._taken[rank] = step
+        self._end_if_decided()
+
+    def begins_anew(self, rank: int) -> None:
+        """Notes that a rank has a new client."""
+        self._taken.pop(rank, None)
+        if self._meeting is not None and rank in self._meeting.came:
+            self._end_by(
+                f"rank {rank} has a new client, and its old one was to save with "
+                f"{steps_text(self._meeting.came)}; start the other ranks again too"
+            )
+
+    def waits(self) -> list[dict[str, Any]]:
+        """JSON-able, see `evenstep.service.ray.waits.Wait`: who waits for ranks, if any does."""
+        meeting = self._meeting
+        if meeting is None or meeting.ranks is None:
+            return []
+        missing = {
+            rank: self._taken.get(rank, meeting.step - 1) + 1
+            for rank in meeting.ranks
+            if rank not in meeting.came
+        }
+        return [
+            {
+                "by": steps_text(meeting.came),
+                "role": steps_text(missing),
+                "process": None,
+                "host": "",
+                "message": "common_state",
+                "step": meeting.step,
+                "source": None,
+                "seconds": time.monotonic() - meeting.begin,
+                "silent": False,
+            }
+        ]
+
+    async def _ask_planner(self, meeting: _Meeting) -> None:
+        message = encode_messages([("common_state", (meeting.step,))])
+        try:
+            answer = decode_answer(await self._planner.actor.handle.remote(message))
+        except import_ray().exceptions.RayActorError as error:
+            answer = Answer(error=cause_of_death(self._planner.name, error))
+        if meeting is not self._meeting:
+            return
+        if answer.error is None:
+            meeting.ranks, meeting.state = answer.value[0]
+            self._end_if_decided()
+        else:
+            self._end(answer)
+
+    def _end_if_decided(self) -> None:
+        meeting = self._meeting
+        if meeting is None:
+            return
+        if len(set(meeting.came.values())) > 1:
+            self._end_by(
+                f"common_state() was called by {steps_text(meeting.came)}; call it on every rank "
+                "after the same step"
+            )
+        elif meeting.ranks is not None:
+            missing = [rank for rank in meeting.ranks if rank not in meeting.came]
+            beyond = {rank: self._taken.get(rank, -1) + 1 for rank in missing}
+            gone = {rank: step for rank, step in beyond.items() if step > meeting.step}
+            if gone:
+                self._end_by(
+                    f"common_state() was called by {steps_text(meeting.came)}, and not by "
+                    f"{steps_text(gone)}; call it on every rank after the same step"
+                )
+            elif not missing:
+                self._end(Answer([meeting.state]))
+
+    def _end_by(self, text: str) -> None:
+        error: EvenstepError = ConfigurationError(text)
+        self._end(Answer(error=error))
+
+    def _end(self, answer: Answer) -> None:
+        meeting, self._meeting = self._meeting, None
+        assert meeting is not None
+        for each in meeting.waiting:
+            if not each.done():
+                each.set_result(answer)

@@ -1,0 +1,97 @@
+"""Who waits for whom, out of what all roles say of themselves: for the status, and for the logs of
+clients. A role's `about` is what `RoleInquiry` returns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from evenstep.service.ray.open_requests import Request
+
+About = Mapping[str, Any]
+Wait = Mapping[str, Any]
+"""`by`, who waits; `role`, `process` and `host`, for whom; `message`, `step` and `source`, what was
+asked; `seconds`; and `silent`, whether the process that is waited for says nothing."""
+
+
+def waits_of(roles: Mapping[str, About], least: float) -> list[dict[str, Any]]:
+    """JSON-able: which role waits for which, the longest wait first.
+
+    Args:
+        roles: by name.
+        least: seconds; shorter waits count only if they are for a process that says nothing.
+    """
+    found = [
+        {"by": name, **wait, "silent": is_silent(roles[wait["role"]])}
+        for name, about in roles.items()
+        for wait in about.get("process", {}).get("waits", ())
+    ]
+    kept = [wait for wait in found if wait["seconds"] >= least or wait["silent"]]
+    return sorted(kept, key=lambda wait: -float(wait["seconds"]))
+
+
+def is_silent(about: About) -> bool:
+    """Whether a process has not answered in time."""
+    return "silent_seconds" in about
+
+
+def silence_text(name: str, about: About) -> str:
+    """That a process is silent, as a clause without its full stop."""
+    seconds = about["silent_seconds"]
+    return f"{name} has said nothing for {seconds:.0f} s: it is stopped or overloaded"
+
+
+def wait_text(wait: Wait) -> str:
+    """One wait, as a sentence without its full stop."""
+    silent = ", which says nothing" if wait["silent"] else ""
+    return (
+        f"{wait['by']} has waited {wait['seconds']:.0f} s for {_request(wait)} of "
+        f"{_located(wait)}{silent}"
+    )
+
+
+def blame(roles: Mapping[str, About], role: str, step: int | None = None) -> str:
+    """Whom a role waits for, and so on to the one that all wait for: clauses about `role`.
+
+    Args:
+        step: what is waited for; a wait for this step says more than one for another.
+    """
+    text, seen = "", {role}
+    while True:
+        about = roles.get(role, {})
+        if "died" in about:
+            return f"{text}which has died"
+        if is_silent(about):
+            return text + silence_text("which", about)
+        process = about.get("process", {})
+        waits = [each for each in process.get("waits", ()) if each["role"] not in seen]
+        if not waits:
+            return text + _work(process, step)
+        wait = _most_telling(waits, step)
+        text += (
+            f"which has waited {wait['seconds']:.0f} s for {_request(wait)} of {_located(wait)}, "
+        )
+        role = wait["role"]
+        seen.add(role)
+
+
+def _work(process: Mapping[str, Any], step: int | None) -> str:
+    works = [each for each in process.get("handles", ()) if each["message"] != "status"]
+    if not works:
+        return "which answers, and works on nothing"
+    work = _most_telling(works, step)
+    return f"which has worked {work['seconds']:.0f} s on {_request(work)}"
+
+
+def _most_telling(requests: list[Wait], step: int | None) -> Wait:
+    return max(requests, key=lambda each: (each["step"] == step, each["seconds"]))
+
+
+def _request(wait: Wait) -> Request:
+    return Request(wait["message"], wait["step"], wait["source"])
+
+
+def _located(wait: Wait) -> str:
+    if wait["process"] is None:
+        return str(wait["role"])
+    return f"{wait['role']} (process {wait['process']} on {wait['host']})"

@@ -1,0 +1,224 @@
+"""A role that is stopped makes the service wait, and never in silence."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import signal
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ray_cluster import PATIENCE, small_cluster, until
+from service_world import comparable, job_of, steps_of
+
+pytest.importorskip("ray", reason="ray is not installed")
+
+import evenstep.service as es
+from evenstep.cli.service_text import print_status
+from evenstep.errors import ConfigurationError, EvenstepError
+from evenstep.service.ray import RayService, attach
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster() -> Iterator[None]:
+    with small_cluster():
+        yield
+
+
+@contextmanager
+def stopped(process: int) -> Iterator[None]:
+    os.kill(process, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(process, signal.SIGCONT)
+
+
+def process_of(service: RayService, role: str) -> int:
+    if role == "registry":
+        assert service._info.registry.process is not None
+        return service._info.registry.process
+    roles = service.status()[role]
+    return int((roles if isinstance(roles, dict) else roles[-1])["process"]["process"])
+
+
+def waits_in(log: pytest.LogCaptureFixture) -> list[str]:
+    return [r.getMessage() for r in log.records if "has waited" in r.getMessage()]
+
+
+def broadcast(graph: Any, mesh: Any, step: int) -> Any:
+    return graph.mix().distribute("DP").balance("greedy").broadcast_at("TP").plan()
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayService]:
+    """Its ranks 0 and 2 take steps."""
+    folder = tmp_path_factory.mktemp("sources")
+    job = job_of(folder, mesh=es.Mesh(DP=2, TP=2), warn_after=1.0, strategy=broadcast)
+    with RayService(job, name="shared", constructors=1) as service:
+        yield service
+
+
+ASKED = {
+    "loaders": "Source Loader 0",
+    "planner": "the Planner",
+    "constructors": "Data Constructor 0",
+}
+
+
+@pytest.mark.parametrize(
+    ("role", "warnings"),
+    [
+        ("loaders", 1),
+        pytest.param("planner", 2, marks=pytest.mark.soak),
+        pytest.param("constructors", 2, marks=pytest.mark.soak),
+    ],
+)
+def test_clients_and_status_name_the_role_that_is_stopped(
+    role: str, warnings: int, service: RayService, caplog: pytest.LogCaptureFixture, capsys: Any
+) -> None:
+    caplog.set_level(logging.WARNING, "evenstep")
+    client = service.client(2)
+    taken = steps_of(client, 1)
+    process = process_of(service, role)
+    named = rf"{ASKED[role]} \(process {process} on \S+\)"
+    with ThreadPoolExecutor(1) as trainer, stopped(process):
+        waiting = trainer.submit(steps_of, client, 6)
+        until(lambda: len(waits_in(caplog)) >= warnings, "a warning")
+        status = json.loads(json.dumps(service.status(), allow_nan=False))
+        print_status(status)
+        assert not waiting.done()
+        os.kill(process, signal.SIGCONT)
+        taken += waiting.result(PATIENCE)
+    for text in waits_in(caplog)[:warnings]:
+        assert re.match(r"rank 2 has waited \d+ s for 'deliver' of step \d of Data Const", text)
+        assert re.search(rf"{named}, which has said nothing for \d+ s: it is stopped", text)
+    told = [int(re.findall(r"waited (\d+) s", text)[0]) for text in waits_in(caplog)]
+    assert told[0] >= 1
+    assert warnings == 1 or told[1] >= 2 * told[0]
+    first = status["waits"][0]
+    assert (first["by"], first["message"], first["seconds"] > 1) == ("rank 2", "deliver", True)
+    assert any(
+        (wait["role"], wait["process"], wait["silent"]) == (ASKED[role], process, True)
+        for wait in status["waits"]
+    )
+    shown = capsys.readouterr().err
+    assert re.search(rf"has waited \d+ s for '\w+'.* of {named}, which says nothing", shown)
+    assert re.search(rf"{named} has said nothing for \d+ s", shown)
+    until(lambda: not service.status()["silent"], "an answer of the role that runs again")
+    with es.start(service.job, backend="local") as local:
+        assert comparable(taken) == comparable(steps_of(local.client(2), 7))
+
+
+@pytest.mark.soak
+def test_a_registry_that_is_stopped_stops_no_steps_and_is_named(tmp_path: Path) -> None:
+    with RayService(job_of(tmp_path, warn_after=1.0), name="headless") as service:
+        client = service.client(0)
+        steps_of(client, 1)
+        process = process_of(service, "registry")
+        with stopped(process):
+            assert len(steps_of(client, 3)) == 3
+            with pytest.raises(EvenstepError, match=rf"registry \(process {process} on .* stopped"):
+                service.status()
+            with pytest.raises(EvenstepError, match="'headless' is on this cluster, but its reg"):
+                attach(service.address, "headless")
+            with pytest.raises(EvenstepError, match="choose another name"):
+                RayService(job_of(tmp_path), name="headless")
+
+
+@pytest.mark.soak
+def test_a_service_with_a_stopped_role_ends(tmp_path: Path) -> None:
+    with RayService(job_of(tmp_path), name="ends", loaders=2) as service:
+        process = process_of(service, "loaders")
+        os.kill(process, signal.SIGSTOP)
+    until(lambda: not Path(f"/proc/{process}").exists(), "the end of the stopped loader")
+
+
+# Saving
+
+
+def test_all_ranks_save_together_and_a_resumed_job_goes_on_exactly(service: RayService) -> None:
+    with es.start(service.job, backend="local") as local:
+        whole = [comparable(steps_of(local.client(rank), 7)) for rank in (0, 2)]
+    clients = [service.client(rank) for rank in (0, 2)]
+    states: list[Any] = []
+
+    def train(client: es.RankClient) -> list[Any]:
+        taken = []
+        for batches, step in client:
+            taken.append((batches, step))
+            time.sleep(0.05 * client.rank)  # ranks are apart
+            if step.step == 2:
+                states.append(client.common_state())
+            if step.step == 4:
+                return comparable(taken)
+        return []
+
+    with ThreadPoolExecutor(2) as trainers:
+        assert list(trainers.map(train, clients)) == [steps[:5] for steps in whole]
+    assert states[0] == states[1]
+    assert states[0]["step"] == 3
+    state = json.loads(json.dumps(states[0]))
+    with es.start(service.job, backend="local", state=state) as local:
+        rest = [comparable(steps_of(local.client(rank), 4)) for rank in (0, 2)]
+    assert rest == [steps[3:] for steps in whole]
+
+
+@pytest.mark.soak
+def test_a_job_resumed_on_ray_goes_on_exactly(service: RayService) -> None:
+    with es.start(service.job, backend="local") as local:
+        client = local.client(2)
+        steps_of(client, 3)
+        state, whole = client.common_state(), comparable(steps_of(client, 4))
+    with RayService(service.job, name="resumed", constructors=1, state=state) as resumed:
+        client = resumed.client(2)
+        assert resumed.client(0).step == client.step == 3
+        assert comparable(steps_of(client, 4)) == whole
+
+
+def test_ranks_that_save_at_different_steps_are_named(
+    service: RayService, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "evenstep")
+    first, second = (service.client(rank) for rank in (0, 2))
+    with pytest.raises(ConfigurationError, match="rank 1 takes no steps"):
+        service.client(1).common_state()
+    steps_of(first, 2)
+    steps_of(second, 1)
+    with pytest.raises(
+        ConfigurationError, match=r"rank 2 at step 1, rank 0 at step 2.*common_state"
+    ):
+        service.state_dict()
+    with ThreadPoolExecutor(2) as trainers:
+        # One waits, and says for whom.
+        waits = trainers.submit(first.common_state)
+        until(lambda: waits_in(caplog), "a warning")
+        assert "waits for rank 2 at step 1 to call it too" in waits_in(caplog)[0]
+        # The other comes at another step.
+        with pytest.raises(
+            ConfigurationError, match="called by rank 2 at step 1, rank 0 at step 2"
+        ):
+            second.common_state()
+        with pytest.raises(ConfigurationError, match="after the same step"):
+            waits.result(PATIENCE)
+        # Or it goes on, and will not come.
+        waits = trainers.submit(first.common_state)
+        steps_of(second, 2)
+        with pytest.raises(
+            ConfigurationError, match="rank 0 at step 2, and not by rank 2 at step 3"
+        ):
+            waits.result(PATIENCE)
+        # A rank that is started again cannot be met by those that waited for its old client.
+        steps_of(first, 2)
+        waits = trainers.submit(first.common_state)
+        until(lambda: not waits.done() and service.status()["waits"], "a wait that is told")
+        service.client(0)
+        with pytest.raises(ConfigurationError, match="rank 0 has a new client"):
+            waits.result(PATIENCE)
