@@ -23,7 +23,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from evenstep.errors import PeerError
+from evenstep.errors import PeerError, described
 from evenstep.loader.threads import GuardedThread
 from evenstep.loader.transport import ticks
 from evenstep.loader.transport.cp_peers import GroupPlace
@@ -80,8 +80,7 @@ class RankExchange:
                 if self.failure is None:
                     self._serve(session)
             except BaseException as error:
-                self.failure = PeerError(f"the exchange between ranks failed: {error!r}")
-                self.failure = self._explain(error)
+                self.failure = self._cause(error)
             finally:
                 session.over.set()
                 del session  # it refers to the batcher, whose memory this thread must not keep
@@ -90,8 +89,14 @@ class RankExchange:
     def _serve(self, session: Session) -> None:
         raise NotImplementedError
 
+    def _cause(self, error: BaseException) -> PeerError:
+        try:
+            return self._explain(error)
+        except BaseException:  # memory has run out, say
+            return PeerError(f"the exchange between ranks failed: {described(error)}")
+
     def _explain(self, error: BaseException) -> PeerError:
-        return PeerError(f"the exchange between ranks failed: {error}")
+        return PeerError(f"the exchange between ranks failed: {described(error)}")
 
     def _release(self) -> None:
         pass
