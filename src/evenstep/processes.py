@@ -17,6 +17,9 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.util import Finalize
+from typing import NoReturn
+
+from evenstep.errors import LoaderDiedError, described
 
 _CHECK_INTERVAL = 0.5  # seconds between checks of the parent
 
@@ -43,16 +46,31 @@ class EndWithParent:
     def __call__(self, worker: int) -> None:
         end_with_parent()
         if self.worker_init_fn is not None:
-            self.worker_init_fn(worker)
+            try:
+                self.worker_init_fn(worker)
+            except BaseException as error:
+                # Of what is no `Exception`, torch would tell nobody.
+                raise LoaderDiedError(
+                    f"worker {worker} could not start: worker_init_fn raised {described(error)}"
+                ) from error
 
 
 def _watch() -> None:
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent_id = os.getppid()
-    # Another child of the parent may hold the sentinel open, hence the second check.
-    while not multiprocessing.connection.wait([parent.sentinel], timeout=_CHECK_INTERVAL):
-        if os.getppid() != parent_id:
-            break
-    kill_children()
-    os._exit(1)
+    try:
+        parent = multiprocessing.parent_process()
+        assert parent is not None
+        parent_id = os.getppid()
+        # Another child of the parent may hold the sentinel open, hence the second check.
+        while not multiprocessing.connection.wait([parent.sentinel], timeout=_CHECK_INTERVAL):
+            if os.getppid() != parent_id:
+                break
+    finally:
+        end_now()
+
+
+def end_now() -> NoReturn:
+    """Ends this process and its children. Waits for no thread, which may be stuck."""
+    try:
+        kill_children()
+    finally:
+        os._exit(1)

@@ -96,7 +96,7 @@ def test_a_dataset_that_fetches_in_batches_is_asked_once() -> None:
 
 @pytest.mark.parametrize("words", [Words(), InBatches()], ids=["singly", "in batches"])
 def test_an_error_names_the_sample_that_the_dataset_raises_for(words: Words) -> None:
-    with pytest.raises(SampleError, match="raised LookupError for sample '': no word; fix"):
+    with pytest.raises(SampleError, match="sample '': the dataset raised LookupError: no word; fix"):
         prepare(words, ["a", "", "b"])
 
 
@@ -108,18 +108,18 @@ def test_a_bad_sample_is_replaced_by_the_reason_where_skipping_is_allowed(
     first, reason, last = raw.samples
     assert (len(first["input_ids"]), len(last["input_ids"])) == (1, 3)
     assert isinstance(reason, SampleError)
-    assert "raised LookupError for sample ''" in str(reason)
+    assert "sample '': the dataset raised LookupError" in str(reason)
     assert raw.names[1] == "sample ''"
 
 
 def test_a_subset_names_its_own_index() -> None:
     subset = Subset(Documents(4), [0, 1, 9])
-    with pytest.raises(SampleError, match="IndexError for sample 2"):
+    with pytest.raises(SampleError, match="sample 2: the dataset raised IndexError"):
         prepare(subset, [0, 1, 2])
 
 
 def test_a_batch_that_lacks_a_sample_is_refused() -> None:
-    with pytest.raises(SampleError, match=r"one of the samples \['a', 'b'\]"):
+    with pytest.raises(SampleError, match="one of sample 'a', sample 'b': "):
         prepare(InBatches(whole=False), ["a", "b"])
 
 

@@ -58,7 +58,7 @@ class Failing(IterableDataset):
         raise RuntimeError("DataLoader worker is fine, the shard is torn")
 
 
-SAID = "the dataset raised RuntimeError after 10 samples of worker 0: .*shard is torn"
+SAID = "worker 0, after 10 samples: the dataset raised RuntimeError: .*shard is torn"
 
 
 @pytest.mark.parametrize("workers", [0, 1])

@@ -134,7 +134,7 @@ def test_the_other_ranks_are_told_of_a_batcher_that_died(recording: Recording) -
     for _ in range(2):  # and every further call says the same
         with pytest.raises(LoaderDiedError, match="killed by SIGKILL"):
             next(steps)
-    assert recording.session.message(0) == abort_message("killed by SIGKILL")
+    assert recording.session.message(0) == abort_message("LoaderDiedError: killed by SIGKILL")
     assert recording.session.message(0) == b""
 
 

@@ -229,7 +229,7 @@ class Torn(Plain):
 
 
 def test_an_error_says_after_how_many_samples_also_when_resumed() -> None:
-    said = r"raised EOFError after 7 samples of worker 0: torn; fix"
+    said = r"worker 0, after 7 samples: the dataset raised EOFError: torn; fix"
     log = WorkerStateLog(1)
     with pytest.raises(SampleError, match=said):
         [log.add(as_chunk(raw)) for raw in raw_chunks(Torn([]), 1, 3, replays=True)]

@@ -15,8 +15,10 @@ from multiprocessing.connection import Connection
 from typing import Any, cast
 
 from evenstep.arrays import Int64Array
-from evenstep.errors import EvenstepError
+from evenstep.errors import EvenstepError, LoaderDiedError, described
 from evenstep.loader.batcher.index_feed import FeederError
+from evenstep.loader.threads import GuardedThread
+from evenstep.loader.watchdog import Watchdog
 
 _BLOCK = 512  # indices in a message
 _POLL_SECONDS = 0.2  # between two checks whether the trainer has left the pass
@@ -32,6 +34,7 @@ class Feeder:
         indices: Iterable[tuple[int, Any]],
         after: Feeder | None,
         deals: Callable[[Int64Array], Iterable[tuple[int, Any]]] | None = None,
+        watchdog: Watchdog | None = None,
     ) -> None:
         """
         Args:
@@ -39,48 +42,82 @@ class Feeder:
             after: the feeder of the pass before, which must have sent its last block first.
             deals: `indices` for entries of the ranks' stream that are dealt to this rank on demand;
                 None where `indices` are all.
+            watchdog: of this feeder alone.
         """
         self._connection = connection
         self._serial = serial
         self._indices = indices
         self._deals = deals
-        self._after = after
+        # One of another batcher has nothing to do with this one, and may hang.
+        self._after = after if after is not None and after._connection is connection else None
+        self._watchdog = watchdog or Watchdog()
         self._left = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="evenstep-feeder", daemon=True)
+        self._thread = GuardedThread(self._run, name="feeder")
         self._thread.start()
 
     def leave(self) -> None:
         """Stops feeding: the pass was abandoned."""
         self._left.set()
 
+    @property
+    def failure(self) -> BaseException | None:
+        """Why no more indices will come, where the batcher could not be told."""
+        return self._thread.failure
+
+    def overdue(self) -> tuple[LoaderDiedError, str] | None:
+        """See `Watchdog.overdue`."""
+        return self._watchdog.overdue()
+
     def _run(self) -> None:
         if self._after is not None:
             self._after._thread.join()
             self._after = None
-        try:
-            blocks = self._blocks()
-            while not self._left.is_set() and (block := next(blocks, None)) is not None:
-                self._connection.send((self._serial, block))
-                if isinstance(block, Exception):
-                    return
-            self._connection.send((self._serial, None))
-        except (OSError, ValueError):
-            return  # the batcher is gone; the iterator that waits for its steps will report it
+        blocks = self._blocks()
+        while not self._left.is_set():
+            block: list[tuple[int, Any]] | EvenstepError | None
+            try:
+                block = next(blocks, None)
+            except EvenstepError as error:
+                block = error
+            except BaseException as error:
+                block = FeederError(f"the sampler raised {described(error)}")
+            if not isinstance(block, list):
+                break
+            try:
+                self._send(block)
+            except OSError:  # the batcher is gone
+                raise
+            except BaseException as error:
+                block = FeederError(f"indices of the sampler cannot be sent: {described(error)}")
+                break
+        else:
+            block = None
+        self._send(block)
 
-    def _blocks(self) -> Iterator[list[tuple[int, Any]] | Exception]:
-        """Blocks of indices, with an empty one after each deal; last the error that the sampler
-        raised, if any."""
-        try:
-            yield from _in_blocks(self._indices)
-            if self._deals is not None:
+    def _send(self, block: Any) -> None:
+        self._connection.send((self._serial, block))
+
+    def _blocks(self) -> Iterator[list[tuple[int, Any]]]:
+        """Blocks of indices, with an empty one after each deal."""
+        yield from _in_blocks(self._watched(self._indices))
+        if self._deals is not None:
+            yield []
+            while (entries := self._next_deal()) is not None:
+                yield from _in_blocks(self._watched(self._deals(entries)))
                 yield []
-                while (entries := self._next_deal()) is not None:
-                    yield from _in_blocks(self._deals(entries))
-                    yield []
-        except EvenstepError as error:
-            yield error
-        except Exception as error:
-            yield FeederError(f"the sampler raised {type(error).__name__}: {error}")
+
+    def _watched(self, indices: Iterable[tuple[int, Any]]) -> Iterable[tuple[int, Any]]:
+        if not self._watchdog.limit:
+            yield from indices
+            return
+        iterator = iter(indices)
+        while True:
+            with self._watchdog.call("the sampler"):
+                try:
+                    entry = next(iterator)
+                except StopIteration:
+                    return
+            yield entry
 
     def _next_deal(self) -> Int64Array | None:
         """Waits for the next deal of this pass; None if there will be none."""

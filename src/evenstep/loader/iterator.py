@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from evenstep.batch.step_info import StepInfo, attach_step
-from evenstep.errors import EvenstepError, LoaderDiedError, PeerError
+from evenstep.errors import EvenstepError, LoaderDiedError, PeerError, described
 from evenstep.loader.batcher.ports import BatcherFailure
 from evenstep.loader.batcher.process import BatcherProcess
 from evenstep.loader.batcher.progress import EpochEnd, StepProgress
@@ -60,6 +60,7 @@ class StepIterator(Iterator[tuple[Any, StepInfo]]):
         self._ended = ended
         self._outcome: Exception | None = None  # raised by every further call
         self._owner = os.getpid()
+        self._told = False  # the other ranks know of the outcome
         self._closing = threading.Lock()
         self._closed = False
         self._session = Session(
@@ -87,8 +88,9 @@ class StepIterator(Iterator[tuple[Any, StepInfo]]):
         except EvenstepError as error:
             self._end(error)
             raise
-        except BaseException:
-            self.close()
+        except BaseException as error:
+            # An interrupt, as a pass that is left early, needs no reason.
+            self._close(None if isinstance(error, KeyboardInterrupt) else described(error))
             raise
 
     def _next(self) -> tuple[Any, StepInfo]:
@@ -97,10 +99,13 @@ class StepIterator(Iterator[tuple[Any, StepInfo]]):
                 raise self._exchange.failure
             result = self._batcher.get(_CHECK_INTERVAL)
             if result is None:
+                self._check_threads()
                 continue
             if isinstance(result, BatcherFailure):
                 if isinstance(result.error, PeerError) and self._exchange.failure is not None:
                     raise self._exchange.failure
+                # A batcher that died could not tell the other ranks.
+                self._told = not isinstance(result.error, LoaderDiedError)
                 result.reraise()
             if isinstance(result, EpochEnd):
                 self._await_others()
@@ -120,6 +125,17 @@ class StepIterator(Iterator[tuple[Any, StepInfo]]):
             self._received(step, progress)
             return batch, step
 
+    def _check_threads(self) -> None:
+        """Raises an error if a thread of this process has failed that the batcher waits for."""
+        if self._session.broken is not None:
+            raise self._session.broken
+        hangs = self._feeder.overdue() if self._feeder is not None else None
+        if hangs is not None:
+            BatcherFailure(*hangs).reraise()
+        failed = self._feeder.failure if self._feeder is not None else None
+        if failed is not None and self._batcher.alive():
+            raise LoaderDiedError(f"the sampler's indices cannot be sent: {described(failed)}")
+
     def _await_others(self) -> None:
         """Waits until all ranks have made their last batch. An epoch ends on all ranks or on
         none, so a rank that fails at its last batch is heard, and one that exits now disturbs no
@@ -132,7 +148,8 @@ class StepIterator(Iterator[tuple[Any, StepInfo]]):
 
     def _end(self, outcome: Exception) -> None:
         self._outcome = outcome
-        self._close(str(outcome) if isinstance(outcome, LoaderDiedError) else None)
+        known = self._told or isinstance(outcome, (StopIteration, PeerError))
+        self._close(None if known else described(outcome))
 
     @property
     def closed(self) -> bool:
@@ -159,9 +176,11 @@ class StepIterator(Iterator[tuple[Any, StepInfo]]):
         self._session.leave(reason)
         if self._feeder is not None:
             self._feeder.leave()
-        self._batcher.abandon()
-        if not keep:
-            self._batcher.close()
+        try:
+            self._batcher.abandon()
+        finally:
+            if not keep:
+                self._batcher.close()
 
     def __del__(self) -> None:
         try:

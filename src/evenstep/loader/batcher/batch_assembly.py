@@ -14,7 +14,7 @@ from evenstep.batch.loss_scale import loss_scale, micro_batch_scales, shard_loss
 from evenstep.batch.pack import PackCollator
 from evenstep.batch.step_info import StepInfo
 from evenstep.context_parallel.batch_shards import document_lengths, shard_batch
-from evenstep.errors import CollateError, EvenstepError
+from evenstep.errors import CollateError, EvenstepError, described
 from evenstep.loader.batcher.filler_sample import FillerSample
 from evenstep.loader.batcher.spec import LoaderSpec
 from evenstep.loader.batcher.whole_updates import StepOfUpdate
@@ -54,9 +54,9 @@ def make_step(
         batches = [spec.collate_fn(samples) for samples in groups + fillers]
     except EvenstepError:
         raise
-    except Exception as error:
+    except BaseException as error:
         raise CollateError(
-            f"collate_fn raised {type(error).__name__} at {where}, samples {list(indices)}: {error}"
+            f"{where}, samples {list(indices)}: collate_fn raised {described(error)}"
         ) from error
     totals = planned.totals
     supervised = [int(planned.columns_of(group)[1].sum()) for group in planned.micro_batches]

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from typing import Any
 
 from evenstep.arrays import Int64Array
 from evenstep.errors import SampleError
 from evenstep.loader.workers.chunks import ChunkRequest
+
+_POLL_SECONDS = 0.2  # between two checks whether the pass goes on
 
 
 class FeederError(SampleError):
@@ -32,6 +34,8 @@ class IndexFeed:
         self.serial = 0
         self.deals = False
         """Samples are dealt on demand, so the feeder may have nothing to send for now."""
+        self.check: Callable[[], None] = lambda: None
+        """Raises an exception once the pass has failed or was left, as then no block may come."""
         self.starting = False
         """The inner loader is being started, and nothing can be asked of the feeder yet."""
         self.requested: deque[tuple[tuple[int, ...], tuple[Any, ...]]] = deque()
@@ -54,6 +58,8 @@ class IndexFeed:
             while self._must_not_wait() and not self._connection.poll():
                 self.requested.append(((), ()))
                 yield [ChunkRequest(self.epoch_seed, ())]
+            while not self._connection.poll(_POLL_SECONDS):
+                self.check()
             serial, block = self._connection.recv()
             if serial != self.serial:
                 continue  # left over from an abandoned pass

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
@@ -20,13 +20,14 @@ import torch
 from torch.utils.data import DataLoader
 
 from evenstep.arrays import Int64Array
-from evenstep.errors import SampleError
+from evenstep.errors import EvenstepError, SampleError, described
 from evenstep.loader.batcher.filler_sample import FillerSample
 from evenstep.loader.batcher.index_feed import IndexFeed
 from evenstep.loader.batcher.progress import BadSample
 from evenstep.loader.batcher.spec import EpochSpec, LoaderSpec
 from evenstep.loader.batcher.worker_errors import explain_worker_error, raising_worker_deaths
 from evenstep.loader.transport.shared_memory import PackedObject, Reader
+from evenstep.loader.watchdog import Watchdog
 from evenstep.loader.workers.chunks import Chunk, ChunkCollate, IndexedDataset
 from evenstep.loader.workers.iterable import ChunkedIterable, WorkerStateLog
 from evenstep.loader.workers.seeding import epoch_seed, rank_seed
@@ -81,10 +82,13 @@ class ReadySamples:
 class Intake:
     """Owns the inner loader. For each epoch call `begin`, then run `chunks`."""
 
-    def __init__(self, spec: LoaderSpec, feed: Connection | None) -> None:
+    def __init__(
+        self, spec: LoaderSpec, feed: Connection | None, watchdog: Watchdog | None = None
+    ) -> None:
         """
         Args:
             feed: where the feeder's blocks arrive; None for an iterable dataset.
+            watchdog: of this process, where it prepares samples itself.
         """
         self._spec = spec
         self._generator = torch.Generator()
@@ -96,9 +100,13 @@ class Intake:
         options: dict[str, Any] = {
             "num_workers": workers,
             "collate_fn": ChunkCollate(
-                measure=spec.measure, policy=spec.policy, skip_bad=skip_bad, packed=workers > 0
+                measure=spec.measure,
+                policy=spec.policy,
+                skip_bad=skip_bad,
+                packed=workers > 0,
+                watchdog=watchdog,
             ),
-            "timeout": spec.timeout,
+            "timeout": spec.timeout if workers else 0,
             "worker_init_fn": EndWithParent(spec.worker_init_fn),
             "generator": self._generator,
             "persistent_workers": spec.persistent_workers,
@@ -107,12 +115,14 @@ class Intake:
             options["prefetch_factor"] = spec.prefetch_factor
             options["multiprocessing_context"] = spec.start_method
         if spec.iterable:
-            self._chunked = ChunkedIterable(spec.dataset, spec.chunk_size, replays=spec.replay)
+            self._chunked = ChunkedIterable(
+                spec.dataset, spec.chunk_size, replays=spec.replay, watchdog=watchdog
+            )
             self._loader = DataLoader(self._chunked, batch_size=None, **options)
         else:
             assert feed is not None
             self._feed = IndexFeed(feed, spec.chunk_size)
-            dataset = IndexedDataset(spec.dataset, skip_bad=skip_bad)
+            dataset = IndexedDataset(spec.dataset, skip_bad=skip_bad, watchdog=watchdog)
             self._loader = DataLoader(dataset, batch_sampler=self._feed, **options)
 
     def request(self, entries: Int64Array | None) -> None:
@@ -121,9 +131,12 @@ class Intake:
         assert self._feed is not None
         self._feed.request(entries)
 
-    def begin(self, epoch: EpochSpec) -> None:
+    def begin(self, epoch: EpochSpec, check: Callable[[], None] = lambda: None) -> None:
         """Starts the workers. Must be called before other threads start: workers may be forked, and
         a fork copies a lock that another thread holds, for which the worker would wait for ever.
+
+        Args:
+            check: raises an exception once the pass has failed or was left.
 
         Raises: as `chunks`.
         """
@@ -131,6 +144,7 @@ class Intake:
         self._generator.manual_seed(seed)
         if self._feed is not None:
             self._feed.serial = epoch.serial
+            self._feed.check = check
             self._feed.epoch_seed = epoch_seed(self._spec.seed, epoch.epoch)
             self._feed.deals = self._feed.starting = epoch.entries is not None
         if self._chunked is not None:
@@ -217,10 +231,12 @@ class ChunkChecks:
             if (number := int(numbers[position])) != _TRAINED:
                 self._skip(number, indices[position] if indices is not None else None, reason)
         payload = chunk.payload
-        samples = self._reader.unpack(payload) if isinstance(payload, PackedObject) else payload
         columns, digests, positions = chunk.columns, chunk.digests, chunk.positions
+        with _naming("unpickling", numbers, indices):
+            samples = self._reader.unpack(payload) if isinstance(payload, PackedObject) else payload
         if samples and self._may_run_fillers:
-            self._filler_sample.offer(samples, columns[:, 0])
+            with _naming("pickling", numbers, indices):
+                self._filler_sample.offer(samples, columns[:, 0])
         kept = np.flatnonzero(numbers[positions] != _TRAINED)
         if len(kept) < len(samples):
             samples = [samples[i] for i in kept.tolist()]
@@ -275,6 +291,20 @@ class ChunkChecks:
                     "states, which forms new batches"
                 )
         return planned
+
+
+@contextlib.contextmanager
+def _naming(what: str, numbers: Int64Array, indices: Sequence[Any] | None) -> Iterator[None]:
+    """What the user's code raises within becomes a `SampleError` that names the chunk's samples."""
+    try:
+        yield
+    except (EvenstepError, ProcessLookupError):  # the worker has died
+        raise
+    except BaseException as error:
+        names = list(indices) if indices is not None else f"number {numbers.tolist()}"
+        raise SampleError(
+            f"one of the samples {names}: its {what} raised {described(error)}"
+        ) from error
 
 
 def _counts(column: Int64Array) -> str:

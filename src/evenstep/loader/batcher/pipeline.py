@@ -6,6 +6,10 @@
     collate  planned step ──▶ its samples from the store ──collate_fn──▶ queue of batches
     deliver  queue of batches ──▶ trainer, in order        collate waits while the trainer is behind
 
+There may be several collate threads. Whatever a thread raises ends the others: it wakes all that
+wait for a sample, a step or a credit. They are daemons, so no exit waits for a function of the
+user's that does not return.
+
 The store holds at most two windows: one that is being planned or filled, and one whose steps are
 being trained on. So the window refills while the trainer works. Where steps are held back until
 their update is whole, it holds those in addition.
@@ -20,11 +24,18 @@ import contextlib
 import queue
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import Any
 
 from evenstep.batch.step_info import StepInfo
-from evenstep.errors import EvenstepError, LoaderDiedError, PeerError
+from evenstep.errors import (
+    CollateError,
+    DamagedMessageError,
+    EvenstepError,
+    LoaderDiedError,
+    PeerError,
+    described,
+)
 from evenstep.loader.batcher.batch_assembly import make_step
 from evenstep.loader.batcher.filler_sample import FillerSample
 from evenstep.loader.batcher.intake import ChunkChecks, Intake
@@ -34,6 +45,8 @@ from evenstep.loader.batcher.round_planner import RoundPlanner, make_protocol
 from evenstep.loader.batcher.sample_store import Closed, SampleStore
 from evenstep.loader.batcher.spec import EpochSpec, LoaderSpec
 from evenstep.loader.batcher.whole_updates import StepOfUpdate
+from evenstep.loader.threads import GuardedThread
+from evenstep.loader.watchdog import Watchdog
 from evenstep.loader.workers.iterable import WorkerStateLog
 from evenstep.protocol.wire import abort_message
 
@@ -42,12 +55,20 @@ class EpochRun:
     """One epoch on one rank. `run` works in the calling thread until all is delivered."""
 
     def __init__(
-        self, spec: LoaderSpec, epoch: EpochSpec, ports: Ports, *, seeds: bool = False
+        self,
+        spec: LoaderSpec,
+        epoch: EpochSpec,
+        ports: Ports,
+        *,
+        seeds: bool = False,
+        watchdog: Watchdog | None = None,
     ) -> None:
         """
         Args:
             seeds: see `make_step`.
+            watchdog: of this process.
         """
+        self._watchdog = watchdog or Watchdog()
         self._spec = spec
         self._epoch = epoch
         self._ports = ports
@@ -75,9 +96,11 @@ class EpochRun:
             queue.SimpleQueue()
         )
         """From collate to deliver, in order; None at the end."""
+        self._collating = threading.Lock()
         self._closed = threading.Event()
-        self._failure: Exception | None = None
-        self._all_planned = False
+        self._failure: EvenstepError | None = None
+        self._known = False
+        """The other ranks know of the failure."""
 
     def end(self) -> EpochEnd:
         """How the epoch ended, once `run` has returned."""
@@ -99,42 +122,57 @@ class EpochRun:
             Closed: `close` was called.
         """
         self._planner.request = intake.request
-        self._guard(lambda: intake.begin(self._epoch))
-        threads = [
-            threading.Thread(
-                target=self._guard, args=(work,), name=f"evenstep{work.__name__}", daemon=True
-            )
-            for work in (self._plan, self._collate, self._deliver)
-        ]
-        for thread in threads:
-            thread.start()
+        self._guard(intake.begin, self._epoch, self._store.check)
+        threads: list[GuardedThread] = []
+        self._guard(self._start, threads)
         if self._failure is None:
-            self._guard(lambda: self._take_in(intake))
+            self._guard(self._take_in, intake)
         for thread in threads:
             thread.join()
         if self._closed.is_set():
             raise Closed
         if self._failure is not None:
-            if self._all_planned:  # so no exchange was left to report the failure in
+            if not self._known:  # no exchange was left to report it in
                 self._ports.announce(_abort(self._failure))
             raise self._failure
 
-    def _guard(self, work: Callable[[], None]) -> None:
-        """Runs the work of one thread; an error in it ends the other threads too."""
-        try:
-            work()
-        except Closed:
-            pass
-        except EvenstepError as error:
-            self._fail(error)
-        except Exception as error:
-            failure = LoaderDiedError(f"rank {self._spec.rank}: {type(error).__name__}: {error}")
-            failure.__cause__ = error
-            self._fail(failure)
-
-    def _fail(self, error: Exception) -> None:
+    def fail(self, error: BaseException) -> None:
+        """Ends the epoch with an error. Any thread may call it."""
+        if not isinstance(error, EvenstepError):
+            error = self._died("in its batcher", error)
         self._failure = self._failure or error
         self._store.end(self._failure)
+
+    def _died(self, where: str, cause: BaseException) -> LoaderDiedError:
+        # The names of these two add nothing to what torch and the system say.
+        plain = isinstance(cause, (RuntimeError, OSError))
+        said = str(cause) if plain else described(cause)
+        error = LoaderDiedError(f"rank {self._spec.rank}, {where}: {said}")
+        error.__cause__ = cause
+        return error
+
+    def _start(self, threads: list[GuardedThread]) -> None:
+        """Starts the threads. Those that run when one cannot be started are told to end."""
+        works = [self._deliver, *[self._collate] * self._spec.collate_threads, self._plan]
+        try:
+            for work in works:
+                name = work.__name__.strip("_")
+                thread = GuardedThread(self._guard, work, name=name)
+                thread.start()
+                threads.append(thread)
+        except BaseException:
+            self._planned_steps.put(None)
+            self._batches.put(None)
+            raise
+
+    def _guard(self, work: Callable[..., None], *arguments: Any) -> None:
+        """Does the work of a thread; what it raises ends the other threads too."""
+        try:
+            work(*arguments)
+        except Closed:
+            pass
+        except BaseException as error:
+            self.fail(error)
 
     # The four threads
 
@@ -144,13 +182,13 @@ class EpochRun:
                 for chunk in chunks:
                     if (ready := self._checks.ready(chunk)) is not None:
                         self._store.put(ready)
-        except (Closed, EvenstepError) as error:
+        except Closed:
+            self._store.end()
+        except BaseException as error:
             # Not a failure of the epoch yet: the samples before it may still be planned.
-            self._store.end(error if isinstance(error, EvenstepError) else None)
-        except Exception as error:
-            failure = LoaderDiedError(f"rank {self._spec.rank}, preparing samples: {error}")
-            failure.__cause__ = error
-            self._store.end(failure)
+            if not isinstance(error, EvenstepError):
+                error = self._died("preparing samples", error)
+            self._store.end(error)
         else:
             self._store.end()
 
@@ -162,14 +200,18 @@ class EpochRun:
                     raise self._failure
                 for step in self._planner.exchange():
                     self._planned_steps.put(step)
-        except (Closed, PeerError):
-            raise  # no rank is left to report it to, or all know already
-        except Exception as error:
-            # In place of the message that is due, so that the other ranks learn of it at once.
-            self._ports.exchange(_abort(error))
+        except Closed:
+            raise
+        except BaseException as error:
+            self._known = isinstance(error, PeerError) and not isinstance(
+                error, DamagedMessageError
+            )
+            if not self._known:
+                # In place of the message that is due, so that the other ranks learn of it at once.
+                self._ports.exchange(_abort(error))
+                self._known = True
             raise
         else:
-            self._all_planned = True
             # Under exhausted="stop" the source may have more samples, which nothing will use.
             self._store.stop()
         finally:
@@ -177,13 +219,21 @@ class EpochRun:
             self._planner.end_requests()
 
     def _collate(self) -> None:
-        with ThreadPoolExecutor(self._spec.collate_threads, "evenstep-collate") as pool:
-            try:
-                while (step := self._planned_steps.get()) is not None:
+        try:
+            while True:
+                with self._collating:  # so that batches are delivered in the order of their steps
+                    if (step := self._planned_steps.get()) is None:
+                        return
                     self._ports.await_credit()
-                    self._batches.put(pool.submit(self._make_batch, step))
-            finally:
-                self._batches.put(None)
+                    batch: Future[tuple[StepInfo, Any, StepProgress]] = Future()
+                    self._batches.put(batch)
+                try:
+                    batch.set_result(self._make_batch(step))
+                except BaseException as error:
+                    batch.set_exception(error)
+        finally:
+            self._planned_steps.put(None)  # for the other threads that collate
+            self._batches.put(None)
 
     def _deliver(self) -> None:
         try:
@@ -200,17 +250,28 @@ class EpochRun:
             samples, own = self._store.take(numbers)
             groups.append(samples)
             indices += own
-        step, batch = make_step(
-            self._spec,
-            self._epoch.epoch,
-            of_update,
-            groups,
-            indices,
-            filler_sample=self._filler_sample.sample,
-            seeds=self._seeds,
-        )
+        index, epoch = of_update.planned.index, self._epoch.epoch
+        try:
+            call = f"collate_fn at step {index} of epoch {epoch}, samples {list(indices)},"
+            with self._watchdog.call(call):
+                step, batch = make_step(
+                    self._spec,
+                    epoch,
+                    of_update,
+                    groups,
+                    indices,
+                    filler_sample=self._filler_sample.sample,
+                    seeds=self._seeds,
+                )
+        except EvenstepError:
+            raise
+        except BaseException as error:
+            raise CollateError(
+                f"step {index} of epoch {epoch} on rank {self._spec.rank}, samples "
+                f"{list(indices)}: {described(error)}"
+            ) from error
         return step, batch, of_update.progress
 
 
-def _abort(error: Exception) -> bytes:
-    return abort_message(f"{type(error).__name__}: {error}")
+def _abort(error: BaseException) -> bytes:
+    return abort_message(described(error))

@@ -69,16 +69,24 @@ class PipePorts:
         self._credits = threading.Semaphore(prefetch)
         self._delivering = True
         self._closed = threading.Event()
+        self._broken = False
+        """A message was read in part, so the next one cannot be found."""
 
     def exchange(self, message: bytes) -> list[bytes]:
         if self._closed.is_set():
             raise Closed
         self._connection.send((self._serial, message))
+        if self._broken:
+            return []
         while True:
             while not self._connection.poll(_POLL_SECONDS):
                 if self._closed.is_set():
                     raise Closed
-            received: tuple[int, list[bytes]] = self._connection.recv()
+            try:
+                received: tuple[int, list[bytes]] = self._connection.recv()
+            except BaseException:
+                self._broken = True
+                raise
             if received[0] == self._serial:
                 return received[1]
 

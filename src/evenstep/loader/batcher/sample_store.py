@@ -68,6 +68,11 @@ class SampleStore:
             self._ended, self._failure = True, self._failure or failure
             self._changed.notify_all()
 
+    def check(self) -> None:
+        """Raises `Closed` if no more samples are accepted."""
+        if self._ended:
+            raise Closed
+
     def next_unplanned(self) -> ReadySamples | None:
         """What planning needs to know about the next samples, without the samples; None at the end.
         Raises the failure that ended the intake, if there was one."""

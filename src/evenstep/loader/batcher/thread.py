@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import multiprocessing
 import queue
-import threading
 import traceback
 from multiprocessing.connection import Connection
 from typing import Any
 
+from evenstep.errors import EvenstepError, LoaderDiedError, described
 from evenstep.loader.batcher.intake import Intake
 from evenstep.loader.batcher.pipeline import EpochRun
 from evenstep.loader.batcher.ports import BatcherFailure, PipePorts
-from evenstep.loader.batcher.progress import EpochEnd
 from evenstep.loader.batcher.sample_store import Closed
 from evenstep.loader.batcher.spec import EpochSpec, LoaderSpec
+from evenstep.loader.threads import GuardedThread
+from evenstep.loader.watchdog import Watchdog
 
 
 class BatcherThread:
@@ -22,42 +23,44 @@ class BatcherThread:
 
     def __init__(self, spec: LoaderSpec) -> None:
         self._spec = spec
+        self._watchdog = Watchdog(spec.timeout, spec.rank)
         self.exchange, self._batcher_exchange = multiprocessing.Pipe()
         batcher_feed, self.feed = multiprocessing.Pipe()
         self._batcher_feed: Connection = batcher_feed
         self._results: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._run: EpochRun | None = None
         self._ports: PipePorts | None = None
-        self._thread: threading.Thread | None = None
+        self._thread: GuardedThread | None = None
 
     def begin(self, epoch: EpochSpec) -> None:
+        """
+        Raises:
+            LoaderDiedError: there is no room for another thread.
+        """
         self._ports = PipePorts(
             self._batcher_exchange, epoch.serial, self._spec.prefetch, self._results.put
         )
-        self._run = EpochRun(self._spec, epoch, self._ports)
-        self._thread = threading.Thread(
-            target=self._work, args=(epoch,), name="evenstep-batcher", daemon=True
-        )
-        self._thread.start()
+        self._run = EpochRun(self._spec, epoch, self._ports, watchdog=self._watchdog)
+        thread = GuardedThread(self._work, self._run, self._ports, name="batcher")
+        thread.start()
+        self._thread = thread
 
-    def _work(self, epoch: EpochSpec) -> None:
-        assert self._run is not None
-        assert self._ports is not None
-        end: EpochEnd | BatcherFailure | None = None
+    def _work(self, run: EpochRun, ports: PipePorts) -> None:
         try:
-            self._run.run(Intake(self._spec, self._batcher_feed))
-            end = self._run.end()
+            intake = Intake(self._spec, self._batcher_feed, self._watchdog)
+            try:
+                run.run(intake)
+            finally:
+                ports.finish()
+            self._results.put(run.end())
         except Closed:
             pass
-        except Exception as error:
-            end = BatcherFailure(error, traceback.format_exc())
+        except EvenstepError as error:
+            self._results.put(BatcherFailure(error, traceback.format_exc()))
         finally:
-            self._ports.finish()
             # The feeder or the exchange may be blocked on a full pipe that is no longer read.
             self._batcher_feed.close()
             self._batcher_exchange.close()
-        if end is not None:
-            self._results.put(end)
 
     def credit(self) -> None:
         if self._ports is not None:
@@ -69,19 +72,29 @@ class BatcherThread:
             self._ports.close()
 
     def get(self, timeout: float) -> Any:
+        """As `BatcherProcess.get`."""
+        alive = self.alive()  # checked before reading
         try:
-            return self._results.get(timeout=timeout)
+            return self._results.get(timeout=timeout if alive else 0)
         except queue.Empty:
-            return None
+            if alive:
+                hangs = self._watchdog.overdue()
+                return BatcherFailure(*hangs) if hangs else None
+            raise LoaderDiedError(self.cause_of_death()) from None
 
     def alive(self) -> bool:
-        return True
+        return self._thread is None or self._thread.alive()
 
     def cause_of_death(self) -> str:
-        return f"the batcher of rank {self._spec.rank} ended"
+        why = ""
+        if self._thread is not None:
+            self._thread.join(1.0)  # it closes its pipes a moment before it ends
+            if (failure := self._thread.failure) is not None:
+                why = f": {described(failure)}"
+        return f"the batcher of rank {self._spec.rank} ended{why}"
 
     def close(self) -> None:
         self.abandon()
-        if self._thread is not None:
+        if self._thread is not None and not self._watchdog.overdue():
             # A sample that is being prepared cannot be interrupted; its result is dropped.
             self._thread.join(5.0)

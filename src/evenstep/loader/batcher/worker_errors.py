@@ -25,8 +25,8 @@ def explain_worker_error(error: Exception, *, iterable: bool, num_workers: int) 
     if isinstance(error, EvenstepError):
         return type(error)(message) if caught else error
     if caught and not iterable:
-        # Errors of a map-style dataset are sample errors already; this is `worker_init_fn`, say.
-        return LoaderDiedError(f"a worker could not start: {name}: {message}")
+        # Errors of a map-style dataset are sample errors already.
+        return LoaderDiedError(f"a worker failed: {name}: {message}")
     if caught or (iterable and not num_workers):
         return SampleError(f"the dataset raised {name}: {message}; fix or exclude the sample")
     return error

@@ -16,14 +16,14 @@ class Session:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: Connection | None,
         serial: int,
         alive: Callable[[], bool] = lambda: True,
         cause_of_death: Callable[[], str] = lambda: "its batcher process died",
     ) -> None:
         """
         Args:
-            connection: pipe to the batcher.
+            connection: pipe to the batcher; None for a pass that is left before it has one.
             serial: number of the pass; messages of other passes are dropped.
             alive: whether the batcher lives. Its children may hold the pipe open after it died.
             cause_of_death: what the other ranks receive as a reason when it does not.
@@ -53,7 +53,7 @@ class Session:
         """The batcher's next message; None if there is none within `timeout` seconds; empty if none
         will follow, because the batcher has finished or the trainer has left."""
         deadline = time.monotonic() + timeout
-        while not (self._finished or self.left.is_set()):
+        while self.connection is not None and not (self._finished or self.left.is_set()):
             alive = self._alive()
             remaining = max(deadline - time.monotonic(), 0) if alive else 0
             try:
@@ -88,7 +88,7 @@ class Session:
 
     def reply(self, messages: Sequence[bytes]) -> None:
         """Sends all ranks' messages to the batcher."""
-        if self.left.is_set():
+        if self.left.is_set() or self.connection is None:
             return  # no longer read, so a large one might block for ever
         try:
             self.connection.send((self.serial, list(messages)))

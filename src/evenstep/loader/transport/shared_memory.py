@@ -142,7 +142,7 @@ class Writer:
         for position, (start, end) in enumerate(spans):
             if position not in in_place:
                 memory[start:end] = arrays[position]
-        file = SlabFile(f"/proc/{pid}/fd/{fd}")
+        file = SlabFile(pid, fd)
         return PackedObject(data, pid, number, file, spans, retired=retired)
 
     def _lay_out(self, arrays: Sequence[Bytes]) -> tuple[int, list[int], set[int]]:

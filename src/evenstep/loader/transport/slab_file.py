@@ -24,27 +24,50 @@ Bytes = npt.NDArray[np.uint8]
 class SlabFile:
     """Where readers find a slab. Its path lasts as long as its writer lives, so it is opened while
     the message that names it is unpickled, not when the message is processed: the writer, a worker
-    with nothing left to do, may have exited by then."""
+    with nothing left to do, may have exited by then. What goes wrong is raised later, as torch
+    makes temporary files to find out why a message could not be unpickled."""
 
-    def __init__(self, path: str, *, opened: bool = False) -> None:
-        self._path = path
-        self._file = self._open() if opened else None
+    def __init__(self, writer: int, fd: int, *, opened: bool = False) -> None:
+        """
+        Args:
+            writer: process id.
+            fd: the slab's file descriptor in that process.
+        """
+        self._writer, self._fd = writer, fd
+        self._file: io.FileIO | None = None
+        self._error: OSError | None = None
+        if opened:
+            try:
+                self._file = self._open()
+            except OSError as error:
+                self._error = error
 
     def _open(self) -> io.FileIO:
+        return io.FileIO(f"/proc/{self._writer}/fd/{self._fd}", "r+")
+
+    def __reduce__(self) -> Any:
+        return functools.partial(SlabFile, opened=True), (self._writer, self._fd)
+
+    def map(self) -> Bytes:
+        """
+        Raises:
+            ProcessLookupError: the writer has died.
+            LoaderDiedError: there is no more memory, or no more files may be opened.
+        """
         try:
-            return io.FileIO(self._path, "r+")
-        except FileNotFoundError as error:
-            raise ProcessLookupError(f"a worker process died: {self._path} is gone") from error
+            if self._error is not None:
+                raise self._error
+            opened = self._file or self._open()
+        except (FileNotFoundError, ProcessLookupError) as error:
+            raise ProcessLookupError(
+                f"worker process {self._writer} died, with samples that it had prepared; if the "
+                "system ran out of memory, lower buffer_size, prefetch or num_workers"
+            ) from error
         except OSError as error:
             raise out_of_memory_error(
                 error, "to open a slab that another process has filled"
             ) from error
-
-    def __reduce__(self) -> Any:
-        return functools.partial(SlabFile, opened=True), (self._path,)
-
-    def map(self) -> Bytes:
-        with self._file or self._open() as file:
+        with opened as file:
             size = os.fstat(file.fileno()).st_size
             try:
                 return _map(file.fileno(), size)

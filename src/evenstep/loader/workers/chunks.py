@@ -2,10 +2,14 @@
 
 One message for many samples makes this as fast as a loader that collates in its workers. The
 dataset is wrapped, so that errors name the sample; everything else is forwarded to it.
+
+Whatever the user's code raises becomes a `SampleError`, a `SystemExit` too: a worker that raises
+what is no `Exception` ends without a word.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,8 +19,10 @@ from torch.utils.data import Dataset, Subset, get_worker_info
 
 from evenstep.arrays import Int64Array
 from evenstep.batch.measure import Measure, digests_of
-from evenstep.errors import SampleError
+from evenstep.errors import EvenstepError, SampleError, described
+from evenstep.loader.transport import codec
 from evenstep.loader.transport.shared_memory import PackedObject, Writer
+from evenstep.loader.watchdog import Watchdog
 from evenstep.loader.workers.seeding import sample_seed, seed_everything
 from evenstep.plan.policy import Policy
 
@@ -98,19 +104,22 @@ class DatasetProxy:
 class IndexedDataset(DatasetProxy, Dataset):  # type: ignore[type-arg]
     """Prepares requested chunks from a map-style dataset."""
 
-    def __init__(self, dataset: Any, *, skip_bad: bool) -> None:
+    def __init__(self, dataset: Any, *, skip_bad: bool, watchdog: Watchdog | None = None) -> None:
         """
         Args:
             skip_bad: leave out samples that the dataset raises for, instead of failing.
+            watchdog: for a dataset that no worker runs.
         """
         super().__init__(dataset)
         object.__setattr__(self, "_skip_bad", skip_bad)
+        object.__setattr__(self, "_watchdog", watchdog or Watchdog())
 
     def __getitems__(self, requests: Sequence[ChunkRequest]) -> RawChunk:
         (request,) = requests
-        return RawChunk(list(self._prepare(request)), [f"sample {i!r}" for i in request.indices])
+        names = [_name(index) for index in request.indices]
+        return RawChunk(list(self._prepare(request, names)), names)
 
-    def _prepare(self, request: ChunkRequest) -> Iterator[Any]:
+    def _prepare(self, request: ChunkRequest, names: list[str]) -> Iterator[Any]:
         # In the trainer process the random state is the trainer's, and stays untouched.
         seeds = get_worker_info() is not None
         fetch = _batched_fetch(self._dataset)
@@ -118,36 +127,30 @@ class IndexedDataset(DatasetProxy, Dataset):  # type: ignore[type-arg]
             if seeds:
                 seed_everything(sample_seed(request.epoch_seed, request.indices[0]))
             try:
-                samples = list(fetch(list(request.indices)))
+                with self._watchdog.call(f"one of {', '.join(names)}"):
+                    samples = list(fetch(list(request.indices)))
                 if len(samples) != len(request.indices):
                     raise IndexError(
                         f"{len(samples)} samples for {len(request.indices)} indices of __getitems__"
                     )
-            except Exception as error:
+            except BaseException as error:
                 if not self._skip_bad:
-                    raise _failed(self._culprit(request.indices), error) from error
+                    culprit = _culprit(lambda i: self._dataset[i], request.indices, names)
+                    raise _failed(culprit, error) from error
             else:
                 yield from samples
                 return
-        for index in request.indices:
+        for index, name in zip(request.indices, names):
             if seeds:
                 seed_everything(sample_seed(request.epoch_seed, index))
             try:
-                sample = self._dataset[index]
-            except Exception as error:
-                sample = _failed(f"sample {index!r}", error)
+                with self._watchdog.call(name):
+                    sample = self._dataset[index]
+            except BaseException as error:
+                sample = _failed(name, error)
                 if not self._skip_bad:
                     raise sample from error
             yield sample
-
-    def _culprit(self, indices: Sequence[Any]) -> str:
-        """The first sample that the dataset raises for, found by trying them one by one."""
-        for index in indices:
-            try:
-                self._dataset[index]
-            except Exception:
-                return f"sample {index!r}"
-        return f"one of the samples {list(indices)}"
 
     def __getitem__(self, request: ChunkRequest) -> RawChunk:
         return self.__getitems__([request])
@@ -162,22 +165,64 @@ def _batched_fetch(dataset: Any) -> Callable[[list[Any]], Sequence[Any]] | None:
     return getattr(dataset, "__getitems__", None) if hasattr(inner, "__getitems__") else None
 
 
-def _failed(what: str, error: Exception) -> SampleError:
+def _name(index: Any) -> str:
+    try:
+        return f"sample {index!r}"
+    except BaseException as error:
+        raise SampleError(f"the repr() of a dataset index raised {described(error)}") from error
+
+
+def _failed(name: str, error: BaseException) -> SampleError:
     return SampleError(
-        f"the dataset raised {type(error).__name__} for {what}: {error}; fix the sample or exclude "
-        "its index from the sampler"
+        f"{name}: the dataset raised {described(error)}; fix the sample or exclude its index from "
+        "the sampler"
     )
+
+
+def _culprit(function: Callable[[Any], Any], items: Sequence[Any], names: Sequence[str]) -> str:
+    """The name of the first item that the function raises for, found by trying one by one."""
+    for item, name in zip(items, names):
+        try:
+            function(item)
+        except BaseException:
+            return name
+    return f"one of {', '.join(names)}"
+
+
+@contextlib.contextmanager
+def _naming(
+    what: str, function: Callable[[Any], Any], samples: Sequence[Any], names: Sequence[str]
+) -> Iterator[None]:
+    """What is raised within becomes a `SampleError` that names the sample for which `function`
+    raises."""
+    try:
+        yield
+    except EvenstepError:
+        raise
+    except BaseException as error:
+        culprit = _culprit(function, samples, names)
+        raise SampleError(f"{culprit}: {what} raised {described(error)}") from error
 
 
 class ChunkCollate:
     """The collate function of the inner loader: `RawChunk` -> `Chunk`."""
 
-    def __init__(self, *, measure: Measure, policy: Policy, skip_bad: bool, packed: bool) -> None:
+    def __init__(
+        self,
+        *,
+        measure: Measure,
+        policy: Policy,
+        skip_bad: bool,
+        packed: bool,
+        watchdog: Watchdog | None = None,
+    ) -> None:
         """
         Args:
             skip_bad: leave out samples that cannot be measured or are too long, instead of failing.
             packed: put the samples into shared memory.
+            watchdog: as `IndexedDataset` has it.
         """
+        self._watchdog = watchdog or Watchdog()
         self._measure = measure
         self._policy = policy
         self._skip_bad = skip_bad
@@ -199,7 +244,9 @@ class ChunkCollate:
         if self._packed and samples:
             if self._writer is None:  # made in the worker, never before it is forked
                 self._writer = Writer()
-            payload = self._writer.pack(samples)
+            names = [raw.names[position] for position in positions.tolist()]
+            with _naming("its pickling", codec.dumps, samples, names):
+                payload = self._writer.pack(samples)
         return Chunk(len(raw.samples), positions, columns, payload, tuple(bad), raw.origin, digests)
 
     def _columns(self, samples: list[Any], names: list[str]) -> Int64Array:
@@ -208,7 +255,11 @@ class ChunkCollate:
         for sample in samples:
             if isinstance(sample, SampleError):
                 raise sample
-        columns = self._measure(samples, names)
+        with (
+            _naming("its measuring", lambda one: self._measure([one], [""]), samples, names),
+            self._watchdog.call(f"the measuring of one of {', '.join(names)}"),
+        ):
+            columns = self._measure(samples, names)
         limit = self._policy.max_length
         if limit is not None and columns[:, 0].max() > limit:
             worst = int(np.argmax(columns[:, 0] > limit))

@@ -9,11 +9,12 @@ that may still be needed.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +22,8 @@ import numpy as np
 from torch.utils.data import IterableDataset, get_worker_info
 
 from evenstep.data.resumable import has_state
-from evenstep.errors import SampleError
+from evenstep.errors import EvenstepError, SampleError, described
+from evenstep.loader.watchdog import Watchdog
 from evenstep.loader.workers.chunks import Chunk, ChunkOrigin, DatasetProxy, RawChunk
 
 
@@ -66,16 +68,20 @@ def _count(state: Any) -> int:
 class ChunkedIterable(DatasetProxy, IterableDataset):  # type: ignore[type-arg]
     """The chunks of an iterable dataset, in one worker."""
 
-    def __init__(self, dataset: Any, chunk_size: int, *, replays: bool) -> None:
+    def __init__(
+        self, dataset: Any, chunk_size: int, *, replays: bool, watchdog: Watchdog | None = None
+    ) -> None:
         """
         Args:
             replays: to resume a dataset that has no state, read it from its beginning and drop the
                 samples that were read before.
+            watchdog: as `IndexedDataset` has it.
         """
         super().__init__(dataset)
         for name, value in (
             ("_chunk_size", chunk_size),
             ("_replays", replays),
+            ("_watchdog", watchdog or Watchdog()),
             ("_worker_states", None),
             ("_last", None),
         ):
@@ -101,23 +107,22 @@ class ChunkedIterable(DatasetProxy, IterableDataset):  # type: ignore[type-arg]
             # Not asked again: some datasets return to their beginning once they have ended.
             object.__setattr__(self, "_last", state)
             return
-        count, iterator, owner = self._open(state)
+        samples: list[Any] = []
+        with _naming(worker, 0, samples), self._watchdog.call("the dataset, at its beginning,"):
+            count, iterator, owner = self._open(state)
         ended = False
         while not ended:
-            samples: list[Any] = []
-            try:
+            samples = []
+            with (
+                _naming(worker, count, samples),
+                self._watchdog.call(f"the dataset, after {count} samples,"),
+            ):
                 samples.extend(itertools.islice(iterator, self._chunk_size))
-            except SampleError:
-                raise
-            except Exception as error:
-                raise SampleError(
-                    f"the dataset raised {type(error).__name__} after {count + len(samples)} "
-                    f"samples of worker {worker}: {error}; fix or exclude the sample"
-                ) from error
             names = [f"sample number {count + i} of its worker" for i in range(len(samples))]
             count += len(samples)
             ended = len(samples) < self._chunk_size
-            last = self._state(count, owner, ended)
+            with _naming(worker, count):
+                last = self._state(count, owner, ended)
             object.__setattr__(self, "_last", last)
             yield RawChunk(samples, names, ChunkOrigin(worker, last, ended))
 
@@ -156,6 +161,24 @@ class ChunkedIterable(DatasetProxy, IterableDataset):  # type: ignore[type-arg]
                 f"state_dict() of {type(owner).__name__} cannot be stored as JSON ({error}); "
                 "return numbers, text, lists and dictionaries"
             ) from error
+
+
+@contextlib.contextmanager
+def _naming(worker: int, count: int, more: Sequence[Any] = ()) -> Iterator[None]:
+    """What is raised within becomes a `SampleError` that says how far the worker has come.
+
+    Args:
+        count, more: samples before, and those that are being read.
+    """
+    try:
+        yield
+    except EvenstepError:
+        raise
+    except BaseException as error:
+        raise SampleError(
+            f"worker {worker}, after {count + len(more)} samples: the dataset raised "
+            f"{described(error)}; fix or exclude the sample"
+        ) from error
 
 
 def _check_keys(value: Any) -> None:
