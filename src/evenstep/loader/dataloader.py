@@ -208,6 +208,7 @@ class DataLoader:
         self._step_log = StepLog.wanted(policy.fingerprint)
         # What runs.
         self._runtime = LoaderRuntime()
+        self._runtime.prepare(options)
         self._passes = 0
         self._current: weakref.ref[StepIterator] | None = None
         self._owner = os.getpid()

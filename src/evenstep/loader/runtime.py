@@ -15,7 +15,9 @@ from evenstep.loader.batcher.process import BatcherProcess
 from evenstep.loader.batcher.spec import LoaderSpec
 from evenstep.loader.batcher.thread import BatcherThread
 from evenstep.loader.feeder import Feeder
+from evenstep.loader.options import LoaderOptions
 from evenstep.loader.resume.epoch_start import EpochStart
+from evenstep.loader.start.choice import StartChoice
 from evenstep.loader.transport.rank_exchange import RankExchange, make_exchange
 
 _open: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -30,6 +32,11 @@ class LoaderRuntime:
         self._exchange: RankExchange | None = None
         self._kept: BatcherProcess | None = None
         self._feeder: Feeder | None = None  # the last pass's
+        self._start = StartChoice()
+
+    def prepare(self, options: LoaderOptions) -> None:
+        """Begins in the background what the first pass would wait for."""
+        self._start.prepare(options)
 
     def connect(self, group: Any, context_parallel: int, warn_after: float | None) -> RankExchange:
         """The exchange, made when it is first needed.
@@ -50,9 +57,9 @@ class LoaderRuntime:
         if not spec.num_workers:
             return BatcherThread(spec)
         if not spec.keeps_workers:
-            return BatcherProcess(spec)
+            return BatcherProcess(spec, self._start)
         if self._kept is None or not self._kept.alive():
-            self._kept = BatcherProcess(spec)
+            self._kept = BatcherProcess(spec, self._start)
         return self._kept
 
     def start_feeder(

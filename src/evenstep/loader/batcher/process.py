@@ -1,8 +1,8 @@
 """The batcher as a process of its own, between the workers and the trainer.
 
 The process ends when the trainer closes it, or when the trainer is gone: it watches its parent, and
-ends its workers when it ends. `BatcherProcess` runs in the trainer; the rest of this file in the
-batcher.
+ends its workers when it ends. `BatcherProcess` and `start_batcher` run in the trainer; the rest of
+this file in the batcher.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import signal
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
@@ -33,11 +34,12 @@ from evenstep.loader.batcher.spec import EpochSpec, LoaderSpec
 from evenstep.loader.transport.shared_memory import Reader, Writer
 from evenstep.processes import end_with_parent, kill_children
 
+LOST = 255  # exit code of a process whose fork server died, so that nobody knows its own
 _GRACE = 2.0  # seconds in which workers may finish their current sample once the trainer has left
 
 
 @dataclass(frozen=True)
-class _Pipes:
+class BatcherPipes:
     """The batcher's ends of its pipes."""
 
     control: Connection
@@ -53,18 +55,17 @@ class _Pipes:
 class BatcherProcess:
     """The trainer's handle on its batcher process. All passes of a loader may share it."""
 
-    def __init__(self, spec: LoaderSpec) -> None:
-        context: Any = multiprocessing.get_context(spec.start_method)
-        batcher_control, self._control = context.Pipe(duplex=False)
-        batcher_feed, self.feed = context.Pipe()
-        self._results, batcher_results = context.Pipe(duplex=False)
-        self.exchange, batcher_exchange = context.Pipe()
-        pipes = _Pipes(batcher_control, batcher_feed, batcher_exchange, batcher_results)
-        # Not a daemon: those may not have children, and this one has the workers.
-        self._process = context.Process(
-            target=_main, args=(spec, pipes), name="evenstep-batcher", daemon=False
-        )
-        self._process.start()
+    def __init__(self, spec: LoaderSpec, start: Callable[[LoaderSpec, BatcherPipes], Any]) -> None:
+        """
+        Args:
+            start: starts the process and returns it: `start_batcher`, or one like it.
+        """
+        batcher_control, self._control = multiprocessing.Pipe(duplex=False)
+        batcher_feed, self.feed = multiprocessing.Pipe()
+        self._results, batcher_results = multiprocessing.Pipe(duplex=False)
+        self.exchange, batcher_exchange = multiprocessing.Pipe()
+        pipes = BatcherPipes(batcher_control, batcher_feed, batcher_exchange, batcher_results)
+        self._process = start(spec, pipes)
         # Only the batcher may hold its ends, or its death would close no pipe and go unnoticed.
         for connection in (batcher_control, batcher_feed, batcher_exchange, batcher_results):
             connection.close()
@@ -126,6 +127,8 @@ class BatcherProcess:
         how = (
             f"was killed by {signal.Signals(-code).name}"
             if code is not None and code < 0
+            else "ended, since the fork server that it came from was killed"
+            if code == LOST
             else f"ended with exit code {code}"
         )
         return (
@@ -155,10 +158,21 @@ class BatcherProcess:
                     sources.remove(self._results)
 
 
+def start_batcher(spec: LoaderSpec, pipes: BatcherPipes) -> Any:
+    """Starts a batcher by the start method of its workers."""
+    context: Any = multiprocessing.get_context(spec.start_method)
+    # Not a daemon: those may not have children, and this one has the workers.
+    process = context.Process(
+        target=run_batcher, args=(spec, pipes), name="evenstep-batcher", daemon=False
+    )
+    process.start()
+    return process
+
+
 # Inside the process
 
 
-def _main(spec: LoaderSpec, pipes: _Pipes) -> None:
+def run_batcher(spec: LoaderSpec, pipes: BatcherPipes) -> None:
     # Ctrl-C reaches the whole process group; the trainer decides how to react.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -170,7 +184,7 @@ def _main(spec: LoaderSpec, pipes: _Pipes) -> None:
 class _Main:
     """The main thread runs one pass after the other; a control thread obeys the trainer."""
 
-    def __init__(self, spec: LoaderSpec, pipes: _Pipes) -> None:
+    def __init__(self, spec: LoaderSpec, pipes: BatcherPipes) -> None:
         self._spec = spec
         self._pipes = pipes
         self._writer = Writer()

@@ -1,0 +1,145 @@
+"""What it costs to start workers: seconds to the first batch, and memory, of each start method.
+
+One process, no torch.distributed, two workers, policy `Even`. The dataset is defined in a module,
+so every start method can be used. The trainer imports torch and evenstep before the clock starts.
+
+    default       the fork server that starts when the first loader is made
+    fork          from the trainer
+    forkserver    multiprocessing's own fork server, which imports torch in every process
+    spawn         a new interpreter for every process
+
+A trainer does other work between making its loader and its first pass: it prepares its model.
+`--prepare` says for how long, which is what the fork server has to start in.
+
+    made      seconds to make the loader
+    first     seconds from `iter()` to the first batch of the first pass
+    next      the same of a second pass, median; workers are not persistent
+    memory    MiB that the loader adds to the trainer, in all of its processes, while a pass is
+              under way: proportional set size, in which shared pages count once
+
+Every measurement is a process of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+from torch.utils.data import Dataset
+
+import evenstep
+import evenstep.loader
+from benchmarks.lib.report import Spread, parser, print_json, progress
+from evenstep.tools.report import text_table
+
+METHODS = {"default": None, "fork": "fork", "forkserver": "forkserver", "spawn": "spawn"}
+PASSES = 5
+
+
+class Samples(Dataset[dict[str, torch.Tensor]]):
+    """Tokens that cost nothing to make."""
+
+    def __len__(self) -> int:
+        return 2_000
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        tokens = torch.arange(20 + index % 100)
+        return {"input_ids": tokens, "labels": tokens}
+
+
+def memory(pids: list[int]) -> float:
+    """Proportional set size of processes, in MiB."""
+    total = 0
+    for pid in pids:
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                total += int(line.split()[1])
+    return total / 1024
+
+
+def measure(method: str, prepare: float) -> dict[str, float]:
+    """One measurement, in this process."""
+    own = os.getpid()
+    before = memory([own])
+    begun = time.monotonic()
+    loader = evenstep.DataLoader(
+        Samples(),
+        policy=evenstep.Even(max_tokens=1024),
+        buffer_size=64,
+        num_workers=2,
+        multiprocessing_context=METHODS[method],
+    )
+    made = time.monotonic() - begun
+    time.sleep(prepare)
+    first = []
+    added = 0.0
+    for number in range(PASSES):
+        begun = time.monotonic()
+        steps = loader.steps()
+        next(steps)
+        first.append(time.monotonic() - begun)
+        if number == 0:
+            children = [child.pid for child in psutil.Process().children(recursive=True)]
+            added = memory([own, *children]) - before
+        steps.close()
+    loader.close()
+    return {"made": made, "first": first[0], "next": statistics.median(first[1:]), "memory": added}
+
+
+def run(method: str, prepare: float) -> dict[str, float]:
+    command = [sys.executable, "-m", __spec__.name, "--measure", method, "--prepare", str(prepare)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    if done.returncode:
+        sys.exit(f"{method} failed\n{done.stderr}")
+    result: dict[str, float] = json.loads(done.stdout)
+    return result
+
+
+def main() -> None:
+    example = "python -m benchmarks.loader.start_methods --prepare 0 5 --repeats 9"
+    arguments = parser(__doc__ or "", example, repeats=5)
+    arguments.add_argument(
+        "--prepare", type=float, nargs="+", default=[0.0, 5.0], help="seconds before the first pass"
+    )
+    arguments.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
+    arguments.add_argument("--measure", choices=METHODS, help="make one measurement, in JSON")
+    options = arguments.parse_args()
+    if options.measure:
+        print(json.dumps(measure(options.measure, options.prepare[0])))
+        return
+    results: list[dict[str, Any]] = []
+    for prepare in options.prepare:
+        runs: dict[str, list[dict[str, float]]] = {method: [] for method in options.methods}
+        for number in range(options.repeats):
+            for method in options.methods:  # alternating, so that all see the same machine
+                progress(f"{method}, {prepare:g} s before, {number + 1}/{options.repeats}")
+                runs[method].append(run(method, prepare))
+        for method, measured in runs.items():
+            spreads = {k: Spread.of([one[k] for one in measured]) for k in measured[0]}
+            results.append({"method": method, "prepare_s": prepare, **spreads})
+    progress("")
+    names = ("made", "first", "next", "memory")
+    if options.json:
+        found = [{**r, **{name: r[name].as_dict() for name in names}} for r in results]
+        print_json({"repeats": options.repeats, "results": found})
+        return
+    rows = [
+        [r["method"], f"{r['prepare_s']:g}"]
+        + [r[name].text(0 if name == "memory" else 2) for name in names]
+        for r in results
+    ]
+    header = ["start method", "prepare s", "made s", "first s", "next s", "memory MiB"]
+    title = f"Median and 10th to 90th percentile of {options.repeats} processes each"
+    print(text_table(header, rows, title=title))
+
+
+if __name__ == "__main__":
+    main()

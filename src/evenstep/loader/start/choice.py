@@ -1,0 +1,89 @@
+"""Which way a loader's batchers are started: by the fork server, unless a fork is asked for or is
+the only way to have the dataset as it is in the trainer."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import sys
+import threading
+import warnings
+from dataclasses import replace
+from typing import Any
+
+from evenstep.loader.batcher.process import BatcherPipes, start_batcher
+from evenstep.loader.batcher.spec import LoaderSpec
+from evenstep.loader.options import LoaderOptions
+from evenstep.loader.start.fork_server import fork_server
+from evenstep.loader.start.limited_pickle import NotPortable
+from evenstep.loader.start.portable import make_portable
+
+logger = logging.getLogger("evenstep")
+
+_warned = False
+
+
+class StartChoice:
+    """Starts the batchers of one loader."""
+
+    def __init__(self) -> None:
+        self._refusal: str | None = None
+        """Why the fork server cannot start them."""
+
+    def prepare(self, options: LoaderOptions) -> None:
+        """Lets the fork server import what it will need, in the background."""
+        if options.num_workers and _serves(options.start_method):
+            try:
+                fork_server().prepare(make_portable(options).imports)
+            except NotPortable as error:
+                self._refuse(error)
+
+    def __call__(self, spec: LoaderSpec, pipes: BatcherPipes) -> Any:
+        """A process that runs a batcher: a `multiprocessing.Process`, or one like it."""
+        if _serves(spec.start_method):
+            spec = replace(spec, start_method="fork")  # of the workers, by the batcher
+            if self._refusal is None:
+                try:
+                    return fork_server().start(make_portable(spec), pipes)
+                except NotPortable as error:
+                    self._refuse(error)
+        if multiprocessing.get_context(spec.start_method).get_start_method() == "fork":
+            _warn_of_threads(self._refusal)
+        return start_batcher(spec, pipes)
+
+    def _refuse(self, error: NotPortable) -> None:
+        self._refusal = str(error)
+        logger.debug("workers are forked from the trainer: %s", error)
+
+
+def _serves(start_method: str | None) -> bool:
+    """Whether the choice is ours: nobody has named a start method, for this loader or for all."""
+    default = multiprocessing.get_all_start_methods()[0]
+    set_for_all = multiprocessing.get_start_method(allow_none=True)
+    return start_method is None and set_for_all in (None, default) and sys.platform == "linux"
+
+
+def _warn_of_threads(refusal: str | None) -> None:
+    global _warned
+    others = [
+        thread.name
+        for thread in threading.enumerate()
+        if thread is not threading.current_thread() and not thread.name.startswith("evenstep")
+    ]
+    if not others or _warned:
+        return
+    _warned = True
+    because = (
+        f"They are forked because the dataset, or a function of the loader, cannot be sent to "
+        f"evenstep's fork server: {refusal}. Make it importable, picklable and small"
+        if refusal is not None
+        else "Leave out multiprocessing_context, for evenstep's fork server"
+    )
+    warnings.warn(
+        f"evenstep forks workers while other threads run ({', '.join(sorted(others))}). A lock "
+        f"that one of them holds at that moment stays locked in the workers, and a worker that "
+        f'needs it waits for ever. {because}; or use multiprocessing_context="forkserver", or '
+        "num_workers=0",
+        RuntimeWarning,
+        stacklevel=6,
+    )

@@ -1,0 +1,159 @@
+"""The trainer's handle on its fork server, and on the batchers that this has started.
+
+The server ends with the trainer. It is spoken to through a socket pair, which leaves no file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from multiprocessing import spawn
+from multiprocessing.connection import Connection
+from multiprocessing.util import Finalize
+from typing import Any
+
+from evenstep.loader.batcher.process import LOST, BatcherPipes
+from evenstep.loader.start import served
+from evenstep.loader.start.limited_pickle import NotPortable
+from evenstep.loader.start.portable import Imports, Portable
+
+_PATIENCE = 120.0  # seconds for imports, and again for unpickling
+
+
+class ServedProcess:
+    """A batcher that the server forked. As `multiprocessing.Process`, where that is needed."""
+
+    def __init__(self, server: ForkServer, pid: int, exits: Connection) -> None:
+        self._server = server  # which ends once nobody needs it
+        self.pid = pid
+        self._exits = exits
+        self._lock = threading.Lock()
+        self._code: int | None = None
+
+    @property
+    def sentinel(self) -> int:
+        """Becomes readable when the process has ended."""
+        return self._exits.fileno()
+
+    @property
+    def exitcode(self) -> int | None:
+        with self._lock:
+            if self._code is None and self._exits.poll():
+                try:
+                    self._code = self._exits.recv()
+                except (EOFError, OSError):
+                    self._code = LOST
+            return self._code
+
+    def is_alive(self) -> bool:
+        return self.exitcode is None
+
+    def join(self, timeout: float | None = None) -> None:
+        if self.is_alive():
+            self._exits.poll(timeout)
+
+    def kill(self) -> None:
+        if self.is_alive():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+
+
+class ForkServer:
+    """One for all loaders of a process; see `fork_server`."""
+
+    def __init__(self) -> None:
+        # Sequenced packets: each order is received whole, with its file descriptors.
+        self._orders, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        program = (
+            "import signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); "
+            f"sys.path[:] = {sys.path!r}; from {served.__name__} import serve; "
+            f"serve({theirs.fileno()}, {os.getpid()})"
+        )
+        flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+        with theirs:
+            self._process = subprocess.Popen(
+                [os.fsdecode(spawn.get_executable()), *flags, "-c", program],
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+            )
+        self._owner = os.getpid()
+        Finalize(self, _end, (self._orders, self._process), exitpriority=50)
+
+    def alive(self) -> bool:
+        """False also in a child that this process forked, to which the server does not belong."""
+        return self._owner == os.getpid() and self._process.poll() is None
+
+    def prepare(self, imports: Imports) -> None:
+        """Has the server import, without waiting for it."""
+        with contextlib.suppress(OSError):  # it died; `start` reports that
+            self._orders.send(pickle.dumps(imports))
+
+    def start(self, portable: Portable, pipes: BatcherPipes) -> ServedProcess:
+        """
+        Raises:
+            NotPortable: the server, or the process that it forked, does not get as far as to run
+                the batcher.
+        """
+        exits, their_exits = multiprocessing.Pipe(duplex=False)
+        talk, their_talk = multiprocessing.Pipe()
+        handed: list[Any] = [their_exits, their_talk, *vars(pipes).values()]
+        with talk, their_talk, their_exits:
+            order = pickle.dumps(portable.imports)
+            if len(order) > served.LARGEST:
+                raise NotPortable("it needs too many modules")
+            try:
+                descriptors = [connection.fileno() for connection in handed]
+                socket.send_fds(self._orders, [order], descriptors)
+                their_exits.close()
+                their_talk.close()
+                pid = self._answer(exits)
+                if isinstance(pid, str):
+                    raise NotPortable(pid)
+                talk.send(portable)
+                refusal = self._answer(talk)
+            except (EOFError, OSError) as error:
+                raise NotPortable("the fork server has died") from error
+        process = ServedProcess(self, pid, exits)
+        if refusal is not None:
+            process.kill()
+            raise NotPortable(refusal)
+        return process
+
+    def _answer(self, connection: Connection) -> Any:
+        if not connection.poll(_PATIENCE):
+            self._process.kill()  # what it forked ends with it
+            raise NotPortable(f"the fork server was not ready after {_PATIENCE:.0f} seconds")
+        return connection.recv()
+
+
+_server: ForkServer | None = None
+
+
+def fork_server() -> ForkServer:
+    """This process's server, started if there is none.
+
+    Raises:
+        NotPortable: it cannot be started, or this process belongs to one.
+    """
+    global _server
+    if served.serving:
+        raise NotPortable("the loader is made in a process of another loader")
+    if _server is None or not _server.alive():
+        try:
+            _server = ForkServer()
+        except OSError as error:
+            raise NotPortable(f"the fork server cannot be started: {error}") from error
+    return _server
+
+
+def _end(orders: socket.socket, process: subprocess.Popen[bytes]) -> None:
+    orders.close()
+    process.kill()  # it may be importing; what it forked ends with it
+    process.wait()

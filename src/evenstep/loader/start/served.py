@@ -1,0 +1,153 @@
+"""The fork server's own side, and what runs in a batcher that it has forked.
+
+The server has a single thread. For each batcher it gets an order, what to import, together with the
+batcher's ends of its pipes. It imports, forks, and reports the batcher's process id and exit code.
+The batcher then gets the spec from the trainer. Server and batchers end with the trainer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import multiprocessing
+import os
+import pickle
+import socket
+import threading
+from multiprocessing import process, spawn
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+import torch
+
+from evenstep.loader.batcher.process import BatcherPipes, run_batcher
+from evenstep.loader.batcher.spec import LoaderSpec
+from evenstep.loader.start.globals_read import difference
+from evenstep.loader.start.portable import Imports, Portable
+from evenstep.processes import kill_children
+
+LARGEST = 1 << 16  # bytes of an order
+HANDED = 6  # file descriptors with an order to start a batcher
+_CHECK_INTERVAL = 0.5  # seconds between checks of the trainer
+
+serving = False
+"""Whether this process is the fork server or comes from it. A module that it imports may make a
+loader, which must not start a server in turn."""
+
+
+def serve(descriptor: int, trainer: int) -> None:
+    """Runs the server until the trainer has gone.
+
+    Args:
+        descriptor: of the socket that orders come from.
+        trainer: its process id.
+    """
+    global serving
+    serving = True
+    with socket.socket(fileno=descriptor) as orders:
+        _Server(orders).run(trainer)
+    kill_children()
+
+
+class _Server:
+    def __init__(self, orders: socket.socket) -> None:
+        self._orders = orders
+        self._started: dict[int, tuple[Any, Connection]] = {}
+        """By sentinel: processes, and where their exit codes are to be sent."""
+        self._imported: dict[bytes, str | None] = {}
+        """By order: why it could not be imported."""
+
+    def run(self, trainer: int) -> None:
+        while os.getppid() == trainer:
+            for ready in wait([self._orders, *self._started], timeout=_CHECK_INTERVAL):  # type: ignore[list-item]
+                if isinstance(ready, int):
+                    self._report(*self._started.pop(ready))
+                elif not self._obey():
+                    return
+
+    def _report(self, ended: Any, exits: Connection) -> None:
+        ended.join()
+        with contextlib.suppress(OSError), exits:  # the trainer has closed its end
+            exits.send(ended.exitcode)
+
+    def _obey(self) -> bool:
+        """Follows an order; False if there will be no more."""
+        order, descriptors, _, _ = socket.recv_fds(self._orders, LARGEST, HANDED)
+        if not order:
+            return False
+        if order not in self._imported:
+            self._imported[order] = _import(pickle.loads(order))
+            gc.freeze()  # a collection in a child would write to, and so copy, all these objects
+        if descriptors:
+            self._start(descriptors, self._imported[order])
+        return True
+
+    def _start(self, descriptors: list[int], refusal: str | None) -> None:
+        exits_to, talk_to, control, feed, exchange, results = descriptors
+        exits, talk = Connection(exits_to, readable=False), Connection(talk_to)
+        pipes = BatcherPipes(
+            control=Connection(control, writable=False),
+            feed=Connection(feed),
+            exchange=Connection(exchange),
+            results=Connection(results, readable=False),
+        )
+        inherited = [self._orders, exits, *(other for _, other in self._started.values())]
+        batcher: Any = multiprocessing.get_context("fork").Process(
+            target=_become_batcher, args=(inherited, talk, pipes), name="evenstep-batcher"
+        )
+        with talk, pipes.control, pipes.feed, pipes.exchange, pipes.results:
+            try:
+                if refusal is None:
+                    batcher.start()
+                    self._started[batcher.sentinel] = (batcher, exits)
+            except OSError as error:
+                refusal = f"the fork server cannot fork: {error}"
+            with contextlib.suppress(OSError):  # the trainer no longer waits
+                exits.send(refusal or batcher.pid)
+
+
+def _import(imports: Imports) -> str | None:
+    """Imports; returns why that failed."""
+    try:
+        spawn.prepare(imports.preparation)
+        for module in imports.modules:
+            importlib.import_module(module)
+    except BaseException as error:  # a script may also exit
+        return f"what it needs cannot be imported: {type(error).__name__}: {error}"
+    if threading.active_count() > 1:
+        names = [t.name for t in threading.enumerate() if t is not threading.current_thread()]
+        return f"an import that it needs starts a thread ({', '.join(names)})"
+    return None
+
+
+def _become_batcher(inherited: list[Any], talk: Connection, pipes: BatcherPipes) -> None:
+    for connection in inherited:  # else nobody would notice that the server has died
+        connection.close()
+    try:
+        spec = _unpack(talk.recv())
+    except EOFError:
+        return  # the trainer has gone
+    except BaseException as error:
+        talk.send(f"{type(error).__name__}: {error}")
+        return
+    talk.send(None)
+    talk.close()
+    run_batcher(spec, pipes)
+
+
+def _unpack(portable: Portable) -> LoaderSpec:
+    """
+    Raises:
+        LookupError: a global is not what it is in the trainer.
+        BaseException: anything that the dataset raises as it is unpickled.
+    """
+    spawn.prepare(portable.imports.preparation)
+    process.current_process().authkey = portable.authkey
+    os.environ.clear()
+    os.environ.update(portable.environ)
+    torch.set_default_dtype(portable.default_dtype)
+    if (name := difference(portable.globals)) is not None:
+        raise LookupError(f"{name} was changed since its module was imported")
+    spec: LoaderSpec = pickle.loads(portable.pickle)
+    return spec
