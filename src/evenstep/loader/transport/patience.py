@@ -27,8 +27,8 @@ _NAMED = 8  # ranks in a line
 # and all that take part have noted it once it takes longer than the second.
 _STALL, _NOTED = 1.0, 1.5  # seconds
 
-CONNECT = "connect"
-"""The collectives that connect the ranks, at their first pass."""
+CONNECT = 0
+"""In place of a collective's number: those that connect the ranks, at their first pass."""
 
 
 class _Trainer(NamedTuple):
@@ -63,7 +63,7 @@ class Patience:
         self.ticks: Sequence[Tick] = ()
         """The latest of all ranks; none before the first of a pass."""
         self._trainer = _Trainer(Doing.HAS_LEFT, -1, time.monotonic())
-        self._gathering: tuple[str, float] | None = None  # the collective under way, since when
+        self._gathering: tuple[int, float] | None = None  # the collective under way, since when
         self._warned = (0.0, 0.0)  # the wait that was logged last: its begin, and after how long
         self._closed = threading.Event()
         if self._warn_after:
@@ -85,8 +85,8 @@ class Patience:
         return doing, step, int(time.monotonic() - since)
 
     @contextlib.contextmanager
-    def gathering(self, collective: str) -> Iterator[None]:
-        """While this rank is in a collective, which has the same name on all ranks."""
+    def gathering(self, collective: int) -> Iterator[None]:
+        """While this rank is in a collective, which has the same number on all ranks."""
         self._gathering = collective, time.monotonic()
         try:
             yield
@@ -103,7 +103,7 @@ class Patience:
             gathering, now = self._gathering, time.monotonic()
             stalls = gathering is not None and now - gathering[1] >= _STALL
             if self._presence is not None:
-                self._presence.note(gathering[0] if gathering is not None and stalls else "")
+                self._presence.note(gathering[0] if gathering is not None and stalls else None)
             trainer = self._trainer
             waited = now - trainer.since
             begin, after = self._warned
@@ -119,22 +119,17 @@ class Patience:
                 self._warned = trainer.since, due
                 logger.warning("rank %d has waited %.0f s for %s", self._rank, waited, cause)
 
-    def _not_answering(self, collective: str, since: float) -> str:
+    def _not_answering(self, collective: int, since: float) -> str:
         if time.monotonic() - since < _NOTED:
             return ""
         seconds = f"for {time.monotonic() - since:.0f} s"
-        absent = None if self._presence is None else self._presence.absent(collective)
-        if absent is None:
-            stopped = [rank for rank, peer in enumerate(self.peers) if peer.stopped]
-            if not stopped:
-                return (
-                    f"a rank that has not answered {seconds}; which one is not known, as the store "
-                    "of the process group does not answer"
-                )
-            absent = stopped
+        absent = self._presence.absent(collective) if self._presence is not None else None
+        absent = absent or [rank for rank, peer in enumerate(self.peers) if peer.stopped]
+        if not absent:
+            return f"a rank that has not answered {seconds}; which one is not known"
         if collective == CONNECT:
             ranks = _listed([f"rank {rank}" for rank in absent])
-            return f"ranks to begin their first pass over this loader: {ranks}" if absent else ""
+            return f"ranks to begin their first pass over this loader: {ranks}"
         return _listed([self._missing(rank, seconds) for rank in absent])
 
     def _missing(self, rank: int, seconds: str) -> str:

@@ -38,19 +38,24 @@ class Presence:
         self._size = size
         self._store: Any = None
         self._silent = False
-        self._noted = ""
+        self._noted: int | None = None
 
-    def note(self, collective: str) -> None:
-        """Notes that this rank is in a collective, and in no other one; in none if it is empty."""
+    def note(self, collective: int | None) -> None:
+        """Notes in which collective this rank is, by its number; None if it is in none."""
         if collective != self._noted:
             before, self._noted = self._noted, collective
-            if before:
-                self._ask(lambda store: store.delete_key(f"{before}/{self._rank}"))
-            if collective:
-                self._ask(lambda store: store.set(f"{collective}/{self._rank}", "here"))
+            self._ask(lambda store: self._move(store, before, collective))
 
-    def absent(self, collective: str) -> list[int] | None:
-        """Ranks that are not in a collective; None if the store does not answer."""
+    def _move(self, store: Any, before: int | None, now: int | None) -> None:
+        # A rank may have ended one, and begun the next, of which others lack a part yet.
+        for number in range(before - 1, before + 2) if before is not None else ():
+            store.delete_key(f"{number}/{self._rank}")
+        for number in range(now - 1, now + 2) if now is not None else ():
+            store.set(f"{number}/{self._rank}", "here")
+
+    def absent(self, collective: int) -> list[int] | None:
+        """Ranks that are not in a collective, nor in the one before or after; None if the store
+        does not answer."""
 
         def find(store: Any, ranks: range) -> list[int]:
             # Few are absent as a rule, so halving finds them in few requests.

@@ -207,7 +207,7 @@ class GlooExchange(RankExchange):
         tick = Tick(state, *self.patience.doing(), len(message))
         data = ticks.encode(tick, message)
         self._ticks += 1
-        with self.patience.gathering(f"tick {self._ticks}"):
+        with self.patience.gathering(self._ticks):
             gathered = self._gather(data[:FRAME].ljust(FRAME, b"\0"))
         self.patience.ticks = heads = ticks.decode(gathered)
         states = [head.state for head in heads]
