@@ -91,8 +91,8 @@ class Job:
     """Steps whose plans stay in the planner's memory, for clients that ask again and for
     checkpoints."""
     warn_after: float | None = 20.0
-    """Seconds after which a client that waits logs, as a warning of ``logging.getLogger("evenstep")``,
-    which role keeps it waiting; again each time that the wait has doubled. None and 0 log nothing."""
+    """Seconds after which a client that waits logs, as a warning of the logger "evenstep", which
+    role keeps it waiting; again after twice as long, and so on. None or 0 logs nothing."""
     world_size: int | None = None
     """Number of ranks of the trainer, if known: the mesh must fill it."""
 

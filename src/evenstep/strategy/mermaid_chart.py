@@ -46,14 +46,17 @@ def _sources(plan: LoadingPlan, most: int) -> Iterator[str]:
 
 
 def _plan(plan: LoadingPlan, prefix: str, name: str | None, most: int) -> Iterator[str]:
-    title = "+".join(plan.modality) if name is None else f"{_text(name)}: {'+'.join(plan.modality)}"
+    title = _text("+".join(plan.modality))
+    if name is not None:
+        title = f"{_text(name)}: {title}"
+    axis = _text(plan.axis)
     to = plan.assignment
     sizes = np.diff(to.offsets).reshape(to.buckets, to.micro_batches)
     delivery = plan.delivery
     shown = min(most, to.buckets)
     for bucket in range(shown):
         group = f"{prefix}{bucket}"
-        yield f'  subgraph {group}["{title}, {plan.axis} {bucket}"]'
+        yield f'  subgraph {group}["{title}, {axis} {bucket}"]'
         for k in range(to.micro_batches):
             cost = plan.cost_after[bucket, k]
             yield (
@@ -80,5 +83,6 @@ def _count(number: int, noun: str) -> str:
 
 
 def _text(name: str) -> str:
-    """Escapes the characters that end a label."""
+    """Escapes the characters that end a label; a line of its own could be any statement."""
+    name = " ".join(name.split())
     return name.replace("&", "#amp;").replace('"', "#quot;").replace("<", "#lt;")
