@@ -96,7 +96,9 @@ def test_a_dataset_that_fetches_in_batches_is_asked_once() -> None:
 
 @pytest.mark.parametrize("words", [Words(), InBatches()], ids=["singly", "in batches"])
 def test_an_error_names_the_sample_that_the_dataset_raises_for(words: Words) -> None:
-    with pytest.raises(SampleError, match="sample '': the dataset raised LookupError: no word; fix"):
+    with pytest.raises(
+        SampleError, match="sample '': the dataset raised LookupError: no word; fix"
+    ):
         prepare(words, ["a", "", "b"])
 
 

@@ -225,7 +225,9 @@ def test_an_iterable_dataset_that_raises_has_ended_so_that_is_an_error_in_any_ca
     workers: int,
 ) -> None:
     loader = loader_over(TornStream(), num_workers=workers, skip_bad_samples=1000)
-    with pytest.raises(SampleError, match=r"after \d+ samples: the dataset raised EOFError: .*shard is torn"):
+    with pytest.raises(
+        SampleError, match=r"after \d+ samples: the dataset raised EOFError: .*shard is torn"
+    ):
         numbers_of(loader)
 
 

@@ -37,6 +37,7 @@ from evenstep.loader.runtime import LoaderRuntime, close_at_exit, closed
 from evenstep.loader.step_log import StepLog
 from evenstep.loader.transport.cp_peers import GroupPlace
 from evenstep.loader.transport.rank_exchange import place_in_group
+from evenstep.loader.watchdog import Watchdog
 from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.policy import Policy
 from evenstep.protocol.window_size import AUTO, same_windows
@@ -81,6 +82,9 @@ class DataLoader:
         num_workers: processes that prepare samples; 0 prepares them in a thread of this process.
         prefetch_factor: chunks prepared ahead by each worker (2 when None).
         prefetch: finished steps kept ready.
+        timeout: seconds that a worker may take for a chunk, and one call of the sampler,
+            `collate_fn` or, with ``num_workers=0``, the dataset. Else it is a `LoaderDiedError`
+            that names the call and has the stacks of its process. 0 waits for ever.
         buffer_size: samples of the planning window on each rank; up to twice as many are held.
             "auto" lets it grow to what the policy needs, at most to 1 GiB of samples: see
             `evenstep.protocol.window_size`.
@@ -254,21 +258,23 @@ class DataLoader:
             self._group, self.policy.context_parallel, self._warn_after
         )
         close_at_exit(self)
-        start = self._cursor.start(*self._rank_and_world_size(), here=not self.num_workers)
-        epoch = start.spec(self._passes)
-        self._passes += 1
-        batcher = self._runtime.start_batcher(start, self._spec(exchange.place))
-        iterator = StepIterator(
-            loader=self,
-            batcher=batcher,
-            keep_batcher=self._options.keeps_workers,
-            exchange=exchange,
-            feeder=self._runtime.start_feeder(start, batcher, epoch.serial),
-            epoch=epoch,
-            pin_memory=self.pin_memory and torch.cuda.is_available(),
-            received=self._received,
-            ended=self._ended,
-        )
+        with self._runtime.beginning(exchange):
+            start = self._cursor.start(*self._rank_and_world_size(), here=not self.num_workers)
+            epoch = start.spec(self._passes)
+            self._passes += 1
+            watchdog = Watchdog(self._options.timeout, exchange.place.rank)
+            batcher = self._runtime.start_batcher(start, self._spec(exchange.place))
+            iterator = StepIterator(
+                loader=self,
+                batcher=batcher,
+                keep_batcher=self._options.keeps_workers,
+                exchange=exchange,
+                feeder=self._runtime.start_feeder(start, batcher, epoch.serial, watchdog),
+                epoch=epoch,
+                pin_memory=self.pin_memory and torch.cuda.is_available(),
+                received=self._received,
+                ended=self._ended,
+            )
         self._current = weakref.ref(iterator)
         self._cursor.begun(start)
         return iterator

@@ -6,11 +6,14 @@ processes to end, as it does in the main process and in ranks that multiprocessi
 
 from __future__ import annotations
 
+import contextlib
 import os
 import weakref
+from collections.abc import Iterator
 from multiprocessing.util import Finalize
 from typing import Any
 
+from evenstep.errors import described
 from evenstep.loader.batcher.process import BatcherProcess
 from evenstep.loader.batcher.spec import LoaderSpec
 from evenstep.loader.batcher.thread import BatcherThread
@@ -19,6 +22,8 @@ from evenstep.loader.options import LoaderOptions
 from evenstep.loader.resume.epoch_start import EpochStart
 from evenstep.loader.start.choice import StartChoice
 from evenstep.loader.transport.rank_exchange import RankExchange, make_exchange
+from evenstep.loader.transport.session import Session
+from evenstep.loader.watchdog import Watchdog
 
 _open: weakref.WeakSet[Any] = weakref.WeakSet()
 _registered_in = -1  # the process in which `_close_all` is registered
@@ -31,6 +36,7 @@ class LoaderRuntime:
     def __init__(self) -> None:
         self._exchange: RankExchange | None = None
         self._kept: BatcherProcess | None = None
+        self._started: BatcherProcess | BatcherThread | None = None  # for the pass that begins
         self._feeder: Feeder | None = None  # the last pass's
         self._start = StartChoice()
 
@@ -50,27 +56,49 @@ class LoaderRuntime:
             raise self._exchange.failure
         return self._exchange
 
+    @contextlib.contextmanager
+    def beginning(self, exchange: RankExchange) -> Iterator[None]:
+        """What is raised within, where a pass is begun, ends that pass on all ranks, and the
+        batcher that was started for it."""
+        try:
+            yield
+        except BaseException as error:
+            session = Session(None, 0)
+            session.leave(None if isinstance(error, KeyboardInterrupt) else described(error))
+            exchange.begin(session)
+            if self._started is not None:
+                self._started.close()
+            raise
+        finally:
+            self._started = None
+
     def start_batcher(self, start: EpochStart, spec: LoaderSpec) -> BatcherProcess | BatcherThread:
         """The batcher of a pass: the last one's, if it was kept, lives and can serve this one."""
         if start.needs_new_workers:
             self.close_batcher()
         if not spec.num_workers:
-            return BatcherThread(spec)
-        if not spec.keeps_workers:
-            return BatcherProcess(spec, self._start)
-        if self._kept is None or not self._kept.alive():
-            self._kept = BatcherProcess(spec, self._start)
-        return self._kept
+            self._started = BatcherThread(spec)
+        elif not spec.keeps_workers:
+            self._started = BatcherProcess(spec, self._start)
+        else:
+            if self._kept is None or not self._kept.alive():
+                self._kept = BatcherProcess(spec, self._start)
+            self._started = self._kept
+        return self._started
 
     def start_feeder(
-        self, start: EpochStart, batcher: BatcherProcess | BatcherThread, serial: int
+        self,
+        start: EpochStart,
+        batcher: BatcherProcess | BatcherThread,
+        serial: int,
+        watchdog: Watchdog,
     ) -> Feeder | None:
         """The feeder of a pass; None for an iterable dataset."""
         indices = start.indices()
         previous = self._feeder if batcher is self._kept else None
         self._feeder = None
         if indices is not None:
-            self._feeder = Feeder(batcher.feed, serial, indices, previous, start.deals())
+            self._feeder = Feeder(batcher.feed, serial, indices, previous, start.deals(), watchdog)
         return self._feeder
 
     def close_batcher(self) -> None:

@@ -1,8 +1,11 @@
 """The batcher as a process of its own, between the workers and the trainer.
 
 The process ends when the trainer closes it, or when the trainer is gone: it watches its parent, and
-ends its workers when it ends. `BatcherProcess` and `start_batcher` run in the trainer; the rest of
-this file in the batcher.
+ends its workers when it ends. What it cannot recover from (no memory for a message, no room for a
+thread) ends it too: its end is noticed by the trainer and by all ranks, where a process that lives
+on without one of its threads is waited for.
+
+`BatcherProcess` and `start_batcher` run in the trainer; the rest of this file in the batcher.
 """
 
 from __future__ import annotations
@@ -19,20 +22,27 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from multiprocessing.util import Finalize
 from typing import Any
 
 import torch
 
 from evenstep.batch.memory import borrowing
-from evenstep.errors import LoaderDiedError
+from evenstep.batch.step_info import StepInfo
+from evenstep.errors import CollateError, EvenstepError, LoaderDiedError, described
 from evenstep.loader.batcher.intake import Intake
 from evenstep.loader.batcher.pipeline import EpochRun
 from evenstep.loader.batcher.ports import BatcherFailure, PipePorts
 from evenstep.loader.batcher.progress import EpochEnd
 from evenstep.loader.batcher.sample_store import Closed
 from evenstep.loader.batcher.spec import EpochSpec, LoaderSpec
-from evenstep.loader.transport.shared_memory import Reader, Writer
-from evenstep.processes import end_with_parent, kill_children
+from evenstep.loader.threads import GuardedThread
+from evenstep.loader.transport.shared_memory import PackedObject, Reader, Writer
+from evenstep.loader.watchdog import Watchdog
+from evenstep.processes import end_now, end_with_parent, kill_children
+from evenstep.protocol.wire import abort_message
+
+_ANY = -1  # in place of a pass's serial number: of whichever pass it is
 
 LOST = 255  # exit code of a process whose fork server died, so that nobody knows its own
 _GRACE = 2.0  # seconds in which workers may finish their current sample once the trainer has left
@@ -60,18 +70,29 @@ class BatcherProcess:
         Args:
             start: starts the process and returns it: `start_batcher`, or one like it.
         """
-        batcher_control, self._control = multiprocessing.Pipe(duplex=False)
-        batcher_feed, self.feed = multiprocessing.Pipe()
-        self._results, batcher_results = multiprocessing.Pipe(duplex=False)
-        self.exchange, batcher_exchange = multiprocessing.Pipe()
-        pipes = BatcherPipes(batcher_control, batcher_feed, batcher_exchange, batcher_results)
-        self._process = start(spec, pipes)
+        try:
+            batcher_control, self._control = multiprocessing.Pipe(duplex=False)
+            batcher_feed, self.feed = multiprocessing.Pipe()
+            self._results, batcher_results = multiprocessing.Pipe(duplex=False)
+            self.exchange, batcher_exchange = multiprocessing.Pipe()
+            pipes = BatcherPipes(batcher_control, batcher_feed, batcher_exchange, batcher_results)
+            self._process = start(spec, pipes)
+        except (OSError, MemoryError) as error:
+            raise LoaderDiedError(
+                f"the batcher process of rank {spec.rank} could not be started "
+                f"({described(error)}); raise the limits on processes (ulimit -u) and open files "
+                "(ulimit -n), or give the job more memory"
+            ) from error
+        # Before multiprocessing waits for it to end, for ever if nobody has told it to.
+        Finalize(self, _kill, (self._process,), exitpriority=99)
         # Only the batcher may hold its ends, or its death would close no pipe and go unnoticed.
         for connection in (batcher_control, batcher_feed, batcher_exchange, batcher_results):
             connection.close()
         self._rank = spec.rank
         self._reader = Reader()
         self._serial = -1
+        self._torn = False
+        """A result was read in part, so the next one cannot be found."""
 
     def begin(self, epoch: EpochSpec) -> None:
         self._serial = epoch.serial
@@ -82,11 +103,20 @@ class BatcherProcess:
 
     def abandon(self) -> None:
         """Leaves the current pass; the process stays for the next one."""
-        self._command("abandon", self._serial)
+        self._ask("abandon")
 
     def _command(self, command: str, value: Any) -> None:
         with contextlib.suppress(OSError):  # it died; `get` reports that
             self._control.send((command, value))
+
+    def _ask(self, command: str) -> None:
+        """Asks the process to end something. One that cannot be asked is killed."""
+        try:
+            self._command(command, self._serial)
+        except MemoryError:
+            self._torn = True
+        if self._torn:
+            self._process.kill()
 
     def get(self, timeout: float) -> Any:
         """The next result of the current pass: (StepInfo, batch, StepProgress), `EpochEnd` or
@@ -101,11 +131,13 @@ class BatcherProcess:
             alive = self.alive()
             try:
                 if self._results.poll(max(deadline - time.monotonic(), 0) if alive else 0):
+                    self._torn = True
                     serial, result = self._results.recv()
+                    self._torn = False
                     if isinstance(result, tuple):
                         step, packed, progress = result
-                        result = (step, self._reader.unpack(packed), progress)
-                    if serial == self._serial:
+                        result = (step, self._unpacked(step, packed), progress)
+                    if serial in (self._serial, _ANY):
                         return result
                     continue
             except (EOFError, OSError):
@@ -114,6 +146,17 @@ class BatcherProcess:
                 raise LoaderDiedError(self.cause_of_death())
             if time.monotonic() >= deadline:
                 return None
+
+    def _unpacked(self, step: StepInfo, packed: PackedObject) -> Any:
+        try:
+            return self._reader.unpack(packed)
+        except (EvenstepError, ProcessLookupError):  # the batcher has died
+            raise
+        except Exception as error:
+            raise CollateError(
+                f"step {step.step} of epoch {step.epoch} on rank {step.rank}: the unpickling of "
+                f"its batch raised {described(error)}"
+            ) from error
 
     def alive(self) -> bool:
         return bool(self._process.is_alive())
@@ -138,7 +181,7 @@ class BatcherProcess:
 
     def close(self) -> None:
         """Ends the process; returns when it is gone."""
-        self._command("close", None)
+        self._ask("close")
         self._drain(time.monotonic() + _GRACE + 5)
         if self._process.is_alive():
             self._process.kill()
@@ -154,7 +197,7 @@ class BatcherProcess:
             if self._results in multiprocessing.connection.wait(sources, timeout=0.1):
                 try:
                     self._results.recv_bytes()
-                except (EOFError, OSError):
+                except Exception:  # it is at its end, or torn
                     sources.remove(self._results)
 
 
@@ -176,9 +219,18 @@ def run_batcher(spec: LoaderSpec, pipes: BatcherPipes) -> None:
     # Ctrl-C reaches the whole process group; the trainer decides how to react.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    end_with_parent()
-    torch.set_num_threads(1)
-    _Main(spec, pipes).run()
+    try:
+        end_with_parent()
+        torch.set_num_threads(1)
+        _Main(spec, pipes).run()
+    except BaseException as error:
+        try:
+            died = LoaderDiedError(f"the batcher process of rank {spec.rank}: {described(error)}")
+            pipes.results.send((_ANY, BatcherFailure(died, traceback.format_exc())))
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            end_now()
 
 
 class _Main:
@@ -193,24 +245,47 @@ class _Main:
         self._current: tuple[int, EpochRun, PipePorts] | None = None  # the pass, by serial number
         self._abandoned = -1  # serial number of the latest pass that the trainer has left
         self._done = threading.Event()
+        self._sending = threading.Lock()
+        self._watchdog = Watchdog(spec.timeout, spec.rank)
+        self._hangs = False
 
     def run(self) -> None:
-        threading.Thread(target=self._obey, name="evenstep-control", daemon=True).start()
+        control = GuardedThread(self._obey, name="control", failed=self._lost)
+        control.start()
+        if self._spec.timeout:
+            GuardedThread(self._watchdog.watch, self._report, name="watchdog").start()
         intake = Intake(self._spec, self._pipes.feed)
         while (epoch := self._begun.get()) is not None:
             self._pass(intake, epoch)
         del intake  # ends the workers
         self._done.set()
+        if control.failure is not None:
+            raise control.failure
 
     def _pass(self, intake: Intake, epoch: EpochSpec) -> None:
         results, writer = self._pipes.results, self._writer
 
         def send(result: Any) -> None:
             step, batch, progress = result
-            results.send((epoch.serial, (step, writer.pack(batch), progress)))
+            try:
+                packed = writer.pack(batch)
+            except EvenstepError:
+                raise
+            except BaseException as error:
+                raise CollateError(
+                    f"step {step.step} of epoch {step.epoch} on rank {step.rank}: the pickling of "
+                    f"its batch raised {described(error)}"
+                ) from error
+            with self._sending:
+                results.send((epoch.serial, (step, packed, progress)))
 
         ports = PipePorts(self._pipes.exchange, epoch.serial, self._spec.prefetch, send)
-        run = EpochRun(self._spec_with(writer), epoch, ports, seeds=self._spec.collate_threads == 1)
+        spec, seeds = self._spec_with(writer), self._spec.collate_threads == 1
+        try:
+            run = EpochRun(spec, epoch, ports, seeds=seeds, watchdog=self._watchdog)
+        except BaseException as error:  # of the policy
+            ports.announce(abort_message(described(error)))
+            raise
         with self._lock:
             self._current = (epoch.serial, run, ports)
             if self._abandoned >= epoch.serial:
@@ -221,7 +296,7 @@ class _Main:
             end = run.end()
         except Closed:
             return
-        except Exception as error:
+        except EvenstepError as error:
             end = BatcherFailure(error, traceback.format_exc())
         finally:
             ports.finish()
@@ -242,7 +317,7 @@ class _Main:
         while True:
             try:
                 command, value = self._pipes.control.recv()
-            except EOFError:
+            except (EOFError, OSError):  # the trainer is gone
                 command, value = "close", None
             if command == "begin":
                 self._begun.put(value)
@@ -263,6 +338,30 @@ class _Main:
             if command == "close":
                 self._begun.put(None)
                 # A worker may be busy with a slow sample that is no longer needed.
+                if self._hangs:
+                    end_now()
                 if not self._done.wait(_GRACE):
                     kill_children()
                 return
+
+    def _report(self, error: LoaderDiedError, stacks: str) -> None:
+        """Tells the trainer of a call that hangs, as the thread that runs it cannot."""
+        self._hangs = True
+        with self._sending:
+            self._pipes.results.send((_ANY, BatcherFailure(error, stacks)))
+
+    def _lost(self, error: BaseException) -> None:
+        """The trainer can no longer be heard, so this process ends."""
+        with self._lock:
+            current = self._current
+        if current:
+            current[1].fail(error)
+            current[2].end_delivery()
+        self._begun.put(None)
+        if not self._done.wait(_GRACE):
+            end_now()
+
+
+def _kill(process: Any) -> None:
+    if process.is_alive():
+        process.kill()
