@@ -24,7 +24,7 @@ import statistics
 import sys
 import tempfile
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -39,12 +39,15 @@ from benchmarks.lib.report import print_json, progress
 from evenstep.tools.report import text_table
 
 PROCESSES = multiprocessing.get_context("fork")
-TIMEOUT = 1.0  # seconds that the loader gives a worker, in the case in which one hangs
+TIMEOUT = 1.0  # seconds that the loader gives a call, in the cases in which one hangs
 STEP = 0.01  # seconds
 GRACE = 10.0  # seconds within which everything must be gone
 HANGS = 30.0  # seconds after which a rank without an error is said to hang
 LEAVES = "rank leaves the epoch"
 ALL_WAIT = "rank killed, all wait"  # for samples that do not come
+HANGING = ("worker hangs", "worker stopped", "collate hangs", "dataset hangs")
+# Forked, as a fault is shared by inheritance.
+WORKERS: dict[str, Any] = {"num_workers": 2, "multiprocessing_context": "fork"}
 WORDS = 90  # of an error in the table, in characters
 LARGE = 1_000_000  # elements of a sample, or of a batch, when memory is to run out
 
@@ -87,7 +90,7 @@ class Samples(Dataset[dict[str, torch.Tensor]]):
         if self._fault is not None:
             if self._fault.happens("sample raises"):
                 raise ValueError("no such picture")
-            if self._fault.happens("worker hangs") or self._fault.happens(ALL_WAIT):
+            if any(map(self._fault.happens, ("worker hangs", "dataset hangs", ALL_WAIT))):
                 time.sleep(3600)
             if self._fault.happens("worker out of memory"):
                 limit_memory()
@@ -104,6 +107,8 @@ class Collate:
         if self._fault is not None:
             if self._fault.happens("collate raises"):
                 raise ValueError("ragged")
+            if self._fault.happens("collate hangs"):
+                time.sleep(3600)
             if self._fault.happens("batcher out of memory"):
                 limit_memory()
                 batch["pixels"] = torch.zeros(LARGE)
@@ -123,7 +128,8 @@ class Case:
     signal: signal.Signals | None = None
     target: str = ""
     """Who gets the signal: "worker", "batcher" or "rank"."""
-    options: dict[str, Any] = field(default_factory=dict)
+    threads: bool = False
+    """Without workers and a batcher process."""
 
     @property
     def fails_itself(self) -> bool:
@@ -136,12 +142,14 @@ CASES = [
     Case("worker killed", signal.SIGKILL, "worker"),
     Case("batcher killed", signal.SIGKILL, "batcher"),
     Case("rank killed", signal.SIGKILL, "rank"),
-    Case("rank killed, no workers", signal.SIGKILL, "rank", {"num_workers": 0}),
+    Case("rank killed, no workers", signal.SIGKILL, "rank", threads=True),
     Case(ALL_WAIT, signal.SIGKILL, "rank"),
     Case("rank terminated", signal.SIGTERM, "rank"),
     Case("rank interrupted", signal.SIGINT, "rank"),
-    Case("worker hangs", options={"timeout": TIMEOUT}),
-    Case("worker stopped", signal.SIGSTOP, "worker", {"timeout": TIMEOUT}),
+    Case("worker hangs"),
+    Case("worker stopped", signal.SIGSTOP, "worker"),
+    Case("collate hangs"),
+    Case("dataset hangs", threads=True),
     Case("worker out of memory"),
     Case("batcher out of memory"),
     Case("sample raises"),
@@ -169,7 +177,8 @@ def train(rank: int, case: Case, fault: Fault, folder: Path, results: Connection
         policy=evenstep.TokenBudget(max_tokens=1024),
         collate_fn=Collate(mine),
         buffer_size=64,
-        **{"num_workers": 2, **case.options},
+        **({"num_workers": 0} if case.threads else WORKERS),
+        timeout=TIMEOUT if case.name in HANGING else 0,
     )
     try:
         for number, _ in enumerate(loader):

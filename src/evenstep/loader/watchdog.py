@@ -56,8 +56,8 @@ class Watchdog:
         if taken <= self.limit:
             return None
         error = LoaderDiedError(
-            f"rank {self._rank}: {what} has taken {taken:.1f} s, over timeout={self.limit:g}; find "
-            "where it hangs in the stacks above, or raise timeout"
+            f"rank {self._rank}: {what} has taken {taken:.1f} s, over timeout={self.limit:g}; the "
+            "stacks in that rank's traceback say where it hangs; or raise timeout"
         )
         head = f"{what} hangs in thread 0x{thread:016x} of process {os.getpid()}:\n\n"
         return error, head + _stacks()
