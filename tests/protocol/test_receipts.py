@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenstep.cost import GroupShapes, PaddedTokenCost, TransformerCost
-from evenstep.errors import InvariantError
-from evenstep.protocol.receipts import Receipt
+from evenstep.errors import DamagedMessageError, InvariantError
+from evenstep.protocol.bodies import ProposalHead
+from evenstep.protocol.receipts import LAYOUT, Receipt, RoundTotals
 from worlds import totals_of
 
 COSTS = (PaddedTokenCost(), TransformerCost(layers=2, hidden_size=64, heads=4, ffn_size=128))
@@ -106,3 +107,71 @@ def test_micro_batches_of_a_step_are_added_up() -> None:
     assert whole.padded_tokens.tolist() == [17, 6]
     assert whole.supervised_tokens.tolist() == [11, 1]
     assert whole.cost[0] == pytest.approx(parts.cost[:2].sum())
+
+
+HEAD = ProposalHead(False, False, 4, 12, 20, 0)
+
+
+def receipt_of(**columns) -> Receipt:
+    """Two steps of two samples, of which some columns are changed in the second."""
+    good = {"samples": 2, "tokens": 8, "padded_tokens": 10, "supervised_tokens": 5, "cost": 10.0}
+    good |= {"length_mean": 4.0, "length_deviation": 1.0, "length_skew": -1.0}
+    rows = {name: np.array([value, columns.get(name, value)]) for name, value in good.items()}
+    return Receipt(**rows)
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ({"samples": 0}, "'samples': 0"),
+        ({"samples": 9}, "'samples': 9"),
+        ({"tokens": 1, "supervised_tokens": 0}, "'tokens': 1"),
+        ({"padded_tokens": 7}, "'padded_tokens': 7"),
+        ({"padded_tokens": 2**53}, "'padded_tokens': 9007199254740992"),
+        ({"supervised_tokens": -1}, "'supervised_tokens': -1"),
+        ({"supervised_tokens": 9}, "'supervised_tokens': 9"),
+        ({"cost": -1.0}, "'cost': -1.0"),
+        ({"cost": np.inf}, "'cost': inf"),
+        ({"cost": np.nan}, "'cost': nan"),
+        ({"length_mean": -1.0}, "'length_mean': -1.0"),
+        ({"length_deviation": -1.0}, "'length_deviation': -1.0"),
+        ({"samples": 3}, r"\[4, 12, 20\] .* were in its window, and \[5.0, 10.0, 16.0\] are in"),
+        ({"tokens": 13, "padded_tokens": 13}, r"and \[4.0, 10.0, 21.0\] are in its steps"),
+        ({"supervised_tokens": 8}, r"and \[4.0, 13.0, 16.0\] are in its steps"),
+    ],
+)
+def test_totals_that_cannot_be_are_refused_by_name(columns, said):
+    good, bad = receipt_of().encode(), receipt_of(**columns).encode()
+    assert len(RoundTotals.decode([good, good], [HEAD, HEAD])) == 2
+    with pytest.raises(DamagedMessageError, match=f"rank 1 .* receipt of round 7: .*{said}"):
+        RoundTotals.decode([good, bad], [HEAD, HEAD], round=7)
+
+
+def with_layout(*values: int) -> bytes:
+    return LAYOUT.pack(*values) + receipt_of().encode()[LAYOUT.size :]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (b"", "its totals have 0 bytes"),
+        (receipt_of().encode()[:-1], "its totals have 67 bytes, and need 68"),
+        (receipt_of().encode() + b"\0", "its totals have 69 bytes, and need 68"),
+        (with_layout(5, *[0] * 8), "5 steps of 4 samples"),
+        (with_layout(2**32 - 1, *[0] * 8), "4,294,967,295 steps of 4 samples"),
+        (with_layout(2, 3, *[0] * 7), r"columns of \[3, 0"),
+        (with_layout(2, *[0] * 7, 8), r"columns of \[0.* and 8 bytes"),
+        (with_layout(0, *[0] * 8), "columns of no steps"),
+    ],
+)
+def test_a_receipt_whose_layout_does_not_fit_is_refused_by_name(wrong, said):
+    good = receipt_of().encode()
+    with pytest.raises(DamagedMessageError, match=f"rank 0 .* receipt of round 0: {said}"):
+        RoundTotals.decode([wrong, good], [HEAD, HEAD])
+
+
+def test_moments_that_are_no_numbers_are_refused():
+    infinite, wrong = 0x7C00, bytearray(receipt_of().encode())
+    wrong[-8:] = infinite.to_bytes(8, "little")
+    with pytest.raises(DamagedMessageError, match="'length_skew': inf"):
+        RoundTotals.decode([bytes(wrong)], [HEAD])

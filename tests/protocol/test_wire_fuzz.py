@@ -120,7 +120,7 @@ def damages(draw: st.DrawFn, job: Job, culprit: int) -> bytes:
     return draw(st.sampled_from(others))  # another rank's, of another kind or round
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(st.data())
 def test_damage_in_all_copies_is_one_error_on_all_ranks_that_names_the_sender(data):
     job = data.draw(jobs())
@@ -137,7 +137,7 @@ def test_damage_in_all_copies_is_one_error_on_all_ranks_that_names_the_sender(da
         assert f"rank {culprit} " in str(error)
 
 
-@settings(max_examples=80)
+@settings(max_examples=40)
 @given(st.data())
 def test_damage_in_one_copy_reaches_the_others_by_an_abort(data):
     job = data.draw(jobs())
@@ -186,7 +186,7 @@ def lies(draw: st.DrawFn, whole: bytes) -> bytes:
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@settings(max_examples=250)
+@settings(max_examples=100)
 @given(st.data())
 def test_lies_end_in_an_error_of_evenstep_or_in_an_epoch(data):
     job = data.draw(jobs())
