@@ -71,6 +71,20 @@ def test_leaving_ends_the_session_at_once_and_tells_a_reason_once(pipe) -> None:
     assert loud.message(WAIT) == b""
 
 
+def test_a_reason_goes_before_the_end_that_the_batcher_makes_of_it(pipe) -> None:
+    ours, theirs = pipe
+    session = Session(ours, 0)
+    heard: list[bytes | None] = []
+    thread = threading.Thread(target=lambda: heard.append(session.message(WAIT)))
+    thread.start()
+    time.sleep(0.1)  # it waits for the batcher
+    session.leave("LoaderDiedError: the sampler hangs")
+    theirs.send((0, b""))  # as the batcher does when it is told to abandon the pass
+    thread.join(WAIT)
+    assert reason_in(heard[0]) == "rank 1 failed: LoaderDiedError: the sampler hangs"
+    assert session.message(WAIT) == b""
+
+
 def test_a_rank_that_left_does_not_answer_a_batcher_that_reads_no_more(pipe) -> None:
     ours, theirs = pipe
     session = Session(ours, 0)

@@ -72,6 +72,8 @@ class Session:
                 self._break(error)
                 break
             if serial == self.serial:
+                if not message and self._reason is not None:
+                    break  # the batcher was told to abandon the pass, and does not know why
                 self._finished = not message
                 return message
         if self._reason is not None and not self._finished:
