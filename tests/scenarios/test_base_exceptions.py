@@ -47,7 +47,7 @@ RAISED: dict[str, Callable[[], BaseException]] = {
 """By what every rank's error says."""
 
 FAULT: tuple[str, str] | None = None
-"""Where this rank's code raises, and what. The batcher and the workers are forked, and inherit it."""
+"""Where this rank's code raises, and what. Batcher and workers are forked, and inherit it."""
 
 
 def strike(where: str, *, index: int = LATE) -> None:
@@ -148,11 +148,8 @@ def begin_worker(worker: int) -> None:
     strike("worker_init_fn")
 
 
-EVERYWHERE = (
-    ["dataset[i]", "__getitems__", "length_fn", "collate_fn", "sampler", "propose", "settle"]
-    + ["__iter__", "__next__", "state_dict", "load_state_dict", "pickling of a sample"]
-    + ["len", "window_size"]
-)
+EVERYWHERE = """dataset[i]|__getitems__|length_fn|collate_fn|sampler|propose|settle|window_size|len|
+__iter__|__next__|state_dict|load_state_dict|pickling of a sample""".replace("\n", "").split("|")
 WITH_WORKERS = ["worker_init_fn", "unpickling of a sample"]
 WITH_WORKERS += ["pickling of a batch", "unpickling of a batch"]
 OF_A_STREAM = ("__iter__", "__next__", "state_dict", "load_state_dict")
@@ -212,12 +209,14 @@ def fail(rank: Rank, case: Case) -> tuple[int, str, str]:
     FAULT = None
     loader.close()
     begun = time.monotonic()
-    while left := rank.children() or [
-        t for t in threading.enumerate() if t.name.startswith("evenstep-")
-    ]:
+    while left := rank.children() + ours():
         assert time.monotonic() < begun + 5, f"{case} left {left}"
         time.sleep(0.02)
     return steps, type(error).__name__, evenstep.errors.described(error) if error else ""
+
+
+def ours() -> list[Any]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith("evenstep-")]
 
 
 def wrong(case: Case, own: Any, other: Any) -> str:
