@@ -50,7 +50,8 @@ class DamagedMessageError(PeerError):
 
 
 class LoaderDiedError(EvenstepError):
-    """A process of this rank's loader (a worker or the batcher) died."""
+    """A process of this rank's loader (a worker or the batcher) died, or a call in it took longer
+    than ``timeout``."""
 
 
 class InvariantError(EvenstepError, AssertionError):
