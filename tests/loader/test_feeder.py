@@ -29,6 +29,12 @@ def pipe() -> Iterator[Pipe]:
         yield reader, writer
 
 
+def await_feeders() -> None:
+    for thread in threading.enumerate():
+        if thread.name == "evenstep-feeder":
+            thread.join(20)
+
+
 def feed(writer: Connection, serial: int, indices: Any, after: Feeder | None = None) -> Feeder:
     """Feeds indices with the arrival numbers 0, 1, ..."""
     return Feeder(writer, serial, enumerate(indices), after)
@@ -148,9 +154,7 @@ def test_a_feeder_ends_when_nobody_reads() -> None:
     before = threading.active_count()
     feed(writer, 0, itertools.count())
     reader.close()
-    for thread in threading.enumerate():
-        if thread.name == "evenstep-feeder":
-            thread.join(20)
+    await_feeders()
     assert threading.active_count() <= before
     writer.close()
 
@@ -168,8 +172,11 @@ def test_indices_of_any_kind_travel(pipe: Pipe) -> None:
 @pytest.fixture
 def duplex() -> Iterator[Pipe]:
     reader, writer = multiprocessing.Pipe()
-    with reader, writer:
-        yield reader, writer
+    with writer:
+        with reader:
+            yield reader, writer
+        # One that reads on would read the next test's pipe, which may get the same number.
+        await_feeders()
 
 
 def dealing(writer: Connection, serial: int = 0, after: Feeder | None = None) -> Feeder:
@@ -229,6 +236,7 @@ def test_a_deal_that_an_abandoned_pass_asked_for_is_not_served_in_the_next(duple
     assert next(asked_by(old)) == [5, 6]
     old.request(np.arange(100, 103))
     first.leave()
+    old.request(None)  # as the batcher does at the end of every pass
     dealing(writer, 1, first)
     feed = dealt_feed(reader, 8, serial=1)
     chunks = filter(None, asked_by(feed))
@@ -238,6 +246,29 @@ def test_a_deal_that_an_abandoned_pass_asked_for_is_not_served_in_the_next(duple
     assert next(chunks) == [40]
     feed.request(None)
     assert list(chunks) == []
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_what_the_batcher_asks_of_a_feeder_that_has_ended_does_not_fill_the_pipe(
+    duplex: Pipe, fails: bool
+) -> None:
+    def sampler() -> Iterator[tuple[int, int]]:
+        if fails:
+            raise FileNotFoundError("index.bin")
+        yield 0, 5
+
+    reader, writer = duplex
+    feeder = Feeder(writer, 0, sampler(), None, lambda entries: [])
+    asked = asked_by(dealt_feed(reader, 8))
+    if fails:
+        with pytest.raises(FeederError, match=r"index\.bin"):
+            next(asked)
+    else:
+        next(asked)
+        feeder.leave()
+    feed = dealt_feed(reader, 8)
+    feed.request(np.arange(200_000))  # more than a pipe holds
+    feed.request(None)
 
 
 def test_an_error_of_the_sampler_while_it_deals_reaches_the_workers(duplex: Pipe) -> None:

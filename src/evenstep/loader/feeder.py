@@ -93,6 +93,8 @@ class Feeder:
         else:
             block = None
         self._send(block)
+        while self._deals is not None and self._next_deal(until_left=False) is not None:
+            pass  # the batcher may ask for more than the pipe holds, and would wait for ever
 
     def _send(self, block: Any) -> None:
         self._connection.send((self._serial, block))
@@ -119,13 +121,15 @@ class Feeder:
                     return
             yield entry
 
-    def _next_deal(self) -> Int64Array | None:
+    def _next_deal(self, *, until_left: bool = True) -> Int64Array | None:
         """Waits for the next deal of this pass; None if there will be none."""
         with contextlib.suppress(EOFError, OSError):  # the batcher is gone
-            while not self._left.is_set():
+            while not (until_left and self._left.is_set()):
                 if self._connection.poll(_POLL_SECONDS):
                     serial, entries = self._connection.recv()
                     if serial == self._serial:
+                        if entries is None:
+                            self._deals = None
                         return cast("Int64Array | None", entries)
         return None
 
