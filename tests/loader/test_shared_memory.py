@@ -7,6 +7,7 @@ import errno
 import gc
 import multiprocessing
 import os
+import pickle
 import resource
 import sys
 from collections.abc import Iterator
@@ -216,7 +217,7 @@ def test_all_of_a_slab_is_reserved_when_it_is_made():
     writer = Writer()
     packed = writer.pack(sample(100_000))
     assert packed.file is not None
-    with open(packed.file._path, "rb") as file:
+    with open(packed.file.path, "rb") as file:
         status = os.fstat(file.fileno())
     assert status.st_blocks * 512 >= status.st_size > 800_000
 
@@ -254,3 +255,19 @@ def test_files_that_run_out_are_an_error_in_writers_and_readers_that_names_their
         assert f"an open file, of which {lowest_free} are allowed" in str(caught.value)
         assert "ulimit -n" in str(caught.value)
     assert Reader().unpack(packed)["x"].tolist() == [0] * 1000
+
+
+def test_a_message_whose_writer_has_died_can_be_unpickled_and_says_so_when_it_is_read():
+    # An error while torch unpickles would make it look for the cause, by temporary files.
+    def write(connection):
+        connection.send_bytes(pickle.dumps(Writer().pack(sample(1000))))
+
+    context = multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=write, args=(theirs,))
+    process.start()
+    message = ours.recv_bytes()
+    process.join()
+    packed = pickle.loads(message)
+    with pytest.raises(ProcessLookupError, match=f"worker process {process.pid} died"):
+        Reader().unpack(packed)

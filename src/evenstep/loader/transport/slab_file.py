@@ -42,8 +42,12 @@ class SlabFile:
             except OSError as error:
                 self._error = error
 
+    @property
+    def path(self) -> str:
+        return f"/proc/{self._writer}/fd/{self._fd}"
+
     def _open(self) -> io.FileIO:
-        return io.FileIO(f"/proc/{self._writer}/fd/{self._fd}", "r+")
+        return io.FileIO(self.path, "r+")
 
     def __reduce__(self) -> Any:
         return functools.partial(SlabFile, opened=True), (self._writer, self._fd)
