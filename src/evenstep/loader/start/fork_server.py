@@ -25,6 +25,16 @@ from evenstep.loader.start.limited_pickle import NotPortable
 from evenstep.loader.start.portable import Imports, Portable
 
 _PATIENCE = 120.0  # seconds for imports, and again for unpickling
+# Even while it imports, the server looks twice a second whether the trainer has gone.
+_PROGRAM = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+signal.signal(signal.SIGALRM, lambda *_: os.getppid() == {trainer} or os._exit(1))
+signal.setitimer(signal.ITIMER_REAL, 0.5, 0.5)
+sys.path[:] = {path!r}
+from {module} import serve
+serve({descriptor}, {trainer})
+"""
 
 
 class ServedProcess:
@@ -71,10 +81,11 @@ class ForkServer:
     def __init__(self) -> None:
         # Sequenced packets: each order is received whole, with its file descriptors.
         self._orders, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        program = (
-            "import signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); "
-            f"sys.path[:] = {sys.path!r}; from {served.__name__} import serve; "
-            f"serve({theirs.fileno()}, {os.getpid()})"
+        program = _PROGRAM.format(
+            trainer=os.getpid(),
+            path=sys.path,
+            module=served.__name__,
+            descriptor=theirs.fileno(),
         )
         flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
         with theirs:

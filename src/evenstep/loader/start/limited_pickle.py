@@ -44,7 +44,7 @@ class LimitedPickler(pickle.Pickler):
             self.named.append(obj)
         elif isinstance(obj, torch.Tensor):
             _refuse_over(self._limit, obj.untyped_storage().nbytes())
-            if obj.is_shared():
+            if obj.is_shared():  # type: ignore[no-untyped-call]
                 raise NotPortable("it holds a tensor in shared memory")
         elif isinstance(obj, np.ndarray):
             _refuse_over(self._limit, obj.nbytes)

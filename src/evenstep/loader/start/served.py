@@ -13,6 +13,7 @@ import importlib
 import multiprocessing
 import os
 import pickle
+import signal
 import socket
 import threading
 from multiprocessing import process, spawn
@@ -25,11 +26,10 @@ from evenstep.loader.batcher.process import BatcherPipes, run_batcher
 from evenstep.loader.batcher.spec import LoaderSpec
 from evenstep.loader.start.globals_read import difference
 from evenstep.loader.start.portable import Imports, Portable
-from evenstep.processes import kill_children
+from evenstep.processes import end_now
 
 LARGEST = 1 << 16  # bytes of an order
 HANDED = 6  # file descriptors with an order to start a batcher
-_CHECK_INTERVAL = 0.5  # seconds between checks of the trainer
 
 serving = False
 """Whether this process is the fork server or comes from it. A module that it imports may make a
@@ -45,9 +45,11 @@ def serve(descriptor: int, trainer: int) -> None:
     """
     global serving
     serving = True
+    # The program that this process runs has set the timer.
+    signal.signal(signal.SIGALRM, lambda *_: None if os.getppid() == trainer else end_now())
     with socket.socket(fileno=descriptor) as orders:
-        _Server(orders).run(trainer)
-    kill_children()
+        _Server(orders).run()
+    end_now()
 
 
 class _Server:
@@ -58,9 +60,9 @@ class _Server:
         self._imported: dict[bytes, str | None] = {}
         """By order: why it could not be imported."""
 
-    def run(self, trainer: int) -> None:
-        while os.getppid() == trainer:
-            for ready in wait([self._orders, *self._started], timeout=_CHECK_INTERVAL):  # type: ignore[list-item]
+    def run(self) -> None:
+        while True:
+            for ready in wait([self._orders, *self._started]):
                 if isinstance(ready, int):
                     self._report(*self._started.pop(ready))
                 elif not self._obey():
@@ -122,6 +124,7 @@ def _import(imports: Imports) -> str | None:
 
 
 def _become_batcher(inherited: list[Any], talk: Connection, pipes: BatcherPipes) -> None:
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
     for connection in inherited:  # else nobody would notice that the server has died
         connection.close()
     try:
