@@ -1,0 +1,385 @@
+"""One rank of the model: the real planner, protocol and position, amid what surrounds them.
+
+A rank acts on its own, or takes in the messages of an exchange. What it does then is a function of
+its state and of those messages alone; so a state is copied by pickling it, and what an action leads
+to is worked out once.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from model_job import Job
+
+from evenstep.batch.step_info import StepInfo
+from evenstep.errors import PeerError
+from evenstep.loader.batcher.filler_sample import FillerSample
+from evenstep.loader.batcher.intake import ReadySamples
+from evenstep.loader.batcher.progress import StepProgress
+from evenstep.loader.batcher.round_planner import RoundPlanner, make_protocol
+from evenstep.loader.batcher.spec import EpochSpec
+from evenstep.loader.batcher.whole_updates import StepOfUpdate
+from evenstep.loader.resume.epoch_start import EpochStart
+from evenstep.loader.resume.sample_order import DealtOrder
+from evenstep.protocol.wire import abort_message
+
+FAULTS = ("aborts", "leaves", "dies", "is cut off")
+"""aborts: a sample or its worker fails, and the rank says so in place of its next message.
+leaves: the trainer leaves the pass. dies: as by SIGKILL. is cut off: the exchange fails for this
+rank, because another died or a connection was reset, though others may still complete it."""
+SUDDEN = ("dies", "is cut off")
+
+
+class Violation(Exception):
+    """An invariant does not hold."""
+
+
+class Notes(Protocol):
+    """Where a rank writes down what must not depend on the order of events."""
+
+    def message(self, rank: int, exchange: int, message: bytes) -> None: ...
+    def step(
+        self, rank: int, info: StepInfo, progress: StepProgress, own: Any, common: Any
+    ) -> None: ...
+    def steps(self, rank: int, count: int) -> None: ...
+    def lender(self, rank: int, round: int) -> None: ...
+
+
+class Message(NamedTuple):
+    data: bytes
+    intact: bool = True
+    """False for an abort and for the nothing that a rank sends which is gone."""
+
+
+class Seen(NamedTuple):
+    """A state of a rank, pickled, and what is seen of it."""
+
+    pickled: bytes
+    heard: int
+    """Exchanges completed."""
+    count: int
+    """Messages sent."""
+    sent: tuple[Message, ...]
+    """The last two; another rank may not have heard the one before the last."""
+    released: int
+    """Steps of the epoch that have been handed out."""
+    gone: str = ""
+    waits: bool = False
+    """For the other ranks' messages."""
+    trainable: int = 0
+    """Steps of the epoch whose samples are there."""
+    unfit: int | None = None
+    """A filler step for which there is no sample."""
+    actions: tuple[tuple[str, Any], ...] = ()
+
+    @property
+    def visible(self) -> tuple[Any, ...]:
+        return self[1:]
+
+
+NOTHING = Message(b"", intact=False)
+ABORT = Message(abort_message("sample 3"), intact=False)
+
+
+class _Waits(Exception):
+    """The planner waits for samples."""
+
+
+class _Spec(SimpleNamespace):
+    """The part of a `LoaderSpec` that planning reads."""
+
+
+class Rank:
+    """See the module docstring. The methods named by `actions` are what may happen next."""
+
+    def __init__(self, job: Job, start: EpochStart) -> None:
+        epoch = start.spec(0)
+        spec = _Spec(
+            policy=job.policy,
+            rank=start.rank,
+            world_size=start.world_size,
+            buffer_size=job.buffer_size,
+            exhausted=job.exhausted,
+            accumulate=job.accumulate,
+            seed=0,
+            compared={},
+        )
+        self.job, self.number = job, start.rank
+        self.stream = start.share if isinstance(start.share, DealtOrder) else None
+        self.taken = epoch.start.taken
+        self.protocol = make_protocol(spec, epoch)
+        self.fillers = FillerSample()
+        self.planner = RoundPlanner(
+            spec,
+            epoch,
+            self.protocol,
+            ports=self,
+            store=self,
+            checks=self,
+            filler_sample=self.fillers,
+            worker_states=None,
+        )
+        self.planner.request = self.request
+        self.source: list[int] = []
+        """Arrival numbers still to come."""
+        self.indices: dict[int, int] = {}
+        """Dataset index of each arrival number."""
+        self.arrived = -1
+        """The last number that has come."""
+        self.asked_all = epoch.entries is None
+        self.has_ended = False
+        self.has_sample = False
+        """Whether there is a sample to run fillers with."""
+        self._await(list(start.indices() or ()))
+        self.next_number = start.progress.start.taken + start.progress.start.queued
+        self.bound = len(job.lengths) * 2 + 2 + epoch.start.round
+        self.heard = self.count = 0
+        self.sent: tuple[Message, ...] = ()
+        self.first = start.progress.step
+        self.needs: list[int] = []
+        """What each step handed out waits for: its last arrival number, or -1."""
+        self.waited: dict[int, int] = {}
+        """Rounds that each sample of the window was in it before."""
+        self.gone = ""
+        self._delivered: list[bytes] = []
+        self._advance()
+
+    def _await(self, pairs: list[tuple[int, int]]) -> None:
+        self.indices.update(pairs)
+        self.source += [number for number, _ in pairs]
+
+    # What the planner is surrounded by
+
+    def request(self, entries: np.ndarray | None) -> None:
+        if entries is None:
+            self.asked_all = True
+            return
+        assert self.stream is not None
+        numbers = range(self.next_number, self.next_number + len(entries))
+        self.next_number += len(entries)
+        self._await(list(zip(numbers, self.stream.at(entries))))
+
+    def next_unplanned(self) -> Any:
+        raise _Waits
+
+    def peek(self, number: int) -> Any:
+        if number > self.arrived:
+            raise _Waits
+        if number not in self.indices:
+            raise Violation(f"waits for sample {number}, which never comes")
+        return np.zeros(self.job.lengths[self.indices[number]], np.int64)
+
+    def make_room(self, limit: int) -> None: ...
+
+    def take_bad_before(self, number: int | None = None) -> tuple[Any, ...]:
+        return ()
+
+    def exchange(self, message: bytes) -> list[bytes]:
+        if message != self.sent[-1].data:
+            raise Violation("a message that was sent already has changed")
+        return self._delivered
+
+    # What may happen
+
+    def actions(self, faults: Sequence[str]) -> list[tuple[str, Any]]:
+        if self.gone not in ("", "finished"):
+            return []
+        left = len(self.source)
+        if self.gone == "finished":
+            # Nothing depends any more on samples that come, except steps that wait for them.
+            return [("receives", left)] if left else []
+        found: list[tuple[str, Any]] = [
+            ("receives", n) for n in sorted({min(n, left) for n in self.job.chunks} - {0})
+        ]
+        if not left and self.asked_all and not self.has_ended:
+            found.append(("ends", None))
+        if self.ready:
+            found.append(("sends", None))
+        return found + [(fault, None) for fault in faults if self._may(fault)]
+
+    def _may(self, fault: str) -> bool:
+        return {"aborts": not self.waits, "is cut off": self.waits}.get(fault, True)
+
+    @property
+    def waits(self) -> bool:
+        """Whether this rank has sent its message, and waits for those of the others."""
+        return not self.gone and self.count > self.heard
+
+    def receives(self, count: int, notes: Notes) -> None:
+        numbers, self.source = self.source[:count], self.source[count:]
+        self.arrived = numbers[-1]
+        if self.gone:
+            self.source, self.arrived = [], _ALL
+            return
+        good = [n for n in numbers if self.indices[n] not in self.job.bad]
+        lengths = [self.job.lengths[self.indices[n]] for n in good]
+        self.has_sample |= len(good) > 0
+        ready = ReadySamples(
+            np.array(good, np.int64),
+            np.array([[n, n // 2, 0] for n in lengths], np.int64).reshape(-1, 3),
+            digests=None,
+            samples=good,
+            indices=[self.indices[n] for n in good],
+            planned=sum(n < self.taken for n in good),
+            end=numbers[-1] + 1,
+        )
+        if (unplanned := ready.unplanned()) is not None:
+            # At any time, not only when the planner asks: it may make no difference.
+            self.protocol.receive(unplanned.columns, unplanned.numbers, end=unplanned.end)
+
+    def ends(self, _: None, notes: Notes) -> None:
+        self.has_ended = True
+        self.protocol.end_of_source()
+
+    def sends(self, _: None, notes: Notes) -> None:
+        if self.protocol.lends is not None:
+            notes.lender(self.number, self.protocol.rounds)
+        message = self.protocol.outgoing()
+        if message != self.protocol.outgoing():
+            raise Violation("a message differs when it is asked for again")
+        notes.message(self.number, self.count, message)
+        self._send(Message(message))
+
+    def _send(self, message: Message) -> None:
+        self.sent = (*self.sent[-1:], message)
+        self.count += 1
+
+    def hears(self, messages: Sequence[Message], notes: Notes) -> None:
+        """An exchange is complete."""
+        lost = [rank for rank, message in enumerate(messages) if not message.intact]
+        self._delivered = [message.data for message in messages]
+        try:
+            steps = self.planner.exchange()
+        except PeerError as error:
+            if not lost:
+                raise Violation(f"PeerError, and no rank is gone: {error}") from error
+            if not any(f"rank {rank} " in str(error) for rank in lost):
+                raise Violation(f"the error names none of ranks {lost}: {error}") from error
+            self._go("failed")
+            return
+        if lost:
+            raise Violation(f"goes on, though ranks {lost} are gone")
+        self._delivered = []
+        self.heard += 1
+        self.has_sample |= len(self.protocol.borrowed) > 0
+        for step in steps:
+            self._release(step, notes)
+        if steps and self.job.longest_wait is not None:
+            self._check_waits(steps)
+        if self.protocol.rounds > self.bound:
+            raise Violation(f"more than {self.bound} rounds: this epoch does not end")
+        if self.planner.finished:
+            notes.steps(self.number, self.first + len(self.needs))
+            self._go("finished")
+
+    def _release(self, step: StepOfUpdate, notes: Notes) -> None:
+        planned, members = step.planned, step.progress.members.tolist()
+        if planned.index != self.first + len(self.needs):
+            raise Violation(
+                f"step {planned.index} comes after {self.first + len(self.needs)} steps"
+            )
+        if self.job.exhausted == "stop" and planned.filler:
+            raise Violation(f"step {planned.index} is a filler under exhausted='stop'")
+        if self.job.together and planned.filler:
+            raise Violation(f"step {planned.index} is a filler, where all ranks run out together")
+        self.needs.append(max(members, default=-1))
+        indices = tuple(self.indices[number] for number in members)
+        info = StepInfo(
+            epoch=0,
+            step=planned.index,
+            rank=self.number,
+            world_size=self.job.ranks,
+            filler=planned.filler,
+            indices=indices,
+            totals=planned.totals,
+            loss_scale=1.0,
+        )
+        totals = planned.totals
+        common = (
+            [getattr(totals, name).tolist() for name in totals.__dataclass_fields__],
+            planned.mean_supervised.tolist(),
+            step.totals,
+            step.ends_update,
+        )
+        own = [[self.indices[n] for n in group.tolist()] for group in planned.micro_batches]
+        notes.step(self.number, info, step.progress, own, common)
+
+    def _check_waits(self, steps: Sequence[StepOfUpdate]) -> None:
+        planned = {number for step in steps for number in step.progress.members.tolist()}
+        for number in steps[0].planned.round.start.numbers.tolist():
+            waited = self.waited.pop(number, 0)
+            if number not in planned:
+                self.waited[number] = waited + 1
+            elif waited > self.job.longest_wait:
+                raise Violation(f"sample {number} is planned after {waited} rounds of waiting")
+
+    def _go(self, how: str) -> None:
+        """Ends: what others can still see of this rank, and no more, is kept."""
+        self.gone = how
+        self.planner = self.protocol = None  # type: ignore[assignment]
+        self._delivered = []
+        self.indices, self.has_ended, self.waited = {}, False, {}
+        if how == "failed" or max(self.needs, default=-1) <= self.arrived:
+            self.source, self.arrived = [], _ALL
+
+    # Copies
+
+    def act(self, action: str, argument: Any, notes: Notes) -> None:
+        getattr(self, action)(argument, notes)
+        self._advance()
+
+    def _advance(self) -> None:
+        """The planner goes on as far as it can: up to a message, or until it lacks a sample."""
+        self.ready = False
+        if self.gone or self.waits:
+            return
+        try:
+            self.planner.gather()
+        except _Waits:
+            return
+        self.ready = True
+
+    def seen(self, faults: Sequence[str]) -> Seen:
+        steps = range(self.first, self.first + len(self.needs))
+        late = (step for step, need in zip(steps, self.needs) if need > self.arrived)
+        unfit = (step for step, need in zip(steps, self.needs) if need < 0 and not self.has_sample)
+        return Seen(
+            pickled=self._dump(),
+            heard=self.heard,
+            count=self.count,
+            sent=self.sent,
+            released=steps.stop,
+            gone=self.gone,
+            waits=self.waits,
+            trainable=next(late, steps.stop),
+            unfit=next(unfit, None),
+            actions=tuple(self.actions(faults)),
+        )
+
+    def _dump(self) -> bytes:
+        buffer = io.BytesIO()
+        pickler = pickle.Pickler(buffer, 4)
+        pickler.dispatch_table = dict.fromkeys((EpochSpec, Job, DealtOrder), _by_id)
+        pickler.dispatch_table[type(self.job.policy)] = _by_id
+        pickler.dump(self)
+        return buffer.getvalue()
+
+
+_ALL = 1 << 62  # a number that no sample has
+
+_LASTING: dict[int, Any] = {}
+"""What never changes, by id; it is not copied."""
+
+
+def _by_id(lasting: Any) -> tuple[Any, tuple[int]]:
+    _LASTING[id(lasting)] = lasting
+    return _lasting, (id(lasting),)
+
+
+def _lasting(key: int) -> Any:
+    return _LASTING[key]
