@@ -99,7 +99,7 @@ def test_clients_and_status_name_the_role_that_is_stopped(
         taken += waiting.result(PATIENCE)
     for text in waits_in(caplog)[:warnings]:
         assert re.match(r"rank 2 has waited \d+ s for 'deliver' of step \d of Data Const", text)
-        assert re.search(rf"{named}, which has said nothing for \d+ s: it is stopped", text)
+        assert re.search(rf"{named}, which has not answered for \d+ s: it is stopped", text)
     told = [int(re.findall(r"waited (\d+) s", text)[0]) for text in waits_in(caplog)]
     assert told[0] >= 1
     assert warnings == 1 or told[1] >= 2 * told[0]
@@ -110,8 +110,8 @@ def test_clients_and_status_name_the_role_that_is_stopped(
         for wait in status["waits"]
     )
     shown = capsys.readouterr().err
-    assert re.search(rf"has waited \d+ s for '\w+'.* of {named}, which says nothing", shown)
-    assert re.search(rf"{named} has said nothing for \d+ s", shown)
+    assert re.search(rf"has waited \d+ s for '\w+'.* of {named}, which does not answer", shown)
+    assert re.search(rf"{named} has not answered for \d+ s", shown)
     until(lambda: not service.status()["silent"], "an answer of the role that runs again")
     with es.start(service.job, backend="local") as local:
         assert comparable(taken) == comparable(steps_of(local.client(2), 7))

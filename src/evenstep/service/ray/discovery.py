@@ -110,8 +110,8 @@ def find(job: str, *, patience: float = 0.0) -> tuple[JobInfo, Any]:
     if silent is not None:
         raise EvenstepError(
             f"job {job!r} is on this cluster, but its registry (actor {silent}, in a process named "
-            f"ray::JobRegistry) has said nothing for {_ANSWER_TIMEOUT:.0f} s: it is stopped or "
-            "overloaded. Let it run again, or end it and choose another name"
+            f"ray::JobRegistry) has not answered for {_ANSWER_TIMEOUT:.0f} s: it is stopped, "
+            "hangs or is overloaded. Let it run again, or end it and choose another name"
         )
     names = ", ".join(sorted({name for name, _ in jobs if name != job})) or "none"
     raise ConfigurationError(

@@ -73,8 +73,8 @@ class _RunningJob:
             status: dict[str, Any] = ray.get(asked, timeout=_STATUS_LIMIT)
         except ray.exceptions.GetTimeoutError as error:
             raise EvenstepError(
-                f"{self._info.registry.name} of job {self.name!r} has said nothing for "
-                f"{_STATUS_LIMIT:.0f} s: it is stopped or overloaded"
+                f"{self._info.registry.name} of job {self.name!r} has not answered for "
+                f"{_STATUS_LIMIT:.0f} s: it is stopped, hangs or is overloaded"
             ) from error
         except ray.exceptions.RayActorError as error:
             raise cause_of_death("the registry", error) from error

@@ -42,7 +42,7 @@ class WaitWarnings:
         }
         told = self._registry.actor.explain.remote(wait)
         ready, _ = ray.wait([told, *awaited], num_returns=1, timeout=_LIMIT)
-        why = f"and {self._registry.name} has said nothing for {_LIMIT:.0f} s either"
+        why = f"and {self._registry.name} has not answered for {_LIMIT:.0f} s either"
         if told in ready:
             try:
                 why = ray.get(told)

@@ -38,12 +38,12 @@ def is_silent(about: About) -> bool:
 def silence_text(name: str, about: About) -> str:
     """That a process is silent, as a clause without its full stop."""
     seconds = about["silent_seconds"]
-    return f"{name} has said nothing for {seconds:.0f} s: it is stopped or overloaded"
+    return f"{name} has not answered for {seconds:.0f} s: it is stopped, hangs or is overloaded"
 
 
 def wait_text(wait: Wait) -> str:
     """One wait, as a sentence without its full stop."""
-    silent = ", which says nothing" if wait["silent"] else ""
+    silent = ", which does not answer" if wait["silent"] else ""
     return (
         f"{wait['by']} has waited {wait['seconds']:.0f} s for {_request(wait)} of "
         f"{_located(wait)}{silent}"
