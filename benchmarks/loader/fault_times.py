@@ -88,6 +88,8 @@ class Samples(Dataset[dict[str, torch.Tensor]]):
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
         tokens = torch.ones(20 + index % 100, dtype=torch.int64)
         if self._fault is not None:
+            if self._fault.happens("sample exits"):
+                sys.exit(3)
             if self._fault.happens("sample raises"):
                 raise ValueError("no such picture")
             if any(map(self._fault.happens, ("worker hangs", "dataset hangs", ALL_WAIT))):
@@ -105,6 +107,10 @@ class Collate:
     def __call__(self, samples: list[dict[str, torch.Tensor]]) -> Any:
         batch = evenstep.PadCollator()(samples)
         if self._fault is not None:
+            if self._fault.happens("collate exits"):
+                sys.exit(3)
+            if self._fault.happens("batcher without memory"):
+                Connection.send = no_memory  # type: ignore[method-assign]
             if self._fault.happens("collate raises"):
                 raise ValueError("ragged")
             if self._fault.happens("collate hangs"):
@@ -113,6 +119,10 @@ class Collate:
                 limit_memory()
                 batch["pixels"] = torch.zeros(LARGE)
         return batch
+
+
+def no_memory(*_: object) -> None:
+    raise MemoryError
 
 
 def limit_memory() -> None:
@@ -154,6 +164,9 @@ CASES = [
     Case("batcher out of memory"),
     Case("sample raises"),
     Case("collate raises"),
+    Case("sample exits"),
+    Case("collate exits"),
+    Case("batcher without memory"),  # for any message
     Case("training loop raises"),
     Case(LEAVES),
 ]

@@ -9,6 +9,7 @@ those of a resumed round are found to measure the same as before.
 from __future__ import annotations
 
 import contextlib
+import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -298,7 +299,10 @@ def _naming(what: str, numbers: Int64Array, indices: Sequence[Any] | None) -> It
     """What the user's code raises within becomes a `SampleError` that names the chunk's samples."""
     try:
         yield
-    except (EvenstepError, ProcessLookupError):  # the worker has died
+    except EvenstepError:
+        raise
+    except ProcessLookupError:  # the worker has died
+        time.sleep(0.5)  # in which torch raises how, from a signal handler
         raise
     except BaseException as error:
         names = list(indices) if indices is not None else f"number {numbers.tolist()}"
