@@ -159,9 +159,10 @@ def with_layout(*values: int) -> bytes:
         (receipt_of().encode() + b"\0", "its totals have 69 bytes, and need 68"),
         (with_layout(5, *[0] * 8), "5 steps of 4 samples"),
         (with_layout(2**32 - 1, *[0] * 8), "4,294,967,295 steps of 4 samples"),
-        (with_layout(2, 3, *[0] * 7), r"columns of \[3, 0"),
-        (with_layout(2, *[0] * 7, 8), r"columns of \[0.* and 8 bytes"),
-        (with_layout(0, *[0] * 8), "columns of no steps"),
+        (with_layout(2, 3, *[0] * 7), r"2 steps in columns of \[3, 0"),
+        (with_layout(2, *[0] * 7, 8), r"2 steps in columns of .* and 8 bytes"),
+        (with_layout(0, *[0] * 8), "its totals have 68 bytes, and need 12"),
+        (with_layout(0, 1, *[0] * 7), r"0 steps in columns of \[1, 0"),
     ],
 )
 def test_a_receipt_whose_layout_does_not_fit_is_refused_by_name(wrong, said):

@@ -179,13 +179,19 @@ class RoundTotals:
         """
         alike: dict[bytes, list[int]] = {}  # layout -> ranks
         for rank, receipt in enumerate(receipts):
-            layout = bytes(receipt[: LAYOUT.size])
-            if wrong := _mislaid(layout, len(receipt), heads[rank].samples):
-                raise damaged(rank, RECEIPT, round, wrong)
-            alike.setdefault(layout, []).append(rank)
+            alike.setdefault(bytes(receipt[: LAYOUT.size]), []).append(rank)
         counts = np.zeros(len(receipts), np.int64)
         for layout, ranks in alike.items():
-            counts[ranks] = LAYOUT.unpack(layout)[0]
+            if wrong := _mislaid(layout):
+                raise damaged(ranks[0], RECEIPT, round, wrong)
+            counts[ranks], size = _extent(layout)
+            for rank in ranks:
+                if counts[rank] > heads[rank].samples:
+                    wrong = f"{counts[rank]:,} steps of {heads[rank].samples:,} samples"
+                elif len(receipts[rank]) != size:
+                    wrong = f"its totals have {len(receipts[rank]):,} bytes, and need {size:,}"
+                if wrong:
+                    raise damaged(rank, RECEIPT, round, wrong)
         steps = int(counts.max())
         if (unequal := (counts > 0) & (counts < steps)).any():
             few, many = int(unequal.argmax()), int(counts.argmax())
@@ -294,24 +300,20 @@ def _width(spread: int) -> int:
     return 8
 
 
-def _mislaid(layout: bytes, size: int, samples: int) -> str:
-    """What is wrong with the layout of a receipt; empty if nothing.
-
-    Args:
-        size: bytes of the receipt.
-        samples: in the rank's window: a step has one at least.
-    """
+def _mislaid(layout: bytes) -> str:
+    """What is wrong with the layout of a receipt; empty if nothing."""
     if len(layout) < LAYOUT.size:
-        return f"its totals have {size} bytes"
+        return f"its totals have {len(layout)} bytes"
     steps, *widths, cost = LAYOUT.unpack(layout)
-    if not steps:
-        return "" if size == LAYOUT.size and not any(widths) and not cost else "columns of no steps"
-    if steps > samples:
-        return f"{steps:,} steps of {samples:,} samples"
-    if not {0, *_DTYPES}.issuperset(widths) or cost not in (0, 4):
-        return f"columns of {widths} and {cost} bytes"
-    wanted = LAYOUT.size + LOWS.size + steps * (sum(widths) + cost)
-    return "" if size == wanted else f"its totals have {size:,} bytes, and need {wanted:,}"
+    if not {0, *_DTYPES}.issuperset(widths) or cost not in (0, 4) or (any(layout) and not steps):
+        return f"{steps:,} steps in columns of {widths} and {cost} bytes"
+    return ""
+
+
+def _extent(layout: bytes) -> tuple[int, int]:
+    """Steps of a receipt, and its bytes."""
+    steps, *widths = LAYOUT.unpack(layout)
+    return steps, LAYOUT.size + (LOWS.size + steps * sum(widths) if steps else 0)
 
 
 def _record(layout: bytes) -> np.dtype[np.void]:

@@ -25,6 +25,8 @@ NAMES = {HELLO: "hello", PROPOSAL: "proposal", RECEIPT: "receipt", ABORT: "abort
 
 HEAD_LAYOUT = struct.Struct("<2sBcIIII")
 _UNSUMMED = slice(4, 8)  # the checksum itself
+_VERSION = bytes([VERSION])
+_ABORT_START = MAGIC + _VERSION + ABORT
 
 
 class Head(NamedTuple):
@@ -75,13 +77,13 @@ def abort_message(reason: str) -> bytes:
 
 def is_abort(message: bytes) -> bool:
     """Whether a message is an abort, or a damaged one."""
-    return message[:4] == MAGIC + bytes([VERSION]) + ABORT
+    return message.startswith(_ABORT_START)
 
 
 def check_no_abort(messages: Sequence[bytes]) -> None:
     """Raises `PeerError` for the first rank whose message is an abort."""
     for rank, message in enumerate(messages):
-        if not is_abort(message):
+        if not message.startswith(_ABORT_START):
             continue
         if wrong := _damage(message):
             raise damaged(rank, ABORT, 0, wrong)
@@ -105,29 +107,28 @@ def open_all(
                 f"rank {sender} left epoch {epoch} early, so no further step can be made; "
                 "leave the loop at the same step on every rank"
             )
-        if message[:2] == MAGIC and message[2:3] not in (b"", bytes([VERSION])):
+        if message.startswith(MAGIC) and message[2:3] not in (b"", _VERSION):
             raise MismatchError(
                 f"ranks differ in protocol: rank {rank} has version {VERSION}, rank {sender} has "
                 f"version {message[2]}; install the same version of evenstep on every rank"
             )
         if wrong := _damage(message):
             raise damaged(sender, kind, round, wrong)
-        head = Head._make(HEAD_LAYOUT.unpack_from(message))
+        _, _, sent, _, _, number, its_round = HEAD_LAYOUT.unpack_from(message)
         # Hellos of different rounds pass: `compare_hellos` explains the difference better.
-        if head.kind != kind or (head.round != round and kind != HELLO):
+        if sent != kind or (its_round != round and kind != HELLO):
             raise MismatchError(
-                f"rank {sender} sent a {NAMES.get(head.kind, head.kind)} of round {head.round} "
-                f"where rank {rank} is at the {NAMES[kind]} of round {round}; every rank must use "
-                "its loaders in the same order"
+                f"rank {sender} sent a {NAMES.get(sent, sent)} of round {its_round} where rank "
+                f"{rank} is at the {NAMES[kind]} of round {round}; every rank must use its "
+                "loaders in the same order"
             )
-        if head.rank != sender:
-            raise damaged(sender, kind, round, f"it is that of rank {head.rank}")
+        if number != sender:
+            raise damaged(sender, kind, round, f"it is that of rank {number}")
     return [memoryview(message)[HEAD_LAYOUT.size :] for message in messages]
 
 
 def _checksum(message: bytes) -> int:
-    view = memoryview(message)
-    return zlib.crc32(view[_UNSUMMED.stop :], zlib.crc32(view[: _UNSUMMED.start]))
+    return zlib.crc32(memoryview(message)[_UNSUMMED.stop :], zlib.crc32(message[: _UNSUMMED.start]))
 
 
 def _damage(message: bytes) -> str:
