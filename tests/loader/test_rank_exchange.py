@@ -117,6 +117,18 @@ def test_one_rank_alone_hears_itself_and_sessions_follow_each_other() -> None:
     exchange.close()
 
 
+def test_a_batcher_that_still_sends_as_its_pass_ends_does_not_wait_for_ever() -> None:
+    ours, theirs = multiprocessing.Pipe()
+    session = Session(ours, 0, lasts=False)
+    session.leave()
+    exchange = LocalExchange()
+    exchange.begin(session)
+    assert session.over.wait(WAIT)
+    with pytest.raises(OSError):
+        theirs.send((0, b"x" * 10_000_000))
+    exchange.close()
+
+
 class Broken(LocalExchange):
     def _serve(self, session: Session) -> None:
         raise ConnectionError("cable cut")

@@ -93,6 +93,7 @@ class PipePorts:
     def await_credit(self) -> None:
         self._credits.acquire()
         if self._closed.is_set() or not self._delivering:
+            self._credits.release()  # another thread may wait, too
             raise Closed
 
     def end_delivery(self) -> None:

@@ -82,7 +82,7 @@ class RankExchange:
             except BaseException as error:
                 self.failure = self._cause(error)
             finally:
-                session.over.set()
+                session.end()
                 del session  # it refers to the batcher, whose memory this thread must not keep
         self._release()
 

@@ -20,6 +20,7 @@ class Session:
         serial: int,
         alive: Callable[[], bool] = lambda: True,
         cause_of_death: Callable[[], str] = lambda: "its batcher process died",
+        lasts: bool = True,
     ) -> None:
         """
         Args:
@@ -27,11 +28,13 @@ class Session:
             serial: number of the pass; messages of other passes are dropped.
             alive: whether the batcher lives. Its children may hold the pipe open after it died.
             cause_of_death: what the other ranks receive as a reason when it does not.
+            lasts: later passes use the connection, too.
         """
         self.connection = connection
         self.serial = serial
         self._alive = alive
         self._cause_of_death = cause_of_death
+        self._lasts = lasts
         self._finished = False
         self.failure: PeerError | None = None
         """The error of another rank after the last exchange. Final once `over` is set."""
@@ -48,6 +51,13 @@ class Session:
         wrong that the batcher cannot report to the other ranks."""
         self._reason = reason
         self.left.set()
+
+    def end(self) -> None:
+        """Notes that the exchange no longer touches the connection. One that nobody else will read
+        is closed: a batcher that still sends, more than it holds, would wait for ever."""
+        if self.connection is not None and not self._lasts:
+            self.connection.close()
+        self.over.set()
 
     def message(self, timeout: float) -> bytes | None:
         """The batcher's next message; None if there is none within `timeout` seconds; empty if none
