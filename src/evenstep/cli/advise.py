@@ -8,9 +8,10 @@ from typing import Annotated
 import typer
 
 from evenstep.cli.cost_option import parse_cost
-from evenstep.cli.options import BufferSize, CostName, Json, parse_buffer_size
+from evenstep.cli.options import BufferSize, CostName, Json, WorldSize, parse_buffer_size
 from evenstep.cli.output import note, print_json, progress_bar
 from evenstep.errors import ConfigurationError
+from evenstep.files import write_whole
 from evenstep.plan.policies.by_name import POLICIES
 from evenstep.tools.advise import advise, draw_length_sample
 from evenstep.tools.advise.length_sources import SAMPLE_SIZE
@@ -44,7 +45,7 @@ def command(
         str | None,
         typer.Option(help="Tokenizer for text: a tokenizer.json, a folder, or a name on the hub."),
     ] = None,
-    world_size: Annotated[int, typer.Option(help="Data-parallel ranks.")] = 8,
+    world_size: WorldSize = 8,
     max_tokens: Annotated[
         int | None,
         typer.Option(
@@ -129,7 +130,7 @@ def command(
             progress=progress,
         )
     if html is not None:
-        html.write_text(advice_page(advice), encoding="utf-8")
+        write_whole(html, advice_page(advice))
         note(f"page: {html}")
     if json:
         print_json(advice.as_dict())

@@ -75,8 +75,11 @@ def run(arguments: Sequence[str] | None = None) -> int:
         build()(args=None if arguments is None else list(arguments), prog_name="evenstep")
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
-    except (EvenstepError, ImportError) as error:
+    except (EvenstepError, ImportError, OSError, MemoryError) as error:
         # The user can fix these, without a traceback; any other exception is a bug and keeps it.
-        print("evenstep: " + " ".join(str(error).split()), file=sys.stderr)
+        text = str(error)
+        if isinstance(error, MemoryError):
+            text = f"not enough memory: {error or 'none is left'}; lower the numbers given"
+        print("evenstep: " + " ".join(text.split()), file=sys.stderr)
         return 2
     return 0

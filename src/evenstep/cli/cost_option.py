@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from evenstep.cli.options import whole_number
 from evenstep.cli.output import note
 from evenstep.cost import Cost, FittedCost, PaddedTokenCost, TokenCost, TransformerCost
 from evenstep.errors import ConfigurationError
@@ -55,8 +56,8 @@ def _transformer(settings: str) -> TransformerCost:
         switch = isinstance(fields[name].default, bool)
         if switch and value in ("true", "false"):
             values[name] = value == "true"
-        elif not switch and value.isdecimal():
-            values[name] = int(value)
+        elif not switch and (number := whole_number(value)) is not None:
+            values[name] = number
         else:
             kind = "true or false" if switch else "a positive integer"
             raise ConfigurationError(f"{name}={value} of the transformer cost must be {kind}")

@@ -29,7 +29,7 @@ def command(
         ),
     ],
     out: Annotated[Path, typer.Option(help="The Parquet file to write.")],
-    num_workers: Annotated[int, typer.Option(help="Processes that prepare samples.")] = 0,
+    num_workers: Annotated[int, typer.Option(help="Processes that prepare samples.", max=1024)] = 0,
     transform: Annotated[
         str,
         typer.Option(

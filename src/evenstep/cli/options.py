@@ -8,6 +8,10 @@ import typer
 
 from evenstep.tools.simulate import DISTRIBUTIONS
 
+MOST_RANKS = 65_536
+"""Ranks that a command runs in one process, at most."""
+
+WorldSize = Annotated[int, typer.Option(help="Data-parallel ranks.", max=MOST_RANKS)]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 LengthsName = Annotated[
     str,
@@ -33,4 +37,9 @@ BufferSize = Annotated[
 
 def parse_buffer_size(text: str) -> int | str:
     """The number of samples, or any other text as it is, to be checked where it is used."""
-    return int(text) if text.isdecimal() else text
+    return text if (number := whole_number(text)) is None else number
+
+
+def whole_number(text: str) -> int | None:
+    """The number that decimal digits say; None for other text, and for absurdly many digits."""
+    return int(text) if text.isdecimal() and len(text) < 20 else None

@@ -28,7 +28,7 @@ def print_table(title: str, rows: Mapping[str, str]) -> None:
     table.add_column(justify="right")
     for name, value in rows.items():
         table.add_row(Text(name), Text(value))  # not markup: names may have brackets
-    Console().print(table)
+    Console(markup=False, emoji=False).print(table)  # names may hold brackets
 
 
 def note(text: str) -> None:

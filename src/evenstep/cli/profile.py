@@ -10,6 +10,7 @@ import typer
 from evenstep.cli.options import Json
 from evenstep.cli.output import note, print_json, progress_bar
 from evenstep.errors import ConfigurationError
+from evenstep.plan.argument_checks import check_at_least
 
 
 def register(app: typer.Typer) -> None:
@@ -116,6 +117,7 @@ def command(
         if not (gated and causal):
             raise ConfigurationError("--attention is causal and has no feed-forward network")
         heads = 8 if heads is None else heads
+        check_at_least(1, heads=heads)
         if head_size is None:
             head_size = 128 if hidden_size is None else hidden_size // heads
         _attention(

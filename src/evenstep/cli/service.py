@@ -15,6 +15,7 @@ from evenstep.cli.output import note, print_json
 from evenstep.cli.service_text import print_plan, print_status, status_line
 from evenstep.cli.shutdown import ended_in_order
 from evenstep.errors import ConfigurationError, EvenstepError, LoaderDiedError
+from evenstep.files import read_json, write_whole
 
 if TYPE_CHECKING:
     from evenstep.service.job import Job
@@ -111,7 +112,8 @@ def run(
     from evenstep.service.status_http import StatusEndpoint
 
     made = _job(job)
-    state = None if resume is None else json_module.loads(resume.read_text())
+    remedy = "give the file that the state was written to"
+    state = None if resume is None else read_json(resume, again=remedy)
     note(f"starting {len(made.sources):,} sources for {len(made.tree):,} ranks")
     with ExitStack() as stack:
         stack.enter_context(ended_in_order())
@@ -206,8 +208,7 @@ def plan(
     if html is not None:
         from evenstep.tools.report.plan_page import plan_page
 
-        html.parent.mkdir(parents=True, exist_ok=True)
-        html.write_text(plan_page(found))
+        write_whole(html, plan_page(found))
         note(f"wrote {html}")
     if mermaid:
         from evenstep.strategy import mermaid as chart

@@ -11,7 +11,14 @@ from typer.core import TyperGroup
 
 from evenstep.cli import simulate_packing, simulate_sharding
 from evenstep.cli.cost_option import parse_cost
-from evenstep.cli.options import BufferSize, CostName, Json, LengthsName, parse_buffer_size
+from evenstep.cli.options import (
+    BufferSize,
+    CostName,
+    Json,
+    LengthsName,
+    WorldSize,
+    parse_buffer_size,
+)
 from evenstep.cli.output import note, print_json, print_table, progress_bar
 from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least
@@ -107,7 +114,7 @@ def _simulate(
     policy: str,
     *,
     lengths: LengthsName,
-    world_size: Annotated[int, typer.Option(help="Data-parallel ranks.")],
+    world_size: WorldSize,
     max_tokens: Annotated[
         int | None,
         typer.Option(

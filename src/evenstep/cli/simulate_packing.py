@@ -7,10 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
-from evenstep.cli.options import Json, LengthsName
+from evenstep.cli.options import MOST_RANKS, Json, LengthsName
 from evenstep.cli.output import print_json, print_table
 from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least
+from evenstep.plan.lengths import MAX_LENGTH
 from evenstep.plan.packing import (
     DocumentCost,
     SteadyOptions,
@@ -32,9 +33,14 @@ def command(
     *,
     lengths: LengthsName,
     context: Annotated[
-        int, typer.Option(help="Context window: the tokens of a micro-batch, on average.")
+        int,
+        typer.Option(
+            help="Context window: the tokens of a micro-batch, on average.", max=MAX_LENGTH
+        ),
     ] = 131_072,
-    micro_batches: Annotated[int, typer.Option(help="Micro-batches of a step.")] = 4,
+    micro_batches: Annotated[
+        int, typer.Option(help="Micro-batches of a step.", max=MOST_RANKS)
+    ] = 4,
     max_tokens: Annotated[
         int | None,
         typer.Option(
@@ -45,6 +51,7 @@ def command(
         int | None,
         typer.Option(
             help="Queues in which outlier documents wait for others of similar length.",
+            max=1024,
             show_default=f"{_QUEUES}, or 0 with --steady",
         ),
     ] = None,
@@ -69,7 +76,7 @@ def command(
             "linear x d."
         ),
     ] = 24_576,
-    stages: Annotated[int, typer.Option(help="Stages of the pipeline.")] = 4,
+    stages: Annotated[int, typer.Option(help="Stages of the pipeline.", max=1024)] = 4,
     end: Annotated[
         str,
         typer.Option(help="At the end of the data, drain the documents that wait, or carry them."),

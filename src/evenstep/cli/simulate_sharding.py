@@ -6,9 +6,10 @@ from typing import Annotated, Any
 
 import typer
 
-from evenstep.cli.options import Json, LengthsName
+from evenstep.cli.options import MOST_RANKS, Json, LengthsName
 from evenstep.cli.output import note, print_json, progress_bar
 from evenstep.plan.argument_checks import check_at_least
+from evenstep.plan.lengths import MAX_LENGTH
 from evenstep.plan.sharding import METHODS
 from evenstep.plan.sharding.attention_tiles import TILE
 from evenstep.tools.report.table import text_table
@@ -18,8 +19,10 @@ from evenstep.tools.simulate.sharding_run import draw_sequences, run_sharding
 def command(
     *,
     lengths: LengthsName,
-    context: Annotated[int, typer.Option(help="Tokens of a sequence.")] = 131_072,
-    cp: Annotated[int, typer.Option(help="Context-parallel ranks that share a sequence.")] = 8,
+    context: Annotated[int, typer.Option(help="Tokens of a sequence.", max=MAX_LENGTH)] = 131_072,
+    cp: Annotated[
+        int, typer.Option(help="Context-parallel ranks that share a sequence.", max=MOST_RANKS)
+    ] = 8,
     sequences: Annotated[
         int, typer.Option(help="Sequences; from a file, no more than its documents fill.")
     ] = 120,

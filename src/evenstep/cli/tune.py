@@ -8,10 +8,11 @@ from typing import Annotated, Any
 
 import typer
 
-from evenstep.cli.options import Json
+from evenstep.cli.options import Json, whole_number
 from evenstep.cli.output import note, print_json, progress_bar
 from evenstep.cli.shutdown import ended_in_order
 from evenstep.errors import ConfigurationError
+from evenstep.files import write_whole
 
 
 def register(app: typer.Typer) -> None:
@@ -106,8 +107,7 @@ def command(
 
     def write(result: dict[str, Any]) -> None:
         if out is not None:
-            out.parent.mkdir(parents=True, exist_ok=True)
-            out.write_text(json_module.dumps(result, indent=2, allow_nan=False) + "\n")
+            write_whole(out, json_module.dumps(result, indent=2, allow_nan=False) + "\n")
 
     note(f"values: {', '.join(f'{value:,}' for value in values)}")
     try:
@@ -157,12 +157,14 @@ def _grid(grid: str | None, from_mean: float | None, up_to: int | None) -> list[
         if from_mean is not None or up_to is not None:
             raise ConfigurationError("--grid gives all values; leave out --from-mean and --up-to")
         words = [word.strip() for word in grid.split(",") if word.strip()]
-        wrong = [word for word in words if not word.isdecimal()]
-        if wrong:
-            raise ConfigurationError(
-                f"--grid has {wrong[0]!r}; it must be positive integers separated by commas"
-            )
-        return [int(word) for word in words]
+        values: list[int] = []
+        for word in words:
+            if (value := whole_number(word)) is None:
+                raise ConfigurationError(
+                    f"--grid has {word[:99]!r}; it must be positive integers separated by commas"
+                )
+            values.append(value)
+        return values
     if from_mean is None or up_to is None:
         raise ConfigurationError("give the values: --grid 4096,8192, or --from-mean and --up-to")
     return grid_upward(from_mean, up_to)

@@ -20,6 +20,7 @@ def load_object(name: str) -> Any:
     home, _, attribute = name.rpartition(":")
     if not home or not attribute:
         raise ConfigurationError(f"{name!r} must be FILE.py:NAME or package.module:NAME")
+    path = None
     if home.endswith(".py"):
         path = Path(home).resolve()
         if not path.is_file():
@@ -29,12 +30,18 @@ def load_object(name: str) -> Any:
         folder = str(Path.cwd())
     if folder not in sys.path:
         sys.path.insert(0, folder)
+    if not all(part.isidentifier() for part in home.split(".")):
+        raise ConfigurationError(f"{home!r} of {name!r} is not the name of a module; rename it")
     try:
         value: Any = importlib.import_module(home)
     except ModuleNotFoundError as error:
-        if error.name != home.partition(".")[0] and error.name != home:
+        if error.name is None or not f"{home}.".startswith(f"{error.name}."):
             raise  # another module that the user's module imports
         raise ConfigurationError(f"there is no module {home!r} to import") from error
+    if path is not None and Path(getattr(value, "__file__", None) or "").resolve() != path:
+        raise ConfigurationError(
+            f"{path} cannot be imported: {home!r} is the name of another module; rename the file"
+        )
     for part in attribute.split("."):
         if not hasattr(value, part):
             raise ConfigurationError(f"{home} has no {attribute!r}")

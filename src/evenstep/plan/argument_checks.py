@@ -6,6 +6,10 @@ import numpy as np
 
 from evenstep.errors import ConfigurationError
 
+LARGEST = 2**48
+"""No option is larger but a seed: sums and products of a few of them then fit in an int64."""
+_LARGEST_SEED = 2**64 - 1
+
 
 def check_given(**values: object) -> None:
     """Raises `ConfigurationError` for the first value that is None."""
@@ -15,8 +19,8 @@ def check_given(**values: object) -> None:
 
 
 def check_at_least(minimum: int, **values: int | None) -> None:
-    """Raises `ConfigurationError` for the first value that is not an integer, or is below
-    `minimum`. None, which stands for no limit, passes.
+    """Raises `ConfigurationError` for the first value that is not an integer, is below `minimum` or
+    above `LARGEST`. None, which stands for no limit, passes.
     """
     for name, value in values.items():
         if value is None:
@@ -25,3 +29,6 @@ def check_at_least(minimum: int, **values: int | None) -> None:
             raise ConfigurationError(f"{name}={value!r} must be an integer")
         if value < minimum:
             raise ConfigurationError(f"{name}={value} must be at least {minimum}")
+        most = _LARGEST_SEED if name == "seed" else LARGEST
+        if value > most:
+            raise ConfigurationError(f"{name}={value} must be at most {most:,}")

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from evenstep.errors import ConfigurationError
+from evenstep.errors import ConfigurationError, EvenstepError
 from evenstep.tools.advise.length_sample import LengthSample
 from evenstep.tools.advise.parquet_sample import add_column
 from evenstep.tools.advise.token_counter import Counter, Progress, choose_column
@@ -45,10 +45,17 @@ def draw_from_dataset(
         drawn = drawn.select(rows)
     counter = Counter(where, count_tokens, total=len(rows), progress=progress)
     at = 0
-    for table in drawn.iter(batch_size=_BATCH):
-        values = table.column(name).combine_chunks()
-        add_column(counter, values, rows[at : at + len(values)])
-        at += len(values)
+    try:
+        for table in drawn.iter(batch_size=_BATCH):
+            values = table.column(name).combine_chunks()
+            add_column(counter, values, rows[at : at + len(values)])
+            at += len(values)
+    except EvenstepError:
+        raise
+    except Exception as error:  # Arrow raises many kinds over a damaged file
+        raise ConfigurationError(
+            f"{where} cannot be read: {type(error).__name__}: {error}; write or download it again"
+        ) from error
     lengths = counter.finish()
     return LengthSample.measured(where, lengths, total, "rows drawn at random")
 

@@ -27,7 +27,7 @@ class Line:
     def record(self, path: Path) -> dict[str, Any]:
         try:
             record = json.loads(self.content)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ConfigurationError(f"line {self.number} of {path} is not JSON: {error}") from None
         if not isinstance(record, dict):
             raise ConfigurationError(

@@ -106,7 +106,13 @@ class Counter:
     def _measure(self, values: list[Any]) -> list[int]:
         if self._kind == "text" and values:
             assert self._count_tokens is not None
-            return self._count_tokens(values)
+            try:
+                return self._count_tokens(values)
+            except Exception as error:  # such as half a surrogate pair, which JSON can hold
+                raise ConfigurationError(
+                    f"{self.where} holds text that the tokenizer refuses: {type(error).__name__}: "
+                    f"{error}; remove it first"
+                ) from error
         return [value if self._kind == "lengths" else len(value) for value in values]
 
     def _unlike(self, value: Any) -> str:

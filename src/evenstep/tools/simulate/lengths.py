@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.arrays import Int64Array
-from evenstep.errors import ConfigurationError
+from evenstep.errors import ConfigurationError, EvenstepError
 from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.lengths import MAX_LENGTH
 from evenstep.plan.rng import RandomStream, generator
@@ -81,15 +81,18 @@ def open_parquet(path: Path) -> Iterator[Any]:
         ImportError: pyarrow is not installed.
     """
     try:
-        import pyarrow as arrow
         import pyarrow.parquet as parquet
     except ImportError as error:
         raise ImportError(f"reading {path} needs pyarrow: pip install 'evenstep[cli]'") from error
     try:
         with parquet.ParquetFile(path) as file:
             yield file
-    except (arrow.ArrowInvalid, OSError) as error:
-        raise ConfigurationError(f"{path} cannot be read as a Parquet file: {error}") from error
+    except EvenstepError:
+        raise
+    except Exception as error:  # Arrow raises many kinds over a damaged file
+        raise ConfigurationError(
+            f"{path} cannot be read as a Parquet file: {type(error).__name__}: {error}"
+        ) from error
 
 
 def check_lengths(values: npt.NDArray[Any], spec: str) -> Int64Array:
@@ -122,7 +125,7 @@ def _read(spec: str) -> npt.NDArray[Any]:
         path = existing_file(spec)
         try:
             array: npt.NDArray[Any] = np.load(path, allow_pickle=False)
-        except (ValueError, EOFError, OSError) as error:
+        except Exception as error:  # a damaged header is evaluated as Python
             raise ConfigurationError(f"{spec} cannot be read as a .npy array: {error}") from error
         return array
     raise ConfigurationError(

@@ -14,8 +14,17 @@ from typing import Any
 
 import numpy as np
 
+from evenstep.errors import parsing
 from evenstep.plan.length_moments import LengthMoments
+from evenstep.plan.schema import COUNT, check_schema
 from evenstep.tools.tune.measurement import StepTime
+
+_STEP = {
+    **dict.fromkeys(("epoch", "samples", "tokens", "padded_tokens"), COUNT),
+    "time": float,
+    "ends_update": bool,
+    "length_moments": [float],
+}
 
 
 @dataclass
@@ -38,7 +47,12 @@ class StepFiles:
         self._files: dict[str, _File] = {}
 
     def read(self) -> None:
-        """Reads what was written since the last call."""
+        """Reads what was written since the last call.
+
+        Raises:
+            ConfigurationError: a line is damaged. Lines live for one run and have no digest: a
+                number in the place of another is not noticed.
+        """
         for path in sorted(self._folder.glob("*.steps")):
             file = self._files.setdefault(path.name, _File())
             with open(path, "rb") as opened:
@@ -46,7 +60,8 @@ class StepFiles:
                 whole, newline, _ = opened.read().rpartition(b"\n")
             file.offset += len(whole) + len(newline)
             for line in whole.splitlines():
-                _add_line(file, json.loads(line))
+                with parsing(path, remedy="run evenstep tune again"):
+                    _add_line(file, json.loads(line))
 
     @property
     def steps(self) -> list[StepTime]:
@@ -72,8 +87,10 @@ class StepFiles:
 
 def _add_line(file: _File, line: dict[str, Any]) -> None:
     if "policy" in line:
+        check_schema(line, {"policy": str})
         file.policy = line["policy"]
         return
+    check_schema(line, _STEP)
     last, file.last = file.last, line
     file.handed_over += 1
     file.samples += line["samples"]

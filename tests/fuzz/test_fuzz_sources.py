@@ -1,0 +1,187 @@
+"""Sources of samples that are damaged, or hold what nobody expects: an error that names the source
+or the sample, or samples; as many as the source said when it was opened."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("fsspec")
+pytest.importorskip("pyarrow")
+pytest.importorskip("webdataset")
+
+import pyarrow as arrow
+from hypothesis import strategies as st
+from mutations import WRONG, changed, damaged, fuzz, json_bytes
+from pyarrow import parquet
+
+from evenstep.data import PoolSortDataset, Source, open_reader
+from evenstep.errors import ConfigurationError, EvenstepError, MismatchError, SampleError
+from evenstep.tools.advise import draw_length_sample
+
+FOLDER = tempfile.TemporaryDirectory()
+HERE = Path(FOLDER.name)
+ROWS = [{"input_ids": list(range(1 + i % 5)), "text": f"n{i}"} for i in range(23)]
+
+
+def jsonl() -> bytes:
+    return b"".join(json_bytes(row) + b"\n" for row in ROWS)
+
+
+def table() -> bytes:
+    file = io.BytesIO()
+    parquet.write_table(arrow.Table.from_pylist(ROWS), file, row_group_size=10)
+    return file.getvalue()
+
+
+def tar() -> bytes:
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w") as archive:
+        for number, row in enumerate(ROWS[:5]):
+            for suffix, content in (("json", json_bytes(row)), ("txt", b"x" * (number * 400))):
+                info = tarfile.TarInfo(f"{number}.{suffix}")
+                info.size = len(content)
+                archive.addfile(info, io.BytesIO(content))
+    return file.getvalue().rstrip(b"\0") + b"\0" * 1600  # ends with a block or two of zeros
+
+
+WHOLE = {"a.jsonl": jsonl(), "a.parquet": table(), "a.tar": tar()}
+COUNTS = {"a.jsonl": 23, "a.parquet": 23, "a.tar": 5}
+
+
+def read(path: Path) -> int | None:
+    """Samples of the first pass; None for a source that is refused."""
+    try:
+        reader = open_reader(Source("s", str(path), block=7))
+    except ConfigurationError as error:
+        assert str(path) in str(error)  # noqa: PT017
+        return None
+    with reader:
+        try:
+            found = sum(1 for _ in reader.read(passes=1))
+        except SampleError as error:
+            assert str(error).startswith("sample s[")  # noqa: PT017
+            return None
+        assert found == reader.size
+    return found
+
+
+def advised(path: Path) -> None:
+    if path.suffix != ".tar":
+        try:
+            draw_length_sample(str(path), column="input_ids", size=9)
+        except ConfigurationError as error:
+            assert str(path) in str(error)  # noqa: PT017
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_a_source_cut_off_at_any_byte(name: str) -> None:
+    content = WHOLE[name]
+    assert_whole(name, content)
+    step = max(len(content) // 150, 1)
+    # The last block of zeros is padding.
+    for end in range(0, len(content) - 1088 if name == "a.tar" else len(content), step):
+        path = HERE / name
+        path.write_bytes(content[:end])
+        found = read(path)
+        # Of JSON Lines, what is left are whole files too; a state notices by their sizes.
+        assert found is None or (name == "a.jsonl" and found <= content[:end].count(b"\n") + 1)
+
+
+def assert_whole(name: str, content: bytes) -> None:
+    (HERE / name).write_bytes(content)
+    assert read(HERE / name) == COUNTS[name]
+
+
+@fuzz(100, st.sampled_from(list(WHOLE)).flatmap(lambda n: st.tuples(st.just(n), damaged(WHOLE[n]))))
+def test_a_source_with_damaged_bytes(drawn: tuple[str, bytes]) -> None:
+    name, content = drawn
+    path = HERE / name
+    path.write_bytes(content)
+    read(path)
+    advised(path)
+
+
+@fuzz(60, st.lists(changed(ROWS[3]) | WRONG, min_size=1, max_size=4))
+def test_lines_of_unexpected_values(rows: list[Any]) -> None:
+    path = HERE / "b.jsonl"
+    path.write_bytes(b"\n".join(map(json_bytes, rows)))
+    read(path)
+    advised(path)
+
+
+def undecodable() -> Any:
+    offsets = arrow.py_buffer(b"\0\0\0\0\2\0\0\0")
+    return arrow.Array.from_buffers(arrow.utf8(), 1, [None, offsets, arrow.py_buffer(b"\xff\xfe")])
+
+
+STRANGE = {
+    "text that is not UTF-8": undecodable,
+    "a year that Python lacks": lambda: arrow.array([2**60], arrow.timestamp("ms")),
+    "nulls": lambda: arrow.nulls(1),
+    "no list": lambda: arrow.array([None], arrow.list_(arrow.int64())),
+    "an empty list": lambda: arrow.array([[]], arrow.list_(arrow.int64())),
+    "nested": lambda: arrow.array([{"a": [[{"b": None}]]}]),
+    "a map": lambda: arrow.array([[("k", 1)]], arrow.map_(arrow.utf8(), arrow.int64())),
+    "binary": lambda: arrow.array([b"\xff"]),
+    "floats": lambda: arrow.array([float("nan")]),
+    "large numbers": lambda: arrow.array([2**64 - 1], arrow.uint64()),
+    "text in a dictionary": lambda: arrow.array(["a"]).dictionary_encode(),
+}
+
+
+@pytest.mark.parametrize("name", STRANGE)
+def test_columns_of_any_type(name: str) -> None:
+    path = HERE / "c.parquet"
+    parquet.write_table(arrow.table({"input_ids": STRANGE[name]()}), path)
+    assert read(path) == (None if name in list(STRANGE)[:2] else 1)
+    advised(path)
+
+
+def test_a_file_that_changes_under_an_open_source() -> None:
+    for name, content in WHOLE.items():
+        path = HERE / name
+        path.write_bytes(content)
+        with open_reader(Source("s", str(path), block=7)) as reader:
+            path.write_bytes(content[:150])
+            with pytest.raises(SampleError, match=rf"sample s\[.*{name}.* cannot be read"):
+                list(reader.read(passes=1))
+
+
+# Wrapped datasets
+
+NUMBERS = [{"input_ids": [0] * (1 + i % 7), "identity": i} for i in range(40)]
+
+
+def pooled() -> PoolSortDataset:
+    return PoolSortDataset(NUMBERS, 8, seed=3, initial_pool_size=2, warmup_pools=2)
+
+
+def pool_state(given: int) -> dict[str, Any]:
+    dataset = pooled()
+    samples = iter(dataset)
+    for _ in range(given):
+        next(samples)
+    return json.loads(json.dumps(dataset.state_dict()))
+
+
+@fuzz(100, st.sampled_from([0, 1, 5, 17, 40]).flatmap(lambda given: changed(pool_state(given))))
+def test_a_damaged_state_of_pools(state: Any) -> None:
+    dataset = pooled()
+    before = dataset.state_dict()
+    try:
+        dataset.load_state_dict(state)
+    except MismatchError:
+        assert dataset.state_dict() == before
+        return
+    try:
+        came = [sample["identity"] for sample in dataset]
+    except EvenstepError:
+        return
+    assert len(set(came)) == len(came)
