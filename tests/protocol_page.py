@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from evenstep.loader.transport import ticks
+from evenstep.loader.transport import rank_exchange, ticks
 from evenstep.plan import FixedBatch
 from evenstep.plan.policies.even.padded_round import MESSAGE, Column
-from evenstep.protocol import RankProtocol, bodies, receipts, wire
+from evenstep.protocol import RankProtocol, bodies, receipts, window_size, wire
 
 PAGE = Path(__file__).parents[1] / "docs" / "protocol.md"
 _TYPES = {"B": "u8", "I": "u32", "i": "i32", "q": "i64", "c": "byte", "s": "bytes"}
@@ -129,6 +129,21 @@ def even_table() -> str:
     return table(rows)
 
 
+def constants_table() -> str:
+    rows = [("name", "value", "where")]
+    for module, names in (
+        (wire, ["VERSION"]),
+        (bodies, ["MOST", "LONGEST"]),
+        (window_size, ["FIRST_SIZE", "FIXED_SIZE"]),
+        (rank_exchange, ["TICK"]),
+        (ticks, ["FRAME", "LONGEST"]),
+    ):
+        for name in names:
+            value = f"{getattr(module, name):,}"
+            rows.append((f"`{name}`", value, f"`{module.__name__}`"))
+    return table(rows)
+
+
 LENGTHS = ([5, 3, 9, 1], [4, 2, 6])
 """Of the samples of each rank in the example, half of whose tokens are supervised."""
 
@@ -231,6 +246,7 @@ def generated() -> dict[str, str]:
         "totals": totals_table(),
         "even": even_table(),
         "tick": tick_table(),
+        "constants": constants_table(),
         "example": example(),
     }
 
