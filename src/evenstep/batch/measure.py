@@ -17,7 +17,7 @@ import numpy as np
 
 from evenstep.arrays import Int64Array
 from evenstep.batch.labels import as_array, count_supervised, is_tensor, labels_of
-from evenstep.errors import ConfigurationError, SampleError
+from evenstep.errors import ConfigurationError, SampleError, described
 
 VISION_GRIDS = {"image_grid_thw": "pixel_values", "video_grid_thw": "pixel_values_videos"}
 """Grid field -> pixel field, as processors of the Qwen-VL kind name them: the grid has one row
@@ -182,9 +182,7 @@ def _evaluate(role: str, function: Callable[..., Any], name: str, *arguments: An
     except SampleError as error:
         raise SampleError(f"{name}: {error}") from error
     except Exception as error:
-        raise SampleError(
-            f"{name}: {_call(role, function)} raised {type(error).__name__}: {error}"
-        ) from error
+        raise SampleError(f"{name}: {_call(role, function)} raised {described(error)}") from error
     try:
         count = operator.index(value)
     except (TypeError, ValueError, RuntimeError):

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import gc
 import multiprocessing
 import multiprocessing.connection
 import queue
@@ -219,6 +220,9 @@ def run_batcher(spec: LoaderSpec, pipes: BatcherPipes) -> None:
     # Ctrl-C reaches the whole process group; the trainer decides how to react.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    # Garbage of the trainer, whose finalizers must not run here too: that of a store's connection
+    # takes the store away from all ranks.
+    gc.freeze()
     try:
         end_with_parent()
         torch.set_num_threads(1)
