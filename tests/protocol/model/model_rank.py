@@ -73,8 +73,6 @@ class Seen(NamedTuple):
     """For the other ranks' messages."""
     trainable: int = 0
     """Steps of the epoch whose samples are there."""
-    unfit: int | None = None
-    """A filler step for which there is no sample."""
     actions: tuple[tuple[str, Any], ...] = ()
 
     @property
@@ -287,6 +285,8 @@ class Rank:
             raise Violation(f"step {planned.index} is a filler under exhausted='stop'")
         if self.job.together and planned.filler:
             raise Violation(f"step {planned.index} is a filler, where all ranks run out together")
+        if planned.filler and not self.has_sample:
+            raise Violation(f"step {planned.index} is a filler, and there is no sample for it")
         self.needs.append(max(members, default=-1))
         indices = tuple(self.indices[number] for number in members)
         info = StepInfo(
@@ -347,7 +347,6 @@ class Rank:
     def seen(self, faults: Sequence[str]) -> Seen:
         steps = range(self.first, self.first + len(self.needs))
         late = (step for step, need in zip(steps, self.needs) if need > self.arrived)
-        unfit = (step for step, need in zip(steps, self.needs) if need < 0 and not self.has_sample)
         return Seen(
             pickled=self._dump(),
             heard=self.heard,
@@ -357,7 +356,6 @@ class Rank:
             gone=self.gone,
             waits=self.waits,
             trainable=next(late, steps.stop),
-            unfit=next(unfit, None),
             actions=tuple(self.actions(faults)),
         )
 
