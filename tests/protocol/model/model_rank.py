@@ -135,7 +135,8 @@ class Rank:
         """Whether there is a sample to run fillers with."""
         self._await(list(start.indices() or ()))
         self.next_number = start.progress.start.taken + start.progress.start.queued
-        self.bound = len(job.lengths) * 2 + 2 + epoch.start.round
+        # Every round plans a sample of each rank, or deals where all that was dealt is bad.
+        self.bound = epoch.start.round + (2 if self.stream else 1) * len(job.lengths) + 1
         self.heard = self.count = 0
         self.sent: tuple[Message, ...] = ()
         self.first = start.progress.step
