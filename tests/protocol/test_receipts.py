@@ -97,6 +97,13 @@ def test_unequally_many_steps_are_refused():
         totals_of(sent)
 
 
+@pytest.mark.parametrize("value", [-1.0, np.inf, np.nan, 1e300])
+def test_a_cost_that_is_no_cost_is_named_where_it_is_made(value):
+    """And not as a message of this rank that is damaged."""
+    with pytest.raises(InvariantError, match=r"steps cost .* to .* by <function"):
+        make_receipt([[5], [4]], [0, 0], lambda shapes, *, packed: np.full(2, value))
+
+
 def test_micro_batches_of_a_step_are_added_up() -> None:
     cost = TransformerCost(layers=2, hidden_size=64, heads=4, ffn_size=128)
     groups, supervised = [[5, 3], [7], [2, 2, 2]], [4, 7, 1]

@@ -101,18 +101,27 @@ class Receipt:
             lengths: [samples] tokens of each sample, group after group.
             supervised: [groups] supervised tokens.
             steps: [steps + 1] offsets of each step's groups.
+
+        Raises:
+            InvariantError: a cost is negative or not finite.
         """
         begins = steps[:-1]
-        costs = np.add.reduceat(cost(shapes, packed=packed), begins)
+        # Sent as float32, so every rank, this one included, must use the float32 value; and so for
+        # the moments, which are sent as float16.
+        with np.errstate(over="ignore"):
+            costs = np.add.reduceat(cost(shapes, packed=packed), begins).astype(np.float32)
+        if not ((costs >= 0) & (costs < np.inf)).all():
+            raise InvariantError(
+                f"steps cost {costs.min()} to {costs.max()} by {cost}; a cost must be a finite "
+                "number, not negative and below 1e38"
+            )
         moments = LengthMoments.of(lengths, np.append(0, shapes.samples.cumsum())[steps])
         return cls(
             samples=np.add.reduceat(shapes.samples, begins),
             tokens=np.add.reduceat(shapes.tokens, begins),
             padded_tokens=np.add.reduceat(shapes.tokens if packed else shapes.padded, begins),
             supervised_tokens=np.add.reduceat(supervised, begins),
-            # Sent as float32, so every rank, this one included, must use the float32 value; and so
-            # for the moments, which are sent as float16.
-            cost=costs.astype(np.float32).astype(np.float64),
+            cost=costs.astype(np.float64),
             length_mean=_from_bits(_bits(moments.mean)),
             length_deviation=_from_bits(_bits(np.sqrt(moments.variance))),
             length_skew=_from_bits(_bits(np.cbrt(moments.third / moments.tokens))),
