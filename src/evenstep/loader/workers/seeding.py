@@ -13,7 +13,11 @@ import zlib
 from typing import Any
 
 import numpy as np
-import numpy.random  # now: a worker forked while a thread imports it would wait for ever
+
+# Now, since NumPy would import them where they are first used. In a process that is forked while a
+# thread imports one of them, the import waits or recurses for ever.
+import numpy.ma
+import numpy.random
 import torch
 
 _MIX = 1_000_003
