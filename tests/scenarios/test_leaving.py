@@ -244,3 +244,35 @@ def make_a_pass_after_it_closed(rank: Rank) -> int:
 @pytest.mark.timeout(60)
 def test_a_loader_that_was_closed_amid_a_pass_may_be_iterated_again(tmp_path: Path) -> None:
     assert sum(run(make_a_pass_after_it_closed, 2, folder=tmp_path)) == COUNT
+
+
+class Garbage:
+    """Says in which process it was finalized."""
+
+    def __init__(self, log: Path) -> None:
+        self.log, self.itself = log, self
+
+    def __del__(self) -> None:
+        with self.log.open("a") as file:
+            print(os.getpid(), file=file)
+
+
+class Collecting(Documents):
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        gc.collect()
+        return super().__getitem__(index)
+
+
+@pytest.mark.timeout(60)
+def test_garbage_of_the_trainer_is_finalized_in_the_trainer_alone(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    gc.disable()
+    try:
+        Garbage(log)
+        loader = loader_over(Collecting(8), **FORK)
+        assert sum(len(step.indices) for _, step in loader.steps()) == 8
+    finally:
+        gc.enable()
+    loader.close()
+    gc.collect()
+    assert log.read_text() == f"{os.getpid()}\n"
