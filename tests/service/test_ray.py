@@ -276,6 +276,16 @@ def a_transform_that_raises(folder: Path, first_step: Any) -> None:
     first_step(job_of(folder, sources=sources(folder, transform=failing)))
 
 
+def a_transform_that_exits(folder: Path, first_step: Any) -> None:
+    first_step(job_of(folder, sources=sources(folder, transform=exiting)))
+
+
+def exiting(row: Any) -> Any:
+    if row["id"] % 1000 == 17:
+        raise SystemExit(3)
+    return tokens_of_row(row)
+
+
 def a_collate_that_raises(folder: Path, first_step: Any) -> None:
     first_step(job_of(folder, collate=refused))
 
@@ -294,6 +304,10 @@ def refused(samples: Any) -> Any:
         (a_file_that_goes_missing, ConfigurationError, r"here\.parquet"),
         (a_mesh_of_another_world, ConfigurationError, r"4 clients and the job 6"),
         (a_transform_that_raises, SampleError, r"failing.*(code|web|books)\[\d\]\[\d+\].*bad row"),
+        pytest.param(
+            *(a_transform_that_exits, SampleError, r"exiting raised SystemExit.*\[\d\]\[\d+\]: 3"),
+            marks=pytest.mark.soak,
+        ),
         (a_collate_that_raises, EvenstepError, r"micro-batch 0.*\[\d\]\[\d+\].*no such batch"),
     ],
     ids=lambda each: getattr(each, "__name__", ""),

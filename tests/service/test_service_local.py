@@ -22,7 +22,7 @@ from service_world import (
 )
 
 import evenstep.service as es
-from evenstep.errors import ConfigurationError
+from evenstep.errors import ConfigurationError, EvenstepError
 from evenstep.strategy import to_json
 
 STEPS = 7
@@ -234,3 +234,35 @@ def test_more_constructors_than_groups_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="constructors=3"):
         es.start(job_of(tmp_path), backend="local", constructors=3)
     assert balanced is not broadcast_at_tp
+
+
+def exits(*arguments: Any) -> Any:
+    raise SystemExit(3)
+
+
+@pytest.mark.parametrize("function", ["transform", "collate", "strategy", "supervised"])
+def test_a_function_of_the_job_that_exits_is_an_error(function: str, tmp_path: Path) -> None:
+    given = (
+        {"sources": sources(tmp_path, transform=exits)}
+        if function == "transform"
+        else {function: exits}
+    )
+    with es.start(job_of(tmp_path, **given), backend="local") as service:
+        for rank in range(2):
+            with pytest.raises(EvenstepError, match=r"SystemExit.*: 3"):
+                steps_of(service.client(rank), 1)
+
+
+def test_an_actor_answers_whatever_is_raised() -> None:
+    from evenstep.service.ray.actors import RoleActor
+    from evenstep.service.ray.handles import decode_answer, encode_messages
+
+    class Role:
+        def status(self) -> None:
+            raise KeyboardInterrupt
+
+    actor = RoleActor()
+    actor._role = Role()
+    error = decode_answer(actor.handle(encode_messages([("status", ())]))).error
+    assert isinstance(error, EvenstepError)
+    assert f"KeyboardInterrupt was raised in {__file__}" in str(error)

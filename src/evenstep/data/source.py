@@ -150,7 +150,9 @@ class Source:
             return stored
         try:
             sample = self.transform(stored)
-        except Exception as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # also SystemExit
             raise SampleError(
                 f"transform {self.transform_name} raised {type(error).__name__} for sample "
                 f"{self.name}[{shard}][{index}]: {error}; fix the sample or exclude it"

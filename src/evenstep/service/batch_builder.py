@@ -103,7 +103,9 @@ def collated(collate: Any, samples: Sequence[Any], table: SampleTable, where: st
     """
     try:
         return collate(samples)
-    except Exception as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # also SystemExit
         names = ", ".join(str(table.identity(row)) for row in range(min(len(table), 3)))
         more = f" and {len(table) - 3:,} more" if len(table) > 3 else ""
         raise CollateError(

@@ -100,7 +100,9 @@ class Planner:
             before = self._state()
             try:
                 self._plan_next(before)
-            except Exception as error:
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # also SystemExit
                 known = error if isinstance(error, EvenstepError) else _for_all(error, self._step)
                 self._state_before_failure = before
                 self.fail(self._step, known)
@@ -301,7 +303,7 @@ class Planner:
         )
 
 
-def _for_all(error: Exception, step: int) -> EvenstepError:
+def _for_all(error: BaseException, step: int) -> EvenstepError:
     """An error in the user's code as one that can be sent to every client."""
     return EvenstepError(
         f"the strategy or schedule raised {type(error).__name__} in step {step}: {error}"

@@ -78,7 +78,9 @@ def _count(function: Callable[[Any], int], sample: Any, what: str, name: str) ->
     try:
         value = function(sample)
         count = operator.index(value)
-    except Exception as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # also SystemExit
         raise SampleError(
             f"{what} of {name} cannot be determined: {type(error).__name__}: {error}"
         ) from error

@@ -16,13 +16,14 @@ import socket
 import sys
 import threading
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from evenstep.errors import ConfigurationError, EvenstepError
+from evenstep.errors import ConfigurationError, EvenstepError, described
 from evenstep.service.handles import Message
 from evenstep.service.job import Job
 from evenstep.service.loader_pool import LoaderPool
@@ -113,6 +114,10 @@ class RoleActor:
                     value = getattr(self._role, message)(*arguments)
                 except EvenstepError as error:
                     return Answer(error=error)
+                except Exception:
+                    raise
+                except BaseException as error:
+                    return Answer(error=_sendable(error))
                 done[message] += 1
                 if message in _BULK:
                     done[f"{message}_bytes"] += payload_bytes(value)
@@ -162,9 +167,20 @@ class RoleActor:
         with self._lock.background():
             try:
                 return bool(self._role.fill(source, _FILL_CHUNK))
-            except Exception as error:
-                self._failure = error  # the answer to the next message
+            except BaseException as error:
+                self._failure = _sendable(error)  # the answer to the next message
                 return False
+
+
+def _sendable(error: BaseException) -> Exception:
+    """An error for the caller: what is no `Exception` Ray would take for the actor's own end."""
+    if isinstance(error, Exception):
+        return error
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    return EvenstepError(
+        f"{described(error)} was raised in {where.filename}, line {where.lineno}, in a process of "
+        "the service; raise an Exception there"
+    )
 
 
 def _add(totals: dict[str, float], more: Mapping[str, float]) -> None:
