@@ -57,7 +57,11 @@ class RankExchange:
         self._latest: weakref.ref[Session] | None = None
         self._sessions: queue.SimpleQueue[Session | None] = queue.SimpleQueue()
         self._thread = GuardedThread(self._run, name="exchange")
-        self._thread.start()
+        try:
+            self._thread.start()
+        except LoaderDiedError:
+            self.patience.close()  # nobody else can
+            raise
 
     def begin(self, session: Session) -> None:
         """Serves `session` as soon as those before it are over on all ranks."""
