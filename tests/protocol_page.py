@@ -18,7 +18,7 @@ import numpy as np
 from evenstep.loader.transport import rank_exchange, ticks
 from evenstep.plan import FixedBatch
 from evenstep.plan.policies.even.padded_round import MESSAGE, Column
-from evenstep.protocol import RankProtocol, bodies, receipts, window_size, wire
+from evenstep.protocol import RankProtocol, bodies, own_receipt, window_size, wire
 
 PAGE = Path(__file__).parents[1] / "docs" / "protocol.md"
 _TYPES = {"B": "u8", "I": "u32", "i": "i32", "q": "i64", "c": "byte", "s": "bytes"}
@@ -67,9 +67,9 @@ def fields_table(layout: struct.Struct, said: dict[str, str], *more: tuple[str, 
 
 
 def totals_table() -> str:
-    names = [*receipts._COLUMNS, "cost"]
-    (kind, first), *widths = parts(receipts.LAYOUT.format)
-    lows = parts(receipts.LOWS.format)
+    names = [*own_receipt.COLUMNS, "cost"]
+    (kind, first), *widths = parts(own_receipt.LAYOUT.format)
+    lows = parts(own_receipt.LOWS.format)
     assert len(names) == len(widths) == len(lows) + 1
     every = ", ".join(f"`{name}`" for name in names)
     rows = [
@@ -83,14 +83,14 @@ def totals_table() -> str:
             f"Bytes for each step of each column: {every}.",
         ),
         (
-            str(receipts.LAYOUT.size),
+            str(own_receipt.LAYOUT.size),
             f"{len(lows)} x {lows[0][1]}",
             lows[0][0],
             "lows",
             "The smallest value of each column but `cost`, in this order.",
         ),
         (
-            str(receipts.LAYOUT.size + receipts.LOWS.size),
+            str(own_receipt.LAYOUT.size + own_receipt.LOWS.size),
             "steps x width each",
             "unsigned",
             "columns",
@@ -193,10 +193,10 @@ def dissected(message: bytes) -> list[tuple[bytes, str]]:
             take(struct.Struct("<q"), ("policy's number:",))
     else:
         take(bodies.RECEIPT_LAYOUT, ("left", "bytes of totals"))
-        names = [*receipts._COLUMNS, "cost"]
-        steps, *widths = take(receipts.LAYOUT, ("steps", *(f"{name} width" for name in names)))
+        names = [*own_receipt.COLUMNS, "cost"]
+        steps, *widths = take(own_receipt.LAYOUT, ("steps", *(f"{name} width" for name in names)))
         if steps:
-            take(receipts.LOWS, tuple(f"{name} low" for name in names[:-1]))
+            take(own_receipt.LOWS, tuple(f"{name} low" for name in names[:-1]))
         for name, width in zip(names, widths):
             if width:
                 size = steps * width

@@ -23,8 +23,9 @@ from evenstep.plan.policies.sequence_packing import SequencePacking
 from evenstep.plan.rng import generator
 from evenstep.protocol import RankProtocol
 from evenstep.protocol.bodies import ProposalHead
+from evenstep.protocol.own_receipt import Receipt
 from evenstep.protocol.planned_step import PlannedStep
-from evenstep.protocol.receipts import Receipt, RoundTotals
+from evenstep.protocol.receipts import RoundTotals
 from evenstep.protocol.window_buffer import RoundStart
 
 NOBODY = np.empty(0, np.int64)

@@ -12,7 +12,7 @@ import evenstep
 from evenstep import Composition, StepInfo, TokenBudget
 from evenstep.cost import GroupShapes, PaddedTokenCost
 from evenstep.plan.length_moments import LengthMoments
-from evenstep.protocol.receipts import Receipt
+from evenstep.protocol.own_receipt import Receipt
 from evenstep.tools.simulate import sample_lengths, simulate
 from worlds import totals_of
 

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from evenstep.cost import GroupShapes, PaddedTokenCost, TransformerCost
 from evenstep.errors import DamagedMessageError, InvariantError
 from evenstep.protocol.bodies import ProposalHead
-from evenstep.protocol.receipts import LAYOUT, Receipt, RoundTotals
+from evenstep.protocol.own_receipt import LAYOUT, Receipt
+from evenstep.protocol.receipts import RoundTotals
 from worlds import totals_of
 
 COSTS = (PaddedTokenCost(), TransformerCost(layers=2, hidden_size=64, heads=4, ffn_size=128))

@@ -51,7 +51,7 @@ class ReceiptBody(NamedTuple):
     left: int
     """Samples that the rank will still plan in this epoch after the round; -1 if unknown."""
     totals: memoryview
-    """Totals of the rank's steps: see `evenstep.protocol.receipts`."""
+    """Totals of the rank's steps: see `evenstep.protocol.own_receipt`."""
     lent: bytes
     """A filler sample for ranks that lack one; empty if none was asked for."""
 

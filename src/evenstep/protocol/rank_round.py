@@ -12,8 +12,9 @@ from evenstep.plan.groups.groups import Groups
 from evenstep.plan.plan_checks import check_memory, check_positions
 from evenstep.plan.policy import Plan, Policy, Proposal, Window
 from evenstep.protocol.bodies import ProposalHead
+from evenstep.protocol.own_receipt import Receipt
 from evenstep.protocol.planned_step import PlannedStep, SettledRound
-from evenstep.protocol.receipts import Receipt, RoundTotals
+from evenstep.protocol.receipts import RoundTotals
 from evenstep.protocol.window_buffer import RoundStart, WindowBuffer
 
 

@@ -1,10 +1,7 @@
 """What every rank learns about every step: a receipt per rank and round.
 
 After a round is settled each rank knows its own groups but not the other ranks'. The receipt
-carries, for each of its steps, the numbers that loss scaling and `StepInfo` need. It is a few bytes
-per step: each column is stored as its minimum and the differences from it, in the narrowest
-unsigned integer that holds them, and in no bytes at all where the column is constant. Moments of
-lengths are rounded to half precision first, and the bits of that are such an integer.
+carries, for each of its steps, the numbers that loss scaling and `StepInfo` need.
 
 Most receipts of a round have the same layout, and all of one layout are decoded together: so the
 time that a rank spends on a round hardly grows with the number of ranks.
@@ -12,7 +9,6 @@ time that a rank spends on a round hardly grows with the number of ranks.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
@@ -20,20 +16,11 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.arrays import BoolArray, Float64Array, Int64Array
-from evenstep.cost import Cost, GroupShapes
 from evenstep.errors import InvariantError
 from evenstep.plan.length_moments import LengthMoments
 from evenstep.protocol.bodies import MOST, ProposalHead
+from evenstep.protocol.own_receipt import COLUMNS, DTYPES, LAYOUT, LOWS, from_bits
 from evenstep.protocol.wire import RECEIPT, damaged
-
-_MOMENTS = ("length_mean", "length_deviation", "length_skew")
-_COLUMNS = ("samples", "tokens", "padding", "unsupervised", *_MOMENTS)  # as sent, before `cost`
-LAYOUT = struct.Struct("<I8B")  # steps, and bytes per step of each column and of the cost
-LOWS = struct.Struct("<7q")  # minimum of each column
-_UNIT = 64.0  # tokens: half precision ends at 65,504, and lengths may reach millions
-_HALF_LIMIT = float(np.finfo(np.float16).max)
-_WIDTHS = ((0, 1), (1, 1 << 8), (2, 1 << 16), (4, 1 << 32))  # bytes, and the spread they hold
-_DTYPES = {1: np.dtype("<u1"), 2: np.dtype("<u2"), 4: np.dtype("<u4"), 8: np.dtype("<i8")}
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,91 +55,6 @@ class StepTotals:
         return all(np.array_equal(getattr(self, n), getattr(other, n)) for n in names)
 
     __hash__ = None  # type: ignore[assignment]  # arrays can change
-
-
-@dataclass(frozen=True)
-class Receipt:
-    """One round on one rank. Arrays of shape [steps]."""
-
-    samples: Int64Array
-    tokens: Int64Array
-    padded_tokens: Int64Array
-    """Tokens as computed: equal to `tokens` where groups are packed."""
-    supervised_tokens: Int64Array
-    cost: Float64Array
-    length_mean: Float64Array
-    length_deviation: Float64Array
-    length_skew: Float64Array
-
-    @classmethod
-    def of(
-        cls,
-        shapes: GroupShapes,
-        lengths: Int64Array,
-        supervised: Int64Array,
-        cost: Cost,
-        *,
-        packed: bool,
-        steps: Int64Array,
-    ) -> Receipt:
-        """Receipt of groups in emission order.
-
-        Args:
-            lengths: [samples] tokens of each sample, group after group.
-            supervised: [groups] supervised tokens.
-            steps: [steps + 1] offsets of each step's groups.
-
-        Raises:
-            InvariantError: a cost is negative or not finite.
-        """
-        begins = steps[:-1]
-        # Sent as float32, so every rank, this one included, must use the float32 value; and so for
-        # the moments, which are sent as float16.
-        with np.errstate(over="ignore"):
-            costs = np.add.reduceat(cost(shapes, packed=packed), begins).astype(np.float32)
-        if not ((costs >= 0) & (costs < np.inf)).all():
-            raise InvariantError(
-                f"steps cost {costs.min()} to {costs.max()} by {cost}; a cost must be a finite "
-                "number, not negative and below 1e38"
-            )
-        moments = LengthMoments.of(lengths, np.append(0, shapes.samples.cumsum())[steps])
-        return cls(
-            samples=np.add.reduceat(shapes.samples, begins),
-            tokens=np.add.reduceat(shapes.tokens, begins),
-            padded_tokens=np.add.reduceat(shapes.tokens if packed else shapes.padded, begins),
-            supervised_tokens=np.add.reduceat(supervised, begins),
-            cost=costs.astype(np.float64),
-            length_mean=_from_bits(_bits(moments.mean)),
-            length_deviation=_from_bits(_bits(np.sqrt(moments.variance))),
-            length_skew=_from_bits(_bits(np.cbrt(moments.third / moments.tokens))),
-        )
-
-    @classmethod
-    def none(cls) -> Receipt:
-        empty = np.empty(0, np.int64)
-        none = np.empty(0, np.float64)
-        return cls(empty, empty, empty, empty, none, none, none, none)
-
-    def __len__(self) -> int:
-        return len(self.samples)
-
-    def encode(self) -> bytes:
-        """The receipt as bytes, which `RoundTotals.decode` restores exactly."""
-        if not len(self):
-            return bytes(LAYOUT.size)
-        padding = self.padded_tokens - self.tokens
-        unsupervised = self.tokens - self.supervised_tokens
-        bits = [_bits(getattr(self, name)) for name in _MOMENTS]
-        table = np.array([self.samples, self.tokens, padding, unsupervised, *bits])
-        lows = table.min(axis=1)
-        table -= lows[:, None]
-        widths = [_width(spread) for spread in table.max(axis=1).tolist()]
-        whole = bool((self.cost == self.padded_tokens).all())
-        parts = [LAYOUT.pack(len(self), *widths, 0 if whole else 4), LOWS.pack(*lows.tolist())]
-        parts += [row.astype(_DTYPES[w]).tobytes() for row, w in zip(table, widths) if w]
-        if not whole:
-            parts.append(self.cost.astype("<f4").tobytes())
-        return b"".join(parts)
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,7 +109,7 @@ class RoundTotals:
             raise InvariantError(
                 f"rank {few} planned {counts[few]} steps in round {round}, and rank {many} {steps}"
             )
-        table = np.zeros((len(_COLUMNS), len(receipts), steps), np.int64)
+        table = np.zeros((len(COLUMNS), len(receipts), steps), np.int64)
         costs: dict[bytes, npt.NDArray[np.float32]] = {}
         for layout, ranks in alike.items():
             if not counts[ranks[0]]:
@@ -215,7 +117,7 @@ class RoundTotals:
             records = np.frombuffer(b"".join([receipts[rank] for rank in ranks]), _record(layout))
             sent = records.dtype.names or ()
             rows = np.array(ranks)
-            for column, name in enumerate(_COLUMNS):
+            for column, name in enumerate(COLUMNS):
                 low = records["lows"][:, column, None]
                 table[column, rows] = low + records[name] if name in sent else low
             if "cost" in sent:
@@ -225,7 +127,7 @@ class RoundTotals:
         cost = padded.astype(np.float64)
         for layout, values in costs.items():
             cost[alike[layout]] = values
-        moments = [_from_bits(column) for column in bits]
+        moments = [from_bits(column) for column in bits]
         totals = cls(samples, tokens, padded, tokens - unsupervised, cost, *moments)
         totals._check(heads, counts > 0, round)
         return totals
@@ -292,29 +194,12 @@ def _moments(totals: StepTotals | RoundTotals) -> LengthMoments:
     )
 
 
-def _bits(tokens: Float64Array) -> Int64Array:
-    """Half-precision numbers as the integers that have the same bits."""
-    half = np.clip(tokens / _UNIT, -_HALF_LIMIT, _HALF_LIMIT).astype(np.float16)
-    return half.view(np.int16).astype(np.int64)
-
-
-def _from_bits(bits: Int64Array) -> Float64Array:
-    return bits.astype(np.int16).view(np.float16).astype(np.float64) * _UNIT
-
-
-def _width(spread: int) -> int:
-    for width, limit in _WIDTHS:
-        if spread < limit:
-            return width
-    return 8
-
-
 def _mislaid(layout: bytes) -> str:
     """What is wrong with the layout of a receipt; empty if nothing."""
     if len(layout) < LAYOUT.size:
         return f"its totals have {len(layout)} bytes"
     steps, *widths, cost = LAYOUT.unpack(layout)
-    if not {0, *_DTYPES}.issuperset(widths) or cost not in (0, 4) or (any(layout) and not steps):
+    if not {0, *DTYPES}.issuperset(widths) or cost not in (0, 4) or (any(layout) and not steps):
         return f"{steps:,} steps in columns of {widths} and {cost} bytes"
     return ""
 
@@ -328,7 +213,7 @@ def _extent(layout: bytes) -> tuple[int, int]:
 def _record(layout: bytes) -> np.dtype[np.void]:
     """The dtype of a whole receipt: a column that takes no bytes has no field."""
     steps, *widths, cost = LAYOUT.unpack(layout)
-    columns = [(name, _DTYPES[width], (steps,)) for name, width in zip(_COLUMNS, widths) if width]
+    columns = [(name, DTYPES[width], (steps,)) for name, width in zip(COLUMNS, widths) if width]
     if cost:
         columns.append(("cost", np.dtype("<f4"), (steps,)))
-    return np.dtype([("layout", f"V{LAYOUT.size}"), ("lows", "<i8", (len(_COLUMNS),)), *columns])
+    return np.dtype([("layout", f"V{LAYOUT.size}"), ("lows", "<i8", (len(COLUMNS),)), *columns])
