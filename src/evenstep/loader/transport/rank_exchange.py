@@ -23,7 +23,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from evenstep.errors import PeerError, described
+from evenstep.errors import LoaderDiedError, PeerError, described
 from evenstep.loader.threads import GuardedThread
 from evenstep.loader.transport import ticks
 from evenstep.loader.transport.cp_peers import GroupPlace
