@@ -64,7 +64,7 @@ def changed(draw: st.DrawFn, document: Any) -> Any:
         if kind == "drop":
             del place[key]
         elif kind == "near":
-            place[key] = draw(_near(value))
+            place[key] = copy.deepcopy(draw(_near(value)))
         elif kind == "copy":
             place[key] = copy.deepcopy(at(document, draw(st.sampled_from(found))))
         elif kind == "extra" and isinstance(place, dict):
@@ -72,7 +72,7 @@ def changed(draw: st.DrawFn, document: Any) -> Any:
         elif kind == "extra":
             place.insert(key, copy.deepcopy(value))
         else:
-            place[key] = draw(WRONG)
+            place[key] = copy.deepcopy(draw(WRONG))
     return document
 
 

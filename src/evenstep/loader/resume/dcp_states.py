@@ -10,7 +10,7 @@ import os
 import warnings
 from typing import Any
 
-from evenstep.errors import MismatchError
+from evenstep.errors import ConfigurationError, EvenstepError, MismatchError
 
 
 def read_states(checkpoint: str | os.PathLike[str], key: str = "loader") -> dict[str, Any]:
@@ -23,22 +23,36 @@ def read_states(checkpoint: str | os.PathLike[str], key: str = "loader") -> dict
 
     Raises:
         MismatchError: the checkpoint has nothing under `key`.
+        ConfigurationError: there is no checkpoint, or it is damaged.
     """
     # Imported here because it takes a second.
+    from torch.distributed.checkpoint.api import CheckpointException
+
+    try:
+        return _read(checkpoint, f"{key}.")
+    except EvenstepError:
+        raise
+    except CheckpointException as error:  # which is no Exception
+        causes = [f"{type(cause).__name__}: {cause}" for cause, _ in error.failures.values()]
+        raise _unreadable(checkpoint, "; ".join(causes)) from error
+    except Exception as error:  # of a damaged pickle, whatever it names
+        raise _unreadable(checkpoint, f"{type(error).__name__}: {error}") from error
+
+
+def _read(checkpoint: str | os.PathLike[str], prefix: str) -> dict[str, Any]:
     from torch.distributed.checkpoint.filesystem import FileSystemReader
     from torch.distributed.checkpoint.state_dict_loader import load
 
     reader = FileSystemReader(checkpoint)
     metadata = reader.read_metadata()
-    prefix = f"{key}."
     found: dict[str, Any] = {
         name: None for name in metadata.state_dict_metadata if name.startswith(prefix)
     }
     if not found:
         some = sorted({name.split(".")[0] for name in metadata.state_dict_metadata})
         raise MismatchError(
-            f"the checkpoint {os.fspath(checkpoint)} has nothing under {key!r}, only under {some}; "
-            "give the key under which the loader was saved"
+            f"the checkpoint {os.fspath(checkpoint)} has nothing under {prefix[:-1]!r}, only under "
+            f"{some}; give the key under which the loader was saved"
         )
     with warnings.catch_warnings():
         # Each rank reads by itself on purpose.
@@ -52,3 +66,10 @@ def read_states(checkpoint: str | os.PathLike[str], key: str = "loader") -> dict
             inner = inner.setdefault(part, {})
         inner[last] = value
     return state
+
+
+def _unreadable(checkpoint: str | os.PathLike[str], why: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"the checkpoint {os.fspath(checkpoint)} cannot be read: {why}; give the whole folder that "
+        "torch.distributed.checkpoint.save wrote"
+    )

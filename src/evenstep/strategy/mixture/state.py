@@ -206,7 +206,7 @@ def _table(rows: Sequence[Mapping[str, Any]], sources: Sequence[str]) -> SampleT
     """Inverse of `_rows`."""
     tables = [
         SampleTable.from_dict(
-            {**saved, "source": [source] * len(saved["position"]), "sources": sources}
+            {**saved, "source": [source] * len(saved["position"]), "sources": list(sources)}
         )
         for source, saved in enumerate(rows)
         if saved
