@@ -36,7 +36,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "batch": ("plan", "protocol"),
     "data": ("batch", "files", "plan"),
     "context_parallel": ("batch", "files", "plan"),
-    "loader": ("batch", "context_parallel", "data", "plan", "processes", "protocol"),
+    "loader": ("batch", "context_parallel", "data", "files", "plan", "processes", "protocol"),
     "service": ("batch", "context_parallel", "data", "files", "plan", "processes", "strategy"),
     "testing": ("batch", "loader"),
     "tools": (

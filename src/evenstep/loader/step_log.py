@@ -19,6 +19,7 @@ import torch
 
 from evenstep.batch.step_info import StepInfo
 from evenstep.errors import ConfigurationError
+from evenstep.files import cannot
 
 FOLDER = "EVENSTEP_TUNE"
 
@@ -79,5 +80,8 @@ class StepLog:
             head = {"policy": self._policy, "world_size": step.world_size}
             text = json.dumps(head) + "\n" + text
         # Opened each time, so that there is nothing to close and nothing that forks share.
-        with open(self._path, "ab", buffering=0) as file:
-            file.write(text.encode())
+        try:
+            with open(self._path, "ab", buffering=0) as file:
+                file.write(text.encode())
+        except OSError as error:
+            raise cannot("write", self._path, error) from error

@@ -121,7 +121,7 @@ class Client(RayClient):
 
 def _rank_of_environment() -> int:
     given = os.environ.get("RANK", "")
-    if not given.isdecimal():
+    if not given.isdecimal() or len(given) > 9:
         raise ConfigurationError(
             f"rank is not given, and the environment variable RANK={given!r} is not a rank; give "
             "rank=, or start the trainer with torchrun"
