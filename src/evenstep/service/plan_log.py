@@ -11,6 +11,7 @@ import os
 import re
 import zlib
 from collections import OrderedDict
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -96,7 +97,8 @@ def _append(path: Path, text: str) -> None:
                 while written < len(line):
                     written += file.write(line[written:])
             except OSError:
-                file.truncate(size)
+                with suppress(OSError):  # of a file that is a device
+                    file.truncate(size)
                 raise
     except OSError as error:
         raise cannot("write", path, error) from error
