@@ -81,11 +81,11 @@ def check(
 
 
 def _changed(job: Job, states: list[str]) -> Iterator[tuple[Job, list[EpochStart]]]:
-    """The job with windows of another size, and on one rank more or less."""
+    """The job with windows of another size, and on other numbers of ranks."""
     if job.buffer_size != "auto":
         yield job.rewindowed(states, int(job.buffer_size) + 1)
     if job.orders is None:
-        for ranks in {max(job.ranks - 1, 1), job.ranks + 1}:
+        for ranks in {1, 2, 3} - {job.ranks}:
             yield job.resharded(states, ranks)
 
 

@@ -23,12 +23,12 @@ _SMALL = [
         lengths=LENGTHS[:3],
         orders=((0, 1, 2), (0,)),
     ),
-    Job(name="updates of 2 steps", policy=FixedBatch(1), lengths=LENGTHS, accumulate=2),
+    Job(name="updates of 2 steps", policy=FixedBatch(1), lengths=LENGTHS[:5], accumulate=2),
     Job(
         name="all stop with the first",
         policy=FixedBatch(1),
         lengths=LENGTHS,
-        orders=((0, 1, 2, 3), (4, 5, 0)),
+        orders=((0, 1, 2), (3, 4, 5)),
         exhausted="stop",
     ),
     Job(

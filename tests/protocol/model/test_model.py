@@ -7,8 +7,6 @@ deliberate fault, how it shows.
 
 from __future__ import annotations
 
-import time
-
 import pytest
 from model_check import Tally, check
 from model_explorer import Explorer, Found, Notes
@@ -20,11 +18,11 @@ from model_worlds import FIRST_WINDOW, LARGE, MEMORY, SMALL
 import evenstep.loader.batcher.round_planner as round_planner
 import evenstep.protocol.window_size as window_size
 
-RESHARED = ("updates of 2 steps", "even, dealt", "even and packed, dealt")
+RESHARED = ("updates of 2 steps", "even, dealt")
 """Jobs that are also resumed with other windows and on other numbers of ranks here; by the soak all
 are."""
-SECONDS = 1200
-"""After this time the soak begins no further job."""
+SECONDS = 600
+"""Of processor time, after which the soak begins no further job."""
 
 
 @pytest.fixture(autouse=True)
@@ -70,11 +68,11 @@ def test_what_is_left_out_differs_in_nothing(name: str) -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(4 * SECONDS)
+@pytest.mark.timeout(10 * SECONDS)
 def test_no_interleaving_breaks_an_invariant_in_all_jobs_and_their_resumes() -> None:
-    begun, whole = time.monotonic(), Tally()
+    whole = Tally()
     for job in [*SMALL.values(), *LARGE.values()]:
-        if time.monotonic() - begun > SECONDS:
+        if whole.seconds > SECONDS:
             print(f"{job.name:45} not explored: {SECONDS} seconds are over")
             continue
         tally = check(job, depth=2 if job.name in RESHARED else 1)
