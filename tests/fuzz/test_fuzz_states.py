@@ -117,6 +117,15 @@ def merged_from(ranks: int) -> list[dict[str, Any]]:
     return states
 
 
+def test_steps_that_were_not_received_have_trained_on_nothing() -> None:
+    """The pass would wait for ever for the samples that it takes for trained."""
+    state = json.loads(json.dumps(STATES["shares"]))
+    assert state["dp_rank_0"]["trained"]
+    state["epoch"]["received"] = 0
+    with pytest.raises(MismatchError, match=r"damaged: ValueError: trained is"):
+        LOADERS["shares"]().load_state_dict(state)
+
+
 @pytest.mark.parametrize("name", LOADERS)
 def test_every_whole_state_resumes_to_the_end(name: str) -> None:
     loader = LOADERS[name]()

@@ -83,7 +83,9 @@ def check_rank(part: Mapping[str, Any], epoch: Mapping[str, Any], job: Mapping[s
     require(increasing(numbers, part["taken"]), "numbers", numbers)
     for name in _WINDOW_COLUMNS:
         require(len(part[name]) == len(numbers), name, part[name])
-    require(distinct(part["trained"], len(numbers)), "trained", part["trained"])
+    trained = part["trained"]
+    require(distinct(trained, len(numbers)), "trained", trained)
+    require(epoch["received"] > 0 or not trained, "trained", trained)
     leftover = part["share"]["leftover"]
     require(increasing(leftover, part["share"]["tail"]), "share.leftover", leftover)
     require(distinct(entries, next_entry or 0), "entries", entries)
