@@ -83,6 +83,7 @@ def install() -> None:
     failing(threading.Thread, "start", "start", lambda: RuntimeError("can't start new thread"))
     failing(Connection, "send", "send", MemoryError)
     failing(Connection, "recv", "recv", MemoryError)
+    failing(Connection, "send_bytes", "send_bytes", MemoryError)
     failing(os, "pipe", "pipe", lambda: OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
     failing(os, "fork", "fork", lambda: BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN)))
 
@@ -189,6 +190,8 @@ MESSAGES = [
     *[Shortage("trainer", "recv", "exchange", nth, workers=0) for nth in (1, 4)],
     Shortage("batcher", "recv", "__iter__"),
     Shortage("batcher", "send", "send", 3),
+    Shortage("batcher", "send_bytes", "_feed", 3),
+    Shortage("worker", "send_bytes", "_feed", 3),
     Shortage("batcher", "send", nth=6),
     Shortage("trainer", "send", nth=6),
     Shortage("trainer", "send", nth=6, workers=0),

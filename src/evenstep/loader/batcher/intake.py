@@ -31,6 +31,7 @@ from evenstep.loader.transport.shared_memory import PackedObject, Reader
 from evenstep.loader.watchdog import Watchdog
 from evenstep.loader.workers.chunks import Chunk, ChunkCollate, IndexedDataset
 from evenstep.loader.workers.iterable import ChunkedIterable, WorkerStateLog
+from evenstep.loader.workers.queues import context_of
 from evenstep.loader.workers.seeding import epoch_seed, rank_seed
 from evenstep.processes import EndWithParent
 
@@ -114,7 +115,7 @@ class Intake:
         }
         if workers:
             options["prefetch_factor"] = spec.prefetch_factor
-            options["multiprocessing_context"] = spec.start_method
+            options["multiprocessing_context"] = context_of(spec.start_method)
         if spec.iterable:
             self._chunked = ChunkedIterable(
                 spec.dataset, spec.chunk_size, replays=spec.replay, watchdog=watchdog

@@ -95,6 +95,9 @@ class BatcherThread:
 
     def close(self) -> None:
         self.abandon()
-        if self._thread is not None and not self._watchdog.overdue():
+        if self._thread is None:  # so nobody else closes these
+            self._batcher_feed.close()
+            self._batcher_exchange.close()
+        elif not self._watchdog.overdue():
             # A sample that is being prepared cannot be interrupted; its result is dropped.
             self._thread.join(5.0)
