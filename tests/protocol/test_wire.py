@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import struct
+import zlib
 
 import numpy as np
 import pytest
@@ -207,6 +208,19 @@ def test_a_bit_a_byte_or_a_neighbour_more_or_less_is_damage(bodies, kind, round,
     said = f"rank {culprit} sent a damaged|rank 0 has version 4, rank {culprit} has version"
     with pytest.raises((DamagedMessageError, MismatchError), match=said):
         open_all(messages, kind, round, rank=0, epoch=0)
+
+
+def test_a_message_can_be_made_from_what_the_page_says():
+    """With nothing of evenstep's: see docs/protocol.md."""
+
+    def message(length: int) -> bytes:
+        rest = struct.pack("<III", length, 0, 7) + b"abc"
+        checksum = zlib.crc32(b"ev\x04P" + rest)
+        return b"ev\x04P" + struct.pack("<I", checksum) + rest
+
+    assert message(23) == encode(PROPOSAL, b"abc", rank=0, round=7)
+    with pytest.raises(DamagedMessageError, match="it has 23 bytes of 24"):
+        open_all([message(24)], PROPOSAL, 7, rank=0, epoch=0)
 
 
 JSON = [b"", b"{", b"[]", b"\xff\xfe", b"[" * 100_000, b'{"a": NaN', b"9" * 5000]
