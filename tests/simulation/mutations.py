@@ -1,0 +1,100 @@
+"""Deliberate faults: one line of the loader is another one. The simulation must find each."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from evenstep.loader.batcher.index_feed import IndexFeed
+from evenstep.loader.batcher.pipeline import EpochRun
+from evenstep.loader.batcher.ports import PipePorts
+from evenstep.loader.batcher.process import BatcherProcess
+from evenstep.loader.batcher.sample_store import SampleStore
+from evenstep.loader.batcher.thread import BatcherThread
+from evenstep.loader.feeder import Feeder
+from evenstep.loader.iterator import StepIterator
+from evenstep.loader.resume.epoch_cursor import EpochCursor
+from evenstep.loader.transport.session import Session
+
+
+@dataclass(frozen=True)
+class Mutation:
+    name: str
+    owner: type
+    method: str
+    line: str
+    instead: str = "pass"
+    near: int = 0
+    """The seed to begin with: the first one to find it is not far."""
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        before: Any = vars(self.owner)[self.method]
+        source = textwrap.dedent(inspect.getsource(before))
+        assert self.line in source, f"{self.name}: {self.owner.__name__} has changed"
+        module = vars(sys.modules[self.owner.__module__])
+        made: dict[str, Any] = {}
+        mutated = source.replace(self.line, self.instead, 1)
+        exec(compile(mutated, f"<{self.name}>", "exec"), module, made)
+        setattr(self.owner, self.method, made[self.method])
+        try:
+            yield
+        finally:
+            setattr(self.owner, self.method, before)
+
+
+MUTATIONS = (
+    Mutation("a credit is lost", PipePorts, "credit", "self._credits.release()"),
+    Mutation("no end of the queue", EpochRun, "_collate", "self._batches.put(None)"),
+    Mutation(
+        "an abort is not announced", EpochRun, "_plan", "self._ports.exchange(_abort(error))"
+    ),
+    Mutation("a wake-up is forgotten", SampleStore, "take", "self._changed.notify_all()", near=30),
+    Mutation(
+        "nobody is told that no credit will come", PipePorts, "end_delivery", "self._credits.release()"
+    ),
+    Mutation(
+        "the state is one step late",
+        EpochCursor,
+        "received",
+        "self._progress =",
+        "self._progress, self._late = getattr(self, '_late', self._progress),",
+    ),
+    Mutation(
+        "a feeder that has ended does not read",
+        Feeder,
+        "_run",
+        "while self._deals is not None and",
+        "while False and",
+        near=30,
+    ),
+    Mutation(
+        "two feeders at a time", Feeder, "_run", "self._after._thread.join()"
+    ),
+    Mutation(
+        "indices of the pass before",
+        IndexFeed,
+        "__iter__",
+        "if serial != self.serial:",
+        "if False:",
+        near=50,
+    ),
+    Mutation(
+        "steps of the pass before",
+        BatcherProcess,
+        "get",
+        "if serial in (self._serial, _ANY):",
+        "if True:",
+    ),
+    Mutation("the end is not awaited", StepIterator, "_next", "self._await_others()"),
+    Mutation("a reason is not passed on", Session, "leave", "self._reason = reason"),
+    Mutation("a pipe stays open", BatcherThread, "_work", "self._batcher_feed.close()"),
+    Mutation(
+        "a failure is forgotten", SampleStore, "end", "self._failure or failure", "self._failure"
+    ),
+)

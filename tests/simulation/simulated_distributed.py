@@ -1,0 +1,190 @@
+"""What the loader uses of `torch.distributed`, over simulated sockets in a ring, as Gloo has them.
+
+Every rank passes on what it gets to its right neighbour. So when a rank dies its neighbours notice,
+and the others once a neighbour has closed its own sockets.
+"""
+
+from __future__ import annotations
+
+import pickle
+from types import SimpleNamespace
+from typing import Any
+
+import simulated_pipes
+from simulated_pipes import Connection
+from simulated_world import Process, World, current
+
+_LOST = (
+    "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer "
+    "[127.0.0.1]:40001. This is often caused by a rank that ended"
+)
+
+
+class ProcessGroup:
+    """A group's sockets: of each rank, that to its right neighbour and that from its left one."""
+
+    def __init__(self, ranks: list[Process]) -> None:
+        self.ranks = ranks
+        self.rights: list[Connection] = []
+        self.lefts: list[Connection] = [None] * len(ranks)  # type: ignore[list-item]
+        self.calls = [0] * len(ranks)
+        self.broken: set[int] = set()
+        for rank, process in enumerate(ranks):
+            right = (rank + 1) % len(ranks)
+            left_end, end = simulated_pipes.pipe(
+                False, first=ranks[right], second=process, capacity=1 << 30
+            )
+            self.rights.append(end)
+            self.lefts[right] = left_end
+
+    def set_timeout(self, limit: Any) -> None:
+        pass
+
+    def gather(self, rank: int, data: bytes) -> list[bytes]:
+        """All ranks' data, in the order of ranks."""
+        size = len(self.ranks)
+        self.calls[rank] += 1
+        call = self.calls[rank]
+        found = {rank: data}
+        try:
+            if rank in self.broken:
+                raise EOFError
+            for _ in range(size - 1):
+                owner = (rank - len(found) + 1) % size
+                self.rights[rank].send((call, owner, found[owner]), by_kernel=True)
+                number, sender, piece = self.lefts[rank].recv(by_kernel=True)
+                if number != call:
+                    raise AssertionError(f"call {call} of rank {rank} meets call {number}")
+                found[sender] = piece
+        except (EOFError, OSError):
+            self.broken.add(rank)
+            raise RuntimeError(_LOST) from None
+        return [found[other] for other in range(size)]
+
+    def close(self, rank: int) -> None:
+        process = current().process
+        self.rights[rank].release(process)
+        self.lefts[rank].release(process)
+
+
+class Store:
+    """The store by which the group was formed. It runs in the process of rank 0."""
+
+    def __init__(self, keeper: Process) -> None:
+        self._keeper = keeper
+        self._values: set[str] = set()
+
+    def _reach(self) -> set[str]:
+        keeper = self._keeper
+        keeper.world.until(lambda: keeper.paused is None, keeper.exited)
+        if not keeper.alive:
+            raise RuntimeError("Connection reset by peer")
+        return self._values
+
+    def set(self, key: str, value: str) -> None:
+        self._reach().add(key)
+
+    def check(self, keys: list[str]) -> bool:
+        return self._reach().issuperset(keys)
+
+    def delete_key(self, key: str) -> bool:
+        self._reach().discard(key)
+        return True
+
+
+class PrefixStore:
+    def __init__(self, prefix: str, store: Any) -> None:
+        self._prefix, self._store = prefix, store
+
+    def set(self, key: str, value: str) -> None:
+        self._store.set(self._prefix + key, value)
+
+    def check(self, keys: list[str]) -> bool:
+        return self._store.check([self._prefix + key for key in keys])
+
+    def delete_key(self, key: str) -> bool:
+        return self._store.delete_key(self._prefix + key)
+
+
+class _World:
+    group_name = "0"
+
+    def get_group_store(self) -> Store:
+        return _here()[0].store
+
+
+class Network:
+    """The ranks of one job."""
+
+    def __init__(self, world: World, ranks: list[Process]) -> None:
+        self.world, self.ranks = world, ranks
+        self.groups: list[ProcessGroup] = []
+        self.opened = [0] * len(ranks)
+        self.default = ProcessGroup(ranks)
+        self.store = Store(ranks[0])
+
+    def new_group(self, rank: int) -> ProcessGroup:
+        number = self.opened[rank]
+        self.opened[rank] += 1
+        self.default.gather(rank, b"rendezvous")
+        while len(self.groups) <= number:
+            self.groups.append(ProcessGroup(self.ranks))
+        return self.groups[number]
+
+
+def _here() -> tuple[Network, int]:
+    process = current().process
+    return process.world.network, process.rank
+
+
+def _group(group: Any) -> tuple[ProcessGroup, int]:
+    network, rank = _here()
+    return (network.default if group in (None, _WORLD) else group), rank
+
+
+def _all_gather(out: list[Any], tensor: Any, group: Any = None) -> None:
+    where, rank = _group(group)
+    pieces = where.gather(rank, tensor.numpy().tobytes())
+    for mine, piece in zip(out, pieces, strict=True):
+        assert len(piece) == mine.numel(), "ranks gather unequal sizes"
+        mine.numpy()[:] = memoryview(piece)
+
+
+def _all_gather_object(out: list[Any], value: Any, group: Any = None) -> None:
+    where, rank = _group(group)
+    out[:] = [pickle.loads(piece) for piece in where.gather(rank, pickle.dumps(value))]
+
+
+def _barrier(group: Any = None) -> None:
+    where, rank = _group(group)
+    where.gather(rank, b"barrier")
+
+
+def _new_group(*args: Any, **options: Any) -> ProcessGroup:
+    network, rank = _here()
+    return network.new_group(rank)
+
+
+def _destroy(group: Any = None) -> None:
+    where, rank = _group(group)
+    where.close(rank)
+
+
+_WORLD = _World()
+
+distributed = SimpleNamespace(
+    ProcessGroup=ProcessGroup,
+    group=SimpleNamespace(WORLD=_WORLD),
+    PrefixStore=PrefixStore,
+    is_available=lambda: True,
+    is_initialized=lambda: current().process.world.network is not None,
+    get_rank=lambda group=None: _here()[1],
+    get_world_size=lambda group=None: len(_here()[0].ranks),
+    get_process_group_ranks=lambda group: list(range(len(_here()[0].ranks))),
+    get_backend=lambda group=None: "gloo",
+    barrier=_barrier,
+    new_group=_new_group,
+    all_gather=_all_gather,
+    all_gather_object=_all_gather_object,
+    destroy_process_group=_destroy,
+)

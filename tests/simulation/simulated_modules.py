@@ -1,0 +1,136 @@
+"""Puts the simulated machine in the place of the real one, in every module of the loader."""
+
+from __future__ import annotations
+
+import collections
+import concurrent.futures
+import gc
+import importlib
+import logging
+import multiprocessing.util
+import os
+import pkgutil
+import queue
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import simulated_distributed
+import simulated_processes
+import simulated_threading as simulated
+import simulated_torch_loader
+import torch.distributed
+import torch.utils.data
+from simulated_world import Killed
+
+import evenstep.loader
+import evenstep.processes
+from evenstep.loader.transport import peers, presence
+
+logger = logging.getLogger("evenstep")
+
+_UNCHANGED = ("evenstep.loader.torch_loader",)
+
+
+def _now() -> float:
+    return 1e6 + simulated.world().now
+
+
+def _sleep(seconds: float) -> None:
+    simulated.world().sleep(seconds)
+
+
+class _Module(SimpleNamespace):
+    """Of a module, what is simulated. To use more of it is no error of the loader's."""
+
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("_"):
+            simulated.world().violate(f"{name} is not simulated")
+        raise AttributeError(name)
+
+
+_THREADING = _Module(
+    Thread=simulated.Thread,
+    Timer=simulated.Timer,
+    Lock=simulated.Lock,
+    Condition=simulated.Condition,
+    Event=simulated.Event,
+    Semaphore=simulated.Semaphore,
+    current_thread=simulated.current_thread,
+    get_ident=lambda: id(simulated.current()),
+    enumerate=simulated.enumerate_threads,
+    active_count=lambda: len(simulated.enumerate_threads()),
+)
+_INSTEAD: list[tuple[Any, Any]] = [
+    (threading, _THREADING),
+    (queue, _Module(SimpleQueue=simulated.SimpleQueue, Empty=queue.Empty)),
+    (time, _Module(monotonic=_now, time=_now, sleep=_sleep)),
+    (multiprocessing, simulated_processes.multiprocessing),
+    (multiprocessing.util.Finalize, simulated_processes.Finalize),
+    (os, simulated_processes.os),
+    (signal, simulated_processes.signal),
+    (gc, _Module(freeze=lambda: None)),  # all processes share the real one
+    (traceback, _Module(format_exc=traceback.format_exc, print_exc=lambda: None)),
+    (torch.distributed, simulated_distributed.distributed),
+    (torch.utils.data.DataLoader, simulated_torch_loader.DataLoader),
+    (torch.utils.data.get_worker_info, simulated_torch_loader.worker_info),
+    (concurrent.futures.ThreadPoolExecutor, simulated.ThreadPoolExecutor),
+    (concurrent.futures.Future, simulated.Future),
+]
+_BY_ID = {id(real): instead for real, instead in _INSTEAD}
+
+
+def _modules() -> Iterator[Any]:
+    for found in pkgutil.walk_packages(evenstep.loader.__path__, "evenstep.loader."):
+        importlib.import_module(found.name)
+    for name, module in sorted(sys.modules.items()):
+        if name.startswith("evenstep.loader") and name not in _UNCHANGED:
+            yield module
+    yield evenstep.processes
+    yield sys.modules["evenstep.batch.memory"]
+
+
+@contextmanager
+def simulated_machine() -> Iterator[None]:
+    """Within it, the loader runs on the simulated machine, and nowhere else."""
+    before: list[tuple[Any, str, Any]] = []
+    hook, sys.unraisablehook = sys.unraisablehook, _quiet
+    for module in _modules():
+        for name, value in list(vars(module).items()):
+            instead = _BY_ID.get(id(value))
+            if isinstance(value, threading.local):
+                instead = simulated.Local()
+            if instead is not None:
+                before.append((module, name, value))
+                setattr(module, name, instead)
+    before.append((presence, "_made", presence._made))
+    presence._made = simulated_processes.PerProcess(collections.Counter)  # type: ignore
+    peers.open = simulated_processes.open_proc  # type: ignore[attr-defined]
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    gc.collect()
+    gc.freeze()  # so that a collection between two histories looks at the last one only
+    gc.disable()  # within a history the collector would run at any time
+    try:
+        yield
+    finally:
+        gc.enable()
+        gc.unfreeze()
+        logger.setLevel(level)
+        del peers.open  # type: ignore[attr-defined]
+        for module, name, value in before:
+            setattr(module, name, value)
+        gc.collect()
+        sys.unraisablehook = hook
+
+
+def _quiet(unraisable: Any) -> None:
+    """A finalizer that runs when its process is no more."""
+    if not issubclass(unraisable.exc_type, Killed):
+        sys.__unraisablehook__(unraisable)

@@ -1,0 +1,121 @@
+"""The whole loader on a simulated machine: thousands of histories of killed, stopped and resumed
+jobs, none of which may hang, lose or repeat a sample, or end without saying why.
+
+``cd tests/simulation; python -m replay SEED`` plays one of them again. A long run::
+
+    EVENSTEP_SIMULATION_SECONDS=3600 make soak PYTEST_ARGS="-k simulation"
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("greenlet")
+
+from histories import Played, describe, history_of, play, reference
+from mutations import MUTATIONS, Mutation
+from shrinking import kind_of, shrink
+from simulated_modules import simulated_machine
+
+SEEDS = 150
+SOAK_SECONDS = float(os.environ.get("EVENSTEP_SIMULATION_SECONDS", "300"))
+SOAK_SEED = int(os.environ.get("EVENSTEP_SIMULATION_SEED", "100000"))
+
+
+@pytest.fixture(autouse=True)
+def machine() -> Iterator[None]:
+    with simulated_machine():
+        yield
+
+
+def check(seed: int) -> Played:
+    history = history_of(seed)
+    played = play(history)
+    if played.violation is not None:
+        print(describe(history, played))
+        smaller = shrink(history, played)
+        raise AssertionError(describe(smaller, play(smaller)))
+    return played
+
+
+def test_no_history_hangs_loses_or_repeats_a_sample_or_ends_in_silence() -> None:
+    faults: Counter[str] = Counter()
+    errors: Counter[str] = Counter()
+    for seed in range(SEEDS):
+        played = check(seed)
+        faults += played.faults
+        errors += played.errors
+    # The histories are worth something: what may happen happens in them.
+    assert {"kill", "stop", "delay", "sends", "receives", "start"} <= faults.keys()
+    assert {"SampleError", "CollateError", "LoaderDiedError", "PeerError"} <= errors.keys()
+
+
+def test_one_seed_is_one_history() -> None:
+    for seed in range(5):
+        history = history_of(seed)
+        first, again = play(history), play(history)
+        given = type(history).from_text(history.to_text())
+        assert first == again == play(given)
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
+def test_a_deliberate_fault_is_found(mutation: Mutation) -> None:
+    found = None
+    with mutation.applied():
+        reference.cache_clear()
+        try:
+            found = next(seed for seed in range(200) if play(history_of(seed)).violation)
+        except StopIteration:
+            pass
+        finally:
+            reference.cache_clear()
+    print(f"{mutation.name}: seed {found}", file=sys.stderr)
+    assert found is not None
+
+
+def test_what_goes_wrong_is_shrunk_to_what_matters() -> None:
+    with MUTATIONS[0].applied():
+        history, played = next(
+            (history, played)
+            for history in map(history_of, itertools.count())
+            if (played := play(history)).violation and len(history.runs) > 1
+        )
+        smaller = shrink(history, played, seconds=5)
+        after = play(smaller)
+    assert kind_of(after) == kind_of(played)
+    assert len(smaller.runs) == 1
+    assert not smaller.runs[0].faults
+    assert sum(map(bool, after.choices)) <= sum(map(bool, played.choices))
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(SOAK_SECONDS + 300)
+def test_simulation_for_long() -> None:
+    end = time.monotonic() + SOAK_SECONDS
+    begin, cpu = time.monotonic(), time.process_time()
+    total: Counter[str] = Counter()
+    faults: Counter[str] = Counter()
+    seed = SOAK_SEED
+    while time.monotonic() < end:
+        played = check(seed)
+        seed += 1
+        total.update(steps=played.scheduled, training_steps=played.trained)
+        faults += played.faults
+    report: dict[str, Any] = {
+        "histories": seed - SOAK_SEED,
+        **total,
+        "faults": dict(faults),
+        "seconds": round(time.monotonic() - begin),
+        "processor_seconds": round(time.process_time() - cpu),
+        "steps_per_processor_second": round(total["steps"] / (time.process_time() - cpu)),
+    }
+    print(json.dumps(report, indent=1), file=sys.stderr)
