@@ -66,8 +66,9 @@ class Patience:
         self._gathering: tuple[int, float] | None = None  # the collective under way, since when
         self._warned = (0.0, 0.0)  # the wait that was logged last: its begin, and after how long
         self._closed = threading.Event()
+        self._thread = GuardedThread(self._watch, name="patience")
         if self._warn_after:
-            GuardedThread(self._watch, name="patience").start()
+            self._thread.start()
 
     def trainer(self, doing: Doing, step: int | None = None) -> None:
         """Notes what the trainer does from now on.
@@ -95,6 +96,8 @@ class Patience:
 
     def close(self) -> None:
         self._closed.set()
+        if self._warn_after:
+            self._thread.join(1.0)  # it may be waiting for the store
 
     # In the thread
 
