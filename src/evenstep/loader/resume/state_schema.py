@@ -89,7 +89,9 @@ def check_rank(part: Mapping[str, Any], epoch: Mapping[str, Any], job: Mapping[s
     leftover = part["share"]["leftover"]
     require(increasing(leftover, part["share"]["tail"]), "share.leftover", leftover)
     require(distinct(entries, next_entry or 0), "entries", entries)
-    require(next_entry is None or len(entries) >= len(numbers), "entries", entries)
+    if next_entry is not None:
+        require(len(entries) >= len(numbers), "entries", entries)
+        require(part["taken"] <= next_entry, "taken", part["taken"])
     places = part["witness"]["places"]
     require(increasing(places, next_entry or COUNT.stop), "witness.places", places)
     for skipped in part["skipped"]:
