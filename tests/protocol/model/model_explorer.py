@@ -204,6 +204,10 @@ class Explorer:
             if messages is not None:
                 self._doing = state, f"rank {rank} hears"
                 yield rank, "hears", self._after(local, ("hears", messages))
+                whole = len(messages) > 1 and all(message.intact for message in messages)
+                if whole and "misreads" in self._faults:
+                    self._doing = state, f"rank {rank} misreads"
+                    yield rank, "misreads", self._after(local, ("misreads", messages))
 
     def _movable(self, state: State) -> Iterable[int]:
         """One rank whose next moves no other rank can change.
@@ -244,7 +248,7 @@ class Explorer:
         seen, name = local.seen, action[0]
         if name == "trains":
             return self._number(seen, local.trained + 1)
-        if name in FAULTS:  # nothing is left but what it has sent
+        if name in FAULTS and name != "misreads":  # nothing is left but what it has sent
             sent, count = seen.sent, seen.count
             if name == "aborts":
                 sent, count = (*sent[-1:], ABORT), count + 1

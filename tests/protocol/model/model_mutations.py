@@ -233,6 +233,11 @@ def takes_silence_for_its_own_message(right):
     return wrong
 
 
+@mutation("fixed batches", wire, "_damage", "misreads")
+def trusts_what_a_damaged_message_says(right):
+    return lambda message: ""
+
+
 # Resumes
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from model_job import Job
 
 from evenstep.batch.step_info import StepInfo
-from evenstep.errors import PeerError
+from evenstep.errors import DamagedMessageError, PeerError
 from evenstep.loader.batcher.filler_sample import FillerSample
 from evenstep.loader.batcher.intake import ReadySamples
 from evenstep.loader.batcher.progress import StepProgress
@@ -28,11 +28,12 @@ from evenstep.loader.resume.epoch_start import EpochStart
 from evenstep.loader.resume.sample_order import DealtOrder
 from evenstep.protocol.wire import abort_message
 
-FAULTS = ("aborts", "leaves", "dies", "is cut off")
+FAULTS = ("aborts", "leaves", "dies", "is cut off", "misreads")
 """aborts: a sample or its worker fails, and the rank says so in place of its next message.
 leaves: the trainer leaves the pass. dies: as by SIGKILL. is cut off: the exchange fails for this
-rank, because another died or a connection was reset, though others may still complete it."""
-SUDDEN = ("dies", "is cut off")
+rank, because another died or a connection was reset, though others may still complete it.
+misreads: its copy of another's message is damaged, so that it aborts in the next exchange."""
+SUDDEN = ("dies", "is cut off", "misreads")
 
 
 class Violation(Exception):
@@ -202,7 +203,9 @@ class Rank:
         return found + [(fault, None) for fault in faults if self._may(fault)]
 
     def _may(self, fault: str) -> bool:
-        return {"aborts": not self.waits, "is cut off": self.waits}.get(fault, True)
+        # What is misread has to be there: the explorer sees to that.
+        only = {"aborts": not self.waits, "is cut off": self.waits, "misreads": False}
+        return only.get(fault, True)
 
     @property
     def waits(self) -> bool:
@@ -276,6 +279,22 @@ class Rank:
             notes.steps(self.number, self.first + len(self.needs))
             self._go("finished")
 
+    def misreads(self, messages: Sequence[Message], notes: Notes) -> None:
+        other = (self.number + 1) % len(messages)
+        damaged = bytearray(messages[other].data)
+        damaged[len(damaged) // 2] ^= 1
+        self._delivered = [message.data for message in messages]
+        self._delivered[other] = bytes(damaged)
+        try:
+            self.planner.exchange()
+        except DamagedMessageError as error:
+            if f"rank {other} " not in str(error):
+                raise Violation(f"the error does not name rank {other}: {error}") from error
+            self._send(ABORT)
+            self._go("misreads")
+            return
+        raise Violation(f"a damaged message of rank {other} passes")
+
     def _release(self, step: StepOfUpdate, notes: Notes) -> None:
         planned, members = step.planned, step.progress.members.tolist()
         if planned.index != self.first + len(self.needs):
@@ -325,7 +344,7 @@ class Rank:
         self.planner = self.protocol = None  # type: ignore[assignment]
         self._delivered = []
         self.indices, self.has_ended, self.waited = {}, False, {}
-        if how == "failed" or max(self.needs, default=-1) <= self.arrived:
+        if how != "finished" or max(self.needs, default=-1) <= self.arrived:
             self.source, self.arrived = [], _ALL
 
     # Copies
