@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -276,3 +278,29 @@ def test_garbage_of_the_trainer_is_finalized_in_the_trainer_alone(tmp_path: Path
     loader.close()
     gc.collect()
     assert log.read_text() == f"{os.getpid()}\n"
+
+
+STUCK = """
+import sys, time
+sys.path.append({tests!r})
+import evenstep
+from documents import Documents
+
+def collate(samples):
+    print("collating", flush=True)
+    time.sleep(3600)
+
+steps = evenstep.DataLoader(Documents(1000), batch_size=4, collate_fn=collate).steps()
+time.sleep(1)
+"""
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(60)
+def test_no_exit_waits_for_a_collate_function_that_hangs() -> None:
+    script = STUCK.format(tests=str(Path(__file__).parents[1]))
+    ended = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=40, check=True
+    )
+    assert ended.stdout == "collating\n"
+    assert not ended.stderr
