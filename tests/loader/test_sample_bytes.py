@@ -53,7 +53,11 @@ def test_windows_grow_to_many_groups_unless_samples_are_large(
     def window_size() -> int:
         """When half of an epoch is trained on."""
         loader = evenstep.DataLoader(
-            Documents(6000), policy=evenstep.Even(512), shuffle=True, num_workers=num_workers
+            Documents(6000),
+            policy=evenstep.Even(512),
+            shuffle=True,
+            num_workers=num_workers,
+            multiprocessing_context="fork" if num_workers else None,  # sees what is patched
         )
         trained, steps = 0, loader.steps()
         for batch, _ in steps:

@@ -17,7 +17,7 @@ from documents import Documents
 
 TESTS = str(Path(__file__).parents[1])
 BUSY = """
-import faulthandler, importlib, logging, os, sys, threading, time
+import faulthandler, importlib, logging, os, sys, threading
 import torch
 import evenstep
 from documents import Documents
@@ -26,28 +26,33 @@ logger = logging.getLogger("busy")
 logger.addHandler(logging.FileHandler(os.devnull))
 MODULES = ["colorsys", "mailbox", "wave", "tarfile", "unittest.mock", "xml.dom.minidom"]
 
+end = threading.Event()
+
 def keep_busy(number):
-    while True:
+    while not end.wait(0.01):
         sys.modules.pop(MODULES[number], None)
         importlib.import_module(MODULES[number])
         logger.warning("a message of thread %d", number)
         memory = [bytearray(1 << size) for size in range(16)]
-        torch.randn(300, 300, requires_grad=True).square().sum().backward()
-        time.sleep(0.001)
+        torch.randn(1000, 1000, requires_grad=True).sum().backward()
 
-for number in range(6):
-    threading.Thread(target=keep_busy, args=(number,), daemon=True).start()
+threads = [threading.Thread(target=keep_busy, args=(number,), daemon=True) for number in range(6)]
+for thread in threads:
+    thread.start()
 loader = evenstep.DataLoader(Documents(64), policy=evenstep.Even(1024), num_workers=2)
 for number in range({passes}):
-    faulthandler.dump_traceback_later(60, exit=True)
+    faulthandler.dump_traceback_later(100, exit=True)
     assert sum(len(step.indices) for _, step in loader.steps()) == 64
+end.set()
+for thread in threads:
+    thread.join()
 print("whole")
 """
 
 
 @pytest.mark.parametrize(
     "passes",
-    [30, pytest.param(1000, marks=[pytest.mark.soak, pytest.mark.timeout(3600)])],
+    [20, pytest.param(1000, marks=[pytest.mark.soak, pytest.mark.timeout(3600)])],
 )
 def test_passes_that_begin_beside_busy_threads_do_not_hang(passes: int) -> None:
     script = BUSY.format(passes=passes)

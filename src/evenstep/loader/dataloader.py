@@ -108,6 +108,9 @@ class DataLoader:
             as long, and so on. None or 0 logs nothing. The same on all ranks.
         exhausted: "pad" or "stop", for ranks that run out before the others; see
             `evenstep.protocol.RankProtocol`.
+        multiprocessing_context: how batcher and workers start. None is a fork server that starts
+            with the first loader; or a fork, where the dataset could not be sent to it or would be
+            another there. See "How workers start" in docs/loader.md.
         group: the process group of all ranks that train on these steps: the data-parallel ones,
             and those that share micro-batches with them (`WorkloadPacking.context_parallel`), next
             to each other. None is the default group where torch.distributed is initialised, else

@@ -6,6 +6,7 @@ The server ends with the trainer. It is spoken to through a socket pair, which l
 from __future__ import annotations
 
 import contextlib
+import logging
 import multiprocessing
 import os
 import pickle
@@ -23,6 +24,8 @@ from evenstep.loader.batcher.process import LOST, BatcherPipes
 from evenstep.loader.start import served
 from evenstep.loader.start.limited_pickle import NotPortable
 from evenstep.loader.start.portable import Imports, Portable
+
+logger = logging.getLogger("evenstep")
 
 _PATIENCE = 120.0  # seconds for imports, and again for unpickling
 # Even while it imports, the server looks twice a second whether the trainer has gone.
@@ -138,6 +141,8 @@ class ForkServer:
         return process
 
     def _answer(self, connection: Connection) -> Any:
+        if not connection.poll(_PATIENCE / 6):
+            logger.warning("waits for evenstep's fork server, which still imports or unpickles")
         if not connection.poll(_PATIENCE):
             self._process.kill()  # what it forked ends with it
             raise NotPortable(f"the fork server was not ready after {_PATIENCE:.0f} seconds")
@@ -159,7 +164,7 @@ def fork_server() -> ForkServer:
     if _server is None or not _server.alive():
         try:
             _server = ForkServer()
-        except OSError as error:
+        except (OSError, TypeError) as error:  # also where there is no interpreter's path
             raise NotPortable(f"the fork server cannot be started: {error}") from error
     return _server
 
