@@ -28,6 +28,7 @@ from evenstep.loader.start.portable import Imports, Portable
 logger = logging.getLogger("evenstep")
 
 _PATIENCE = 120.0  # seconds for imports, and again for unpickling
+_LAST_WORD = 5.0  # seconds for the exit code of a process that was killed
 # Even while it imports, the server looks twice a second whether the trainer has gone.
 _PROGRAM = """
 import os, signal, sys
@@ -68,7 +69,8 @@ class ServedProcess:
     def is_alive(self) -> bool:
         return self.exitcode is None
 
-    def join(self, timeout: float | None = None) -> None:
+    def join(self, timeout: float = _LAST_WORD) -> None:
+        """Waits until it has ended, but not for ever: the server, which says so, may be stopped."""
         if self.is_alive():
             self._exits.poll(timeout)
 
@@ -106,8 +108,8 @@ class ForkServer:
 
     def prepare(self, imports: Imports) -> None:
         """Has the server import, without waiting for it."""
-        with contextlib.suppress(OSError):  # it died; `start` reports that
-            self._orders.send(pickle.dumps(imports))
+        with contextlib.suppress(OSError):  # it died, which `start` reports, or is behind
+            self._orders.send(pickle.dumps(imports), socket.MSG_DONTWAIT)
 
     def start(self, portable: Portable, pipes: BatcherPipes) -> ServedProcess:
         """

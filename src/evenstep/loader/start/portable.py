@@ -43,8 +43,17 @@ def make_portable(obj: Any) -> Portable:
     """
     Raises:
         NotPortable: it cannot be pickled, is large, is in shared memory, or is defined in a script
-            that must not be imported.
+            that must not be imported; or there is no working directory, say.
     """
+    try:
+        return _make_portable(obj)
+    except NotPortable:
+        raise
+    except Exception as error:
+        raise NotPortable(f"{type(error).__name__}: {error}") from error
+
+
+def _make_portable(obj: Any) -> Portable:
     pickler = LimitedPickler(LIMIT, protocol=5)
     pickled = pickler.bytes_of(obj)
     modules = {thing.__module__ for thing in pickler.named}
