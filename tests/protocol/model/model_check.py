@@ -7,9 +7,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from model_explorer import Explored, Explorer, Found, Notes
+from model_events import FAULTS
+from model_explorer import Explored, Explorer, Found
 from model_job import Job
-from model_rank import FAULTS
+from model_notes import Notes
 
 from evenstep.errors import EvenstepError
 from evenstep.loader.resume.epoch_start import EpochStart

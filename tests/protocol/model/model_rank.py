@@ -11,78 +11,22 @@ import io
 import pickle
 from collections.abc import Sequence
 from types import SimpleNamespace
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import numpy as np
+from model_events import ABORT, Message, Seen, Violation
 from model_job import Job
+from model_notes import Notes
 
 from evenstep.batch.step_info import StepInfo
 from evenstep.errors import DamagedMessageError, PeerError
 from evenstep.loader.batcher.filler_sample import FillerSample
 from evenstep.loader.batcher.intake import ReadySamples
-from evenstep.loader.batcher.progress import StepProgress
 from evenstep.loader.batcher.round_planner import RoundPlanner, make_protocol
 from evenstep.loader.batcher.spec import EpochSpec
 from evenstep.loader.batcher.whole_updates import StepOfUpdate
 from evenstep.loader.resume.epoch_start import EpochStart
 from evenstep.loader.resume.sample_order import DealtOrder
-from evenstep.protocol.wire import abort_message
-
-FAULTS = ("aborts", "leaves", "dies", "is cut off", "misreads")
-"""aborts: a sample or its worker fails, and the rank says so in place of its next message.
-leaves: the trainer leaves the pass. dies: as by SIGKILL. is cut off: the exchange fails for this
-rank, because another died or a connection was reset, though others may still complete it.
-misreads: its copy of another's message is damaged, so that it aborts in the next exchange."""
-SUDDEN = ("dies", "is cut off", "misreads")
-
-
-class Violation(Exception):
-    """An invariant does not hold."""
-
-
-class Notes(Protocol):
-    """Where a rank writes down what must not depend on the order of events."""
-
-    def message(self, rank: int, exchange: int, message: bytes) -> None: ...
-    def step(
-        self, rank: int, info: StepInfo, progress: StepProgress, own: Any, common: Any
-    ) -> None: ...
-    def steps(self, rank: int, count: int) -> None: ...
-    def lender(self, rank: int, round: int) -> None: ...
-
-
-class Message(NamedTuple):
-    data: bytes
-    intact: bool = True
-    """False for an abort and for the nothing that a rank sends which is gone."""
-
-
-class Seen(NamedTuple):
-    """A state of a rank, pickled, and what is seen of it."""
-
-    pickled: bytes
-    heard: int
-    """Exchanges completed."""
-    count: int
-    """Messages sent."""
-    sent: tuple[Message, ...]
-    """The last two; another rank may not have heard the one before the last."""
-    released: int
-    """Steps of the epoch that have been handed out."""
-    gone: str = ""
-    waits: bool = False
-    """For the other ranks' messages."""
-    trainable: int = 0
-    """Steps of the epoch whose samples are there."""
-    actions: tuple[tuple[str, Any], ...] = ()
-
-    @property
-    def visible(self) -> tuple[Any, ...]:
-        return self[1:]
-
-
-NOTHING = Message(b"", intact=False)
-ABORT = Message(abort_message("sample 3"), intact=False)
 
 
 class _Waits(Exception):

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import pytest
 from model_check import Tally, check
-from model_explorer import Explorer, Found, Notes
+from model_events import FAULTS
+from model_explorer import Explorer, Found
 from model_job import Job
 from model_mutations import MUTATIONS, Mutation
-from model_rank import FAULTS
+from model_notes import Notes
 from model_worlds import FIRST_WINDOW, LARGE, MEMORY, SMALL
 
 import evenstep.loader.batcher.round_planner as round_planner
