@@ -3,7 +3,7 @@
 A fork copies the locks that other threads hold at that moment, and no thread that would release
 them: a worker that needs one waits for ever. So batchers, and with them workers, are by default
 forked from a fork server, a process of its own that has imported what they need and runs no other
-thread. It starts when the first loader is made, while the trainer prepares its model.
+Python thread. It starts when the first loader is made, while the trainer prepares its model.
 
 What a server starts sees a fresh import of the modules and a copy of the dataset, where a fork sees
 everything as it is. So the trainer is forked instead wherever that could make a difference.

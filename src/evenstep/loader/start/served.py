@@ -1,8 +1,8 @@
 """The fork server's own side, and what runs in a batcher that it has forked.
 
-The server has a single thread. For each batcher it gets an order, what to import, together with the
-batcher's ends of its pipes. It imports, forks, and reports the batcher's process id and exit code.
-The batcher then gets the spec from the trainer. Server and batchers end with the trainer.
+The server has a single Python thread. For each batcher it gets an order, what to import, together
+with the batcher's ends of its pipes. It imports, forks, and reports the batcher's process id and
+exit code. The batcher then gets the spec from the trainer. Both end with the trainer.
 """
 
 from __future__ import annotations
