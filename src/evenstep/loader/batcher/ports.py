@@ -7,6 +7,7 @@ recognised and dropped.
 from __future__ import annotations
 
 import contextlib
+import queue
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -66,7 +67,10 @@ class PipePorts:
         self._connection = connection
         self._serial = serial
         self._send = send
-        self._credits = threading.Semaphore(prefetch)
+        # A semaphore's lock may stay locked for ever where memory runs out while it is held.
+        self._credits: queue.SimpleQueue[None] = queue.SimpleQueue()
+        for _ in range(prefetch):
+            self._credits.put(None)
         self._delivering = True
         self._closed = threading.Event()
         self._broken = False
@@ -91,14 +95,14 @@ class PipePorts:
                 return received[1]
 
     def await_credit(self) -> None:
-        self._credits.acquire()
+        self._credits.get()
         if self._closed.is_set() or not self._delivering:
-            self._credits.release()  # another thread may wait, too
+            self._credits.put(None)  # another thread may wait, too
             raise Closed
 
     def end_delivery(self) -> None:
         self._delivering = False
-        self._credits.release()
+        self._credits.put(None)
 
     def deliver(self, step: StepInfo, batch: Any, progress: StepProgress) -> None:
         if self._closed.is_set():
@@ -113,12 +117,12 @@ class PipePorts:
 
     def credit(self) -> None:
         """The trainer has taken a step."""
-        self._credits.release()
+        self._credits.put(None)
 
     def close(self) -> None:
         """The trainer has left the pass."""
         self._closed.set()
-        self._credits.release()
+        self._credits.put(None)
 
     def finish(self) -> None:
         """Tells the exchange thread that no message will follow."""
