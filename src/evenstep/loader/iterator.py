@@ -60,7 +60,6 @@ class StepIterator(Iterator[tuple[Any, StepInfo]]):
         self._ended = ended
         self._outcome: Exception | None = None  # raised by every further call
         self._owner = os.getpid()
-        self._told = False  # the other ranks know of the outcome
         self._closing = threading.Lock()
         self._closed = False
         self._session = Session(
@@ -108,8 +107,6 @@ class StepIterator(Iterator[tuple[Any, StepInfo]]):
             if isinstance(result, BatcherFailure):
                 if isinstance(result.error, PeerError) and self._exchange.failure is not None:
                     raise self._exchange.failure
-                # A batcher that died could not tell the other ranks.
-                self._told = not isinstance(result.error, LoaderDiedError)
                 result.reraise()
             if isinstance(result, EpochEnd):
                 self._await_others()
@@ -152,7 +149,9 @@ class StepIterator(Iterator[tuple[Any, StepInfo]]):
 
     def _end(self, outcome: Exception) -> None:
         self._outcome = outcome
-        known = self._told or isinstance(outcome, (StopIteration, PeerError))
+        # The other ranks are told in any case: once the pass is left, what its batcher has said of
+        # its failure may never be read.
+        known = isinstance(outcome, (StopIteration, PeerError))
         self._close(None if known else described(outcome))
 
     @property
