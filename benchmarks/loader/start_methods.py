@@ -41,7 +41,7 @@ from benchmarks.lib.report import Spread, parser, print_json, progress
 from evenstep.tools.report import text_table
 
 METHODS = {"default": None, "fork": "fork", "forkserver": "forkserver", "spawn": "spawn"}
-PASSES = 5
+PASSES = 3
 
 
 class Samples(Dataset[dict[str, torch.Tensor]]):
@@ -96,7 +96,7 @@ def measure(method: str, prepare: float) -> dict[str, float]:
 
 def run(method: str, prepare: float) -> dict[str, float]:
     command = [sys.executable, "-m", __spec__.name, "--measure", method, "--prepare", str(prepare)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     if done.returncode:
         sys.exit(f"{method} failed\n{done.stderr}")
     result: dict[str, float] = json.loads(done.stdout)
