@@ -44,7 +44,7 @@ def checkpoint() -> dict[str, bytes]:
 CHECKPOINT = checkpoint()
 
 
-@fuzz(60, st.sampled_from(list(CHECKPOINT)), st.data())
+@fuzz(25, st.sampled_from(list(CHECKPOINT)), st.data())
 def test_a_damaged_checkpoint(name: str, data: st.DataObject) -> None:
     folder = HERE / "damaged"
     shutil.rmtree(folder, ignore_errors=True)
@@ -118,7 +118,7 @@ def planner_state() -> dict[str, Any]:
 MIXTURE, PLANNER = mixture_state(), planner_state()
 
 
-@fuzz(120, changed(MIXTURE))
+@fuzz(50, changed(MIXTURE))
 def test_a_damaged_state_of_a_mixture(state: Any) -> None:
     made = mixture()
     before = made.state_dict()
@@ -134,7 +134,7 @@ def test_a_damaged_state_of_a_mixture(state: Any) -> None:
     json.dumps(made.state_dict(), allow_nan=False)
 
 
-@fuzz(120, changed(PLANNER))
+@fuzz(50, changed(PLANNER))
 def test_a_damaged_state_of_the_service(state: Any) -> None:
     planner = Planner(JOB, buffered())
     before = planner.state_dict()

@@ -114,7 +114,9 @@ COMMANDS = commands()
 @st.composite
 def lines(draw: st.DrawFn) -> list[str]:
     """A command line: options of the command, each with any value."""
-    name = draw(st.sampled_from(list(COMMANDS)))
+    name = draw(st.sampled_from([*COMMANDS] * 3).filter(lambda name: name != "advise"))
+    if draw(st.integers(0, 19)) == 0:
+        name = "advise"  # the slowest
     default = SIMULATE if name.startswith("simulate") else []
     words = [*name.split(), *BASES.get(name, [*default])]
     if name in ("advise", "lengths"):
@@ -133,7 +135,7 @@ def lines(draw: st.DrawFn) -> list[str]:
     return words
 
 
-@fuzz(120, lines())
+@fuzz(50, lines())
 def test_any_options_end_with_a_result_or_one_clear_line(words: list[str]) -> None:
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):

@@ -19,7 +19,7 @@ import pytest
 pytest.importorskip("pyarrow")
 
 from hypothesis import strategies as st
-from mutations import changed, damaged, fuzz, json_bytes
+from mutations import EVERY_BYTE, changed, damaged, fuzz, json_bytes
 
 from calibrations import known_calibration
 from documents import Documents
@@ -139,20 +139,21 @@ def read_again(kind: Kind, content: bytes) -> None:
     assert not kind.notices or found == expected or (kind.name == "plans.jsonl" and found is None)
 
 
+@EVERY_BYTE
 @BY_NAME
-def test_a_file_cut_off_at_any_byte(kind: Kind) -> None:
+def test_a_file_cut_off_at_any_byte(kind: Kind, every: bool) -> None:
     content, _ = WHOLE[kind]
-    step = math.ceil(len(content) / 300)  # all of a short file
-    for end in {*range(0, len(content), step), *range(max(len(content) - 64, 0), len(content))}:
+    step = 1 if every else math.ceil(len(content) / 80)
+    for end in {*range(0, len(content), step), *range(max(len(content) - 20, 0), len(content))}:
         read_again(kind, content[:end])
 
 
-@fuzz(100, st.sampled_from(KINDS).flatmap(lambda k: st.tuples(st.just(k), damaged(WHOLE[k][0]))))
+@fuzz(50, st.sampled_from(KINDS).flatmap(lambda k: st.tuples(st.just(k), damaged(WHOLE[k][0]))))
 def test_a_file_with_damaged_bytes(drawn: tuple[Kind, bytes]) -> None:
     read_again(*drawn)
 
 
-@fuzz(60, changed(json.loads(to_json(PLAN))))
+@fuzz(40, changed(json.loads(to_json(PLAN))))
 def test_a_plan_with_changed_values(plan: Any) -> None:
     try:
         found = from_json(json.dumps(plan))
@@ -161,7 +162,7 @@ def test_a_plan_with_changed_values(plan: Any) -> None:
     assert from_json(to_json(found)).imbalance == found.imbalance
 
 
-@fuzz(60, changed(LATENCY.as_dict()))
+@fuzz(40, changed(LATENCY.as_dict()))
 def test_a_measurement_with_another_content_and_its_digest(content: Any) -> None:
     path = HERE / "forged.json"
     from evenstep.context_parallel import latency

@@ -64,7 +64,7 @@ STATES = {name: state_after(3, make) for name, make in LOADERS.items()}
 
 
 @fuzz(
-    300,
+    120,
     st.sampled_from(list(STATES)).flatmap(
         lambda name: st.tuples(st.just(name), changed(STATES[name]))
     ),
@@ -87,7 +87,7 @@ def test_a_damaged_state_is_refused_or_the_pass_ends(drawn: tuple[str, Any]) -> 
     assert max(came.values(), default=1) == 1
 
 
-@fuzz(200, st.sampled_from([1, 2, 3]), st.data())
+@fuzz(60, st.sampled_from([1, 2, 3]), st.data())
 def test_damaged_states_of_ranks_are_not_merged(ranks: int, data: st.DataObject) -> None:
     states = merged_from(ranks)
     victim = data.draw(st.integers(0, ranks - 1))
@@ -123,6 +123,13 @@ def test_steps_that_were_not_received_have_trained_on_nothing() -> None:
     assert state["dp_rank_0"]["trained"]
     state["epoch"]["received"] = 0
     with pytest.raises(MismatchError, match=r"damaged: ValueError: trained is"):
+        LOADERS["shares"]().load_state_dict(state)
+
+
+def test_a_window_does_not_wait_for_samples_that_it_has_no_room_for() -> None:
+    state = json.loads(json.dumps(STATES["shares"]))
+    state["dp_rank_0"]["quota"] = 61
+    with pytest.raises(MismatchError, match="window gathers 61 samples, and this loader's hold 12"):
         LOADERS["shares"]().load_state_dict(state)
 
 

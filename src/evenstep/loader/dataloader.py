@@ -361,10 +361,10 @@ class DataLoader:
         if progress.untouched:
             job.pop("iterable")
         check_job(loaded.job, job)
-        self._epochs.check(progress)
         same = same_windows(self.policy, loaded.job["buffer_size"], self.buffer_size)
         if not same or loaded.job["accumulate"] != self.accumulate:
             progress = progress.with_new_windows()
+        self._epochs.check(progress, self.buffer_size)
         self._abandon()
         if chunk_size != self._options.chunk_size:
             self._options = replace(self._options, chunk_size=chunk_size)

@@ -20,6 +20,7 @@ from evenstep.loader.resume.sample_order import (
 )
 from evenstep.plan.epoch.stream import Stream
 from evenstep.plan.policy import Policy
+from evenstep.protocol.window_size import WindowSize
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +81,7 @@ class Epochs:
             return Stream(len(self.sampler))  # type: ignore[arg-type]
         return None
 
-    def check(self, progress: EpochProgress) -> None:
+    def check(self, progress: EpochProgress, buffer_size: int | str) -> None:
         """
         Raises:
             MismatchError: the progress of a state is not that of one of these epochs.
@@ -93,6 +94,16 @@ class Epochs:
             raise MismatchError(
                 "the state does not say which samples of the epoch remain, or says it of another "
                 "kind of epoch, so it is damaged; load it as DataLoader.state_dict() returned it"
+            )
+        quota, most = (
+            progress.start.quota,
+            WindowSize(self.policy, buffer_size, progress.start).most,
+        )
+        if quota is not None and quota > most:
+            # The batcher would wait for samples that there is no room for.
+            raise MismatchError(
+                f"the state's window gathers {quota} samples, and this loader's hold {most}, so "
+                "the state is damaged; load it as DataLoader.state_dict() returned it"
             )
 
     def share(self, progress: EpochProgress, rank: int, world_size: int) -> EpochShare | None:
