@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from choices import Choices
-from simulated_job import POLICIES, Attempt, Fault, Run, Setup
+from job_settings import POLICIES, Fault, Run, Setup
+from simulated_job import Attempt
 from verdict import check_attempt
 
 KINDS = (*["kill"] * 6, "stop", "stop", "delay", "delay", "sends", "receives", "start")
@@ -111,6 +112,9 @@ def _run_of(draw: random.Random, ranks: int) -> Run:
     if run.who_leaves is not None and run.how == "again":
         run = dataclasses.replace(run, how="break")
     faults = tuple(_fault_of(draw, run) for _ in range(draw.choice([0, 1, 1, 1, 2, 3])))
+    if any(fault.kind == "receives" for fault in faults):
+        # What a process without memory has to say is less than a real pipe holds.
+        run = dataclasses.replace(run, capacity=1 << 16)
     return dataclasses.replace(run, faults=faults)
 
 

@@ -15,7 +15,6 @@ from evenstep.loader.batcher.pipeline import EpochRun
 from evenstep.loader.batcher.ports import PipePorts
 from evenstep.loader.batcher.process import BatcherProcess
 from evenstep.loader.batcher.sample_store import SampleStore
-from evenstep.loader.batcher.thread import BatcherThread
 from evenstep.loader.feeder import Feeder
 from evenstep.loader.iterator import StepIterator
 from evenstep.loader.resume.epoch_cursor import EpochCursor
@@ -51,12 +50,13 @@ class Mutation:
 MUTATIONS = (
     Mutation("a credit is lost", PipePorts, "credit", "self._credits.release()"),
     Mutation("no end of the queue", EpochRun, "_collate", "self._batches.put(None)"),
+    Mutation("an abort is not announced", EpochRun, "_plan", "self._ports.exchange(_abort(error))"),
+    Mutation("a wake-up is forgotten", SampleStore, "take", "self._changed.notify_all()", near=35),
     Mutation(
-        "an abort is not announced", EpochRun, "_plan", "self._ports.exchange(_abort(error))"
-    ),
-    Mutation("a wake-up is forgotten", SampleStore, "take", "self._changed.notify_all()", near=30),
-    Mutation(
-        "nobody is told that no credit will come", PipePorts, "end_delivery", "self._credits.release()"
+        "nobody is told that no credit will come",
+        PipePorts,
+        "end_delivery",
+        "self._credits.release()",
     ),
     Mutation(
         "the state is one step late",
@@ -71,10 +71,7 @@ MUTATIONS = (
         "_run",
         "while self._deals is not None and",
         "while False and",
-        near=30,
-    ),
-    Mutation(
-        "two feeders at a time", Feeder, "_run", "self._after._thread.join()"
+        near=35,
     ),
     Mutation(
         "indices of the pass before",
@@ -90,10 +87,10 @@ MUTATIONS = (
         "get",
         "if serial in (self._serial, _ANY):",
         "if True:",
+        near=50,
     ),
     Mutation("the end is not awaited", StepIterator, "_next", "self._await_others()"),
-    Mutation("a reason is not passed on", Session, "leave", "self._reason = reason"),
-    Mutation("a pipe stays open", BatcherThread, "_work", "self._batcher_feed.close()"),
+    Mutation("a reason is not passed on", Session, "leave", "self._reason = reason", near=35),
     Mutation(
         "a failure is forgotten", SampleStore, "end", "self._failure or failure", "self._failure"
     ),

@@ -22,6 +22,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import simulated_distributed
+import simulated_futures
 import simulated_processes
 import simulated_threading as simulated
 import simulated_torch_loader
@@ -69,7 +70,7 @@ _THREADING = _Module(
 )
 _INSTEAD: list[tuple[Any, Any]] = [
     (threading, _THREADING),
-    (queue, _Module(SimpleQueue=simulated.SimpleQueue, Empty=queue.Empty)),
+    (queue, _Module(SimpleQueue=simulated_futures.SimpleQueue, Empty=queue.Empty)),
     (time, _Module(monotonic=_now, time=_now, sleep=_sleep)),
     (multiprocessing, simulated_processes.multiprocessing),
     (multiprocessing.util.Finalize, simulated_processes.Finalize),
@@ -80,8 +81,8 @@ _INSTEAD: list[tuple[Any, Any]] = [
     (torch.distributed, simulated_distributed.distributed),
     (torch.utils.data.DataLoader, simulated_torch_loader.DataLoader),
     (torch.utils.data.get_worker_info, simulated_torch_loader.worker_info),
-    (concurrent.futures.ThreadPoolExecutor, simulated.ThreadPoolExecutor),
-    (concurrent.futures.Future, simulated.Future),
+    (concurrent.futures.ThreadPoolExecutor, simulated_futures.ThreadPoolExecutor),
+    (concurrent.futures.Future, simulated_futures.Future),
 ]
 _BY_ID = {id(real): instead for real, instead in _INSTEAD}
 

@@ -15,9 +15,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import simulated_pipes
+from os_process import Process as OsProcess
 from simulated_pipes import Connection
 from simulated_world import Fiber, Killed, World, current
-from simulated_world import Process as OsProcess
 
 TERMINATED = {-9: "killed", 1: "failed"}
 

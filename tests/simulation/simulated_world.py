@@ -1,26 +1,26 @@
 """A machine under a simulated clock, on which only one thread runs at a time.
 
 Simulated threads are greenlets, so switching takes a third of a microsecond. Every call that may
-block or be seen by another thread is a *step*: there the history decides who runs next. When nobody
-can run, the clock moves on to the next timer; when there is none, that is a deadlock. So one list of
-choices is one history, and a history that went wrong can be had again.
+block or be seen by another thread is a *step*: there the history decides who runs next. When
+nobody can run, the clock moves on to the next timer; when there is none, that is a deadlock. So one
+list of choices is one history, and a history that went wrong can be had again.
 
-A process is a set of threads and of ends of pipes. One that is killed runs no more: its threads stay
-where they are until the world ends, and the kernel closes its ends.
+A process is a set of threads and of ends of pipes. One that is killed runs no more: its threads
+stay where they are until the world ends, and the kernel closes its ends.
 """
 
 from __future__ import annotations
 
 import heapq
 import itertools
-import os
 import sys
-import traceback
 from collections.abc import Callable
 from typing import Any
 
 from choices import Choices
 from greenlet import getcurrent, greenlet
+from os_process import Process
+from simulated_stacks import doing, lines_of
 
 STEP_SECONDS = 2e-5
 FAIR = 128  # steps after which whoever has waited longest runs
@@ -57,35 +57,6 @@ class Fiber:
 
     def __repr__(self) -> str:
         return f"{self.process.name}/{self.name}"
-
-
-class Process:
-    """A simulated process. Its first fiber is its main thread."""
-
-    def __init__(self, world: World, name: str, parent: Process | None) -> None:
-        self.world, self.name, self.parent = world, name, parent
-        self.pid = 1000 + len(world.processes)
-        self.fibers: list[Fiber] = []
-        self.ends: list[Any] = []  # of pipes, that it holds
-        self.children: list[Process] = []
-        self.finalizers: list[tuple[int, Callable[[], None]]] = []
-        self.exit_code: int | None = None
-        self.exited: list[Any] = []  # who waits for its end
-        self.paused: list[Fiber] | None = None  # who would run if it were not stopped
-        self.steps = 0
-        self.faults: dict[int, Callable[[Process], None]] = {}  # by its number of steps
-        self.signals: list[int] = []
-        self.handlers: dict[int, Any] = {}
-        self.fails: dict[str, BaseException] = {}  # what the next call of a kind raises
-        self.rank, self.world_size = 0, 1
-        if parent is not None:
-            parent.children.append(self)
-            self.rank, self.world_size = parent.rank, parent.world_size
-        world.processes.append(self)
-
-    @property
-    def alive(self) -> bool:
-        return self.exit_code is None
 
 
 class World:
@@ -149,7 +120,7 @@ class World:
         process = me.process
         process.steps += 1
         if self.trace is not None:
-            self.trace(f"{self.now:9.5f} {me}: {_doing()}")
+            self.trace(f"{self.now:9.5f} {me}: {doing()}")
         if process.faults and (fault := process.faults.pop(process.steps, None)) is not None:
             fault(process)
         self._switch(me)
@@ -322,20 +293,6 @@ trace: Callable[[str], None] | None = None
 """Told of every step of worlds made from now on."""
 
 
-def _doing() -> str:
-    """The call of the running thread, and where the loader made it."""
-    frame = sys._getframe(2)
-    called = frame.f_code.co_name
-    while frame.f_back is not None and "simulated_" in frame.f_code.co_filename:
-        called, frame = frame.f_code.co_name, frame.f_back
-    return f"{called} in {os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
-
-
 def stack_of(fiber: Fiber) -> str:
-    frame = fiber.greenlet.gr_frame or (sys._getframe() if fiber is _running else None)
-    lines = traceback.extract_stack(frame) if frame is not None else []
-    return "".join(
-        f"   {os.path.basename(line.filename)}:{line.lineno} {line.name}: {line.line}\n"
-        for line in lines
-        if "/evenstep/" in line.filename
-    )
+    running = sys._getframe() if fiber is _running else None
+    return lines_of(fiber.greenlet.gr_frame or running)

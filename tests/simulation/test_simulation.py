@@ -26,7 +26,8 @@ from mutations import MUTATIONS, Mutation
 from shrinking import kind_of, shrink
 from simulated_modules import simulated_machine
 
-SEEDS = 150
+SEEDS = (*range(100), 100022)
+"""The last one found that other ranks ended an epoch in which one had failed."""
 SOAK_SECONDS = float(os.environ.get("EVENSTEP_SIMULATION_SECONDS", "300"))
 SOAK_SEED = int(os.environ.get("EVENSTEP_SIMULATION_SEED", "100000"))
 
@@ -50,7 +51,7 @@ def check(seed: int) -> Played:
 def test_no_history_hangs_loses_or_repeats_a_sample_or_ends_in_silence() -> None:
     faults: Counter[str] = Counter()
     errors: Counter[str] = Counter()
-    for seed in range(SEEDS):
+    for seed in SEEDS:
         played = check(seed)
         faults += played.faults
         errors += played.errors
@@ -73,7 +74,11 @@ def test_a_deliberate_fault_is_found(mutation: Mutation) -> None:
     with mutation.applied():
         reference.cache_clear()
         try:
-            found = next(seed for seed in range(200) if play(history_of(seed)).violation)
+            found = next(
+                seed
+                for seed in range(mutation.near, mutation.near + 200)
+                if play(history_of(seed)).violation
+            )
         except StopIteration:
             pass
         finally:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from simulated_job import Attempt, Injected
+from job_settings import Injected
+from simulated_job import Attempt
 
 from evenstep.errors import CollateError, LoaderDiedError, PeerError, SampleError
 
@@ -65,7 +66,8 @@ def _causes(attempt: Attempt) -> str | None:
         own = isinstance(error, Injected) and str(error).startswith(f"rank{rank}:")
         if not isinstance(error, _EXPECTED) and not own:
             return f"rank {rank} raised {error!r}"
-        if "left epoch" in str(error) and run.leaves is None and not grave:
+        refused = any(what.startswith(REFUSED) for what, _ in attempt.injected)
+        if "left epoch" in str(error) and run.leaves is None and not refused:
             return f"rank {rank} is not told why: {error!r}"
         if isinstance(error, PeerError) and not setup.fails and len(failing) == 1:
             (culprit,) = failing
