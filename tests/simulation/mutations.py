@@ -48,15 +48,15 @@ class Mutation:
 
 
 MUTATIONS = (
-    Mutation("a credit is lost", PipePorts, "credit", "self._credits.release()"),
+    Mutation("a credit is lost", PipePorts, "credit", "self._credits.put(None)"),
     Mutation("no end of the queue", EpochRun, "_collate", "self._batches.put(None)"),
     Mutation("an abort is not announced", EpochRun, "_plan", "self._ports.exchange(_abort(error))"),
-    Mutation("a wake-up is forgotten", SampleStore, "take", "self._changed.notify_all()", near=35),
+    Mutation("a wake-up is forgotten", SampleStore, "take", "self._changed.notify_all()", near=38),
     Mutation(
         "nobody is told that no credit will come",
         PipePorts,
         "end_delivery",
-        "self._credits.release()",
+        "self._credits.put(None)",
     ),
     Mutation(
         "the state is one step late",
@@ -71,7 +71,7 @@ MUTATIONS = (
         "_run",
         "while self._deals is not None and",
         "while False and",
-        near=35,
+        near=36,
     ),
     Mutation(
         "indices of the pass before",
@@ -79,7 +79,7 @@ MUTATIONS = (
         "__iter__",
         "if serial != self.serial:",
         "if False:",
-        near=50,
+        near=54,
     ),
     Mutation(
         "steps of the pass before",
@@ -87,10 +87,10 @@ MUTATIONS = (
         "get",
         "if serial in (self._serial, _ANY):",
         "if True:",
-        near=50,
+        near=54,
     ),
     Mutation("the end is not awaited", StepIterator, "_next", "self._await_others()"),
-    Mutation("a reason is not passed on", Session, "leave", "self._reason = reason", near=35),
+    Mutation("a reason is not passed on", Session, "leave", "self._reason = reason", near=37),
     Mutation(
         "a failure is forgotten", SampleStore, "end", "self._failure or failure", "self._failure"
     ),
