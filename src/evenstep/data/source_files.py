@@ -55,6 +55,10 @@ def list_files(source: Source) -> list[SourceFile]:
                 f"source {source.name!r} reads {given}, for which fsspec needs another package: "
                 f"{error}"
             ) from error
+        except ValueError as error:
+            raise ConfigurationError(
+                f"source {source.name!r}: {given} is not a URL that fsspec knows: {error}"
+            ) from error
         except Exception as error:  # file systems raise their own types
             raise ConfigurationError(
                 f"source {source.name!r}: {given} cannot be found by fsspec: "
