@@ -327,7 +327,7 @@ class RankProtocol:
         """Proposals are in: plans this rank's part of the round, or ends the epoch."""
         assert self._round is not None
         heads, messages = bodies.decode_proposals(
-            received, round=self.rounds, window=self._size.most, longest=self.policy.max_length
+            received, round=self.rounds, window=self._size.largest, longest=self.policy.max_length
         )
         finished = [head.finished for head in heads]
         unplannable = all(finished) or (self.exhausted == "stop" and any(finished))

@@ -52,6 +52,7 @@ class WindowSize:
         """Whether the size follows from tokens."""
         first = FIRST_SIZE if self.grows else FIXED_SIZE
         self.current = first if isinstance(buffer_size, str) else buffer_size
+        self._first = self.current
         self.limit: int | None = None
         """Samples that all ranks have memory for; None if that is unknown."""
         if self.grows and start is not None and start.window_size is not None:
@@ -61,6 +62,12 @@ class WindowSize:
     def most(self) -> int:
         """Samples that a window may hold now, in any round."""
         return self._policy.window_size(self.current)
+
+    @property
+    def largest(self) -> int:
+        """Samples that a window may hold now, counting those that stay in it from the first, which
+        is the only one that may have been larger: what memory allows is not known before it."""
+        return max(self.most, self._policy.window_size(self._first))
 
     def at(self, round: int) -> int:
         """Samples that a window should hold in a round, counted from 0."""

@@ -8,7 +8,7 @@ from evenstep.plan import Even, FixedBatch, TokenBudget
 from evenstep.plan.policies.pool_sort import PoolSort
 
 LENGTHS = (3, 5, 3, 3, 5, 3)
-FIRST_WINDOW = 2
+FIRST_WINDOW = 3
 """Samples of the first window under buffer_size="auto", in place of 256."""
 MEMORY = 192
 """Bytes that samples may take under buffer_size="auto", in place of a gigabyte; a token is 8."""
@@ -114,6 +114,15 @@ _SMALL = [
         lengths=(1, *LENGTHS[1:]),
         orders=((0, 1), (2, 3, 4, 5)),
         buffer_size="auto",
+    ),
+    Job(
+        name="even, windows shrink to what memory allows",
+        policy=Even(12),
+        lengths=(12, 11, 12, 11, 12),
+        orders=((0, 1, 2, 3, 4), (4, 3)),
+        sized=False,
+        buffer_size="auto",
+        chunks=(9,),
     ),
     Job(name="three ranks", policy=Even(8), lengths=LENGTHS, ranks=3, chunks=(1,)),
     Job(
