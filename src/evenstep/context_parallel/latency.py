@@ -32,6 +32,7 @@ from evenstep.arrays import Float64Array, Int64Array
 from evenstep.errors import ConfigurationError, parsing
 from evenstep.files import MeasuredFile
 from evenstep.plan.argument_checks import check_at_least
+from evenstep.plan.schema import AT_LEAST_1, check_schema
 from evenstep.plan.sharding.attention_tiles import TILE, causal_tiles, check_tile
 from evenstep.plan.sharding.sharding import Sharding
 
@@ -52,6 +53,19 @@ _FILE = MeasuredFile(
     by_hand="To change the table by hand, build an AttentionLatency",
 )
 _LAUNCHES = ("rank", "fragment")
+
+_SCHEMA = {
+    **dict.fromkeys(("heads", "head_size", "tile"), AT_LEAST_1),
+    "kv_heads": (AT_LEAST_1, None),
+    "queries": [AT_LEAST_1],
+    "keys": [AT_LEAST_1],
+    "forward_tflops": [[float]],
+    "backward_tflops": [[float]],
+    "forward_launch": float,
+    "backward_launch": float,
+    **dict.fromkeys(("launches", "device", "kernel", "dtype"), str),
+    "versions": {str: str},
+}
 
 logger = logging.getLogger("evenstep")
 
@@ -104,7 +118,7 @@ class AttentionLatency:
                     f"{shape[0]} of {shape[1]}: one for each of queries and keys"
                 )
             values = np.array(table, np.float64)
-            if not (np.isfinite(values).all() and (values > 0).all()):
+            if not ((values < 1e100).all() and (values > 1e-100).all()):
                 raise ConfigurationError(f"{name}={table} must be finite and positive")
         for name in ("forward_launch", "backward_launch"):
             if not 0 <= getattr(self, name) < float("inf"):
@@ -248,10 +262,11 @@ def load_latency(
     """
     content = _FILE.read(path)
     with parsing(path, remedy=_FILE.again):
+        check_schema(content["latency"], _SCHEMA)
         names = {field.name for field in fields(AttentionLatency)}
         values = {name: value for name, value in content["latency"].items() if name in names}
         for name in ("forward_tflops", "backward_tflops"):
-            values[name] = tuple(map(tuple, values[name]))
+            values[name] = tuple(tuple(map(float, row)) for row in values[name])
         for name in ("queries", "keys"):
             values[name] = tuple(values[name])
         values["versions"] = tuple(values["versions"].items())
