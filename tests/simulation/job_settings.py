@@ -1,0 +1,160 @@
+"""What a simulated job trains on, and what happens to it: numbers and names, and what they mean."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from simulated_world import current
+
+import evenstep
+from evenstep.plan import FixedBatch, Policy
+from evenstep.plan.policies.pool_sort import PoolSort
+from evenstep.plan.rng import generator
+
+POLICIES: Mapping[str, Policy] = {
+    "fixed": FixedBatch(3),
+    "budget": evenstep.TokenBudget(40),
+    "even": evenstep.Even(40),
+    "pool": PoolSort(3),
+}
+ERRORS = {
+    "raises": ValueError("damaged"),
+    "exits": SystemExit(3),
+    "cancels": KeyboardInterrupt("by the user's own code"),
+}
+
+
+class Injected(MemoryError, RuntimeError):
+    """What Python raises where memory or threads run out."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What all runs of a job have in common. It decides the plan."""
+
+    policy: str = "fixed"
+    samples: int = 24
+    epochs: int = 1
+    buffer_size: int = 6
+    accumulate: int = 1
+    chunk_size: int = 2
+    shuffle: bool = True
+    skips: int = 0
+    bad_sample: int | None = None
+    bad_batch: int | None = None
+    """A sample whose batch cannot be collated."""
+    bad_order: int | None = None
+    """Indices after which the sampler raises."""
+    error: str = "raises"
+
+    @property
+    def fails(self) -> bool:
+        """Whether the job cannot reach its end."""
+        skipped = self.bad_sample is not None and self.skips > 0
+        return (
+            (self.bad_sample is not None and not skipped)
+            or self.bad_batch is not None
+            or self.bad_order is not None
+        )
+
+
+@dataclass(frozen=True)
+class Fault:
+    """At a process's step number `step`, it is killed, stopped, delayed or refused something."""
+
+    kind: str
+    process: str
+    step: int
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Run:
+    """One attempt at the job."""
+
+    ranks: int = 2
+    workers: int = 0
+    prefetch: int = 2
+    threads: int = 1
+    persistent: bool = False
+    method: str = "fork"
+    capacity: int = 1 << 16
+    """Bytes that pipes hold."""
+    heavy: bool = False
+    """Whether a batch is more than that."""
+    saves: int = 3
+    """Steps from one checkpoint to the next."""
+    leaves: int | None = None
+    """Steps after which ranks leave the pass."""
+    who_leaves: int | None = None
+    """The only rank that does; all when None."""
+    how: str = "break"
+    """... and what they do then: see `_leave`."""
+    timeout: float = 0.0
+    slow: bool = False
+    """Whether samples, batches and training steps may take their time."""
+    faults: tuple[Fault, ...] = ()
+
+
+class Samples:
+    """A sample is its index and its length."""
+
+    def __init__(self, setup: Setup, slow: bool) -> None:
+        self.setup, self._slow = setup, slow
+        self.lengths = generator(setup.samples).integers(1, 30, setup.samples).tolist()
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __getitem__(self, index: int) -> dict[str, int]:
+        spend(self._slow)
+        if index == self.setup.bad_sample:
+            raise ERRORS[self.setup.error]
+        return {"index": index, "length": self.lengths[index]}
+
+
+class Order:
+    """A sampler of the whole job's indices that may fail."""
+
+    def __init__(self, setup: Setup) -> None:
+        self.setup, self.epoch = setup, 0
+
+    def __len__(self) -> int:
+        return self.setup.samples
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[int]:
+        order = generator(self.epoch, 7).permutation(self.setup.samples).tolist()
+        for number, index in enumerate(order):
+            if number == self.setup.bad_order:
+                raise ERRORS[self.setup.error]
+            yield index
+
+
+@dataclass(frozen=True)
+class Collate:
+    bad: int | None
+    error: str
+    slow: bool
+    weight: int
+
+    def __call__(self, samples: list[dict[str, int]]) -> tuple[list[int], bytes]:
+        spend(self.slow)
+        indices = [sample["index"] for sample in samples]
+        if self.bad in indices:
+            raise ERRORS[self.error]
+        return indices, bytes(self.weight)
+
+
+def length_of(sample: dict[str, int]) -> int:
+    return sample["length"]
+
+
+def spend(slow: bool) -> None:
+    """Takes some time, or none."""
+    world = current().process.world
+    if slow and (choice := world.choices.pick(6, dull=0.6)):
+        world.sleep((0.001, 0.01, 0.05, 0.3, 1.1)[choice - 1])
