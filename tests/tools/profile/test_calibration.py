@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from calibrations import LAYERS, known_calibration
 
+from calibrations import LAYERS, known_calibration
 from evenstep.cost import FittedCost
 from evenstep.errors import ConfigurationError
 from evenstep.plan.packing.document_cost import DocumentCost

@@ -86,10 +86,18 @@ class Presence:
         if self._store is None:
             torch_distributed: Any = dist
             store = self._group().get_group_store()  # newer torch has it
-            own = getattr(store, "clone", lambda: store)()
-            self._store = torch_distributed.PrefixStore(self._prefix, own)
+            # Copies of a file's store count as ranks that leave: it would be deleted too early.
+            if not isinstance(_innermost(store), torch_distributed.FileStore):
+                store = getattr(store, "clone", lambda: store)()
+            self._store = torch_distributed.PrefixStore(self._prefix, store)
         return self._store
 
     def _group(self) -> Any:
         # Not kept: the trainer may destroy the default group and make another.
         return self._given or dist.group.WORLD
+
+
+def _innermost(store: Any) -> Any:
+    while (inner := getattr(store, "underlying_store", None)) is not None:
+        store = inner
+    return store
