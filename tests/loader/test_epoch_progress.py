@@ -20,7 +20,15 @@ from evenstep.plan.epoch.stream import Stream
 from evenstep.protocol.receipts import StepTotals
 from evenstep.protocol.window_buffer import RoundStart
 
-JSON_TEXT = st.sampled_from([None, '{"count": 3, "state": {"é": [1, null]}}'])
+
+def worker_states(counts: list[int]) -> WorkerStates:
+    """Of workers that have yielded so many samples each; None is that of one at its beginning."""
+    texts = [
+        json.dumps({"count": count, "ended": False, "of": "dataset", "state": {"é": [1, None]}})
+        for count in counts
+    ]
+    workers = tuple(text if count else None for text, count in zip(texts, counts))
+    return WorkerStates(place=sum(counts), turn=len(counts) - 1, workers=workers)
 
 
 def array(numbers: Any) -> np.ndarray:
@@ -100,13 +108,7 @@ def positions(draw: st.DrawFn, dealt: st.SearchStrategy[bool] = FIXED) -> EpochP
         trained=array(trained),
         checksum=OrderChecksum.of(places, map(names, places)),
         worker_states=draw(
-            st.none()
-            | st.builds(
-                WorkerStates,
-                place=st.integers(0, 50),
-                turn=st.just(0),
-                workers=st.lists(JSON_TEXT, min_size=1).map(tuple),
-            )
+            st.none() | st.lists(st.integers(0, 9), min_size=1, max_size=4).map(worker_states)
         ),
         skipped=tuple(draw(st.lists(skipped, max_size=3))),
     )
