@@ -128,4 +128,4 @@ def test_a_killed_batcher_is_named_under_every_kind_of_policy(tmp_path: Path, ki
         os.kill(batcher[0], signal.SIGKILL)
         other, own = end_of(job, everybody)
     assert_died(own, "LoaderDiedError", "rank 1", "batcher", f"{batcher[0]}", "SIGKILL")
-    assert_died(other, "PeerError", "rank 1 failed: the batcher process", f"{batcher[0]}")
+    assert_died(other, "PeerError", "rank 1 failed", "the batcher process", f"{batcher[0]}")

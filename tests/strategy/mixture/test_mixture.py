@@ -590,7 +590,7 @@ def test_bad_weights_of_a_later_step_name_the_step(bad):
         ({"samples_per_step": 1, "sizes": {"x": 1}}, "'x'"),
         ({"samples_per_step": 1, "sizes": {"a": 0}}, "size of source 'a'"),
         ({"samples_per_step": 1, "seed": -1}, "seed=-1"),
-        ({"samples_per_step": 1, "seed": 1 << 64}, "64 bits"),
+        ({"samples_per_step": 1, "seed": 1 << 64}, "seed=18446744073709551616 must be at most"),
         ({"samples_per_step": 1, "sources": ["a", "a"]}, r"given twice: a"),
         ({"samples_per_step": 1, "schedule": 3}, "schedule=3"),
         ({"samples_per_step": 1, "schedule": Staged}, "must be a schedule"),

@@ -15,6 +15,7 @@ from multiprocessing.connection import Connection
 from typing import Any, Protocol
 
 from evenstep.batch.step_info import StepInfo
+from evenstep.errors import PeerError
 from evenstep.loader.batcher.progress import StepProgress
 from evenstep.loader.batcher.sample_store import Closed
 
@@ -79,9 +80,14 @@ class PipePorts:
     def exchange(self, message: bytes) -> list[bytes]:
         if self._closed.is_set():
             raise Closed
-        self._connection.send((self._serial, message))
-        if self._broken:
-            return []
+        try:
+            self._connection.send((self._serial, message))
+            return [] if self._broken else self._received()
+        except (EOFError, ConnectionError) as error:
+            # The exchange's end is closed, and the trainer knows why: that is what it raises.
+            raise PeerError("the exchange between ranks has ended") from error
+
+    def _received(self) -> list[bytes]:
         while True:
             while not self._connection.poll(_POLL_SECONDS):
                 if self._closed.is_set():
