@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -163,6 +164,15 @@ def test_what_was_changed_since_it_was_imported_is_seen(
     said = whole_pass(make())
     assert forked(said)
     assert said["shift"] == shift
+
+
+@pytest.fixture(autouse=True)
+def no_threads_of_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Libraries that other tests use have left some in this process."""
+    left = set(threading.enumerate())
+    own = SimpleNamespace(**vars(threading))
+    own.enumerate = lambda: [thread for thread in threading.enumerate() if thread not in left]
+    monkeypatch.setattr(choice, "threading", own)
 
 
 @pytest.fixture

@@ -22,9 +22,9 @@ import pytest
 pytest.importorskip("greenlet")
 
 from histories import Played, describe, history_of, play, reference
-from mutations import MUTATIONS, Mutation
 from shrinking import kind_of, shrink
 from simulated_modules import simulated_machine
+from simulated_mutations import MUTATIONS, Mutation
 
 SEEDS = (*range(70), 100022)
 """The last one found that other ranks ended an epoch in which one had failed."""

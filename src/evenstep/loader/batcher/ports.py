@@ -82,23 +82,21 @@ class PipePorts:
             raise Closed
         try:
             self._connection.send((self._serial, message))
-            return [] if self._broken else self._received()
+            while not self._broken:
+                while not self._connection.poll(_POLL_SECONDS):
+                    if self._closed.is_set():
+                        raise Closed
+                try:
+                    received: tuple[int, list[bytes]] = self._connection.recv()
+                except BaseException:
+                    self._broken = True
+                    raise
+                if received[0] == self._serial:
+                    return received[1]
         except (EOFError, ConnectionError) as error:
             # The exchange's end is closed, and the trainer knows why: that is what it raises.
             raise PeerError("the exchange between ranks has ended") from error
-
-    def _received(self) -> list[bytes]:
-        while True:
-            while not self._connection.poll(_POLL_SECONDS):
-                if self._closed.is_set():
-                    raise Closed
-            try:
-                received: tuple[int, list[bytes]] = self._connection.recv()
-            except BaseException:
-                self._broken = True
-                raise
-            if received[0] == self._serial:
-                return received[1]
+        return []
 
     def await_credit(self) -> None:
         self._credits.get()
