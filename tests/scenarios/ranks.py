@@ -159,7 +159,12 @@ class Job:
 
     def _leftovers(self) -> list[str]:
         processes = [f"process {pid}: {_command(pid)}" for pid in self._survivors()]
-        files = [str(path) for path in self._temporary.iterdir()]
+        # What torch compiles, it keeps there for the next process.
+        files = [
+            str(path)
+            for path in self._temporary.iterdir()
+            if not path.name.startswith("torchinductor_")
+        ]
         shared = abandoned(shared_memory() - self._shared_before)
         if "PYTEST_XDIST_WORKER" in os.environ:
             # Names do not tell whose they are, and tests beside this one kill processes that have
