@@ -100,17 +100,16 @@ def _modules() -> Iterator[Any]:
 @contextmanager
 def simulated_machine() -> Iterator[None]:
     """Within it, the loader runs on the simulated machine, and nowhere else."""
-    before: list[tuple[Any, str, Any]] = []
+    # Whole modules: histories also change global variables, which real processes would each have.
+    before = [(module, dict(vars(module))) for module in _modules()]
     hook, sys.unraisablehook = sys.unraisablehook, _quiet
-    for module in _modules():
-        for name, value in list(vars(module).items()):
+    for module, names in before:
+        for name, value in names.items():
             instead = _BY_ID.get(id(value))
             if isinstance(value, threading.local):
                 instead = simulated.Local()
             if instead is not None:
-                before.append((module, name, value))
                 setattr(module, name, instead)
-    before.append((presence, "_made", presence._made))
     presence._made = simulated_processes.PerProcess(collections.Counter)  # type: ignore
     peers.open = simulated_processes.open_proc  # type: ignore[attr-defined]
     level = logger.level
@@ -124,9 +123,10 @@ def simulated_machine() -> Iterator[None]:
         gc.enable()
         gc.unfreeze()
         logger.setLevel(level)
-        del peers.open  # type: ignore[attr-defined]
-        for module, name, value in before:
-            setattr(module, name, value)
+        for module, names in before:
+            vars(module).update(names)
+            for name in vars(module).keys() - names.keys():
+                delattr(module, name)
         gc.collect()
         sys.unraisablehook = hook
 

@@ -26,9 +26,6 @@ from shrinking import kind_of, shrink
 from simulated_modules import simulated_machine
 from simulated_mutations import MUTATIONS, Mutation
 
-# It replaces modules of the loader for the rest of the process: not beside other tests.
-pytestmark = pytest.mark.soak
-
 SEEDS = (*range(70), 100022)
 """The last one found that other ranks ended an epoch in which one had failed."""
 SOAK_SECONDS = float(os.environ.get("EVENSTEP_SIMULATION_SECONDS", "300"))
