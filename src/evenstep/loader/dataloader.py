@@ -15,7 +15,6 @@ import torch.distributed as dist
 from evenstep.batch.measure import Measure
 from evenstep.batch.step_info import StepInfo
 from evenstep.data.fingerprint import dataset_size
-from evenstep.errors import ConfigurationError
 from evenstep.loader.arguments import (
     check_group,
     check_seconds,
@@ -31,7 +30,8 @@ from evenstep.loader.iterator import BatchIterator, StepIterator
 from evenstep.loader.options import LoaderOptions
 from evenstep.loader.resume.epoch_cursor import EpochCursor
 from evenstep.loader.resume.epochs import Epochs
-from evenstep.loader.resume.state import LoaderState, check_job, to_dict
+from evenstep.loader.resume.resumption import Resumption, job_of
+from evenstep.loader.resume.state import to_dict
 from evenstep.loader.resume.step_count import StepCount
 from evenstep.loader.runtime import LoaderRuntime, close_at_exit, closed
 from evenstep.loader.step_log import StepLog
@@ -40,7 +40,7 @@ from evenstep.loader.transport.rank_exchange import place_in_group
 from evenstep.loader.watchdog import Watchdog
 from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.policy import Policy
-from evenstep.protocol.window_size import AUTO, same_windows
+from evenstep.protocol.window_size import AUTO
 
 logger = logging.getLogger("evenstep")
 
@@ -329,13 +329,7 @@ class DataLoader:
         # After a pass they are known, even if the process group has been destroyed since.
         rank, world_size = self._cursor.ranks or self._rank_and_world_size()
         progress = self._cursor.to_save(under_way=self._under_way())
-        if progress.stateless:
-            raise ConfigurationError(
-                f"the dataset {type(self.dataset).__name__} has no state_dict() and "
-                "load_state_dict(), so it cannot be resumed in the middle of an epoch; give it or "
-                "its iterator both, or pass replay=True to have it read again from its beginning"
-            )
-        return to_dict(self._job(world_size, self._options.chunk_size), progress, rank)
+        return to_dict(job_of(self._options, self._epochs, world_size), progress, rank)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resumes where a state was saved: the next pass makes the steps that would have come.
@@ -350,38 +344,18 @@ class DataLoader:
             MismatchError: the state is of a loader with another policy, dataset, order or seed, or
                 lacks what this number of ranks needs.
         """
-        rank, world_size = self._rank_and_world_size()
-        loaded = LoaderState.read(state)
-        progress = loaded.progress(rank, world_size)
-        saved = loaded.job.get("iterable")
-        chunk_size = self._options.chunk_size
-        if saved is not None and not self._chunk_size_given:
-            chunk_size = saved["chunk_size"]  # it decides the order in which samples come
-        job = self._job(world_size, chunk_size)
-        if progress.untouched:
-            job.pop("iterable")
-        check_job(loaded.job, job)
-        same = same_windows(self.policy, loaded.job["buffer_size"], self.buffer_size)
-        if not same or loaded.job["accumulate"] != self.accumulate:
-            progress = progress.with_new_windows()
-        self._epochs.check(progress, self.buffer_size)
+        found = Resumption.of(
+            state,
+            self._options,
+            self._epochs,
+            self._rank_and_world_size(),
+            chunk_size_given=self._chunk_size_given,
+        )
         self._abandon()
-        if chunk_size != self._options.chunk_size:
-            self._options = replace(self._options, chunk_size=chunk_size)
+        if found.chunk_size != self._options.chunk_size:
+            self._options = replace(self._options, chunk_size=found.chunk_size)
             self._runtime.close_batcher()  # it was started with the other
-        self._cursor.load(progress, None if loaded.merged is not None else (rank, world_size))
-
-    def _job(self, world_size: int, chunk_size: int) -> dict[str, Any]:
-        """How the loader is built, as far as a state depends on it."""
-        iterable = {"num_workers": self.num_workers, "chunk_size": chunk_size}
-        return {
-            "world_size": world_size,
-            "policy": self.policy.fingerprint,
-            "buffer_size": self.buffer_size,
-            "accumulate": self.accumulate,
-            "iterable": iterable if self._options.iterable else None,
-            **self._epochs.describe(),
-        }
+        self._cursor.load(found.progress, found.ranks)
 
     # How many steps
 

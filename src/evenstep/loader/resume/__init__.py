@@ -9,6 +9,7 @@
     epoch_start      `EpochStart`: where a pass begins, for its batcher and its feeder
     epoch_cursor     `EpochCursor`: moves that progress on, from step to step and pass to pass
     state            progress -> a saved state, and back, on any number of ranks
+    resumption       `Resumption`: a saved state, once it is found to fit the loader
     state_schema     the types of a saved state's values
     dcp_states       states out of a checkpoint of ``torch.distributed.checkpoint``
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from evenstep.batch.step_info import StepInfo
 from evenstep.data.resumable import Rewinder, has_state
-from evenstep.errors import MismatchError
+from evenstep.errors import ConfigurationError, MismatchError
 from evenstep.loader.batcher.progress import StepProgress
 from evenstep.loader.resume.epoch_progress import EpochProgress
 from evenstep.loader.resume.epoch_start import EpochStart
@@ -108,8 +108,18 @@ class EpochCursor:
         self._progress = self._epochs.begin(self.next_epoch)
 
     def to_save(self, *, under_way: bool) -> EpochProgress:
-        """The progress to put into a state."""
+        """The progress to put into a state.
+
+        Raises:
+            ConfigurationError: see `DataLoader.state_dict`.
+        """
         if self._progress.untouched and not under_way:
             # The size of the dataset may have changed since.
             return self._epochs.begin(self._progress.epoch)
+        if self._progress.stateless:
+            raise ConfigurationError(
+                f"the dataset {type(self._epochs.dataset).__name__} has no state_dict() and "
+                "load_state_dict(), so it cannot be resumed in the middle of an epoch; give it or "
+                "its iterator both, or pass replay=True to have it read again from its beginning"
+            )
         return self._progress

@@ -41,9 +41,6 @@ VERSION = 2
 _RANK_PREFIX = "dp_rank_"
 _REMEDY = "load states as DataLoader.state_dict() returned them"
 
-# What may differ between the checkpoint and the loader that loads it.
-_FREE = ("world_size", "buffer_size", "accumulate")
-
 
 def rank_key(rank: int) -> str:
     return f"{_RANK_PREFIX}{rank}"
@@ -271,17 +268,3 @@ def merge_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "job": {**whole.job, "world_size": None},
         "epoch": _epoch_dict(whole.merged or whole.resharded()),
     }
-
-
-def check_job(saved: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """
-    Raises:
-        MismatchError: a loader is built differently than the one whose state it loads.
-    """
-    for key in now:
-        if key not in _FREE and saved.get(key) != now[key]:
-            raise MismatchError(
-                f"the state was saved with another {key}: {shorten(saved.get(key))}, and this "
-                f"loader has {shorten(now[key])}; build it as before, or begin a new epoch without "
-                "loading the state"
-            )

@@ -1,0 +1,87 @@
+"""`Resumption`: where a loader goes on that loads a state, once the two are found to fit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from evenstep.errors import MismatchError
+from evenstep.loader.options import LoaderOptions
+from evenstep.loader.resume.epoch_progress import EpochProgress
+from evenstep.loader.resume.epochs import Epochs
+from evenstep.loader.resume.state import LoaderState
+from evenstep.plan.schema import shorten
+from evenstep.protocol.window_size import same_windows
+
+# What may differ between the checkpoint and the loader that loads it.
+_FREE = ("world_size", "buffer_size", "accumulate")
+
+
+@dataclass(frozen=True)
+class Resumption:
+    """A state that fits a loader."""
+
+    progress: EpochProgress
+    ranks: tuple[int, int] | None
+    """(rank, world size) whose progress it is; None for that of any."""
+    chunk_size: int
+    """The chunk size to go on with."""
+
+    @classmethod
+    def of(
+        cls,
+        state: Mapping[str, Any],
+        options: LoaderOptions,
+        epochs: Epochs,
+        ranks: tuple[int, int],
+        *,
+        chunk_size_given: bool,
+    ) -> Resumption:
+        """
+        Args:
+            options, epochs: those of the loader.
+            ranks: its rank and world size.
+            chunk_size_given: the user chose the chunk size. Otherwise, for an iterable dataset, the
+                state's is taken, as it decides the order in which samples come.
+
+        Raises:
+            MismatchError: see `DataLoader.load_state_dict`.
+        """
+        loaded = LoaderState.read(state)
+        progress = loaded.progress(*ranks)
+        saved = loaded.job.get("iterable")
+        if saved is not None and not chunk_size_given:
+            options = replace(options, chunk_size=saved["chunk_size"])
+        job = job_of(options, epochs, ranks[1])
+        if progress.untouched:
+            job.pop("iterable")
+        _check_job(loaded.job, job)
+        same = same_windows(options.policy, loaded.job["buffer_size"], options.buffer_size)
+        if not same or loaded.job["accumulate"] != options.accumulate:
+            progress = progress.with_new_windows()
+        epochs.check(progress, options.buffer_size)
+        return cls(progress, None if loaded.merged is not None else ranks, options.chunk_size)
+
+
+def job_of(options: LoaderOptions, epochs: Epochs, world_size: int) -> dict[str, Any]:
+    """How a loader is built, as far as its states depend on it."""
+    iterable = {"num_workers": options.num_workers, "chunk_size": options.chunk_size}
+    return {
+        "world_size": world_size,
+        "policy": options.policy.fingerprint,
+        "buffer_size": options.buffer_size,
+        "accumulate": options.accumulate,
+        "iterable": iterable if options.iterable else None,
+        **epochs.describe(),
+    }
+
+
+def _check_job(saved: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    for key in now:
+        if key not in _FREE and saved.get(key) != now[key]:
+            raise MismatchError(
+                f"the state was saved with another {key}: {shorten(saved.get(key))}, and this "
+                f"loader has {shorten(now[key])}; build it as before, or begin a new epoch without "
+                "loading the state"
+            )
