@@ -50,6 +50,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "strategy",
         "version",
     ),
+    "integrations": ("batch", "files", "loader", "plan", "tools"),
     "cli": (
         "context_parallel",
         "cost",

@@ -9,6 +9,7 @@
     loader/             `DataLoader`, in folders by process
     service/            many sources to the ranks of a mesh; `service/ray/` on Ray
     tools/              simulate, advise, tune, profile, report
+    integrations/       Hugging Face Trainer, Accelerate, Lightning, torchtitan, Megatron-LM
     cli/                the command ``evenstep``, a file for each command
 
 Beside them: `cost` (what policies make equal), `errors`, `testing` (checks for your own code), and

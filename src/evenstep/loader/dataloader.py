@@ -223,6 +223,7 @@ class DataLoader:
     dataset: Any = _option("dataset")
     policy: Policy = _option("policy")
     collate_fn: Callable[[list[Any]], Any] = _option("collate_fn")
+    measure: Measure = _option("measure")
     seed: int = _option("seed")
     num_workers: int = _option("num_workers")
     prefetch: int = _option("prefetch")
@@ -358,6 +359,17 @@ class DataLoader:
         self._cursor.load(found.progress, found.ranks)
 
     # How many steps
+
+    @property
+    def world_size(self) -> int:
+        """Data-parallel ranks."""
+        return self._rank_and_world_size()[1]
+
+    @property
+    def epoch_samples(self) -> int | None:
+        """Samples of a whole pass, of all ranks together; None where that is unknown."""
+        share = self._epochs.share_size(self.world_size)
+        return None if share is None else share * self.world_size
 
     def __len__(self) -> int:
         """Steps of a whole pass, where they are known in advance: with `FixedBatch` over a sized

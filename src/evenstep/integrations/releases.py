@@ -1,0 +1,51 @@
+"""Which releases of a trainer an integration was tried with."""
+
+from __future__ import annotations
+
+import warnings
+from importlib.metadata import version
+
+
+def check_release(package: str, *, oldest: str, newest: str) -> None:
+    """Warns where the installed release is outside of those tried.
+
+    Args:
+        package: its name on PyPI.
+        oldest, newest: releases between which it was tried, both included; of `newest` only the
+            numbers that are given count, so that "5.23" includes 5.23.4.
+    """
+    installed = version(package)
+    numbers, last = _numbers(installed), _numbers(newest)
+    if numbers < _numbers(oldest) or numbers[: len(last)] > last:
+        warnings.warn(
+            f"{package} {installed} is installed, and evenstep was tried with {oldest} to {newest}; "
+            "compare its losses with those of a release that was tried, over a short run",
+            stacklevel=3,
+        )
+
+
+def check_hooks(package: str, owner: object, *names: str) -> None:
+    """
+    Args:
+        owner: the class or module that has to have `names`.
+
+    Raises:
+        ImportError: it lacks one.
+    """
+    missing = [name for name in names if not hasattr(owner, name)]
+    if missing:
+        owned = getattr(owner, "__qualname__", None) or getattr(owner, "__name__", repr(owner))
+        raise ImportError(
+            f"{package} {version(package)} has no {owned}.{missing[0]}, which evenstep needs; "
+            f"install a release with it: docs/integrations.md has those that were tried"
+        )
+
+
+def _numbers(release: str) -> tuple[int, ...]:
+    """The leading numbers of a release: (5, 23, 0) of "5.23.0.dev1"."""
+    numbers = []
+    for part in release.split("."):
+        if not part.isdigit():
+            break
+        numbers.append(int(part))
+    return tuple(numbers)

@@ -1,0 +1,92 @@
+"""How many steps an epoch will have, before the first one.
+
+Trainers want the number for progress bars and learning rates before any length is known. It is
+estimated from a few samples: their lengths are dealt to ranks and run through the policy, as
+`evenstep simulate` does. Training ends where the data ends, not where the estimate does.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+from evenstep.arrays import Int64Array
+from evenstep.errors import EvenstepError
+from evenstep.integrations.states import from_rank_0, ranks
+from evenstep.loader.dataloader import DataLoader
+from evenstep.tools.simulate.run import deal, simulate
+
+_MEASURED = 512  # samples
+_SECONDS = 10.0  # for measuring, where samples are slow
+_FEWEST = 32  # samples measured, however slow
+_EPOCHS = 5
+_SIMULATED = 4096  # samples of a simulated epoch, and so many more for each rank:
+_PER_RANK = 64
+
+
+@dataclass(frozen=True)
+class StepEstimate:
+    """Steps of one epoch."""
+
+    steps: int
+    spread: float
+    """Standard deviation of the number, if epochs do not differ in lengths; 0 where it is known."""
+
+
+def estimate_steps(loader: DataLoader) -> StepEstimate | None:
+    """The same on all ranks, which all call it; None where the number of samples is unknown. Rank 0
+    measures 512 samples, or fewer within 10 seconds.
+
+    Raises:
+        EvenstepError: on all ranks, that a sample cannot be read or measured.
+    """
+    try:
+        return StepEstimate(len(loader), 0.0)
+    except TypeError:
+        samples = loader.epoch_samples
+    if samples is None:
+        return None
+    estimate: StepEstimate | None = None
+    problem = None
+    if ranks()[0] == 0:
+        try:
+            estimate = _simulated(loader, samples, _lengths(loader))
+        except EvenstepError as error:
+            problem = f"the steps of an epoch cannot be estimated: {error}"
+    estimate, problem = from_rank_0((estimate, problem))
+    if problem is not None:
+        raise EvenstepError(problem)
+    return estimate
+
+
+def _lengths(loader: DataLoader) -> Int64Array:
+    """[measured] lengths of samples drawn at random."""
+    rng = np.random.default_rng(loader.seed)
+    size = len(loader.dataset)
+    lengths = []
+    until = time.monotonic() + _SECONDS
+    for index in rng.choice(size, min(size, _MEASURED), replace=False).tolist():
+        row = loader.measure([loader.dataset[index]], [f"sample {index}"])
+        lengths.append(row[0, 0])
+        if len(lengths) >= _FEWEST and time.monotonic() > until:
+            break
+    return np.array(lengths, np.int64)
+
+
+def _simulated(loader: DataLoader, samples: int, lengths: Int64Array) -> StepEstimate:
+    """From epochs of lengths drawn anew from those measured, which also shows how much the number
+    depends on what happened to be measured."""
+    rng = np.random.default_rng(loader.seed)
+    world_size = loader.world_size
+    simulated = min(samples, _SIMULATED + _PER_RANK * world_size)
+    steps = []
+    for seed in range(_EPOCHS):
+        drawn = rng.choice(rng.choice(lengths, len(lengths)), simulated)
+        shards = [drawn[share] for share in deal(simulated, world_size, seed)]
+        run = simulate(
+            loader.policy, shards, buffer_size=loader.buffer_size, accumulate=loader.accumulate
+        )
+        steps.append(run.steps * samples / simulated)
+    return StepEstimate(max(1, round(np.mean(steps))), float(np.std(steps, ddof=1)))
