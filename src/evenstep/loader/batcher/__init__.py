@@ -3,7 +3,8 @@
 The batcher buffers the workers' samples, drives the rank protocol, plans and collates. In the order
 in which a sample meets them, with the thread that runs each file:
 
-    thread, process     trainer and batcher: start a batcher, command it, get its results
+    thread, process     trainer: start a batcher, command it, get its results
+    process_main        control: what the batcher process does between passes, and until it ends
     spec                what the trainer passes to it: `LoaderSpec` once, `EpochSpec` for every pass
     pipeline            one epoch: starts the four threads below and the queues between them
     index_feed          intake: blocks of dataset indices -> a `ChunkRequest` to a worker

@@ -11,7 +11,8 @@ import warnings
 from dataclasses import replace
 from typing import Any
 
-from evenstep.loader.batcher.process import BatcherPipes, start_batcher
+from evenstep.loader.batcher.process import start_batcher
+from evenstep.loader.batcher.process_main import BatcherPipes
 from evenstep.loader.batcher.spec import LoaderSpec
 from evenstep.loader.options import LoaderOptions
 from evenstep.loader.start.fork_server import fork_server

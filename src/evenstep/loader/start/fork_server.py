@@ -20,7 +20,8 @@ from multiprocessing.connection import Connection
 from multiprocessing.util import Finalize
 from typing import Any
 
-from evenstep.loader.batcher.process import LOST, BatcherPipes
+from evenstep.loader.batcher.process import LOST
+from evenstep.loader.batcher.process_main import BatcherPipes
 from evenstep.loader.start import served
 from evenstep.loader.start.limited_pickle import NotPortable
 from evenstep.loader.start.portable import Imports, Portable

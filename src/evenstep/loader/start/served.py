@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from evenstep.loader.batcher.process import BatcherPipes, run_batcher
+from evenstep.loader.batcher.process_main import BatcherPipes, run_batcher
 from evenstep.loader.batcher.spec import LoaderSpec
 from evenstep.loader.start.globals_read import difference
 from evenstep.loader.start.portable import Imports, Portable

@@ -1,0 +1,205 @@
+"""What runs in a batcher process, which stands between the workers and the trainer.
+
+The process ends when the trainer closes it, or when the trainer is gone: it watches its parent, and
+ends its workers when it ends. What it cannot recover from (no memory for a message, no room for a
+thread) ends it too: its end is noticed by the trainer and by all ranks, where a process that lives
+on without one of its threads is waited for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import gc
+import queue
+import signal
+import threading
+import traceback
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+
+from evenstep.batch.memory import borrowing
+from evenstep.errors import CollateError, EvenstepError, LoaderDiedError, described
+from evenstep.loader.batcher.intake import Intake
+from evenstep.loader.batcher.pipeline import EpochRun
+from evenstep.loader.batcher.ports import BatcherFailure, PipePorts
+from evenstep.loader.batcher.progress import EpochEnd
+from evenstep.loader.batcher.sample_store import Closed
+from evenstep.loader.batcher.spec import EpochSpec, LoaderSpec
+from evenstep.loader.threads import GuardedThread
+from evenstep.loader.transport.shared_memory import Writer
+from evenstep.loader.watchdog import Watchdog
+from evenstep.processes import end_now, end_with_parent, kill_children
+from evenstep.protocol.wire import abort_message
+
+ANY_PASS = -1
+"""In place of a pass's serial number: of whichever pass it is."""
+GRACE = 2.0
+"""Seconds in which workers may finish their current sample once the trainer has left."""
+
+
+@dataclass(frozen=True)
+class BatcherPipes:
+    """The batcher's ends of its pipes."""
+
+    control: Connection
+    """In: passes to begin or abandon, and credits."""
+    feed: Connection
+    """In: blocks of dataset indices. Out: which samples of the ranks' stream to send next."""
+    exchange: Connection
+    """Both ways: messages to and from all ranks."""
+    results: Connection
+    """Out: finished steps, and how the pass ended."""
+
+
+def run_batcher(spec: LoaderSpec, pipes: BatcherPipes) -> None:
+    # Ctrl-C reaches the whole process group; the trainer decides how to react.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    # Garbage of the trainer, whose finalizers must not run here too: that of a store's connection
+    # takes the store away from all ranks.
+    gc.freeze()
+    try:
+        end_with_parent()
+        torch.set_num_threads(1)
+        _Main(spec, pipes).run()
+    except BaseException as error:
+        try:
+            died = LoaderDiedError(f"the batcher process of rank {spec.rank}: {described(error)}")
+            pipes.results.send((ANY_PASS, BatcherFailure(died, traceback.format_exc())))
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            end_now()
+
+
+class _Main:
+    """The main thread runs one pass after the other; a control thread obeys the trainer."""
+
+    def __init__(self, spec: LoaderSpec, pipes: BatcherPipes) -> None:
+        self._spec = spec
+        self._pipes = pipes
+        self._writer = Writer()
+        self._lock = threading.Lock()
+        self._begun: queue.SimpleQueue[EpochSpec | None] = queue.SimpleQueue()
+        self._current: tuple[int, EpochRun, PipePorts] | None = None  # the pass, by serial number
+        self._abandoned = -1  # serial number of the latest pass that the trainer has left
+        self._done = threading.Event()
+        self._sending = threading.Lock()
+        self._watchdog = Watchdog(spec.timeout, spec.rank)
+        self._hangs = False
+
+    def run(self) -> None:
+        control = GuardedThread(self._obey, name="control", failed=self._lost)
+        control.start()
+        if self._spec.timeout:
+            GuardedThread(self._watchdog.watch, self._report, name="watchdog").start()
+        intake = Intake(self._spec, self._pipes.feed)
+        while (epoch := self._begun.get()) is not None:
+            self._pass(intake, epoch)
+        del intake  # ends the workers
+        self._done.set()
+        if control.failure is not None:
+            raise control.failure
+
+    def _pass(self, intake: Intake, epoch: EpochSpec) -> None:
+        results, writer = self._pipes.results, self._writer
+
+        def send(result: Any) -> None:
+            step, batch, progress = result
+            try:
+                packed = writer.pack(batch)
+            except EvenstepError:
+                raise
+            except BaseException as error:
+                raise CollateError(
+                    f"step {step.step} of epoch {step.epoch} on rank {step.rank}: the pickling of "
+                    f"its batch raised {described(error)}"
+                ) from error
+            with self._sending:
+                results.send((epoch.serial, (step, packed, progress)))
+
+        ports = PipePorts(self._pipes.exchange, epoch.serial, self._spec.prefetch, send)
+        spec, seeds = self._spec_with(writer), self._spec.collate_threads == 1
+        try:
+            run = EpochRun(spec, epoch, ports, seeds=seeds, watchdog=self._watchdog)
+        except BaseException as error:  # of the policy
+            ports.announce(abort_message(described(error)))
+            raise
+        with self._lock:
+            self._current = (epoch.serial, run, ports)
+            if self._abandoned >= epoch.serial:
+                return
+        end: EpochEnd | BatcherFailure
+        try:
+            run.run(intake)
+            end = run.end()
+        except Closed:
+            return
+        except EvenstepError as error:
+            end = BatcherFailure(error, traceback.format_exc())
+        finally:
+            ports.finish()
+        with contextlib.suppress(OSError):  # the trainer has closed its end
+            results.send((epoch.serial, end))
+
+    def _spec_with(self, writer: Writer) -> LoaderSpec:
+        """The spec, with a collate function that may build its batch in `writer`'s memory."""
+
+        def collate(samples: list[Any]) -> Any:
+            with borrowing(writer.lend):
+                return self._spec.collate_fn(samples)
+
+        return dataclasses.replace(self._spec, collate_fn=collate)
+
+    def _obey(self) -> None:
+        """Obeys the trainer's commands while the main thread runs a pass."""
+        while True:
+            try:
+                command, value = self._pipes.control.recv()
+            except (EOFError, OSError):  # the trainer is gone
+                command, value = "close", None
+            if command == "begin":
+                self._begun.put(value)
+                continue
+            with self._lock:
+                current = self._current
+                if command == "abandon":
+                    self._abandoned = max(self._abandoned, value)
+                elif command == "close":
+                    self._abandoned = 1 << 62
+            if command == "credit":
+                if current and current[0] == value:
+                    current[2].credit()
+                continue
+            if current and current[0] <= self._abandoned:
+                current[1].close()
+                current[2].close()
+            if command == "close":
+                self._begun.put(None)
+                # A worker may be busy with a slow sample that is no longer needed.
+                if self._hangs:
+                    end_now()
+                if not self._done.wait(GRACE):
+                    kill_children()
+                return
+
+    def _report(self, error: LoaderDiedError, stacks: str) -> None:
+        """Tells the trainer of a call that hangs, as the thread that runs it cannot."""
+        self._hangs = True
+        with self._sending:
+            self._pipes.results.send((ANY_PASS, BatcherFailure(error, stacks)))
+
+    def _lost(self, error: BaseException) -> None:
+        """The trainer can no longer be heard, so this process ends."""
+        with self._lock:
+            current = self._current
+        if current:
+            current[1].fail(error)
+            current[2].end_delivery()
+        self._begun.put(None)
+        if not self._done.wait(GRACE):
+            end_now()
