@@ -18,7 +18,7 @@ def check_release(package: str, *, oldest: str, newest: str) -> None:
     numbers, last = _numbers(installed), _numbers(newest)
     if numbers < _numbers(oldest) or numbers[: len(last)] > last:
         warnings.warn(
-            f"{package} {installed} is installed, and evenstep was tried with {oldest} to {newest}; "
+            f"{package} {installed} is installed; evenstep was tried with {oldest} to {newest}: "
             "compare its losses with those of a release that was tried, over a short run",
             stacklevel=3,
         )
