@@ -79,15 +79,24 @@ class Job:
     """Runs ``function(Rank, *args)`` on every rank. As a context manager it leaves none alive."""
 
     def __init__(
-        self, function: Callable[..., Any], world_size: int, *args: Any, folder: Path
+        self,
+        function: Callable[..., Any],
+        world_size: int,
+        *args: Any,
+        folder: Path,
+        prepare: Callable[[Rank], None] | None = None,
     ) -> None:
+        """
+        Args:
+            prepare: called on every rank before the ranks connect.
+        """
         self._folder = folder
         self._temporary = folder / "tmp"
         self._temporary.mkdir()
         self._shared_before = shared_memory()
         context = multiprocessing.get_context("fork")
         self._processes = [
-            context.Process(target=_main, args=(function, rank, world_size, args, folder))
+            context.Process(target=_main, args=(function, rank, world_size, args, folder, prepare))
             for rank in range(world_size)
         ]
 
@@ -209,7 +218,12 @@ def run(
 
 
 def _main(
-    function: Callable[..., Any], rank: int, world_size: int, args: tuple[Any, ...], folder: Path
+    function: Callable[..., Any],
+    rank: int,
+    world_size: int,
+    args: tuple[Any, ...],
+    folder: Path,
+    prepare: Callable[[Rank], None] | None,
 ) -> None:
     os.setsid()
     # A suite that is run in the background has interrupts ignored, which its children inherit.
@@ -222,13 +236,15 @@ def _main(
     tempfile.tempdir = os.environ["TMPDIR"] = str(folder / "tmp")
     torch.set_num_threads(1)
     value, error = None, ("", "", "")
+    here = Rank(rank, world_size, folder)
     try:
+        if prepare is not None:
+            prepare(here)
         dist.init_process_group(
             "gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=world_size
         )
         # A rank that fails at once must not close its connections while others are still making
         # theirs.
-        here = Rank(rank, world_size, folder)
         here.say("connected")
         for other in range(world_size):
             here.heard(other, "connected", within=60)
