@@ -123,7 +123,7 @@ class Job:
     def signal(self, rank: int, number: signal.Signals, *, children: bool = False) -> None:
         """Sends a signal to a rank, or to all of its session as a terminal does."""
         if children:
-            for pid in self._session(self.pid(rank)):
+            for pid in self.session(self.pid(rank)):
                 with contextlib.suppress(ProcessLookupError):  # it ended as others were told
                     os.kill(pid, number)
         else:
@@ -182,10 +182,10 @@ class Job:
         return processes + files + sorted(shared)
 
     def _survivors(self) -> list[int]:
-        return [pid for p in self._processes if p.pid is not None for pid in self._session(p.pid)]
+        return [pid for p in self._processes if p.pid is not None for pid in self.session(p.pid)]
 
     @staticmethod
-    def _session(leader: int) -> list[int]:
+    def session(leader: int) -> list[int]:
         members = []
         for pid in psutil.pids():
             try:
