@@ -1,6 +1,7 @@
 """Every exception that evenstep raises on purpose; all are an `EvenstepError`.
 
     ConfigurationError   an argument is wrong: raised where the object is built
+    WrongTypeError       a ConfigurationError: an argument is of a wrong type
     SampleError          a sample cannot be used: raised on the rank that reads it
     CollateError         a batch cannot be made, or is not what was planned
     MismatchError        ranks, or a state and its loader, were built differently
@@ -27,6 +28,10 @@ class ConfigurationError(EvenstepError, ValueError):
     """An argument is wrong. Raised where the object is built, before anything runs."""
 
 
+class WrongTypeError(ConfigurationError, TypeError):
+    """An argument is of a wrong type."""
+
+
 class SampleError(EvenstepError):
     """A sample could not be used: the dataset raised, or its length is zero, over the limit or
     cannot be determined."""
@@ -49,7 +54,7 @@ class DamagedMessageError(PeerError):
     rank alone may be damaged, that rank tells the others."""
 
 
-class LoaderDiedError(EvenstepError):
+class LoaderDiedError(EvenstepError, RuntimeError):
     """A process of this rank's loader (a worker or the batcher) died, or a call in it took longer
     than ``timeout``."""
 

@@ -281,8 +281,13 @@ def test_a_dataset_state_that_json_cannot_hold_is_refused() -> None:
 
 
 def make_loader(**options: Any) -> evenstep.DataLoader:
-    given = {"policy": evenstep.TokenBudget(300), "shuffle": True, "buffer_size": 24}
-    return evenstep.DataLoader(Documents(120), **{**given, **options})
+    given = {
+        "dataset": Documents(120),
+        "policy": evenstep.TokenBudget(300),
+        "shuffle": True,
+        "buffer_size": 24,
+    }
+    return evenstep.DataLoader(**{**given, **options})
 
 
 def identities(loader: evenstep.DataLoader) -> list[list[int]]:
@@ -373,6 +378,8 @@ def test_another_dataset_is_refused(other) -> None:
 class Grown(Documents):
     """Its samples are longer than they were."""
 
+    __qualname__ = "Documents"  # by which a state knows the dataset
+
     def __getitem__(self, index: int) -> dict[str, Any]:
         sample = super().__getitem__(index)
         return {
@@ -384,9 +391,7 @@ class Grown(Documents):
 
 def test_samples_that_are_not_what_they_were_are_found_out() -> None:
     state, _ = state_after(3, policy=evenstep.FixedBatch(4))
-    loader = make_loader(policy=evenstep.FixedBatch(4))
-    loader.dataset = Grown(120)
-    type(loader.dataset).__qualname__ = "Documents"
+    loader = make_loader(policy=evenstep.FixedBatch(4), dataset=Grown(120))
     loader.load_state_dict(state)
     with pytest.raises(SampleError, match=r"sample \d+ has .* now and had .* when the checkpoint"):
         list(loader.steps())

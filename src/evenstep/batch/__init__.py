@@ -4,6 +4,7 @@
     labels       which labels are supervised
     pad          `PadCollator`: a group as padded rows
     pack         `PackCollator`: a group as one row of documents
+    default_collate  `DefaultCollator`: a group as torch's DataLoader collates it
     columns      a group by field, as both collators take it
     layout       `RowLayout`: where documents lie in a packed row
     memory       where collators put large tensors

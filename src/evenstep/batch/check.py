@@ -48,7 +48,7 @@ def check_supervised(batch: Any, expected: int, where: str) -> None:
 
     Args:
         batch: what the collate function returned. Passes unless it is a mapping with a tensor of
-            labels.
+            labels, and these are no fractions, as those of mixed samples are.
         expected: supervised tokens of its samples.
         where: the name of the batch in the error, such as "step 12 on rank 1".
 
@@ -56,7 +56,7 @@ def check_supervised(batch: Any, expected: int, where: str) -> None:
         CollateError: none of the counts is `expected`.
     """
     labels = labels_of(batch) if isinstance(batch, Mapping) else None
-    if not isinstance(labels, torch.Tensor):
+    if not isinstance(labels, torch.Tensor) or labels.is_floating_point():
         return
     supervised = labels != IGNORE_INDEX
     total = int(supervised.sum())

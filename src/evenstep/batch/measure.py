@@ -128,6 +128,9 @@ class Measure:
     """Sample -> vision patches; None is `patches_of`."""
     count_patches: bool = False
     """False reports 0 patches and does not call `patches_fn`."""
+    needs_lengths: bool = True
+    """False takes samples without tokens, too, unless there is a `length_fn`. Their length is the
+    number of their supervised labels, or 1 where they have none that can be counted."""
 
     def __post_init__(self) -> None:
         for name in ("length_fn", "supervised_fn", "patches_fn"):
@@ -153,18 +156,24 @@ class Measure:
         """
         length_fn = self.length_fn or length_of
         patches_fn = self.patches_fn or patches_of
+        may_lack_tokens = not self.needs_lengths and self.length_fn is None
         flat: list[int] = []
         for sample, name in zip(samples, names, strict=True):
-            length = _evaluate("length_fn", length_fn, name, sample)
+            lacks_tokens = may_lack_tokens and not _has_tokens(sample)
+            length = 1 if lacks_tokens else _evaluate("length_fn", length_fn, name, sample)
             if length == 0:
                 raise SampleError(
                     f"{name} has length 0, and an empty sample cannot be trained on; filter it in "
                     "the dataset"
                 )
-            if self.supervised_fn is None:
-                supervised = _evaluate("supervised_fn", supervised_of, name, sample, length)
-            else:
+            if self.supervised_fn is not None:
                 supervised = _evaluate("supervised_fn", self.supervised_fn, name, sample)
+            elif lacks_tokens:
+                supervised = _supervised_labels(sample)
+            else:
+                supervised = _evaluate("supervised_fn", supervised_of, name, sample, length)
+            if lacks_tokens:
+                length = max(length, supervised)
             if supervised > length:
                 raise SampleError(
                     f"{name} has {supervised:,} supervised tokens but a length of {length:,}; let "
@@ -223,6 +232,29 @@ def tokens_of(sample: Any) -> Any | None:
     if tokens is None and isinstance(sample, (tuple, list)) and sample:
         return sample[0]
     return tokens
+
+
+def _has_tokens(sample: Any) -> bool:
+    """Whether a sample names its tokens, or is or begins with a sequence of integers."""
+    if _field(sample, "input_ids") is not None:
+        return True
+    tokens = tokens_of(sample)
+    if not _sequence_length(tokens):
+        return False
+    if isinstance(tokens, np.ndarray) or is_tensor(tokens):
+        return as_array(tokens[:1]).dtype.kind in "iu"
+    return isinstance(tokens[0], (int, np.integer)) and not isinstance(tokens[0], bool)
+
+
+def _supervised_labels(sample: Any) -> int:
+    """Supervised labels of a sample without tokens; 1 where there are none to count."""
+    labels = labels_of(sample)
+    if labels is None:
+        return 1
+    try:
+        return count_supervised(labels, None)
+    except (TypeError, ValueError):
+        return 1
 
 
 def _sequence_length(value: Any) -> int | None:

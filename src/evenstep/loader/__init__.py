@@ -20,6 +20,7 @@ All three processes use transport/, where these and the exchange thread are. sta
 The files of this folder, in reading order:
 
     dataloader     `DataLoader`: arguments, `steps`, `state_dict`, `close`
+    attributes     `LoaderAttributes`: its arguments as attributes
     arguments      what it refuses, and its defaults
     options        `LoaderOptions`: its arguments, checked, as far as the batcher needs them
     runtime        `LoaderRuntime`: the exchange thread, and the batcher and feeder of each pass

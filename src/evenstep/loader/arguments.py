@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import sys
 from collections.abc import Callable
+from multiprocessing.context import BaseContext
 from typing import Any
 
 import torch
+from torch.utils.data import BatchSampler
 
+from evenstep.batch.default_collate import DefaultCollator
 from evenstep.batch.loss_scale import LOSS_SCALING
 from evenstep.batch.pack import PackCollator
 from evenstep.batch.pad import PadCollator
-from evenstep.errors import ConfigurationError
+from evenstep.errors import ConfigurationError, WrongTypeError
 from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.policies.fixed_batch import FixedBatch
 from evenstep.plan.policy import Policy
@@ -92,6 +97,39 @@ def check_order(
         raise ConfigurationError("a map-style dataset without __len__ needs a sampler")
 
 
+def check_in_order(in_order: bool) -> None:
+    if not in_order:
+        raise ConfigurationError(
+            "in_order=False would make batches depend on timing, and evenstep's come in one order "
+            "on all ranks; leave it out"
+        )
+
+
+def resolve_batch_sampler(
+    batch_sampler: Any, *, sampler: Any, batch_size: int | None, drop_last: bool, **others: Any
+) -> tuple[Any, int | None, bool]:
+    """Sampler, batch size and whether the last smaller batch is dropped.
+
+    Args:
+        others: arguments that a batch sampler excludes, besides those three.
+    """
+    if batch_sampler is None:
+        return sampler, batch_size, drop_last
+    if type(batch_sampler) is not BatchSampler:
+        raise ConfigurationError(
+            f"batch_sampler of type {type(batch_sampler).__name__} forms batches itself, which is "
+            "what the policy does here; pass its order as sampler= and a policy=, or a "
+            "torch.utils.data.BatchSampler"
+        )
+    given = {"sampler": sampler, "batch_size": batch_size, "drop_last": drop_last, **others}
+    for name, value in given.items():
+        if value is not None and value is not False:
+            raise ConfigurationError(
+                f"{name}={value!r} contradicts batch_sampler, which has it; leave out one of them"
+            )
+    return batch_sampler.sampler, batch_sampler.batch_size, batch_sampler.drop_last
+
+
 def resolve_policy(policy: Policy | None, batch_size: int | None, drop_last: bool) -> Policy:
     if policy is not None and batch_size is not None:
         raise ConfigurationError(
@@ -111,8 +149,10 @@ def resolve_policy(policy: Policy | None, batch_size: int | None, drop_last: boo
 
 
 def resolve_collate(policy: Policy, collate_fn: Callable[[list[Any]], Any] | None) -> Any:
+    if collate_fn is None and policy.packed:
+        return PackCollator()
     if collate_fn is None:
-        return PackCollator() if policy.packed else PadCollator()
+        return PadCollator() if policy.needs_lengths else DefaultCollator()
     if policy.packed and isinstance(collate_fn, PadCollator):
         raise ConfigurationError(
             f"{type(policy).__name__} forms groups that fit in memory without padding, and "
@@ -145,6 +185,14 @@ def resolve_chunk_size(
 
 
 def resolve_start_method(context: Any) -> str | None:
-    if context is None or isinstance(context, str):
-        return context
-    return str(context.get_start_method())
+    if isinstance(context, BaseContext):
+        return str(context.get_start_method())
+    if context is not None and not isinstance(context, str):
+        raise WrongTypeError(
+            f"multiprocessing_context={context!r} must be a context of multiprocessing, or the "
+            "name of a start method"
+        )
+    known = multiprocessing.get_all_start_methods()
+    if context is not None and context not in known:
+        raise ConfigurationError(f"multiprocessing_context={context!r} must be one of {known}")
+    return context

@@ -11,19 +11,23 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.utils.data import BatchSampler
 
 from evenstep.batch.measure import Measure
 from evenstep.batch.step_info import StepInfo
 from evenstep.data.fingerprint import dataset_size
 from evenstep.loader.arguments import (
     check_group,
+    check_in_order,
     check_seconds,
+    resolve_batch_sampler,
     resolve_chunk_size,
     resolve_collate,
     resolve_policy,
     resolve_seed,
     resolve_start_method,
 )
+from evenstep.loader.attributes import LoaderAttributes
 from evenstep.loader.batcher.progress import BadSample, EpochEnd, StepProgress
 from evenstep.loader.batcher.spec import LoaderSpec
 from evenstep.loader.iterator import BatchIterator, StepIterator
@@ -45,30 +49,23 @@ from evenstep.protocol.window_size import AUTO
 logger = logging.getLogger("evenstep")
 
 
-def _option(name: str) -> Any:
-    """An attribute that a loader's options hold. A new value counts from the next batcher on."""
-
-    def read(loader: DataLoader) -> Any:
-        return getattr(loader._options, name)
-
-    def write(loader: DataLoader, value: Any) -> None:
-        loader._options = replace(loader._options, **{name: value})
-
-    return property(read, write)
-
-
-class DataLoader:
+class DataLoader(LoaderAttributes):
     """Batches of `dataset`, formed by `policy` from the lengths that samples turn out to have.
 
-    Arguments that torch's DataLoader has mean what they mean there. Those that differ:
+    Arguments that torch's DataLoader has mean what they mean there, in the same order. Those that
+    differ (all of them are in docs/torch-dataloader.md):
 
     Args:
         dataset: map-style or iterable; one processed sample each. An iterable one must yield this
             rank's (and worker's) share only, as with torch.
         policy: how groups are formed; all ranks must pass an equal one.
-        batch_size: short for ``policy=FixedBatch(batch_size)``; not together with `policy`.
-        collate_fn: list of samples -> batch. None is `PadCollator()`, or `PackCollator()` where the
-            policy forms packed groups. It runs in the batcher process, once per step.
+        batch_size: short for ``policy=FixedBatch(batch_size)``; not together with `policy`. No
+            sample needs a length or labels then.
+        batch_sampler: a plain ``torch.utils.data.BatchSampler``: short for its `sampler`,
+            `batch_size` and `drop_last`.
+        collate_fn: list of samples -> batch. None is `PadCollator()`; `PackCollator()` where the
+            policy forms packed groups; under `FixedBatch` torch's ``default_collate``, except for
+            samples that have ``input_ids``. It runs in the batcher process, once per step.
         shuffle, seed: without a `sampler`, the order is that of torch's ``DistributedSampler``:
             a function of (seed, epoch). Policies that do not deal samples on demand repeat a few,
             so that all ranks get equally many.
@@ -111,6 +108,7 @@ class DataLoader:
         multiprocessing_context: how batcher and workers start. None is a fork server that starts
             with the first loader; or a fork, where the dataset could not be sent to it or would be
             another there. See "How workers start" in docs/loader.md.
+        in_order: batches come in order, so False is refused.
         group: the process group of all ranks that train on these steps: the data-parallel ones,
             and those that share micro-batches with them (`WorkloadPacking.context_parallel`), next
             to each other. None is the default group where torch.distributed is initialised, else
@@ -126,17 +124,22 @@ class DataLoader:
     def __init__(
         self,
         dataset: Any,
+        batch_size: int | None = None,
+        shuffle: bool | None = False,
+        sampler: Iterable[Any] | None = None,
+        batch_sampler: BatchSampler | None = None,
+        num_workers: int = 0,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        pin_memory: bool = False,
+        drop_last: bool = False,
+        timeout: float = 0,
+        worker_init_fn: Callable[[int], None] | None = None,
+        multiprocessing_context: Any = None,
+        generator: torch.Generator | None = None,
         *,
         policy: Policy | None = None,
-        batch_size: int | None = None,
-        collate_fn: Callable[[list[Any]], Any] | None = None,
-        shuffle: bool = False,
         seed: int = 0,
-        generator: torch.Generator | None = None,
-        sampler: Iterable[Any] | None = None,
         shard_sampler: bool = False,
-        drop_last: bool = False,
-        num_workers: int = 0,
         prefetch_factor: int | None = None,
         prefetch: int = 4,
         buffer_size: int | str = AUTO,
@@ -150,14 +153,20 @@ class DataLoader:
         skip_bad_samples: int = 0,
         replay: bool = False,
         exhausted: str = "pad",
-        pin_memory: bool = False,
-        timeout: float = 0,
         warn_after: float | None = 20.0,
-        worker_init_fn: Callable[[int], None] | None = None,
-        multiprocessing_context: Any = None,
         persistent_workers: bool = False,
+        in_order: bool = True,
         group: dist.ProcessGroup | str | None = None,
     ) -> None:
+        check_in_order(in_order)
+        sampler, batch_size, drop_last = resolve_batch_sampler(
+            batch_sampler,
+            sampler=sampler,
+            batch_size=batch_size,
+            drop_last=drop_last,
+            shuffle=shuffle,
+            policy=policy,
+        )
         policy = resolve_policy(policy, batch_size, drop_last)
         self._options = options = LoaderOptions(
             dataset=dataset,
@@ -175,6 +184,7 @@ class DataLoader:
                 supervised_fn=supervised_fn,
                 patches_fn=patches_fn,
                 count_patches=policy.counts_patches,
+                needs_lengths=policy.needs_lengths,
             ),
             chunk_size=resolve_chunk_size(
                 chunk_size, policy=policy, buffer_size=buffer_size, num_workers=num_workers
@@ -190,10 +200,9 @@ class DataLoader:
         )
         check_group(group)
         check_seconds("logs nothing", warn_after=warn_after)
-        self.shuffle = shuffle
-        self.sampler = sampler
-        self.drop_last = drop_last
         self.pin_memory = pin_memory
+        self.generator = generator
+        self._batch_sampler = batch_sampler
         self._warn_after = warn_after
         self.skipped: list[BadSample] = []
         """Samples skipped so far."""
@@ -206,7 +215,7 @@ class DataLoader:
             iterable=options.iterable,
             sampler=sampler,
             shard_sampler=shard_sampler,
-            shuffle=shuffle,
+            shuffle=bool(shuffle),
             seed=options.seed,
             drop_last=drop_last,
         )
@@ -219,19 +228,6 @@ class DataLoader:
         self._passes = 0
         self._current: weakref.ref[StepIterator] | None = None
         self._owner = os.getpid()
-
-    dataset: Any = _option("dataset")
-    policy: Policy = _option("policy")
-    collate_fn: Callable[[list[Any]], Any] = _option("collate_fn")
-    measure: Measure = _option("measure")
-    seed: int = _option("seed")
-    num_workers: int = _option("num_workers")
-    prefetch: int = _option("prefetch")
-    buffer_size: int | str = _option("buffer_size")
-    accumulate: int = _option("accumulate")
-    exhausted: str = _option("exhausted")
-    loss_scaling: str = _option("loss_scaling")
-    persistent_workers: bool = _option("persistent_workers")
 
     # Iterating
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from evenstep.errors import ConfigurationError
+from evenstep.errors import ConfigurationError, WrongTypeError
 
 LARGEST = 2**48
 """No option is larger but a seed: sums and products of a few of them then fit in an int64."""
@@ -26,7 +26,7 @@ def check_at_least(minimum: int, **values: int | None) -> None:
         if value is None:
             continue
         if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-            raise ConfigurationError(f"{name}={value!r} must be an integer")
+            raise WrongTypeError(f"{name}={value!r} must be an integer")
         if value < minimum:
             raise ConfigurationError(f"{name}={value} must be at least {minimum}")
         most = _LARGEST_SEED if name == "seed" else LARGEST

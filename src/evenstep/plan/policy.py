@@ -128,6 +128,11 @@ class Policy(abc.ABC):
         return False
 
     @property
+    def needs_lengths(self) -> bool:
+        """Whether samples must have a length. Where False, one without tokens counts as one."""
+        return True
+
+    @property
     def looks_ahead(self) -> bool:
         """Whether windows may be smaller than `window_size`, so that all ranks run out together.
         False where the number of samples in a window decides what is in a group."""

@@ -35,6 +35,10 @@ class FixedBatch(Policy):
         check_at_least(1, batch_size=self.batch_size)
 
     @property
+    def needs_lengths(self) -> bool:
+        return False
+
+    @property
     def looks_ahead(self) -> bool:
         return False
 

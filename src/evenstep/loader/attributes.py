@@ -1,0 +1,96 @@
+"""`LoaderAttributes`: the arguments of a loader, read by the names that torch's loader has."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+from torch.utils.data import BatchSampler
+
+from evenstep.batch.measure import Measure
+from evenstep.errors import ConfigurationError
+from evenstep.loader.options import LoaderOptions
+from evenstep.loader.resume.epochs import Epochs
+from evenstep.plan.policies.fixed_batch import FixedBatch
+from evenstep.plan.policy import Policy
+
+_WORKERS_PREFETCH = 2  # torch's default
+
+
+def _option(name: str) -> Any:
+    """An attribute that a loader's options hold. A new value counts from the next batcher on."""
+
+    def read(loader: LoaderAttributes) -> Any:
+        return getattr(loader._options, name)
+
+    def write(loader: LoaderAttributes, value: Any) -> None:
+        loader._options = replace(loader._options, **{name: value})
+
+    return property(read, write)
+
+
+def _fixed(name: str, read: Callable[[Any], Any]) -> Any:
+    """An attribute that cannot be set."""
+
+    def refuse(loader: LoaderAttributes, value: Any) -> None:
+        raise ConfigurationError(
+            f"{name} cannot be set to {value!r} on a loader that is built, as its epochs depend on "
+            f"it; build another with {name}="
+        )
+
+    return property(read, refuse)
+
+
+def _batch_size(loader: LoaderAttributes) -> int | None:
+    return loader.policy.batch_size if isinstance(loader.policy, FixedBatch) else None
+
+
+class LoaderAttributes:
+    """The arguments of a loader as attributes."""
+
+    _options: LoaderOptions
+    _epochs: Epochs
+    _batch_sampler: BatchSampler | None
+
+    dataset: Any = _fixed("dataset", lambda loader: loader._epochs.dataset)
+    policy: Policy = _fixed("policy", lambda loader: loader._epochs.policy)
+    seed: int = _fixed("seed", lambda loader: loader._epochs.seed)
+    shuffle: bool = _fixed("shuffle", lambda loader: loader._epochs.shuffle)
+    batch_size: int | None = _fixed("batch_size", _batch_size)
+    """None under any policy but `FixedBatch`."""
+    drop_last: bool = _fixed("drop_last", lambda loader: loader._epochs.drop_last)
+    sampler: Iterable[Any] | None = _fixed("sampler", lambda loader: loader._epochs.sampler)
+    """None where the order is the built-in one, or the dataset's own."""
+    batch_sampler: BatchSampler | None = _fixed(
+        "batch_sampler", lambda loader: loader._batch_sampler
+    )
+    """The one that was given."""
+    persistent_workers: bool = _fixed(
+        "persistent_workers", lambda loader: loader._options.persistent_workers
+    )
+
+    collate_fn: Callable[[list[Any]], Any] = _option("collate_fn")
+    measure: Measure = _option("measure")
+    num_workers: int = _option("num_workers")
+    worker_init_fn: Callable[[int], None] | None = _option("worker_init_fn")
+    timeout: float = _option("timeout")
+    prefetch: int = _option("prefetch")
+    buffer_size: int | str = _option("buffer_size")
+    accumulate: int = _option("accumulate")
+    exhausted: str = _option("exhausted")
+    loss_scaling: str = _option("loss_scaling")
+
+    in_order: bool = _fixed("in_order", lambda loader: True)
+
+    @property
+    def prefetch_factor(self) -> int | None:
+        """Chunks prepared ahead by each worker; None without workers."""
+        return self._options.prefetch_factor or (_WORKERS_PREFETCH if self.num_workers else None)
+
+    @property
+    def multiprocessing_context(self) -> Any:
+        """The context that batcher and workers start in; None for the default way."""
+        method = self._options.start_method
+        return None if method is None else multiprocessing.get_context(method)
