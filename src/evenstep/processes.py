@@ -10,9 +10,11 @@ and at its own end multiprocessing waits for all children.
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import multiprocessing.connection
 import os
+import signal
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,6 +24,7 @@ from typing import NoReturn
 from evenstep.errors import LoaderDiedError, described
 
 _CHECK_INTERVAL = 0.5  # seconds between checks of the parent
+_EXIT_SECONDS = 5.0  # for the end of a process that has begun to end
 
 
 def end_with_parent() -> None:
@@ -35,6 +38,22 @@ def kill_children() -> None:
     """Kills all children that multiprocessing started in this process."""
     for child in multiprocessing.active_children():
         child.kill()
+
+
+def signal_that_killed(pid: int) -> str:
+    """The signal that ended a child, as in " (killed by SIGKILL)", once it has ended. Empty if none
+    did, or if nobody knows."""
+    with contextlib.suppress(OSError):  # it is no child, or was collected
+        process = os.pidfd_open(pid)
+        try:
+            # Its files close a moment before it ends.
+            multiprocessing.connection.wait([process], timeout=_EXIT_SECONDS)
+            ended = os.waitid(os.P_PIDFD, process, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        finally:
+            os.close(process)
+        if ended is not None and ended.si_code != os.CLD_EXITED:
+            return f" (killed by {signal.Signals(ended.si_status).name})"
+    return ""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenstep.errors import InvariantError, SampleError
-from evenstep.loader.batcher.intake import ReadySamples
+from evenstep.loader.batcher.chunk_checks import ReadySamples
 from evenstep.loader.batcher.sample_store import Closed, SampleStore
 
 WAIT = 20.0

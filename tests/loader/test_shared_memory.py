@@ -6,9 +6,11 @@ import contextlib
 import errno
 import gc
 import multiprocessing
+import multiprocessing.connection
 import os
 import pickle
 import resource
+import signal
 import sys
 from collections.abc import Iterator
 
@@ -261,13 +263,15 @@ def test_a_message_whose_writer_has_died_can_be_unpickled_and_says_so_when_it_is
     # An error while torch unpickles would make it look for the cause, by temporary files.
     def write(connection):
         connection.send_bytes(pickle.dumps(Writer().pack(sample(1000))))
+        os.kill(os.getpid(), signal.SIGKILL)
 
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=write, args=(theirs,))
     process.start()
     message = ours.recv_bytes()
-    process.join()
+    multiprocessing.connection.wait([process.sentinel])
     packed = pickle.loads(message)
-    with pytest.raises(ProcessLookupError, match=f"worker process {process.pid} died"):
+    with pytest.raises(ProcessLookupError, match=rf"{process.pid} died \(killed by SIGKILL\)"):
         Reader().unpack(packed)
+    process.join()

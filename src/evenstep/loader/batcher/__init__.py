@@ -8,7 +8,8 @@ in which a sample meets them, with the thread that runs each file:
     spec                what the trainer passes to it: `LoaderSpec` once, `EpochSpec` for every pass
     pipeline            one epoch: starts the four threads below and the queues between them
     index_feed          intake: blocks of dataset indices -> a `ChunkRequest` to a worker
-    intake              intake: a `Chunk` from a worker -> `ReadySamples`
+    intake              intake: starts the workers; their chunks, in order and numbered
+    chunk_checks        intake: a `Chunk` -> `ReadySamples`
     worker_errors       intake: what the dataset raised in a worker, or the worker's death
     sample_store        all threads: samples by arrival number, until they are collated
     sample_bytes        plan: how much memory a sample takes

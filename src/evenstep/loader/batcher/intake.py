@@ -1,84 +1,31 @@
-"""Samples from the workers, in order: numbered, checked, and ready for the store and the protocol.
+"""Samples from the workers, in order and numbered, for one epoch after the other.
 
-The workers are an ordinary `torch.utils.data.DataLoader` that delivers chunks. In order of
-transport: a `ChunkRequest` goes to a worker, a `Chunk` comes back from it, and `ReadySamples` are
-what remains of the chunk once bad samples are counted, samples already trained on are dropped, and
-those of a resumed round are found to measure the same as before.
+The workers are an ordinary `torch.utils.data.DataLoader` that delivers chunks: a `ChunkRequest`
+goes to a worker, a `Chunk` comes back from it.
 """
 
 from __future__ import annotations
 
 import contextlib
-import time
-from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Generator, Iterator
 from multiprocessing.connection import Connection
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
 from evenstep.arrays import Int64Array
-from evenstep.errors import EvenstepError, SampleError, described
-from evenstep.loader.batcher.filler_sample import FillerSample
+from evenstep.loader.batcher.chunk_checks import TRAINED, NumberedChunk
 from evenstep.loader.batcher.index_feed import IndexFeed
-from evenstep.loader.batcher.progress import BadSample
 from evenstep.loader.batcher.spec import EpochSpec, LoaderSpec
 from evenstep.loader.batcher.worker_errors import explain_worker_error, raising_worker_deaths
-from evenstep.loader.transport.shared_memory import PackedObject, Reader
 from evenstep.loader.watchdog import Watchdog
 from evenstep.loader.workers.chunks import Chunk, ChunkCollate, IndexedDataset
 from evenstep.loader.workers.iterable import ChunkedIterable, WorkerStateLog
 from evenstep.loader.workers.queues import context_of
 from evenstep.loader.workers.seeding import epoch_seed, rank_seed
 from evenstep.processes import EndWithParent
-
-_TRAINED = -1  # in place of an arrival number: trained on before, so not wanted again
-
-
-class NumberedChunk(NamedTuple):
-    """A chunk with the arrival numbers of its samples."""
-
-    chunk: Chunk
-    numbers: Int64Array
-    """[chunk.size] arrival numbers; `_TRAINED` for samples that are not wanted."""
-    indices: tuple[Any, ...] | None
-    """[chunk.size] dataset indices; None for an iterable dataset."""
-
-
-@dataclass(frozen=True)
-class ReadySamples:
-    """Samples that passed all checks, and what planning needs to know about them."""
-
-    numbers: Int64Array
-    """[samples] arrival numbers, increasing."""
-    columns: Int64Array
-    """[samples, 3] length, supervised tokens, patches."""
-    digests: Int64Array | None
-    """[samples] see `Chunk.digests`."""
-    samples: Sequence[Any]
-    indices: Sequence[Any]
-    """[samples] dataset indices; None for each sample of an iterable dataset."""
-    planned: int
-    """How many samples, from the first on, belong to a resumed round: they are planned already."""
-    end: int = 0
-    """All samples with lower arrival numbers have come, or are bad."""
-
-    def unplanned(self) -> ReadySamples | None:
-        """The part that the protocol still has to receive, without the samples themselves."""
-        if self.planned and self.planned == len(self.numbers) and self.end <= self.numbers[-1] + 1:
-            return None
-        return replace(
-            self,
-            numbers=self.numbers[self.planned :],
-            columns=self.columns[self.planned :],
-            digests=None if self.digests is None else self.digests[self.planned :],
-            samples=(),
-            indices=(),
-            planned=0,
-        )
 
 
 class Intake:
@@ -168,13 +115,20 @@ class Intake:
             SampleError: a sample cannot be used.
             Exception: whatever the inner loader raises when a worker dies or hangs.
         """
+        if self._feed is not None:
+            yield from self._indexed(self._received(), self._feed)
+        else:
+            assert log is not None
+            yield from self._streamed(self._received(), epoch, log)
+
+    def _received(self) -> Iterator[Chunk]:
         iterator, self._iterator = self._iterator, iter(())  # the workers end with the pass
-        with self._explaining():
-            if self._feed is not None:
-                yield from self._indexed(iterator, self._feed)
-            else:
-                assert log is not None
-                yield from self._streamed(iterator, epoch, log)
+        while True:
+            with self._explaining():
+                chunk = next(iterator, None)
+            if chunk is None:
+                return
+            yield chunk
 
     @contextlib.contextmanager
     def _explaining(self) -> Iterator[None]:
@@ -200,7 +154,7 @@ class Intake:
         for chunk in chunks:
             begin = log.add(chunk)
             positions, remaining = epoch.remaining.select(begin, chunk.size)
-            numbers = np.full(chunk.size, _TRAINED)
+            numbers = np.full(chunk.size, TRAINED)
             numbers[positions] = remaining
             yield NumberedChunk(chunk, numbers, None)
             assert chunk.origin is not None
@@ -208,110 +162,3 @@ class Intake:
                 ended.add(chunk.origin.worker)
             if len(ended) == max(self._spec.num_workers, 1):
                 return
-
-
-class ChunkChecks:
-    """Checks the chunks of one epoch. Used by the intake thread, except `take_bad_before`."""
-
-    def __init__(self, spec: LoaderSpec, epoch: EpochSpec, filler_sample: FillerSample) -> None:
-        self._spec = spec
-        self._epoch = epoch
-        self._filler_sample = filler_sample
-        self._may_run_fillers = spec.world_size > 1 and spec.exhausted == "pad"
-        self._reader = Reader()
-        self._bad: deque[tuple[int, BadSample]] = deque()  # with arrival numbers, increasing
-        self._bad_count = epoch.skipped
-
-    def ready(self, numbered: NumberedChunk) -> ReadySamples | None:
-        """The samples of a chunk that are wanted; None for a chunk that tells nothing.
-
-        Raises:
-            SampleError: too many samples are bad, or one differs from when the epoch was planned.
-        """
-        chunk, numbers, indices = numbered
-        for position, reason in chunk.bad:
-            if (number := int(numbers[position])) != _TRAINED:
-                self._skip(number, indices[position] if indices is not None else None, reason)
-        payload = chunk.payload
-        columns, digests, positions = chunk.columns, chunk.digests, chunk.positions
-        with _naming("unpickling", numbers, indices):
-            samples = self._reader.unpack(payload) if isinstance(payload, PackedObject) else payload
-        if samples and self._may_run_fillers:
-            with _naming("pickling", numbers, indices):
-                self._filler_sample.offer(samples, columns[:, 0])
-        kept = np.flatnonzero(numbers[positions] != _TRAINED)
-        if len(kept) < len(samples):
-            samples = [samples[i] for i in kept.tolist()]
-            columns, positions = columns[kept], positions[kept]
-            digests = None if digests is None else digests[kept]
-        if not len(numbers):
-            return None
-        end = int(numbers[-1]) + 1
-        numbers = numbers[positions]
-        names: Sequence[Any] = [None] * len(samples)
-        if indices is not None:
-            names = tuple(indices[position] for position in positions.tolist())
-        if self._epoch.expected is not None:
-            self._epoch.expected.check(numbers, columns[:, 0], names)
-        planned = self._check_planned(names, numbers, columns)
-        return ReadySamples(numbers, columns, digests, samples, names, planned, end)
-
-    def take_bad_before(self, number: int | None = None) -> tuple[BadSample, ...]:
-        """Skipped samples with arrival numbers below `number`; each is returned once."""
-        bad = []
-        while self._bad and (number is None or self._bad[0][0] < number):
-            bad.append(self._bad.popleft()[1])
-        return tuple(bad)
-
-    def _skip(self, number: int, index: Any, reason: str) -> None:
-        if number < self._epoch.start.taken:
-            raise SampleError(f"{reason}; it was usable when the checkpoint was made")
-        self._bad_count += 1
-        name = index if index is not None else number
-        if self._bad_count > self._spec.skip_bad_samples:
-            raise SampleError(
-                f"{reason} (bad sample number {self._bad_count} of epoch {self._epoch.epoch} on "
-                f"rank {self._spec.rank}, over skip_bad_samples={self._spec.skip_bad_samples})"
-            )
-        self._bad.append((number, BadSample(self._epoch.epoch, name, reason)))
-
-    def _check_planned(
-        self, indices: Sequence[Any], numbers: Int64Array, columns: Int64Array
-    ) -> int:
-        """How many samples belong to the resumed round. It is planned by what they measured when it
-        first began, so they must measure the same now."""
-        start = self._epoch.start
-        planned = int(np.searchsorted(numbers, start.taken))
-        then = start.columns[:, np.searchsorted(start.numbers, numbers[:planned])].T
-        for index, number, old, new in zip(indices, numbers.tolist(), then, columns):
-            if (old != new).any():
-                name = f"sample {index!r}" if index is not None else f"sample number {number}"
-                raise SampleError(
-                    f"{name} has {_counts(new)} now and had {_counts(old)} when the checkpoint was "
-                    "made, so its batch cannot be made again; make what the dataset returns a "
-                    "function of the index, or resume from evenstep.merge_states of all ranks' "
-                    "states, which forms new batches"
-                )
-        return planned
-
-
-@contextlib.contextmanager
-def _naming(what: str, numbers: Int64Array, indices: Sequence[Any] | None) -> Iterator[None]:
-    """What the user's code raises within becomes a `SampleError` that names the chunk's samples."""
-    try:
-        yield
-    except EvenstepError:
-        raise
-    except ProcessLookupError:  # the worker has died
-        time.sleep(0.5)  # in which torch raises how, from a signal handler
-        raise
-    except BaseException as error:
-        names = list(indices) if indices is not None else f"number {numbers.tolist()}"
-        raise SampleError(
-            f"one of the samples {names}: its {what} raised {described(error)}"
-        ) from error
-
-
-def _counts(column: Int64Array) -> str:
-    length, supervised, patches = column.tolist()
-    return f"{length:,} tokens ({supervised:,} supervised, {patches:,} patches)"

@@ -37,8 +37,9 @@ from evenstep.errors import (
     described,
 )
 from evenstep.loader.batcher.batch_assembly import make_step
+from evenstep.loader.batcher.chunk_checks import ChunkChecks
 from evenstep.loader.batcher.filler_sample import FillerSample
-from evenstep.loader.batcher.intake import ChunkChecks, Intake
+from evenstep.loader.batcher.intake import Intake
 from evenstep.loader.batcher.ports import Ports
 from evenstep.loader.batcher.progress import EpochEnd, StepProgress
 from evenstep.loader.batcher.round_planner import RoundPlanner, make_protocol

@@ -8,8 +8,8 @@ import numpy as np
 
 from evenstep.arrays import Int64Array
 from evenstep.errors import MismatchError
+from evenstep.loader.batcher.chunk_checks import ChunkChecks
 from evenstep.loader.batcher.filler_sample import FillerSample, pack_sample
-from evenstep.loader.batcher.intake import ChunkChecks
 from evenstep.loader.batcher.ports import Ports
 from evenstep.loader.batcher.progress import RoundProgress, StepProgress
 from evenstep.loader.batcher.sample_bytes import SAMPLE_BYTES, sample_bytes

@@ -8,7 +8,7 @@ from typing import Any
 
 from evenstep.arrays import Int64Array
 from evenstep.errors import InvariantError
-from evenstep.loader.batcher.intake import ReadySamples
+from evenstep.loader.batcher.chunk_checks import ReadySamples
 
 
 class Closed(Exception):

@@ -14,11 +14,17 @@ import numpy.typing as npt
 import torch
 
 from evenstep.errors import LoaderDiedError
+from evenstep.processes import signal_that_killed
 
 GROWTH = 1.125  # size of a new slab over what is asked for, so that larger objects still fit
 _PAGE = mmap.PAGESIZE
 
 Bytes = npt.NDArray[np.uint8]
+
+
+def available() -> bool:
+    """Whether this system has memory without a name, which another process can open."""
+    return hasattr(os, "memfd_create") and os.path.isdir("/proc/self/fd")
 
 
 class SlabFile:
@@ -64,8 +70,9 @@ class SlabFile:
             opened = self._file or self._open()
         except (FileNotFoundError, ProcessLookupError) as error:
             raise ProcessLookupError(
-                f"worker process {self._writer} died, with samples that it had prepared; if the "
-                "system ran out of memory, lower buffer_size, prefetch or num_workers"
+                f"worker process {self._writer} died{signal_that_killed(self._writer)}, and with "
+                "it samples that it had prepared; if the system ran out of memory, lower "
+                "buffer_size, prefetch or num_workers"
             ) from error
         except OSError as error:
             raise out_of_memory_error(
