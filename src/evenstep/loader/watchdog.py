@@ -19,6 +19,7 @@ from contextlib import AbstractContextManager
 from evenstep.errors import LoaderDiedError
 
 _NEVER = float("inf")
+_LONGEST_SLEEP = 3600.0  # seconds; a limit may be longer than what `sleep` takes
 
 
 class Watchdog:
@@ -65,7 +66,10 @@ class Watchdog:
     def watch(self, report: Callable[[LoaderDiedError, str], None]) -> None:
         """Reports the first call that takes too long; returns then."""
         while (found := self.overdue()) is None:
-            time.sleep(min(self.limit / 4, 0.5))
+            now = time.monotonic()
+            oldest = min((since for _, since in self._calls.copy().values()), default=now)
+            # No call that begins meanwhile can be overdue any earlier.
+            time.sleep(min(max(oldest + self.limit - now, 0), _LONGEST_SLEEP))
         report(*found)
 
 

@@ -96,7 +96,9 @@ class _Main:
         control = GuardedThread(self._obey, name="control", failed=self._lost)
         control.start()
         if self._spec.timeout:
-            GuardedThread(self._watchdog.watch, self._report, name="watchdog").start()
+            GuardedThread(
+                self._watchdog.watch, self._report, name="watchdog", failed=self._lost
+            ).start()
         intake = Intake(self._spec, self._pipes.feed)
         while (epoch := self._begun.get()) is not None:
             self._pass(intake, epoch)
