@@ -93,10 +93,11 @@ class ForkServer:
             module=served.__name__,
             descriptor=theirs.fileno(),
         )
-        flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+        # Of a process that multiprocessing spawns, for its interpreter and options.
+        command = spawn.get_command_line()
         with theirs:
             self._process = subprocess.Popen(
-                [os.fsdecode(spawn.get_executable()), *flags, "-c", program],
+                [*command[: command.index("-c")], "-c", program],
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
             )
@@ -167,7 +168,8 @@ def fork_server() -> ForkServer:
     if _server is None or not _server.alive():
         try:
             _server = ForkServer()
-        except (OSError, TypeError) as error:  # also where there is no interpreter's path
+        # Of other types where there is no interpreter, or no options, as in a frozen program.
+        except (OSError, TypeError, ValueError) as error:
             raise NotPortable(f"the fork server cannot be started: {error}") from error
     return _server
 

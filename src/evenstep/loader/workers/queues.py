@@ -19,6 +19,9 @@ from evenstep.processes import end_now
 class TellingQueue(Queue):  # type: ignore[type-arg]
     """Ends the process that has lost a message, which all who wait for it notice."""
 
+    # The name is private, and the only way: the queue catches whatever its thread raises, and calls
+    # this. `concurrent.futures` overrides it too.
+
     @staticmethod
     def _on_queue_feeder_error(error: BaseException, message: object) -> None:
         try:
