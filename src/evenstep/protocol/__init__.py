@@ -36,6 +36,7 @@ In reading order:
     look_ahead       windows of ranks that each have a fixed share
     lending          samples lent to ranks that have none to run zero-loss steps with
     planned_step     `PlannedStep` and the tables of its round
+    totals           what ranks train on, in columns
     own_receipt      what a rank sends of its steps
     receipts         totals of every step, as each rank learns them
     bodies           hello, proposal and receipt as bytes, and which numbers cannot be

@@ -16,6 +16,7 @@ from evenstep.arrays import Float64Array, Int64Array
 from evenstep.cost import Cost, GroupShapes
 from evenstep.errors import InvariantError
 from evenstep.plan.length_moments import LengthMoments
+from evenstep.protocol.totals import Totals
 
 _MOMENTS = ("length_mean", "length_deviation", "length_skew")
 COLUMNS = ("samples", "tokens", "padding", "unsupervised", *_MOMENTS)  # as sent, before `cost`
@@ -27,19 +28,9 @@ _WIDTHS = ((0, 1), (1, 1 << 8), (2, 1 << 16), (4, 1 << 32))  # bytes, and the sp
 DTYPES = {1: np.dtype("<u1"), 2: np.dtype("<u2"), 4: np.dtype("<u4"), 8: np.dtype("<i8")}
 
 
-@dataclass(frozen=True)
-class Receipt:
+@dataclass(frozen=True, eq=False)
+class Receipt(Totals):
     """One round on one rank. Arrays of shape [steps]."""
-
-    samples: Int64Array
-    tokens: Int64Array
-    padded_tokens: Int64Array
-    """Tokens as computed: equal to `tokens` where groups are packed."""
-    supervised_tokens: Int64Array
-    cost: Float64Array
-    length_mean: Float64Array
-    length_deviation: Float64Array
-    length_skew: Float64Array
 
     @classmethod
     def of(

@@ -15,38 +15,17 @@ from dataclasses import dataclass, fields
 import numpy as np
 import numpy.typing as npt
 
-from evenstep.arrays import BoolArray, Float64Array, Int64Array
+from evenstep.arrays import BoolArray
 from evenstep.errors import InvariantError
-from evenstep.plan.length_moments import LengthMoments
 from evenstep.protocol.bodies import MOST, ProposalHead
 from evenstep.protocol.own_receipt import COLUMNS, DTYPES, LAYOUT, LOWS, from_bits
+from evenstep.protocol.totals import Totals
 from evenstep.protocol.wire import RECEIPT, damaged
 
 
 @dataclass(frozen=True, eq=False)
-class StepTotals:
-    """What each rank trains on in one step. Arrays of shape [ranks]; a filler counts nothing."""
-
-    samples: Int64Array
-    tokens: Int64Array
-    """Real tokens."""
-    padded_tokens: Int64Array
-    """Tokens computed, padding included; equal to `tokens` where groups are packed."""
-    supervised_tokens: Int64Array
-    """Tokens that contribute to the loss."""
-    cost: Float64Array
-    """In the unit of the policy's cost."""
-    length_mean: Float64Array
-    """Mean over tokens of the length of their sample."""
-    length_deviation: Float64Array
-    """Standard deviation over tokens of that length."""
-    length_skew: Float64Array
-    """Cube root of the mean over tokens of the cubed difference from `length_mean`."""
-
-    @property
-    def moments(self) -> LengthMoments:
-        """[ranks] how each rank's tokens are spread over lengths."""
-        return _moments(self)
+class StepTotals(Totals):
+    """What each rank trains on in one step. Arrays of shape [ranks]."""
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, StepTotals):
@@ -58,17 +37,8 @@ class StepTotals:
 
 
 @dataclass(frozen=True, eq=False)
-class RoundTotals:
-    """One round on all ranks. Arrays of shape [ranks, steps]; all zero for a rank with fillers."""
-
-    samples: Int64Array
-    tokens: Int64Array
-    padded_tokens: Int64Array
-    supervised_tokens: Int64Array
-    cost: Float64Array
-    length_mean: Float64Array
-    length_deviation: Float64Array
-    length_skew: Float64Array
+class RoundTotals(Totals):
+    """One round on all ranks. Arrays of shape [ranks, steps]."""
 
     @classmethod
     def decode(
@@ -166,32 +136,7 @@ class RoundTotals:
 
     def step(self, index: int) -> StepTotals:
         """Totals of one step, as views."""
-        return StepTotals(
-            self.samples[:, index],
-            self.tokens[:, index],
-            self.padded_tokens[:, index],
-            self.supervised_tokens[:, index],
-            self.cost[:, index],
-            self.length_mean[:, index],
-            self.length_deviation[:, index],
-            self.length_skew[:, index],
-        )
-
-    @property
-    def moments(self) -> LengthMoments:
-        """[ranks, steps] how the tokens of each rank and step are spread over lengths."""
-        return _moments(self)
-
-
-def _moments(totals: StepTotals | RoundTotals) -> LengthMoments:
-    tokens = totals.tokens.astype(np.float64)
-    return LengthMoments(
-        samples=totals.samples.astype(np.float64),
-        tokens=tokens,
-        mean=totals.length_mean,
-        second=tokens * totals.length_deviation**2,
-        third=tokens * totals.length_skew**3,
-    )
+        return StepTotals(*(getattr(self, f.name)[:, index] for f in fields(self)))
 
 
 def _mislaid(layout: bytes) -> str:

@@ -21,7 +21,6 @@ class TellingQueue(Queue):  # type: ignore[type-arg]
 
     # The name is private, and the only way: the queue catches whatever its thread raises, and calls
     # this. `concurrent.futures` overrides it too.
-
     @staticmethod
     def _on_queue_feeder_error(error: BaseException, message: object) -> None:
         try:

@@ -1,0 +1,43 @@
+"""What ranks train on, in columns: of one rank's steps, one step's ranks, or all of a round."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from evenstep.arrays import Float64Array, Int64Array
+from evenstep.plan.length_moments import LengthMoments
+
+
+@dataclass(frozen=True, eq=False)
+class Totals:
+    """Arrays of one shape; zero for a rank that runs a filler."""
+
+    samples: Int64Array
+    tokens: Int64Array
+    """Real tokens."""
+    padded_tokens: Int64Array
+    """Tokens computed, padding included; equal to `tokens` where groups are packed."""
+    supervised_tokens: Int64Array
+    """Tokens that contribute to the loss."""
+    cost: Float64Array
+    """In the unit of the policy's cost."""
+    length_mean: Float64Array
+    """Mean over tokens of the length of their sample."""
+    length_deviation: Float64Array
+    """Standard deviation over tokens of that length."""
+    length_skew: Float64Array
+    """Cube root of the mean over tokens of the cubed difference from `length_mean`."""
+
+    @property
+    def moments(self) -> LengthMoments:
+        """How tokens are spread over lengths."""
+        tokens = self.tokens.astype(np.float64)
+        return LengthMoments(
+            samples=self.samples.astype(np.float64),
+            tokens=tokens,
+            mean=self.length_mean,
+            second=tokens * self.length_deviation**2,
+            third=tokens * self.length_skew**3,
+        )
