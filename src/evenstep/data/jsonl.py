@@ -17,7 +17,7 @@ from evenstep.data.reader import ShardedReader, fields_of
 from evenstep.data.shard_order import ShardPart
 from evenstep.data.source import Source
 from evenstep.data.source_files import SourceFile, digest, list_files
-from evenstep.errors import ConfigurationError
+from evenstep.errors import ConfigurationError, described
 
 _PACKED = (".gz", ".zst", ".bz2", ".xz")
 
@@ -41,8 +41,7 @@ class JsonLinesReader(ShardedReader):
                 blocks.append(_blocks(file, number, source.block))
             except Exception as error:  # file systems raise their own types
                 raise ConfigurationError(
-                    f"source {source.name!r}: {file.path} cannot be read: {type(error).__name__}: "
-                    f"{error}"
+                    f"source {source.name!r}: {file.path} cannot be read: {described(error)}"
                 ) from error
         self._blocks = np.concatenate(blocks)
         self._set_order(self._blocks["lines"].astype(np.int64))

@@ -21,7 +21,7 @@ import numpy as np
 
 from evenstep.data.fingerprint import dataset_fingerprint
 from evenstep.data.lengths_count import count_lengths
-from evenstep.errors import ConfigurationError, MismatchError, parsing
+from evenstep.errors import ConfigurationError, MismatchError, described, parsing
 from evenstep.files import replacing
 from evenstep.plan.lengths import Lengths
 from evenstep.plan.plain_values import stable_repr
@@ -102,7 +102,7 @@ def read_lengths(
     except Exception as error:  # Arrow raises many kinds over a damaged file
         raise ConfigurationError(
             f"{path} was not written by evenstep lengths, or by another version of it, or is "
-            f"damaged ({type(error).__name__}: {error}); recreate it"
+            f"damaged ({described(error)}); recreate it"
         ) from error
     with parsing(path, remedy="recreate it"):
         lengths = Lengths(values)

@@ -9,7 +9,7 @@ import numpy as np
 from torch.utils.data import DataLoader, Dataset
 
 from evenstep.batch.measure import Measure
-from evenstep.errors import ConfigurationError, SampleError
+from evenstep.errors import ConfigurationError, SampleError, described
 from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.lengths import Lengths
 
@@ -35,7 +35,7 @@ class _Counted(Dataset[int | SampleError]):
         except SampleError as error:
             return error
         except Exception as error:
-            return SampleError(f"{name}: the dataset raised {type(error).__name__}: {error}")
+            return SampleError(f"{name}: the dataset raised {described(error)}")
 
 
 def _none_supervised(sample: Any) -> int:

@@ -17,7 +17,7 @@ from evenstep.data.reader import ShardedReader
 from evenstep.data.shard_order import ShardPart
 from evenstep.data.source import Source
 from evenstep.data.source_files import SourceFile, digest, list_files, optional_package
-from evenstep.errors import ConfigurationError
+from evenstep.errors import ConfigurationError, described
 
 _BUFFER = 1 << 20
 """Bytes read at once of a column, so that a whole compressed column is never in memory beside the
@@ -96,7 +96,7 @@ class ParquetReader(ShardedReader):
         except Exception as error:
             raise ConfigurationError(
                 f"source {self.source.name!r}: {file.path} cannot be read as Parquet: "
-                f"{type(error).__name__}: {error}"
+                f"{described(error)}"
             ) from error
 
     def _checked_columns(self) -> list[str] | None:

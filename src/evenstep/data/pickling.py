@@ -14,7 +14,7 @@ from importlib import import_module
 from types import FunctionType, ModuleType
 from typing import Any
 
-from evenstep.errors import ConfigurationError
+from evenstep.errors import ConfigurationError, described
 
 _CLOUDPICKLES = ("cloudpickle", "ray.cloudpickle")
 
@@ -31,7 +31,7 @@ def check_picklable(what: str, value: Any) -> None:
         _PickleCheck(io.BytesIO()).dump(value)
     except Exception as error:
         raise ConfigurationError(
-            f"{what} cannot be sent to other processes ({type(error).__name__}: {error}); keep "
+            f"{what} cannot be sent to other processes ({described(error)}); keep "
             "open files, locks, connections and generators out of it, and open them where they are "
             "used"
         ) from error
@@ -52,7 +52,7 @@ def pickled(what: str, value: Any) -> bytes:
         by_value = _pickled_by_value(value)
         if by_value is None:
             raise ConfigurationError(
-                f"{what} cannot be sent to worker processes ({type(error).__name__}: {error}); "
+                f"{what} cannot be sent to worker processes ({described(error)}); "
                 "define what it holds at the top level of a module, install cloudpickle, which "
                 "also comes with Ray, or choose workers=0"
             ) from error

@@ -18,7 +18,7 @@ from torch.utils.data import IterableDataset
 from evenstep.data.energon import EnergonMethods
 from evenstep.data.pool_order import pool_order, sample_key
 from evenstep.data.resumable import Reading, ResumableIterable
-from evenstep.errors import ConfigurationError, MismatchError, SampleError, parsing
+from evenstep.errors import ConfigurationError, MismatchError, SampleError, described, parsing
 from evenstep.plan.argument_checks import check_at_least, check_given
 from evenstep.plan.policies.pool_sort import check_warm_up, warm_up_size
 from evenstep.plan.rng import RandomStream
@@ -299,7 +299,7 @@ class _Pass:
         except Exception as error:
             role = getattr(key_fn, "__qualname__", repr(key_fn))
             raise SampleError(
-                f"{name}: key_fn ({role}) raised {type(error).__name__}: {error}; it must give a "
+                f"{name}: key_fn ({role}) raised {described(error)}; it must give a "
                 "number for every sample"
             ) from error
         if math.isnan(key):

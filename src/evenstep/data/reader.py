@@ -15,7 +15,7 @@ from typing import Any
 from evenstep.arrays import Int64Array
 from evenstep.data.shard_order import SampleLocation, ShardOrder, ShardPart
 from evenstep.data.source import Source
-from evenstep.errors import ConfigurationError, MismatchError, SampleError
+from evenstep.errors import ConfigurationError, MismatchError, SampleError, described
 
 
 @dataclass(frozen=True)
@@ -120,9 +120,7 @@ class SourceReader(abc.ABC):
     def _failed(self, error: Exception, shard: int, index: int | None = None) -> SampleError:
         at = f"sample {self.source.name}[{shard}]"
         at += f"[{index}]" if index is not None else ""
-        return SampleError(
-            f"{at} ({self._shard_name(shard)}) cannot be read: {type(error).__name__}: {error}"
-        )
+        return SampleError(f"{at} ({self._shard_name(shard)}) cannot be read: {described(error)}")
 
     def _shard_name(self, shard: int) -> str:
         """Where a shard lies, for errors."""

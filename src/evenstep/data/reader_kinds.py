@@ -10,7 +10,7 @@ from importlib import import_module
 
 from evenstep.data.reader import SourceReader
 from evenstep.data.source import Source
-from evenstep.errors import ConfigurationError
+from evenstep.errors import ConfigurationError, described
 
 _FILE_READERS = {
     "parquet": ("evenstep.data.parquet", "ParquetReader"),
@@ -55,7 +55,7 @@ def _open_dataset(source: Source, seed: int) -> SourceReader:
         except Exception as error:
             raise ConfigurationError(
                 f"source {source.name!r}: the function that makes its dataset raised "
-                f"{type(error).__name__}: {error}"
+                f"{described(error)}"
             ) from error
         if callable(getattr(dataset, "__next__", None)):
             dataset = source.data  # a generator is used up by one pass, so each pass makes one

@@ -13,7 +13,7 @@ from typing import Any
 
 from evenstep.batch.measure import length_of
 from evenstep.data.pickling import check_picklable
-from evenstep.errors import ConfigurationError, SampleError
+from evenstep.errors import ConfigurationError, SampleError, described
 from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.plain_values import stable_repr
 
@@ -178,7 +178,7 @@ class Source:
         except Exception as error:
             raise SampleError(
                 f"the length of sample {self.name}[{shard}][{index}] cannot be determined: "
-                f"{type(error).__name__}: {error}; see lengths= of Source"
+                f"{described(error)}; see lengths= of Source"
             ) from error
 
     def _check_function(self, role: str) -> None:

@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import Any
 
 from evenstep.data.source import Source
-from evenstep.errors import ConfigurationError
+from evenstep.errors import ConfigurationError, described
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def list_files(source: Source) -> list[SourceFile]:
         except Exception as error:  # file systems raise their own types
             raise ConfigurationError(
                 f"source {source.name!r}: {given} cannot be found by fsspec: "
-                f"{type(error).__name__}: {error}; check the path or URL"
+                f"{described(error)}; check the path or URL"
             ) from error
         if not listed:
             raise ConfigurationError(

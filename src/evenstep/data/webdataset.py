@@ -17,7 +17,7 @@ from evenstep.data.reader import ShardedReader, fields_of
 from evenstep.data.shard_order import ShardPart
 from evenstep.data.source import Source
 from evenstep.data.source_files import SourceFile, digest, list_files, optional_package
-from evenstep.errors import ConfigurationError
+from evenstep.errors import ConfigurationError, described
 
 _TEXT = ("txt", "text", "transcript", "json", "jsn")
 _NUMBERS = ("cls", "cls2", "index", "inx", "id")
@@ -98,7 +98,7 @@ class WebDatasetReader(ShardedReader):
         except Exception as error:
             raise ConfigurationError(
                 f"source {self.source.name!r}: {file.path} cannot be read as a tar file: "
-                f"{type(error).__name__}: {error}"
+                f"{described(error)}"
             ) from error
         return len(keys)
 

@@ -13,7 +13,7 @@ from typing import Any
 from evenstep.batch.labels import IGNORE_INDEX
 from evenstep.batch.pack import PackCollator
 from evenstep.context_parallel.batch_shards import document_lengths, shard_batch
-from evenstep.errors import CollateError, EvenstepError
+from evenstep.errors import CollateError, EvenstepError, described
 from evenstep.plan.sharding import Sharding, shard
 from evenstep.service.job import Job
 from evenstep.service.sample_measure import SUPERVISED
@@ -109,8 +109,7 @@ def collated(collate: Any, samples: Sequence[Any], table: SampleTable, where: st
         names = ", ".join(str(table.identity(row)) for row in range(min(len(table), 3)))
         more = f" and {len(table) - 3:,} more" if len(table) > 3 else ""
         raise CollateError(
-            f"{where}, of samples {names}{more}, cannot be collated: "
-            f"{type(error).__name__}: {error}"
+            f"{where}, of samples {names}{more}, cannot be collated: {described(error)}"
         ) from error
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from evenstep.batch.labels import IGNORE_INDEX, as_array, labels_of
 from evenstep.batch.measure import length_of, patches_of, supervised_of, tokens_of
 from evenstep.data.source import Source
-from evenstep.errors import SampleError
+from evenstep.errors import SampleError, described
 
 SUPERVISED = "supervised"
 """The name of the column."""
@@ -81,9 +81,7 @@ def _count(function: Callable[[Any], int], sample: Any, what: str, name: str) ->
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # also SystemExit
-        raise SampleError(
-            f"{what} of {name} cannot be determined: {type(error).__name__}: {error}"
-        ) from error
+        raise SampleError(f"{what} of {name} cannot be determined: {described(error)}") from error
     if isinstance(value, bool) or not 0 <= count < 1 << 31:
         raise SampleError(
             f"{what} of {name} is {value!r}; it must be a whole number from 0 to {(1 << 31) - 1:,}"

@@ -26,7 +26,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from evenstep.errors import EvenstepError
+from evenstep.errors import EvenstepError, described
 
 _GRACE = 5.0  # seconds between asking a process to end and killing it
 
@@ -185,7 +185,7 @@ def _rank_main(pipe: Connection, folder: str, rank: int, world_size: int) -> Non
         dist.barrier()
         dist.destroy_process_group()
     except Exception as error:
-        summary = f"{type(error).__name__}: {error}"
+        summary = described(error)
         failure = _Failure(summary=summary, details=traceback.format_exc(), moment=time.monotonic())
         with contextlib.suppress(OSError):
             pipe.send(failure)

@@ -10,7 +10,7 @@ import os
 import warnings
 from typing import Any
 
-from evenstep.errors import ConfigurationError, EvenstepError, MismatchError
+from evenstep.errors import ConfigurationError, EvenstepError, MismatchError, described
 
 
 def read_states(checkpoint: str | os.PathLike[str], key: str = "loader") -> dict[str, Any]:
@@ -33,10 +33,10 @@ def read_states(checkpoint: str | os.PathLike[str], key: str = "loader") -> dict
     except EvenstepError:
         raise
     except CheckpointException as error:  # which is no Exception
-        causes = [f"{type(cause).__name__}: {cause}" for cause, _ in error.failures.values()]
+        causes = [described(cause) for cause, _ in error.failures.values()]
         raise _unreadable(checkpoint, "; ".join(causes)) from error
     except Exception as error:  # of a damaged pickle, whatever it names
-        raise _unreadable(checkpoint, f"{type(error).__name__}: {error}") from error
+        raise _unreadable(checkpoint, described(error)) from error
 
 
 def _read(checkpoint: str | os.PathLike[str], prefix: str) -> dict[str, Any]:

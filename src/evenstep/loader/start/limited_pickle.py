@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from evenstep.errors import described
+
 
 class NotPortable(Exception):
     """Something cannot be sent to another process, or would not be the same there. Says why."""
@@ -36,7 +38,7 @@ class LimitedPickler(pickle.Pickler):
         except NotPortable:
             raise
         except Exception as error:  # a class may raise anything
-            raise NotPortable(f"{type(error).__name__}: {error}") from error
+            raise NotPortable(described(error)) from error
         return self._file.getvalue()
 
     def reducer_override(self, obj: Any) -> Any:

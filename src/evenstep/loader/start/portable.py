@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from evenstep.errors import described
 from evenstep.loader.start.globals_read import Descriptions, describe_globals
 from evenstep.loader.start.limited_pickle import LimitedPickler, NotPortable
 
@@ -49,8 +50,8 @@ def make_portable(obj: Any) -> Portable:
         return _make_portable(obj)
     except NotPortable:
         raise
-    except Exception as error:
-        raise NotPortable(f"{type(error).__name__}: {error}") from error
+    except Exception as error:  # of the user's objects: looking at one may raise anything
+        raise NotPortable(described(error)) from error
 
 
 def _make_portable(obj: Any) -> Portable:

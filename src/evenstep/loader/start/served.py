@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 
+from evenstep.errors import described
 from evenstep.loader.batcher.process_main import BatcherPipes, run_batcher
 from evenstep.loader.batcher.spec import LoaderSpec
 from evenstep.loader.start.globals_read import difference
@@ -116,7 +117,7 @@ def _import(imports: Imports) -> str | None:
         for module in imports.modules:
             importlib.import_module(module)
     except BaseException as error:  # a script may also exit
-        return f"what it needs cannot be imported: {type(error).__name__}: {error}"
+        return f"what it needs cannot be imported: {described(error)}"
     if threading.active_count() > 1:
         names = [t.name for t in threading.enumerate() if t is not threading.current_thread()]
         return f"an import that it needs starts a thread ({', '.join(names)})"
@@ -132,7 +133,7 @@ def _become_batcher(inherited: list[Any], talk: Connection, pipes: BatcherPipes)
     except EOFError:
         return  # the trainer has gone
     except BaseException as error:
-        talk.send(f"{type(error).__name__}: {error}")
+        talk.send(described(error))
         return
     talk.send(None)
     talk.close()

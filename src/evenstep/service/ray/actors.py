@@ -193,7 +193,7 @@ def _unpickle_job(job: bytes) -> Any:
         return pickle.loads(job)
     except Exception as error:
         raise ConfigurationError(
-            f"the job cannot be read on {socket.gethostname()} ({type(error).__name__}: {error}); "
+            f"the job cannot be read on {socket.gethostname()} ({described(error)}); "
             "make the modules that its functions import available there, by runtime_env in "
             "ray_options="
         ) from error

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from evenstep.errors import ConfigurationError, EvenstepError
+from evenstep.errors import ConfigurationError, EvenstepError, described
 from evenstep.tools.advise.length_sample import LengthSample
 from evenstep.tools.advise.parquet_sample import add_column
 from evenstep.tools.advise.token_counter import Counter, Progress, choose_column
@@ -54,7 +54,7 @@ def draw_from_dataset(
         raise
     except Exception as error:  # Arrow raises many kinds over a damaged file
         raise ConfigurationError(
-            f"{where} cannot be read: {type(error).__name__}: {error}; write or download it again"
+            f"{where} cannot be read: {described(error)}; write or download it again"
         ) from error
     lengths = counter.finish()
     return LengthSample.measured(where, lengths, total, "rows drawn at random")

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from evenstep.arrays import Int64Array
-from evenstep.errors import ConfigurationError
+from evenstep.errors import ConfigurationError, described
 from evenstep.tools.advise.tokenizer import CountTokens
 from evenstep.tools.simulate.lengths import check_lengths, pick_column
 
@@ -110,8 +110,8 @@ class Counter:
                 return self._count_tokens(values)
             except Exception as error:  # such as half a surrogate pair, which JSON can hold
                 raise ConfigurationError(
-                    f"{self.where} holds text that the tokenizer refuses: {type(error).__name__}: "
-                    f"{error}; remove it first"
+                    f"{self.where} holds text that the tokenizer refuses: "
+                    f"{described(error)}; remove it first"
                 ) from error
         return [value if self._kind == "lengths" else len(value) for value in values]
 

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.arrays import Int64Array
-from evenstep.errors import ConfigurationError, EvenstepError
+from evenstep.errors import ConfigurationError, EvenstepError, described
 from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.lengths import MAX_LENGTH
 from evenstep.plan.rng import RandomStream, generator
@@ -91,7 +91,7 @@ def open_parquet(path: Path) -> Iterator[Any]:
         raise
     except Exception as error:  # Arrow raises many kinds over a damaged file
         raise ConfigurationError(
-            f"{path} cannot be read as a Parquet file: {type(error).__name__}: {error}"
+            f"{path} cannot be read as a Parquet file: {described(error)}"
         ) from error
 
 
