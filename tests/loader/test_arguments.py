@@ -43,6 +43,10 @@ class Unsized:
         ({"policy": BUDGET, "prefetch_factor": 2}, "prefetch_factor=2 needs num_workers"),
         ({"policy": BUDGET, "persistent_workers": True}, "persistent_workers=True needs"),
         ({"policy": BUDGET, "group": "world"}, "group='world'"),
+        (
+            {"policy": BUDGET, "num_workers": 1, "multiprocessing_context": "thread"},
+            "multiprocessing_context='thread' must be one of",
+        ),
         ({"policy": BUDGET, "shuffle": True, "sampler": range(3)}, "contradicts"),
         ({"policy": PACKED, "collate_fn": evenstep.PadCollator()}, "PadCollator would pad them"),
     ],

@@ -194,5 +194,7 @@ def resolve_start_method(context: Any) -> str | None:
         )
     known = multiprocessing.get_all_start_methods()
     if context is not None and context not in known:
-        raise ConfigurationError(f"multiprocessing_context={context!r} must be one of {known}")
+        raise ConfigurationError(
+            f"multiprocessing_context={context!r} must be one of {known} on {sys.platform}"
+        )
     return context

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -37,9 +38,13 @@ def raising_worker_deaths() -> Iterator[None]:
     """Lets torch raise the death of a worker within this context, and nowhere else.
 
     torch raises it from a signal handler, in whatever the main thread is doing at the moment.
-    Elsewhere in the batcher that could interrupt the use of a lock.
+    Elsewhere in the batcher that could interrupt the use of a lock. Windows has no such signal, and
+    torch looks for dead workers there.
     """
     global _on_death
+    if sys.platform == "win32":
+        yield
+        return
     if _on_death is not None:
         signal.signal(signal.SIGCHLD, _on_death)
         _on_death(signal.SIGCHLD, None)  # for workers that died in the meantime

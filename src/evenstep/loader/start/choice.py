@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
+import pickle
 import sys
 import threading
 import warnings
 from dataclasses import replace
 from typing import Any
 
+from evenstep.errors import ConfigurationError
 from evenstep.loader.batcher.process import start_batcher
 from evenstep.loader.batcher.process_main import BatcherPipes
 from evenstep.loader.batcher.spec import LoaderSpec
@@ -48,9 +50,17 @@ class StartChoice:
                     return fork_server().start(make_portable(spec), pipes)
                 except NotPortable as error:
                     self._refuse(error)
-        if multiprocessing.get_context(spec.start_method).get_start_method() == "fork":
+        method = multiprocessing.get_context(spec.start_method).get_start_method()
+        if method == "fork":
             _warn_of_threads(self._refusal)
-        return start_batcher(spec, pipes)
+        try:
+            return start_batcher(spec, pipes)
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            raise ConfigurationError(
+                "the dataset, or a function of the loader, cannot be sent to a worker process "
+                f"({error}), which start method {method!r} on {sys.platform} needs; define it at "
+                "the top level of a module, of what can be pickled, or use num_workers=0"
+            ) from error
 
     def _refuse(self, error: NotPortable) -> None:
         self._refusal = str(error)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import sys
 from typing import NamedTuple
 
 from evenstep.errors import PeerError
@@ -37,9 +38,12 @@ class Peer(NamedTuple):
         return self._condition() in ("T", "t")
 
     def _condition(self) -> str:
-        """The letter that the kernel has for a process; empty for one of another host."""
+        """The letter that Linux has for a process, or "gone"; empty where it is not known, as of a
+        process of another host."""
         if self.host != socket.gethostname():
             return ""
+        if not os.path.exists("/proc/self/stat"):
+            return "" if _exists(self.pid) else "gone"
         try:
             with open(f"/proc/{self.pid}/stat", "rb") as file:
                 return file.read().rpartition(b")")[2].split()[0].decode()
@@ -70,3 +74,16 @@ class Peer(NamedTuple):
                 "host; install the same version of evenstep on every rank"
             )
         return peer
+
+
+def _exists(pid: int) -> bool:
+    """False only for a process that is known to be gone."""
+    if sys.platform == "win32":  # where signal 0 is Ctrl-C
+        return True
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # it is another user's
+        pass
+    return True

@@ -34,6 +34,7 @@ from evenstep.loader.transport.slab_file import (
     Bytes,
     SlabFile,
     allocate,
+    available,
     out_of_memory_error,
 )
 
@@ -106,6 +107,7 @@ class Writer:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._inline = not available()
         self._slabs: dict[int, tuple[Bytes, int]] = {}  # number -> (memory, file descriptor)
         self._lent_ends: dict[int, int] = {}  # number -> end of the part that was lent last
         self.leases: dict[int, _Lease] = {}
@@ -117,7 +119,7 @@ class Writer:
     def lend(self, size: int) -> memoryview:
         """`size` bytes of a slab to build an object in, which `pack` then need not copy. They are
         the caller's until no view of them is left."""
-        if not hasattr(os, "memfd_create"):
+        if self._inline:
             return memoryview(bytearray(size))
         with self._lock:
             # The rest of the object should fit behind them.
@@ -131,7 +133,7 @@ class Writer:
     def pack(self, obj: Any) -> PackedObject:
         data, buffers = codec.dumps(obj)
         pid = os.getpid()
-        if not buffers or not hasattr(os, "memfd_create"):
+        if not buffers or self._inline:
             return PackedObject(data, pid, -1, inline=tuple(bytearray(b) for b in buffers))
         arrays = [np.frombuffer(buffer, np.uint8) for buffer in buffers]
         with self._lock:

@@ -14,7 +14,8 @@ from evenstep.tools.out_of_memory import DIED, RAISED
 _TOO_LONG = re.compile(r" has ([\d,]+) tokens, over max_tokens=([\d,]+)")
 _ERROR = re.compile(r"^(?:\[rank\d+\]: ?)?([\w.]*(?:Error|Exception)\b.*)", re.MULTILINE)
 _CONSEQUENCES = ("ChildFailedError", "PeerError")
-_KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)  # the latter as shells report it
+_SIGKILL = 9  # Windows has no name for it
+_KILLED = (-_SIGKILL, 128 + _SIGKILL)  # the latter as shells report it
 
 
 def too_small(text: str) -> tuple[int, int, str] | None:
