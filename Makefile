@@ -9,25 +9,31 @@
 #   make soak                       20 minutes of killed and resumed jobs; EVENSTEP_SOAK_SECONDS=
 #   make demo PYTHON=python3.12     another interpreter, 3.10 or later
 #   make test PYTEST_ARGS="-k cost" a part of the suite; JOBS=8 runs it in so many processes
+#   make matrix PYTHON=python3.13   plans and the loader with the newest torch and NumPy, by uv, in
+#                                   .venv-matrix; RESOLUTION=lowest-direct takes the oldest of all
 
 PYTHON ?= python3
 VENV ?= .venv
 PYTEST_ARGS ?=
 DATA ?=
 JOBS ?= 2
+UV ?= uv
+MATRIX ?= .venv-matrix
+RESOLUTION ?= highest
+MATRIX_TESTS ?= tests/plan tests/protocol tests/strategy tests/loader tests/scenarios
 
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt
 # A file that calls `main` when it is run is a benchmark; the others are shared by benchmarks.
 BENCHMARKS := $(sort $(shell grep -rl --include='*.py' '^if __name__ == "__main__"' benchmarks))
 
-.PHONY: help demo learning test soak lint docs bench clean
+.PHONY: help demo learning test matrix soak lint docs bench clean
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
 help:
 	@sed -n 's/^#   //p' Makefile
-	@echo "targets: demo learning test soak lint docs bench clean"
+	@echo "targets: demo learning test matrix soak lint docs bench clean"
 
 demo: $(VENV)/.installed-demo
 	$(BIN)/evenstep demo
@@ -38,6 +44,14 @@ learning: $(VENV)/.installed-demo
 
 test: $(VENV)/.installed-test
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not soak" -n $(JOBS) --dist loadfile $(PYTEST_ARGS)
+
+# Not the whole of the extra `test`: Ray, say, comes late to new interpreters.
+matrix:
+	$(UV) venv -q --clear --python $(PYTHON) $(MATRIX)
+	$(UV) pip install -q --python $(MATRIX) --resolution $(RESOLUTION) -e '.[cli,fast,fit,sources,test-tools]'
+	$(UV) pip freeze -q --python $(MATRIX) | grep -iE '^(torch|numpy|numba|scipy|pyarrow)=='
+	$(MATRIX)/bin/python -m benchmarks.planning.plan_digests | sha256sum
+	OMP_NUM_THREADS=1 $(MATRIX)/bin/python -m pytest -m "not soak" -n $(JOBS) --dist loadfile $(MATRIX_TESTS) $(PYTEST_ARGS)
 
 soak: $(VENV)/.installed-test
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m soak -s $(PYTEST_ARGS)
@@ -58,7 +72,7 @@ bench: $(VENV)/.installed-bench
 	done
 
 clean:
-	rm -rf $(VENV) build dist out site .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(MATRIX) build dist out site .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.made:
