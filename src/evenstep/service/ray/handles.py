@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import pickle
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -86,6 +86,12 @@ OnWait = Callable[["RayHandle", Request, float, Sequence[Any]], None]
 which the first that is resolved ends the wait."""
 
 
+def located(about: Mapping[str, Any]) -> str:
+    """A `role` with its `process` and `host`, as far as they are known."""
+    place = "" if about["process"] is None else " (process {process} on {host})".format_map(about)
+    return f"{about['role']}{place}"
+
+
 class RayHandle:
     """A role in an actor. Can be sent to other processes."""
 
@@ -121,9 +127,12 @@ class RayHandle:
     @property
     def name(self) -> str:
         """Role, process and host, for messages."""
-        if self.process is None:
-            return self.role
-        return f"{self.role} (process {self.process} on {self.host})"
+        return located(self.about)
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """JSON-able: what `located` needs."""
+        return {"role": self.role, "process": self.process, "host": self.host}
 
     def send(self, message: MessageName, *arguments: Any) -> Reply:
         sent = self._sent([(message, arguments)])
@@ -137,7 +146,7 @@ class RayHandle:
 
     def using(self, **options: Any) -> RayHandle:
         """A handle of the same actor with the options of one caller; see the constructor."""
-        return RayHandle(self.actor, self.role, self.process, self.host, **options)
+        return RayHandle(self.actor, **self.about, **options)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return RayHandle, (self.actor, self.role, self.process, self.host)
@@ -164,10 +173,10 @@ class RayReply:
             EvenstepError: what the role raised.
         """
         ray, handle = import_ray(), self._handle
-        about = {"role": handle.role, "process": handle.process, "host": handle.host}
         timer = handle.timer
+        noted = nullcontext() if timer is None else timer.waiting(self._request, **handle.about)
         try:
-            with timer.waiting(self._request, **about) if timer is not None else nullcontext():
+            with noted:
                 self._wait_for_answer_or_alarm(ray)
                 sent = ray.get(self._reference)
                 if isinstance(sent, ray.ObjectRef):  # a large answer, see `PlanCache`

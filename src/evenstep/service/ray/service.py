@@ -20,11 +20,12 @@ from evenstep.service.ray.discovery import connect, find
 from evenstep.service.ray.handles import RayHandle, cause_of_death, import_ray
 from evenstep.service.ray.launcher import Launcher, LaunchOptions
 from evenstep.service.ray.registry import JobInfo, namespace_of
+from evenstep.service.ray.role_inquiry import ANSWER_LIMIT
 from evenstep.service.ray.wait_warnings import WaitWarnings
 from evenstep.service.source_layout import STRIPE, SourceLayout
 from evenstep.strategy import LoadingPlan
 
-_STATUS_LIMIT = 15.0  # seconds, three times what the registry gives each role
+_STATUS_LIMIT = 5 * ANSWER_LIMIT  # seconds
 
 
 def attach(address: str | None = "auto", name: str = "job") -> AttachedService:

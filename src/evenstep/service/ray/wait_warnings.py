@@ -34,9 +34,7 @@ class WaitWarnings:
         ray = import_ray()
         wait = {
             "by": self._who,
-            "role": waited_for.role,
-            "process": waited_for.process,
-            "host": waited_for.host,
+            **waited_for.about,
             **asdict(request),
             "seconds": seconds,
         }

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from evenstep.service.ray.handles import located
 from evenstep.service.ray.open_requests import Request
 
 About = Mapping[str, Any]
@@ -46,7 +47,7 @@ def wait_text(wait: Wait) -> str:
     silent = ", which does not answer" if wait["silent"] else ""
     return (
         f"{wait['by']} has waited {wait['seconds']:.0f} s for {_request(wait)} of "
-        f"{_located(wait)}{silent}"
+        f"{located(wait)}{silent}"
     )
 
 
@@ -69,7 +70,7 @@ def blame(roles: Mapping[str, About], role: str, step: int | None = None) -> str
             return text + _work(process, step)
         wait = _most_telling(waits, step)
         text += (
-            f"which has waited {wait['seconds']:.0f} s for {_request(wait)} of {_located(wait)}, "
+            f"which has waited {wait['seconds']:.0f} s for {_request(wait)} of {located(wait)}, "
         )
         role = wait["role"]
         seen.add(role)
@@ -89,9 +90,3 @@ def _most_telling(requests: list[Wait], step: int | None) -> Wait:
 
 def _request(wait: Wait) -> Request:
     return Request(wait["message"], wait["step"], wait["source"])
-
-
-def _located(wait: Wait) -> str:
-    if wait["process"] is None:
-        return str(wait["role"])
-    return f"{wait['role']} (process {wait['process']} on {wait['host']})"
