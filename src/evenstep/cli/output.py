@@ -21,13 +21,12 @@ def print_table(title: str, rows: Mapping[str, str]) -> None:
     """Prints a table of two columns."""
     from rich.console import Console
     from rich.table import Table
-    from rich.text import Text
 
     table = Table(title=title, title_justify="left", show_header=False)
     table.add_column()
     table.add_column(justify="right")
     for name, value in rows.items():
-        table.add_row(Text(name), Text(value))  # not markup: names may have brackets
+        table.add_row(name, value)
     Console(markup=False, emoji=False).print(table)  # names may hold brackets
 
 
