@@ -19,7 +19,11 @@ from evenstep.arrays import Int64Array
 from evenstep.loader.batcher.chunk_checks import TRAINED, NumberedChunk
 from evenstep.loader.batcher.index_feed import IndexFeed
 from evenstep.loader.batcher.spec import EpochSpec, LoaderSpec
-from evenstep.loader.batcher.worker_errors import explain_worker_error, raising_worker_deaths
+from evenstep.loader.batcher.worker_errors import (
+    could_not_start,
+    explain_worker_error,
+    raising_worker_deaths,
+)
 from evenstep.loader.watchdog import Watchdog
 from evenstep.loader.workers.chunks import Chunk, ChunkCollate, IndexedDataset
 from evenstep.loader.workers.iterable import ChunkedIterable, WorkerStateLog
@@ -99,7 +103,12 @@ class Intake:
         if self._chunked is not None:
             self._chunked.begin(epoch.worker_states)
         with self._explaining():
-            self._iterator = iter(self._loader)
+            try:
+                self._iterator = iter(self._loader)
+            except OSError as error:
+                if not self._spec.num_workers:  # then it is the dataset's
+                    raise
+                raise could_not_start(f"the workers of rank {self._spec.rank}", error) from error
         if self._feed is not None:
             self._feed.starting = False
 

@@ -15,6 +15,7 @@ from evenstep.batch.step_info import StepInfo
 from evenstep.errors import CollateError, EvenstepError, LoaderDiedError, described
 from evenstep.loader.batcher.process_main import ANY_PASS, GRACE, BatcherPipes, run_batcher
 from evenstep.loader.batcher.spec import EpochSpec, LoaderSpec
+from evenstep.loader.batcher.worker_errors import could_not_start
 from evenstep.loader.transport.shared_memory import PackedObject, Reader
 
 LOST = 255  # exit code of a process whose fork server died, so that nobody knows its own
@@ -36,11 +37,7 @@ class BatcherProcess:
             pipes = BatcherPipes(batcher_control, batcher_feed, batcher_exchange, batcher_results)
             self._process = start(spec, pipes)
         except (OSError, MemoryError) as error:
-            raise LoaderDiedError(
-                f"the batcher process of rank {spec.rank} could not be started "
-                f"({described(error)}); raise the limits on processes (ulimit -u) and open files "
-                "(ulimit -n), or give the job more memory"
-            ) from error
+            raise could_not_start(f"the batcher process of rank {spec.rank}", error) from error
         # Before multiprocessing waits for it to end, for ever if nobody has told it to.
         Finalize(self, _kill, (self._process,), exitpriority=99)
         # Only the batcher may hold its ends, or its death would close no pipe and go unnoticed.

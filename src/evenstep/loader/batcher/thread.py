@@ -14,6 +14,7 @@ from evenstep.loader.batcher.pipeline import EpochRun
 from evenstep.loader.batcher.ports import BatcherFailure, PipePorts
 from evenstep.loader.batcher.sample_store import Closed
 from evenstep.loader.batcher.spec import EpochSpec, LoaderSpec
+from evenstep.loader.batcher.worker_errors import could_not_start
 from evenstep.loader.threads import GuardedThread
 from evenstep.loader.watchdog import Watchdog
 
@@ -22,10 +23,17 @@ class BatcherThread:
     """Same interface as `BatcherProcess`, for one pass."""
 
     def __init__(self, spec: LoaderSpec) -> None:
+        """
+        Raises:
+            LoaderDiedError: no more files may be opened.
+        """
         self._spec = spec
         self._watchdog = Watchdog(spec.timeout, spec.rank)
-        self.exchange, self._batcher_exchange = multiprocessing.Pipe()
-        batcher_feed, self.feed = multiprocessing.Pipe()
+        try:
+            self.exchange, self._batcher_exchange = multiprocessing.Pipe()
+            batcher_feed, self.feed = multiprocessing.Pipe()
+        except OSError as error:
+            raise could_not_start(f"the batcher of rank {spec.rank}", error) from error
         self._batcher_feed: Connection = batcher_feed
         self._results: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._run: EpochRun | None = None

@@ -1,17 +1,21 @@
-"""What a worker raised as a `SampleError`, and its death as a `LoaderDiedError`."""
+"""What a worker raised as a `SampleError`; its death, or why it cannot start, as a
+`LoaderDiedError`."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import re
 import signal
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from evenstep.errors import EvenstepError, LoaderDiedError, SampleError
+from evenstep.errors import EvenstepError, LoaderDiedError, SampleError, described
 
 _CAUGHT = re.compile(r"Caught (\w+) in DataLoader worker process \d+\.\n")
+
+_NO_SEMAPHORE = (errno.ENOENT, errno.EROFS, errno.EACCES, errno.ENOSPC, errno.ENOSYS)
 
 _on_death: Callable[[int, Any], Any] | None = None  # torch's handler, set once per process
 
@@ -31,6 +35,23 @@ def explain_worker_error(error: Exception, *, iterable: bool, num_workers: int) 
     if caught or (iterable and not num_workers):
         return SampleError(f"the dataset raised {name}: {message}; fix or exclude the sample")
     return error
+
+
+def could_not_start(what: str, error: OSError | MemoryError) -> LoaderDiedError:
+    """
+    Args:
+        what: the batcher or the workers of a rank.
+    """
+    remedy = (
+        "raise the limits on processes (ulimit -u) and open files (ulimit -n), or give the job "
+        "more memory"
+    )
+    if isinstance(error, OSError) and error.errno in _NO_SEMAPHORE:
+        remedy = (
+            "processes share semaphores in /dev/shm, which is missing, full or read-only: mount a "
+            "tmpfs there (docker run --shm-size=1g), or use num_workers=0"
+        )
+    return LoaderDiedError(f"{what} could not be started ({described(error)}); {remedy}")
 
 
 @contextlib.contextmanager

@@ -1,0 +1,158 @@
+"""Connections between ranks that are reset, and a network that is gone for a while.
+
+A rank can reset its own connections on any machine. With root's rights ranks live on two "hosts",
+each with a network and a name of its own, joined by a cable that a test may cut.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import socket
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from faults import FORK, THREADS, WITHIN, all_training, assert_died, end_of, loader_over, train
+from ranks import Job, Outcome, Rank
+
+from documents import Documents
+
+NEW_NETWORK, NEW_HOSTNAME = 0x40000000, 0x04000000
+CUT = 3.0  # seconds without a network
+TOOLS = ("ip", "ss", "nsenter", "unshare")
+
+
+def reset_connections() -> int:
+    """Resets every TCP connection of this process, as a firewall may. Here it looks closed."""
+    ours = []
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            if os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
+                copy = socket.socket(fileno=os.dup(int(name)))
+                copy.getpeername()
+                if copy.family in (socket.AF_INET, socket.AF_INET6):
+                    copy.shutdown(socket.SHUT_RD)
+                    ours.append(copy)
+        except OSError:  # it listens, or was closed meanwhile
+            continue
+    time.sleep(0.2)
+    libc, no_family = ctypes.CDLL(None), ctypes.create_string_buffer(16)
+    for copy in ours:
+        assert libc.connect(copy.fileno(), no_family, 16) == 0  # the peer is sent a reset
+        copy.close()
+    return len(ours)
+
+
+def train_until_reset(rank: Rank, workers: dict[str, Any]) -> None:
+    if rank.rank == 1:
+        steps = loader_over(Documents(100_000), **workers).steps()
+        for number, _ in enumerate(steps):
+            time.sleep(0.01)
+            if number == 3:
+                rank.say("reset", reset_connections())
+    else:
+        train(rank, workers)
+
+
+@pytest.mark.parametrize(("workers", "world_size"), [(FORK, 2), (THREADS, 3)], ids=["2", "3"])
+@pytest.mark.timeout(60)
+def test_connections_that_are_reset_are_an_error_on_every_rank(
+    tmp_path: Path, workers: dict[str, Any], world_size: int
+) -> None:
+    with Job(train_until_reset, world_size, workers, folder=tmp_path) as job:
+        assert job.heard(1, "reset")
+        outcomes = job.join(WITHIN)
+    for number, outcome in enumerate(outcomes):
+        assert_died(outcome, "PeerError", f"rank {number} can make no further step")
+    assert "Connection reset by peer" in outcomes[0].message
+
+
+def tell(*command: object) -> None:
+    subprocess.run([str(word) for word in command], check=True, capture_output=True)
+
+
+def two_hosts() -> str:
+    """Why this machine cannot be two; empty if it can."""
+    missing = [tool for tool in TOOLS if shutil.which(tool) is None]
+    if missing:
+        return f"there is no {', '.join(missing)}"
+    try:
+        tell("unshare", "-n", "-u", "ip", "link", "add", "c0", "type", "veth")
+    except subprocess.CalledProcessError as error:
+        return f"no networks can be made: {error.stderr.decode().strip()}"
+    return ""
+
+
+def move_to_a_host(rank: Rank) -> None:
+    """A network and a name of its own; rank 0 lays the cable to rank 1."""
+    if ctypes.CDLL(None, use_errno=True).unshare(NEW_NETWORK | NEW_HOSTNAME):
+        raise OSError(ctypes.get_errno(), "unshare")
+    socket.sethostname(f"host{rank.rank}")
+    os.environ["GLOO_SOCKET_IFNAME"] = f"cable{rank.rank}"
+    rank.say("moved", os.getpid())
+    if rank.rank == 1:
+        rank.heard(0, "joined")
+        return
+    other = rank.heard(1, "moved")
+    tell("ip", "link", "add", "cable0", "type", "veth", "peer", "name", "cable1", "netns", other)
+    for number, pid in enumerate((os.getpid(), other)):
+        inside = ("nsenter", "-t", pid, "-n", "ip")
+        tell(*inside, "addr", "add", f"10.213.0.{number + 1}/24", "dev", f"cable{number}")
+        for device in ("lo", f"cable{number}"):
+            tell(*inside, "link", "set", device, "up")
+    rank.say("joined")
+
+
+@pytest.fixture
+def hosts() -> None:
+    if why := two_hosts():
+        pytest.skip(why)
+
+
+def on(job: Job, rank: int, *command: object) -> None:
+    tell("nsenter", "-t", job.pid(rank), "-n", *command)
+
+
+@pytest.mark.timeout(60)
+def test_connections_between_hosts_that_are_reset_are_an_error_on_both(
+    tmp_path: Path, hosts: None
+) -> None:
+    with Job(train, 2, FORK, folder=tmp_path, prepare=move_to_a_host) as job:
+        everybody = all_training(job, 2)
+        on(job, 1, "ss", "-K", "dst", "10.213.0.1")
+        outcomes = end_of(job, everybody)
+    for number, outcome in enumerate(outcomes):
+        assert_died(outcome, "PeerError", f"rank {number} can make no further step")
+
+
+def one_epoch(rank: Rank) -> list[Any]:
+    seen = []
+    for number, (_, step) in enumerate(loader_over(Documents(400), warn_after=1.0).steps()):
+        seen.append(step.indices)
+        if number == 3:
+            rank.say("training")
+        time.sleep(0.01)
+    return seen
+
+
+@pytest.mark.timeout(90)
+def test_a_network_that_is_gone_for_a_while_costs_time_and_no_sample(
+    tmp_path: Path, hosts: None
+) -> None:
+    with Job(one_epoch, 2, folder=tmp_path, prepare=move_to_a_host) as job:
+        all_training(job, 2)
+        on(job, 0, "ip", "link", "set", "cable0", "down")
+        time.sleep(CUT)
+        on(job, 0, "ip", "link", "set", "cable0", "up")
+        outcomes = job.join(30)
+    steps = [step for outcome in outcomes for step in values_of(outcome)]
+    assert sorted(index for step in steps for index in step) == list(range(400))
+
+
+def values_of(outcome: Outcome) -> Any:
+    assert not outcome.error, outcome.traceback
+    return outcome.value

@@ -1,0 +1,129 @@
+"""`ulimit -n`: where open files run out, at whatever number, every rank has an error that says so.
+
+Two ranks; rank 1 may open only so many more files than it has open as a pass begins. A job goes
+through all numbers, from none to as many as a pass needs. A rank that hangs writes its stacks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from faults import loader_over
+from ranks import Job, Rank
+
+import evenstep
+from documents import Documents
+
+COUNT = 60
+WITHIN = 10.0  # seconds from the begin of a pass to its end on every rank
+STARTS: list[dict[str, Any]] = [
+    {"num_workers": 0},
+    {"num_workers": 1, "multiprocessing_context": "fork"},
+    {"num_workers": 2},  # by the fork server
+]
+
+
+class Pass(NamedTuple):
+    """What came of one."""
+
+    samples: int
+    seconds: float
+    error: str
+
+
+@contextlib.contextmanager
+def few_files(number: int) -> Iterator[None]:
+    """This process may open so many more."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (highest() + number, hard))
+    held: list[int] = []
+    with contextlib.suppress(OSError):
+        while True:
+            held.append(os.open(os.devnull, os.O_RDONLY))
+    for file in held[len(held) - number :]:
+        os.close(file)
+    yield
+    for file in held[: len(held) - number]:
+        os.close(file)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def highest() -> int:
+    return max(map(int, os.listdir("/proc/self/fd"))) + 1
+
+
+def go_through(rank: Rank, options: dict[str, Any], more: list[int]) -> list[Pass]:
+    """A pass with each number of further files."""
+    passes = []
+    for number in more:
+        print("files", number, flush=True)  # so that the log of a rank that hangs says where
+        loader = loader_over(Documents(COUNT), **options)
+        next(loader.steps())  # which connects the ranks
+        with few_files(number) if rank.rank == 1 else contextlib.nullcontext():
+            passes.append(one_pass(loader))
+        loader.close()
+        begun = time.monotonic()
+        while left := rank.children() + ours():
+            assert time.monotonic() < begun + 5, f"with {number} files: {left}"
+            time.sleep(0.02)
+    return passes
+
+
+def one_pass(loader: evenstep.DataLoader) -> Pass:
+    samples, error, begun = 0, "", time.monotonic()
+    try:
+        for _, step in loader.steps():
+            samples += len(step.indices or ())
+    except (evenstep.EvenstepError, OSError) as caught:
+        error = evenstep.errors.described(caught)
+    return Pass(samples, time.monotonic() - begun, error)
+
+
+def ours() -> list[Any]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith("evenstep-")]
+
+
+def check(options: dict[str, Any], more: list[int], folder: Path) -> None:
+    with Job(go_through, 2, options, more, folder=folder) as job:
+        outcomes = job.join(30 + 2 * len(more))
+    assert not any(outcome.error for outcome in outcomes), outcomes[1].traceback
+    other, own = (outcome.value for outcome in outcomes)
+    print(*zip(more, own, other), sep="\n")
+    assert not own[-1].error, "not enough cases: the last one lacks files too"
+    for number, mine, theirs in zip(more, own, other):
+        case = f"{number} files: {mine}, and on rank 0 {theirs}"
+        assert max(mine.seconds, theirs.seconds) < WITHIN, case
+        if mine.error:
+            assert "ulimit -n" in mine.error, case
+            assert theirs.error.startswith("PeerError: rank 1"), case
+            assert "ulimit -n" in theirs.error, case
+        else:
+            assert (theirs.error, mine.samples + theirs.samples) == ("", COUNT), case
+
+
+@pytest.mark.parametrize("options", STARTS, ids=["threads", "fork", "fork server"])
+@pytest.mark.timeout(120)
+def test_any_number_of_open_files_is_enough_or_an_error_on_every_rank(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    check(options, [*range(0, 30, 3), 60], tmp_path)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("options", STARTS, ids=["threads", "fork", "fork server"])
+@pytest.mark.timeout(300)
+def test_every_number_of_open_files(tmp_path: Path, options: dict[str, Any]) -> None:
+    check(options, [*range(40), 60], tmp_path)
+
+
+def with_few(rank: Rank, options: dict[str, Any]) -> Pass:
+    loader = loader_over(Documents(COUNT), **options)
+    return one_pass(loader)
