@@ -47,16 +47,6 @@ def check_context_parallel(policy: Policy, loss_scaling: str) -> None:
         )
 
 
-def check_seconds(zero: str, **seconds: float | None) -> None:
-    """
-    Args:
-        zero: what 0 does.
-    """
-    for name, value in seconds.items():
-        if value is not None and not value >= 0:
-            raise ConfigurationError(f"{name}={value} must not be negative; 0 {zero}")
-
-
 def check_workers(num_workers: int, **needing: Any) -> None:
     """
     Args:

@@ -19,7 +19,6 @@ from evenstep.data.fingerprint import dataset_size
 from evenstep.loader.arguments import (
     check_group,
     check_in_order,
-    check_seconds,
     resolve_batch_sampler,
     resolve_chunk_size,
     resolve_collate,
@@ -42,7 +41,7 @@ from evenstep.loader.step_log import StepLog
 from evenstep.loader.transport.cp_peers import GroupPlace
 from evenstep.loader.transport.rank_exchange import place_in_group
 from evenstep.loader.watchdog import Watchdog
-from evenstep.plan.argument_checks import check_at_least
+from evenstep.plan.argument_checks import check_at_least, check_seconds
 from evenstep.plan.policy import Policy
 from evenstep.protocol.window_size import AUTO
 

@@ -13,10 +13,9 @@ from evenstep.loader.arguments import (
     check_choices,
     check_context_parallel,
     check_replay,
-    check_seconds,
     check_workers,
 )
-from evenstep.plan.argument_checks import check_at_least
+from evenstep.plan.argument_checks import check_at_least, check_seconds
 from evenstep.plan.policy import Policy
 from evenstep.protocol.window_size import AUTO, check_buffer_size
 

@@ -32,3 +32,14 @@ def check_at_least(minimum: int, **values: int | None) -> None:
         most = _LARGEST_SEED if name == "seed" else LARGEST
         if value > most:
             raise ConfigurationError(f"{name}={value} must be at most {most:,}")
+
+
+def check_seconds(zero: str, **seconds: float | None) -> None:
+    """Raises `ConfigurationError` for the first value that is negative or NaN. None passes.
+
+    Args:
+        zero: what 0 does.
+    """
+    for name, value in seconds.items():
+        if value is not None and not value >= 0:
+            raise ConfigurationError(f"{name}={value} must not be negative; 0 {zero}")

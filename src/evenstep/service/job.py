@@ -11,7 +11,7 @@ from evenstep.data.pickling import check_picklable, pickled
 from evenstep.data.source import Source
 from evenstep.data.source_files import list_files
 from evenstep.errors import ConfigurationError
-from evenstep.plan.argument_checks import check_at_least, check_given
+from evenstep.plan.argument_checks import check_at_least, check_given, check_seconds
 from evenstep.plan.sharding import METHODS, Sharding
 from evenstep.plan.sharding.adaptive import check_methods
 from evenstep.service.collators import Collate, check_collate, collator_of, masks_first_label, pads
@@ -119,10 +119,7 @@ class Job:
             plans_kept=self.plans_kept,
         )
         check_at_least(0, seed=self.seed, prefetch=self.prefetch, workers=self.workers)
-        if self.warn_after is not None and not self.warn_after >= 0:
-            raise ConfigurationError(
-                f"warn_after={self.warn_after} must not be negative; 0 logs nothing"
-            )
+        check_seconds("logs nothing", warn_after=self.warn_after)
         self._check_modalities()
         self._check_amount()
         self._check_collation()
