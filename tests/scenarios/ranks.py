@@ -205,10 +205,15 @@ class Job:
 
 
 def run(
-    function: Callable[..., Any], world_size: int, *args: Any, folder: Path, within: float = 30.0
+    function: Callable[..., Any],
+    world_size: int,
+    *args: Any,
+    folder: Path,
+    within: float = 30.0,
+    prepare: Callable[[Rank], None] | None = None,
 ) -> list[Any]:
     """Runs a job in which every rank must succeed, and gives their values."""
-    with Job(function, world_size, *args, folder=folder) as job:
+    with Job(function, world_size, *args, folder=folder, prepare=prepare) as job:
         outcomes = job.join(within)
     for rank, outcome in enumerate(outcomes):
         assert not outcome.error, f"rank {rank}: {outcome.traceback}"

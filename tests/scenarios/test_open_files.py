@@ -96,7 +96,6 @@ def check(options: dict[str, Any], more: list[int], folder: Path) -> None:
         outcomes = job.join(30 + 2 * len(more))
     assert not any(outcome.error for outcome in outcomes), outcomes[1].traceback
     other, own = (outcome.value for outcome in outcomes)
-    print(*zip(more, own, other), sep="\n")
     assert not own[-1].error, "not enough cases: the last one lacks files too"
     for number, mine, theirs in zip(more, own, other):
         case = f"{number} files: {mine}, and on rank 0 {theirs}"
@@ -109,12 +108,14 @@ def check(options: dict[str, Any], more: list[int], folder: Path) -> None:
             assert (theirs.error, mine.samples + theirs.samples) == ("", COUNT), case
 
 
-@pytest.mark.parametrize("options", STARTS, ids=["threads", "fork", "fork server"])
+@pytest.mark.parametrize(
+    ("options", "more"), [(STARTS[0], [0, 3, 60]), (STARTS[1], [2, 8, 14, 20, 60])]
+)
 @pytest.mark.timeout(120)
 def test_any_number_of_open_files_is_enough_or_an_error_on_every_rank(
-    tmp_path: Path, options: dict[str, Any]
+    tmp_path: Path, options: dict[str, Any], more: list[int]
 ) -> None:
-    check(options, [*range(0, 30, 3), 60], tmp_path)
+    check(options, more, tmp_path)
 
 
 @pytest.mark.soak
@@ -124,6 +125,22 @@ def test_every_number_of_open_files(tmp_path: Path, options: dict[str, Any]) -> 
     check(options, [*range(40), 60], tmp_path)
 
 
-def with_few(rank: Rank, options: dict[str, Any]) -> Pass:
-    loader = loader_over(Documents(COUNT), **options)
-    return one_pass(loader)
+def few_from_the_start(rank: Rank) -> None:
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard))
+
+
+def with_workers(rank: Rank) -> list[Pass]:
+    return [
+        one_pass(loader_over(Documents(COUNT), num_workers=n, multiprocessing_context="fork"))
+        for n in (4, 16)
+    ]
+
+
+@pytest.mark.timeout(60)
+def test_64_open_files_are_enough_for_a_rank_with_4_workers(tmp_path: Path) -> None:
+    with Job(with_workers, 2, folder=tmp_path, prepare=few_from_the_start) as job:
+        outcomes = job.join(40)
+    few, many = zip(*(outcome.value for outcome in outcomes), strict=True)
+    assert sum(each.samples for each in few) == COUNT, few
+    assert all("ulimit -n" in each.error for each in many), many
