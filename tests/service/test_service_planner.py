@@ -313,9 +313,9 @@ def test_weights_that_follow_reports_do_not_depend_on_timing(tmp_path: Path) -> 
             histories.append(taken)
             weights = [dict(service.plan(number).weights) for number in range(8)]
     assert histories[0] == histories[1]
-    # A report of step s counts from s + prefetch + 2 on: the mean over both ranks.
-    assert [w["code"] for w in weights] == [1, 1, 1, 1, 2, 3, 4, 5]
-    assert [w["web"] for w in weights[3:]] == [2.5] * 5
+    # A report of step s counts from s + prefetch + 3 on: the mean over both ranks.
+    assert [w["code"] for w in weights] == [1, 1, 1, 1, 1, 2, 3, 4]
+    assert [w["web"] for w in weights[4:]] == [2.5] * 4
 
 
 def test_signals_of_ranks_are_averaged_and_those_of_later_steps_win() -> None:
@@ -323,10 +323,10 @@ def test_signals_of_ranks_are_averaged_and_those_of_later_steps_win() -> None:
     signals.add(0, 1, {"loss": 2.0, "by": {"a": 1.0}})
     signals.add(0, 0, {"loss": 4.0, "by": {"a": 3.0, "b": 5.0}, "phase": "late"})
     signals.add(1, 0, {"loss": 8.0})
-    assert signals.take(1) == {}
-    assert signals.take(2) == {"loss": 3.0, "by": {"a": 2.0, "b": 5.0}, "phase": "late"}
+    assert signals.take(2) == {}
+    assert signals.take(3) == {"loss": 3.0, "by": {"a": 2.0, "b": 5.0}, "phase": "late"}
     assert signals.to_list() == [[1, 0, {"loss": 8.0}]]
-    assert signals.take(3) == {"loss": 8.0}
+    assert signals.take(4) == {"loss": 8.0}
 
 
 def test_reports_that_are_no_numbers_are_refused(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import json
 import random
 import zlib
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,12 +34,11 @@ class History:
         return Choices(self.seed, self.given)
 
     def to_text(self) -> str:
-        plain = dataclasses.asdict(self)
-        return base64.b85encode(zlib.compress(json.dumps(plain).encode(), 9)).decode()
+        return as_text(self)
 
     @classmethod
     def from_text(cls, text: str) -> History:
-        plain = json.loads(zlib.decompress(base64.b85decode(text)))
+        plain = from_text(text)
         runs = []
         for run in plain["runs"]:
             faults = tuple(Fault(**fault) for fault in run.pop("faults"))
@@ -50,6 +50,59 @@ class History:
             plain["seed"],
             None if given is None else tuple(given),
         )
+
+    def play(self) -> Played:
+        return play(self)
+
+    def plainer(self) -> Iterator[History]:
+        """Simpler settings, with the choices as they are, for whatever they then mean."""
+        runs = self.runs
+        for number in range(len(runs)):
+            if len(runs) > 1:
+                yield dataclasses.replace(self, runs=runs[:number] + runs[number + 1 :])
+        for number, run in enumerate(runs):
+            changes = [
+                {"faults": run.faults[:i] + run.faults[i + 1 :]} for i in range(len(run.faults))
+            ]
+            changes += [
+                {"leaves": None},
+                {"slow": False},
+                {"heavy": False},
+                {"threads": 1},
+                {"persistent": False},
+            ]
+            changes += [{"ranks": run.ranks - 1}] if run.ranks > 1 else []
+            changes += [{"workers": run.workers - 1}] if run.workers > 1 else []
+            changes += [{"capacity": 1 << 16}, {"timeout": 0.0}, {"prefetch": 2}]
+            for change in changes:
+                changed = dataclasses.replace(run, **change)
+                if changed != run:
+                    yield dataclasses.replace(
+                        self, runs=(*runs[:number], changed, *runs[number + 1 :])
+                    )
+        setup = self.setup
+        for change in (
+            {"epochs": 1},
+            {"samples": 12},
+            {"accumulate": 1},
+            {"policy": "fixed"},
+            {"shuffle": False},
+            {"bad_sample": None},
+            {"bad_batch": None},
+            {"bad_order": None},
+        ):
+            changed = dataclasses.replace(setup, **change)
+            if changed != setup:
+                yield dataclasses.replace(self, setup=changed)
+
+
+def as_text(history: Any) -> str:
+    plain = dataclasses.asdict(history)
+    return base64.b85encode(zlib.compress(json.dumps(plain).encode(), 9)).decode()
+
+
+def from_text(text: str) -> Any:
+    return json.loads(zlib.decompress(base64.b85decode(text)))
 
 
 @dataclass
@@ -206,7 +259,7 @@ def _audit(setup: Setup, trained: Counter[tuple[int, int]], finished: bool) -> s
     return None
 
 
-def describe(history: History, played: Played) -> str:
+def describe(history: Any, played: Played) -> str:
     return "\n".join(
         [
             f"seed {history.seed}: {history.setup}",

@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Iterator
+from typing import Any
 
-from histories import History, Played, play
+from histories import Played
 
 
 def kind_of(played: Played) -> str | None:
@@ -17,64 +18,24 @@ def kind_of(played: Played) -> str | None:
     return "".join(c for c in line if c.isalpha() or c == " ")[:40]
 
 
-def shrink(history: History, played: Played, *, seconds: float = 60.0) -> History:
+def shrink(history: Any, played: Played, *, seconds: float = 60.0) -> Any:
     """A history with fewer runs, faults, samples and choices that are not 0."""
     wanted, deadline = kind_of(played), time.monotonic() + seconds
     history = dataclasses.replace(history, given=played.choices)
     found = True
     while found and time.monotonic() < deadline:
         found = False
-        for smaller in (*_plainer(history), *_duller(history)):
+        for smaller in (*history.plainer(), *_duller(history)):
             if time.monotonic() > deadline:
                 break
-            tried = play(smaller)
+            tried = smaller.play()
             if kind_of(tried) == wanted:
                 history, found = dataclasses.replace(smaller, given=tried.choices), True
                 break
     return history
 
 
-def _plainer(history: History) -> Iterator[History]:
-    """Simpler settings, with the choices as they are, for whatever they then mean."""
-    runs = history.runs
-    for number in range(len(runs)):
-        if len(runs) > 1:
-            yield dataclasses.replace(history, runs=runs[:number] + runs[number + 1 :])
-    for number, run in enumerate(runs):
-        changes = [{"faults": run.faults[:i] + run.faults[i + 1 :]} for i in range(len(run.faults))]
-        changes += [
-            {"leaves": None},
-            {"slow": False},
-            {"heavy": False},
-            {"threads": 1},
-            {"persistent": False},
-        ]
-        changes += [{"ranks": run.ranks - 1}] if run.ranks > 1 else []
-        changes += [{"workers": run.workers - 1}] if run.workers > 1 else []
-        changes += [{"capacity": 1 << 16}, {"timeout": 0.0}, {"prefetch": 2}]
-        for change in changes:
-            changed = dataclasses.replace(run, **change)
-            if changed != run:
-                yield dataclasses.replace(
-                    history, runs=(*runs[:number], changed, *runs[number + 1 :])
-                )
-    setup = history.setup
-    for change in (
-        {"epochs": 1},
-        {"samples": 12},
-        {"accumulate": 1},
-        {"policy": "fixed"},
-        {"shuffle": False},
-        {"bad_sample": None},
-        {"bad_batch": None},
-        {"bad_order": None},
-    ):
-        changed = dataclasses.replace(setup, **change)
-        if changed != setup:
-            yield dataclasses.replace(history, setup=changed)
-
-
-def _duller(history: History) -> Iterator[History]:
+def _duller(history: Any) -> Iterator[Any]:
     """Fewer choices that are not 0: all after some point, then blocks of them."""
     given = history.given or ()
     last = max((i for i, choice in enumerate(given) if choice), default=-1) + 1

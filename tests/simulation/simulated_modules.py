@@ -1,4 +1,5 @@
-"""Puts the simulated machine in the place of the real one, in every module of the loader."""
+"""Puts the simulated machine in the place of the real one, in every module of the loader or of the
+service."""
 
 from __future__ import annotations
 
@@ -24,6 +25,7 @@ from typing import Any
 import simulated_distributed
 import simulated_futures
 import simulated_processes
+import simulated_ray
 import simulated_threading as simulated
 import simulated_torch_loader
 import torch.distributed
@@ -32,7 +34,10 @@ from simulated_world import Killed
 
 import evenstep.loader
 import evenstep.processes
+import evenstep.service
 from evenstep.loader.transport import peers, presence
+from evenstep.service import step_fetcher
+from evenstep.service.ray import actors, common_state, handles, priority_lock
 
 logger = logging.getLogger("evenstep")
 
@@ -71,13 +76,31 @@ _THREADING = _Module(
 _INSTEAD: list[tuple[Any, Any]] = [
     (threading, _THREADING),
     (queue, _Module(SimpleQueue=simulated_futures.SimpleQueue, Empty=queue.Empty)),
-    (time, _Module(monotonic=_now, time=_now, sleep=_sleep)),
+    (
+        time,
+        _Module(
+            monotonic=_now,
+            time=_now,
+            perf_counter=_now,
+            time_ns=lambda: int(1e9 * _now()),
+            localtime=time.localtime,
+            strftime=time.strftime,
+            sleep=_sleep,
+        ),
+    ),
     (multiprocessing, simulated_processes.multiprocessing),
     (multiprocessing.util.Finalize, simulated_processes.Finalize),
     (os, simulated_processes.os),
     (signal, simulated_processes.signal),
     (gc, _Module(freeze=lambda: None)),  # all processes share the real one
-    (traceback, _Module(format_exc=traceback.format_exc, print_exc=lambda: None)),
+    (
+        traceback,
+        _Module(
+            format_exc=traceback.format_exc,
+            print_exc=lambda: None,
+            extract_tb=traceback.extract_tb,
+        ),
+    ),
     (torch.distributed, simulated_distributed.distributed),
     (torch.utils.data.DataLoader, simulated_torch_loader.DataLoader),
     (torch.utils.data.get_worker_info, simulated_torch_loader.worker_info),
@@ -87,21 +110,62 @@ _INSTEAD: list[tuple[Any, Any]] = [
 _BY_ID = {id(real): instead for real, instead in _INSTEAD}
 
 
-def _modules() -> Iterator[Any]:
-    for found in pkgutil.walk_packages(evenstep.loader.__path__, "evenstep.loader."):
+def _modules(package: Any) -> list[Any]:
+    for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
         importlib.import_module(found.name)
-    for name, module in sorted(sys.modules.items()):
-        if name.startswith("evenstep.loader") and name not in _UNCHANGED:
-            yield module
-    yield evenstep.processes
-    yield sys.modules["evenstep.batch.memory"]
+    return [
+        module
+        for name, module in sorted(sys.modules.items())
+        if name.startswith(package.__name__) and name not in _UNCHANGED
+    ]
 
 
 @contextmanager
 def simulated_machine() -> Iterator[None]:
     """Within it, the loader runs on the simulated machine, and nowhere else."""
+    modules = _modules(evenstep.loader)
+    with _simulated([*modules, evenstep.processes, sys.modules["evenstep.batch.memory"]]):
+        presence._made = simulated_processes.PerProcess(collections.Counter)  # type: ignore
+        peers.open = simulated_processes.open_proc  # type: ignore[attr-defined]
+        yield
+
+
+@contextmanager
+def simulated_cluster() -> Iterator[None]:
+    """Within it, the service runs on a simulated cluster, and nowhere else."""
+    before = {name: sys.modules.get(name) for name in simulated_ray.MODULES}
+    with _simulated(_modules(evenstep.service)):
+        timer = vars(priority_lock.WaitTimer)
+        own = {name: value for name, value in timer.items() if name not in vars(object)}
+        per_thread = type("WaitTimer", (simulated.Local,), {**own, "__init__": timer["__init__"]})
+        for module in (actors, handles, priority_lock):
+            module.WaitTimer = per_thread  # type: ignore
+        _with_default(step_fetcher, "_Step", "lock", simulated.Lock)
+        _with_default(common_state, "_Meeting", "begin", _now)
+        # Real actors of this process would take them for registered.
+        actors.register_arrays = actors.register_tensors = lambda: None  # type: ignore
+        sys.modules.update(simulated_ray.MODULES)
+        try:
+            yield
+        finally:
+            for name, module in before.items():
+                if module is None:
+                    del sys.modules[name]
+                else:
+                    sys.modules[name] = module
+
+
+def _with_default(module: Any, name: str, field: str, make: Any) -> None:
+    """Replaces the default factory of a field, of which the dataclass has the real one."""
+    real = getattr(module, name)
+    made = lambda self, *args: real.__init__(self, *args, **{field: make()})  # noqa: E731
+    setattr(module, name, type(name, (real,), {"__init__": made}))
+
+
+@contextmanager
+def _simulated(modules: list[Any]) -> Iterator[None]:
     # Whole modules: histories also change global variables, which real processes would each have.
-    before = [(module, dict(vars(module))) for module in _modules()]
+    before = [(module, dict(vars(module))) for module in modules]
     hook, sys.unraisablehook = sys.unraisablehook, _quiet
     for module, names in before:
         for name, value in names.items():
@@ -110,8 +174,6 @@ def simulated_machine() -> Iterator[None]:
                 instead = simulated.Local()
             if instead is not None:
                 setattr(module, name, instead)
-    presence._made = simulated_processes.PerProcess(collections.Counter)  # type: ignore
-    peers.open = simulated_processes.open_proc  # type: ignore[attr-defined]
     level = logger.level
     logger.setLevel(logging.CRITICAL)
     gc.collect()

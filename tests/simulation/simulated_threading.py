@@ -97,9 +97,18 @@ def enumerate_threads() -> list[Any]:
 class Local:
     """As `threading.local`."""
 
+    def __new__(cls, *args: Any, **kwargs: Any) -> Local:
+        made = super().__new__(cls)
+        object.__setattr__(made, "_arguments", (args, kwargs))
+        return made
+
     def _own(self) -> dict[str, Any]:
         locals_: dict[Any, dict[str, Any]] = vars(current()).setdefault("locals", {})
-        return locals_.setdefault(id(self), {})
+        if self not in locals_:
+            locals_[self] = {}
+            args, kwargs = self._arguments
+            self.__init__(*args, **kwargs)  # type: ignore[misc]  # once in each thread
+        return locals_[self]
 
     def __getattr__(self, name: str) -> Any:
         try:

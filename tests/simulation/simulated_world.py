@@ -206,11 +206,11 @@ class World:
             if not any(process.alive for process in self.processes):
                 self._over = True
             elif not self._timers:
-                self._note("a deadlock: nobody can run, and no timer is set")
+                self.note("a deadlock: nobody can run, and no timer is set")
             else:
                 self.now = max(self.now, self._timers[0][0])
         if self.now > self.limit_seconds or self.steps > self.limit_steps:
-            self._note(f"no end within {self.limit_seconds} simulated seconds, {self.steps} steps")
+            self.note(f"no end within {self.limit_seconds} simulated seconds, {self.steps} steps")
         if self._over:
             return None
         if self.steps % FAIR == 0:
@@ -223,10 +223,10 @@ class World:
     def violate(self, violation: str) -> None:
         """Ends the world: the running thread did what never may happen."""
         current()
-        self._note(violation)
+        self.note(violation)
         self.controller.switch()
 
-    def _note(self, violation: str) -> None:
+    def note(self, violation: str) -> None:
         if self._over:
             return
         places = [

@@ -28,7 +28,7 @@ MessageName = Literal[
     "fail",
     "report",
     "state_dict",
-    "common_state",
+    "saving_ranks",
     # of a Source Loader, from the planner and constructors
     "describe",
     "ahead",

@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from evenstep.errors import ConfigurationError, EvenstepError, SampleError
@@ -162,7 +163,7 @@ class Planner:
         if step is not None and step != self._step:
             logged = self._log.get(step)
             if logged is not None:
-                state = logged.before
+                state = replace(logged.before, signals=self._signals_before(step))
             elif self._ended_at is None or step < self._step:
                 raise ConfigurationError(
                     f"the state before step {step} is not there: step {self._step} is planned "
@@ -170,18 +171,13 @@ class Planner:
                 )
         return state_to_dict(state, job=self._job, contents=self._contents, mixture=self._mixture)
 
-    def common_state(self, step: int) -> tuple[list[int], dict[str, Any]]:
-        """The ranks that must save together at a step, which are those that fetch anything in the
-        step before it, and the state to resume from.
-
-        Raises:
-            ConfigurationError: see `state_dict`.
-        """
+    def saving_ranks(self, step: int) -> list[int]:
+        """The ranks that must save together at a step: those that fetch anything in the step
+        before it."""
         before = self._log.get(step - 1)
         plan = self.plan(step) if before is None else before.plan
         plans = [] if plan is None else [plan, *plan.subplans.values()]
-        ranks = {rank for each in plans for rank in each.delivery.fetching.tolist()}
-        return sorted(ranks), self.state_dict(step)
+        return sorted({rank for each in plans for rank in each.delivery.fetching.tolist()})
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resumes from a state. The mesh, the strategy and weights may differ; the plans kept so
@@ -290,6 +286,14 @@ class Planner:
             "holds, and samples pile up; lower tokens_per_step or samples_per_step, or raise "
             "max_tokens or micro_batches"
         )
+
+    def _signals_before(self, step: int) -> list[list[Any]]:
+        """Reports on the steps before a planned one that no plan before it has used, whether they
+        came before or after it was planned."""
+        later = [self._log.get(number) for number in range(step, self._step)]
+        known = [signals for logged in later if logged for signals in logged.before.signals]
+        found = {(at, rank): each for at, rank, each in [*known, *self._signals.to_list()]}
+        return [[at, rank, found[at, rank]] for at, rank in sorted(found) if at < step]
 
     def _state(self) -> PlannerState:
         """The state before the step that is planned next, or that failed."""

@@ -1,10 +1,10 @@
 """`Signals`: what trainers report, used in an order that does not depend on timing.
 
-A client requests at most `prefetch` steps beyond the one it trains on. So the plan of step t may be
-made while another rank still trains on step t - prefetch - 1. By then every rank has reported on
-all steps before that one, if it reports on a step before it takes the next. So signals of step s
-count from the plan of step s + prefetch + 2 on; a signal that comes too late for that plan counts
-from the next one on. Plans record the signals that they used.
+When a client takes step s, it requests step s + prefetch + 1. By then every rank has taken step
+s - 1, if ranks wait for each other in each step, and so has reported on all steps before that one,
+if it reports on a step before it takes the next; but of step s - 1 it may just be about to report.
+So signals of step s count from the plan of step s + prefetch + 3 on; a signal that comes too late
+for that plan counts from the next one on. Plans record the signals that they used.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Signals:
     """Reports that no plan has used yet."""
 
     def __init__(self, prefetch: int) -> None:
-        self._lag = prefetch + 2
+        self._lag = prefetch + 3
         self._waiting: dict[tuple[int, int], dict[str, Any]] = {}
 
     def add(self, step: int, rank: int, signals: Mapping[str, Any]) -> None:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from evenstep.errors import ConfigurationError
+from evenstep.errors import ConfigurationError, EvenstepError
 from evenstep.service.client import RankClient
 from evenstep.service.ray.discovery import connect, find
 from evenstep.service.ray.handles import Answer, RayReply, import_ray
@@ -50,6 +50,9 @@ class RayClient(RankClient):
             micro_batches, step = super().__next__()
         except StopIteration:
             self._registry.record_end.remote(self.rank)
+            raise
+        except EvenstepError as error:
+            self._registry.record_failure.remote(self.rank, error)
             raise
         figures = {
             "imbalance": step.imbalance,

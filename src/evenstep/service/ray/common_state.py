@@ -13,6 +13,7 @@ from typing import Any
 
 from evenstep.errors import ConfigurationError, EvenstepError
 from evenstep.service.backend_common import steps_text
+from evenstep.service.handles import MessageName
 from evenstep.service.ray.handles import (
     Answer,
     RayHandle,
@@ -33,7 +34,8 @@ class _Meeting:
     waiting: list[asyncio.Future[Answer]] = field(default_factory=list)
     ranks: list[int] | None = None
     """That must come; None until the planner has said so."""
-    state: Any = None
+    complete: bool = False
+    """Whether all have come."""
 
 
 class CommonState:
@@ -43,15 +45,19 @@ class CommonState:
         self._planner = planner
         self._taken: dict[int, int] = {}
         """By rank, the step that its client has taken last."""
+        self._failed: dict[int, EvenstepError] = {}
+        """By rank, the error that its client has ended with."""
         self._meeting: _Meeting | None = None
         self._asking: asyncio.Task[None] | None = None
 
     async def meet(self, rank: int, step: int) -> Answer:
         """Waits for all ranks; the answer has the state before `step`."""
+        for error in self._failed.values():
+            return Answer(error=error)
         meeting = self._meeting
         if meeting is None:
             meeting = self._meeting = _Meeting(step)
-            self._asking = asyncio.create_task(self._ask_planner(meeting))
+            self._asking = asyncio.create_task(self._ask_ranks(meeting))
         meeting.came[rank] = step
         meeting.waiting.append(asyncio.get_running_loop().create_future())
         waiting = meeting.waiting[-1]
@@ -62,9 +68,16 @@ class CommonState:
         self._taken[rank] = step
         self._end_if_decided()
 
+    def failed(self, rank: int, error: EvenstepError) -> None:
+        """Notes that a rank got an error, and will not come."""
+        self._failed[rank] = error
+        if self._meeting is not None:
+            self._end(Answer(error=error))
+
     def begins_anew(self, rank: int) -> None:
         """Notes that a rank has a new client."""
         self._taken.pop(rank, None)
+        self._failed.pop(rank, None)
         if self._meeting is not None and rank in self._meeting.came:
             self._end_by(
                 f"rank {rank} has a new client, and its old one was to save with "
@@ -95,19 +108,28 @@ class CommonState:
             }
         ]
 
-    async def _ask_planner(self, meeting: _Meeting) -> None:
-        message = encode_messages([("common_state", (meeting.step,))])
-        try:
-            answer = decode_answer(await self._planner.actor.handle.remote(message))
-        except import_ray().exceptions.RayActorError as error:
-            answer = Answer(error=cause_of_death(self._planner.name, error))
+    async def _ask_ranks(self, meeting: _Meeting) -> None:
+        answer = await self._answer("saving_ranks", meeting.step)
         if meeting is not self._meeting:
             return
         if answer.error is None:
-            meeting.ranks, meeting.state = answer.value[0]
+            meeting.ranks = answer.value[0]
             self._end_if_decided()
         else:
             self._end(answer)
+
+    async def _ask_state(self, meeting: _Meeting) -> None:
+        """Not before all have come: the state has what they have reported."""
+        answer = await self._answer("state_dict", meeting.step)
+        if meeting is self._meeting:
+            self._end(answer)
+
+    async def _answer(self, message: MessageName, step: int) -> Answer:
+        sent = encode_messages([(message, (step,))])
+        try:
+            return decode_answer(await self._planner.actor.handle.remote(sent))
+        except import_ray().exceptions.RayActorError as error:
+            return Answer(error=cause_of_death(self._planner.name, error))
 
     def _end_if_decided(self) -> None:
         meeting = self._meeting
@@ -127,8 +149,9 @@ class CommonState:
                     f"common_state() was called by {steps_text(meeting.came)}, and not by "
                     f"{steps_text(gone)}; call it on every rank after the same step"
                 )
-            elif not missing:
-                self._end(Answer([meeting.state]))
+            elif not missing and not meeting.complete:
+                meeting.complete = True
+                self._asking = asyncio.create_task(self._ask_state(meeting))
 
     def _end_by(self, text: str) -> None:
         error: EvenstepError = ConfigurationError(text)

@@ -82,7 +82,10 @@ class Launcher:
                 for groups, handle in zip(options.groups, self._constructors)
             ),
         )
-        opened: JobInfo = ray.get(self.registry.open.remote(info))
+        try:
+            opened: JobInfo = ray.get(self.registry.open.remote(info))
+        except ray.exceptions.RayActorError as error:
+            raise cause_of_death("the registry", error) from error
         return opened
 
     def end(self) -> None:

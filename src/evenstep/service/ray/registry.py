@@ -129,6 +129,9 @@ class JobRegistry:
         self._waits.record_end(rank)
         self._client_waits.pop(f"rank {rank}", None)
 
+    async def record_failure(self, rank: int, error: EvenstepError) -> None:
+        self._common_state.failed(rank, error)
+
     async def common_state(self, rank: int, step: int) -> Answer:
         """See `CommonState.meet`."""
         return await self._common_state.meet(rank, step)

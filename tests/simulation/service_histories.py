@@ -1,0 +1,241 @@
+"""Histories of a service: drawn from a seed, played and judged. See `histories`, of the loader."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import gc
+import random
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from choices import Choices
+from histories import Played, as_text, from_text
+from service_settings import MESHES, ServiceFault, ServiceRun, ServiceSetup
+from service_verdict import check_service
+from simulated_service import ServiceAttempt, Undisturbed, undisturbed
+
+KINDS = (*["kill"] * 4, "stop", "stop", "delay", "cut", "cut")
+
+
+@dataclasses.dataclass(frozen=True)
+class ServiceHistory:
+    setup: ServiceSetup
+    runs: tuple[ServiceRun, ...]
+    seed: int | None = None
+    given: tuple[int, ...] | None = None
+    """The choices; drawn by the seed when None."""
+
+    def choices(self) -> Choices:
+        return Choices(self.seed, self.given)
+
+    def to_text(self) -> str:
+        return "service:" + as_text(self)
+
+    @classmethod
+    def from_text(cls, text: str) -> ServiceHistory:
+        plain = from_text(text.removeprefix("service:"))
+        runs = []
+        for run in plain["runs"]:
+            faults = tuple(ServiceFault(**fault) for fault in run.pop("faults"))
+            runs.append(ServiceRun(**run, faults=faults))
+        setup = ServiceSetup(**{**plain["setup"], "sizes": tuple(plain["setup"]["sizes"])})
+        given = plain["given"]
+        given = None if given is None else tuple(given)
+        return cls(setup, tuple(runs), plain["seed"], given)
+
+    def play(self) -> Played:
+        return play(self)
+
+    def plainer(self) -> Iterator[ServiceHistory]:
+        """Simpler settings, with the choices as they are, for whatever they then mean."""
+        runs, replace = self.runs, dataclasses.replace
+        for number in range(len(runs)):
+            if len(runs) > 1:
+                yield replace(self, runs=runs[:number] + runs[number + 1 :])
+        for number, run in enumerate(runs):
+            faults = run.faults
+            changes = [{"faults": faults[:i] + faults[i + 1 :]} for i in range(len(faults))]
+            changes += [{"lives": run.lives - 1}] if run.lives > 1 else []
+            changes += [{"loaders": run.loaders - 1}] if run.loaders > 1 else []
+            changes += [{name: False} for name in ("slow", "late", "repeats")]
+            changes += [{name: None} for name in ("leaves", "astray", "closes")]
+            changes += [{"mesh": "two"}, {"lockstep": True}, {"shared_bytes": 1 << 16}]
+            for change in changes:
+                changed = replace(run, **change)
+                if changed != run:
+                    yield replace(self, runs=(*runs[:number], changed, *runs[number + 1 :]))
+        for change in (
+            {"sizes": (12,)},
+            {"stop": "all_exhausted"},
+            {"follows": False},
+            {"broadcast": False},
+            {"packed": False},
+            {"prefetch": 1},
+            {"bad_sample": None},
+            {"bad_batch": None},
+            {"bad_step": None},
+        ):
+            changed = replace(self.setup, **change)
+            if changed != self.setup:
+                yield replace(self, setup=changed)
+
+
+def service_history_of(seed: int) -> ServiceHistory:
+    draw = random.Random(seed)
+    setup = ServiceSetup(
+        sizes=draw.choice([(17, 9), (20,), (11, 13, 8), (26, 15)]),
+        samples_per_step=draw.choice([4, 6, 6, 8]),
+        stop=draw.choice(["all_exhausted", "all_exhausted", "first_exhausted", "all_repeated"]),
+        follows=draw.random() < 0.3,
+        broadcast=draw.random() < 0.5,
+        prefetch=draw.choice([0, 1, 2, 2, 3]),
+        error=draw.choice(["raises", "raises", "exits"]),
+    )
+    if draw.random() < 0.25:
+        source = draw.randrange(len(setup.sizes))
+        sample = 1000 * source + draw.randrange(setup.sizes[source])
+        what = draw.choice(["bad_sample", "bad_batch", "bad_step"])
+        number = draw.randrange(6) if what == "bad_step" else sample
+        setup = dataclasses.replace(setup, **{what: number})
+    elif draw.random() < 0.2:
+        setup = dataclasses.replace(setup, packed=True)
+    runs: list[ServiceRun] = []
+    for _ in range(draw.choice([1, 1, 2, 2, 3])):
+        same = runs and draw.random() < 0.5
+        runs.append(_run_of(draw, setup, runs[-1].mesh if same else draw.choice(list(MESHES))))
+    return ServiceHistory(setup, tuple(runs), seed)
+
+
+def _run_of(draw: random.Random, setup: ServiceSetup, mesh: str) -> ServiceRun:
+    run = ServiceRun(
+        mesh=mesh,
+        loaders=draw.choice([1, 1, 2, 3]),
+        constructors=draw.choice([None, None, 1]),
+        stripe=draw.choice([2, 3, 64]),
+        buffer_size=draw.choice([1, 4, 16]),
+        shared_bytes=draw.choice([1 << 16, 1 << 16, 1]),
+        saves=draw.choice([1, 2, 2, 3]),
+        lives=draw.choice([1, 1, 2, 3]),
+        leaves=draw.choice([None, 1, 2, 4]),
+        astray=draw.randrange(2) if draw.random() < 0.08 else None,
+        closes=draw.choice([0.05, 0.2, 1.0, 5.0]) if draw.random() < 0.1 else None,
+        # What is reported has an order only if ranks wait for each other.
+        lockstep=setup.follows or draw.random() < 0.5,
+        slow=draw.random() < 0.5,
+        late=draw.random() < 0.6,
+        repeats=draw.random() < 0.3,
+    )
+    faults = tuple(_fault_of(draw, run) for _ in range(draw.choice([0, 1, 1, 1, 2, 3])))
+    return dataclasses.replace(run, faults=faults)
+
+
+def _fault_of(draw: random.Random, run: ServiceRun) -> ServiceFault:
+    sizes = MESHES[run.mesh]
+    groups = sizes.get("DP", 1)
+    ranks = groups * sizes.get("CP", 1) * sizes.get("TP", 1) * sizes.get("PP", 1)
+    clients = [f"rank{rank}.{life}" for rank in range(ranks) for life in range(run.lives)]
+    constructors = [f"constructor-{n}" for n in range(run.constructors or groups)]
+    loaders = [f"loader-{n}" for n in range(run.loaders)]
+    roles = [*loaders, "planner", *constructors, "registry"]
+    kind = draw.choice(KINDS)
+    process = draw.choice([*roles, draw.choice(clients), draw.choice(clients), "service"])
+    other = ""
+    if kind == "cut":
+        process, callees = draw.choice(
+            [
+                ("planner", loaders),
+                (draw.choice(constructors), [*loaders, "planner"]),
+                (draw.choice(clients), [*constructors, "planner", "registry"]),
+                ("registry", roles[:-1]),
+            ]
+        )
+        other = draw.choice(callees)
+    seconds = {"stop": draw.choice([0.3, 2.0, 30.0]), "delay": draw.choice([0.01, 0.3, 2.0])}
+    step = int(2 ** draw.uniform(0, 8))
+    return ServiceFault(kind, process, step, seconds.get(kind, 0.0), other)
+
+
+@functools.lru_cache(maxsize=4096)
+def service_reference(setup: ServiceSetup, mesh: str, state: str | None) -> Undisturbed:
+    """What comes from a state on, where no sample or batch is bad."""
+    whole = dataclasses.replace(setup, bad_sample=None, bad_batch=None, bad_step=None)
+    return undisturbed(whole, mesh, state)
+
+
+def play(history: ServiceHistory) -> Played:
+    """Plays a history to the end of the job: after its runs comes one where nothing goes wrong."""
+    played, choices, setup = Played(), history.choices(), history.setup
+    state: str | None = None
+    trained: Counter[tuple[int, int]] = Counter()
+    finished = False
+    quiet = dataclasses.replace(
+        history.runs[-1], faults=(), lives=1, closes=None, astray=None, repeats=False
+    )
+    for run in (*history.runs, quiet):
+        expected = service_reference(setup, run.mesh, state)
+        attempt = ServiceAttempt(setup, run, choices, state, expected.taking)
+        played.violation = attempt.run()
+        reports = [report for report in attempt.reports if report.rank in attempt.taking]
+        played.scheduled += attempt.world.steps
+        played.trained += sum(len(report.steps) for report in reports)
+        played.faults.update(what.partition(" ")[0] for what, _ in attempt.injected)
+        played.faults["repeat"] += attempt.cluster.repeated
+        played.errors.update(type(r.error).__name__ for r in reports if r.error is not None)
+        if played.violation is None:
+            played.violation = check_service(attempt, expected)
+        if played.violation is not None:
+            break
+        step = attempt.checkpoint()
+        latest = [report for report in reports if report.life == reports[-1].life]
+        finished = all(report.finished for report in latest) if latest else True
+        end = expected.end if finished else step
+        for taken in _trained(attempt, end):
+            trained.update(taken.positions)
+        if finished:
+            break
+        if step is not None:
+            state = attempt.saved_state(step)
+        del attempt, reports, latest
+    if played.violation is None:
+        played.violation = _audit(history, trained, finished, expected)
+    played.choices = tuple(choices.made)
+    gc.collect()
+    return played
+
+
+def _trained(attempt: ServiceAttempt, end: int | None) -> list[Any]:
+    """Steps before `end`, one for each bucket."""
+    found = {
+        (taken.step, taken.bucket): taken
+        for report in attempt.reports
+        for taken in report.steps
+        if end is not None and taken.step < end
+    }
+    return list(found.values())
+
+
+def _audit(
+    history: ServiceHistory,
+    trained: Counter[tuple[int, int]],
+    finished: bool,
+    expected: Undisturbed,
+) -> str | None:
+    again = [position for position, count in trained.items() if count > 1]
+    if again:
+        return f"samples that come again: {sorted(again)}"
+    if history.setup.fails:
+        return None
+    if not finished:
+        return "the last run, in which nothing goes wrong, does not reach the end"
+    drawn = {
+        (number, position)
+        for number, count in enumerate(expected.drawn.values())
+        for position in range(count)
+    }
+    if extra := trained.keys() - drawn:
+        return f"samples that were never drawn: {sorted(extra)}"
+    if len(lost := drawn - trained.keys()) != expected.left_over:
+        return f"samples that are lost: {sorted(lost)}, and {expected.left_over} are left over"
+    return None

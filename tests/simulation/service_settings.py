@@ -1,0 +1,185 @@
+"""What a simulated service feeds, and what happens to it: numbers and names, and what they mean."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from job_settings import ERRORS, spend
+
+import evenstep.service as es
+from evenstep.plan.rng import generator
+from evenstep.plan.sharding import METHODS
+from evenstep.strategy import DGraph, LoadingPlan
+from evenstep.strategy.mesh import ClientPlaceTree
+from evenstep.strategy.mixture import FeedbackSchedule
+
+MESHES: Mapping[str, Mapping[str, int]] = {
+    "one": {},
+    "two": {"DP": 2},
+    "four": {"DP": 4},
+    "cut": {"DP": 2, "CP": 2},
+    "stages": {"PP": 3, "DP": 2},
+    "shared": {"DP": 2, "TP": 2},
+}
+_ROOM = 13  # tokens for each sample that is drawn
+
+
+@dataclass(frozen=True)
+class ServiceSetup:
+    """What all runs of a job have in common. It decides what is drawn."""
+
+    sizes: tuple[int, ...] = (17, 9)
+    samples_per_step: int = 6
+    stop: str = "all_exhausted"
+    follows: bool = False
+    """Whether the mixture follows what ranks report."""
+    broadcast: bool = False
+    packed: bool = False
+    prefetch: int = 2
+    bad_sample: int | None = None
+    bad_batch: int | None = None
+    """A sample whose batch cannot be collated."""
+    bad_step: int | None = None
+    """A step that the strategy cannot plan."""
+    error: str = "raises"
+
+    @property
+    def fails(self) -> bool:
+        """Whether the job may not reach its end."""
+        return any(bad is not None for bad in (self.bad_sample, self.bad_batch, self.bad_step))
+
+
+@dataclass(frozen=True)
+class ServiceFault:
+    """At a process's step number `step`, it is killed, stopped, delayed or cut off from another."""
+
+    kind: str
+    process: str
+    step: int
+    seconds: float = 0.0
+    other: str = ""
+
+
+@dataclass(frozen=True)
+class ServiceRun:
+    """One life of the service, in which trainers may begin several times."""
+
+    mesh: str = "two"
+    loaders: int = 1
+    constructors: int | None = None
+    stripe: int = 3
+    buffer_size: int = 4
+    shared_bytes: int = 1 << 16
+    """Plans of more bytes go through the object store."""
+    saves: int = 2
+    """Steps from one checkpoint to the next."""
+    lives: int = 1
+    """How often the trainers begin, at most."""
+    leaves: int | None = None
+    """Steps after which all ranks but those of the last life stop."""
+    astray: int | None = None
+    """A rank that saves at other steps than the others."""
+    closes: float | None = None
+    """Seconds after which the service is closed."""
+    lockstep: bool = True
+    """Whether ranks wait for each other after each step, as collectives make them."""
+    slow: bool = False
+    late: bool = False
+    """Whether messages may take their time."""
+    repeats: bool = False
+    """... and may arrive twice."""
+    faults: tuple[ServiceFault, ...] = ()
+
+
+class Rows:
+    """A source: a sample is its number, its length, and what becomes of it."""
+
+    def __init__(self, source: int, size: int, setup: ServiceSetup, slow: bool) -> None:
+        self._setup, self._slow = setup, slow
+        self.lengths = generator(source, size).integers(2, 20, size).tolist()
+        self._first = 1000 * source
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        number = self._first + index
+        error = self._setup.error if number == self._setup.bad_sample else None
+        tokens = [number] * self.lengths[index]
+        return {"id": number, "input_ids": tokens, "error": error, "slow": self._slow}
+
+
+def prepare(row: dict[str, Any]) -> dict[str, Any]:
+    spend(row["slow"])
+    if row["error"] is not None:
+        raise ERRORS[row["error"]]
+    return row
+
+
+@dataclass(frozen=True)
+class Collate:
+    bad: int | None
+    error: str
+    slow: bool
+
+    def __call__(self, samples: Sequence[dict[str, Any]]) -> list[int]:
+        spend(self.slow)
+        numbers = [sample["id"] for sample in samples]
+        if self.bad in numbers:
+            raise ERRORS[self.error]
+        return numbers
+
+
+@dataclass(frozen=True)
+class Strategy:
+    bad: int | None
+    error: str
+    broadcast: bool
+
+    def __call__(self, graph: DGraph, mesh: ClientPlaceTree, step: int) -> LoadingPlan:
+        if step == self.bad:
+            raise ERRORS[self.error]
+        graph = graph.mix().distribute("DP").balance("greedy")
+        if self.broadcast:
+            graph = graph.broadcast_at("TP")
+        return graph.plan()
+
+
+def follow(weights: Mapping[str, float], signals: Mapping[str, Any]) -> Mapping[str, float]:
+    losses = signals["loss_by_source"]
+    return {name: weight / 2 + losses[name] for name, weight in weights.items()}
+
+
+def loss_of(setup: ServiceSetup, step: int, rank: int) -> dict[str, float]:
+    """What a rank reports."""
+    return {f"source{n}": 1.0 + (7 * step + 3 * rank + 5 * n) % 4 for n in range(len(setup.sizes))}
+
+
+def job_of(setup: ServiceSetup, mesh: str, *, buffer_size: int = 4, slow: bool = False) -> es.Job:
+    sizes = MESHES[mesh]
+    buckets = sizes.get("DP", 1)
+    micro_batches = 2 if buckets == 1 else 1
+    names = [f"source{number}" for number in range(len(setup.sizes))]
+    weights = {name: 1.0 + number for number, name in enumerate(names)}
+    return es.Job(
+        sources=[
+            es.Source(
+                name, Rows(number, size, setup, slow), transform=prepare, weight=weights[name]
+            )
+            for number, (name, size) in enumerate(zip(names, setup.sizes, strict=True))
+        ],
+        mesh=es.Mesh(**sizes),
+        strategy=Strategy(setup.bad_step, setup.error, setup.broadcast),
+        micro_batches=micro_batches,
+        max_tokens=_ROOM * setup.samples_per_step // 2,
+        samples_per_step=setup.samples_per_step,
+        stop=setup.stop,
+        schedule=FeedbackSchedule(initial=weights, function=follow) if setup.follows else None,
+        collate="pack" if setup.packed else Collate(setup.bad_batch, setup.error, slow),
+        sharding=METHODS if setup.packed else None,
+        prefetch=setup.prefetch,
+        buffer_size=buffer_size,
+        warn_after=5.0,
+    )

@@ -1,0 +1,335 @@
+"""A service on the simulated machine, and the trainers that it feeds."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import simulated_processes
+from choices import Choices
+from job_settings import spend
+from os_process import Process
+from service_settings import ServiceFault, ServiceRun, ServiceSetup, job_of, loss_of
+from simulated_ray import Cluster
+from simulated_world import World
+
+import evenstep.service as es
+from evenstep.errors import EvenstepError
+from evenstep.service.local import LocalService
+from evenstep.service.ray import actors
+from evenstep.service.ray.client import Client
+from evenstep.service.ray.service import RayService
+
+_LAUNCHER_SECONDS = 5.0  # after which a launcher ends the ranks that are left
+
+
+@dataclass(frozen=True)
+class Taken:
+    """A step as one rank gets it."""
+
+    step: int
+    bucket: int
+    batches: str
+    positions: tuple[tuple[int, int], ...]
+    """Source and position of each sample."""
+    about: str
+
+    @classmethod
+    def of(cls, micro_batches: list[Any], step: es.ServiceStep) -> Taken:
+        about = step.loss_scales, step.sample_ids, dict(step.weights), step.carried, step.fetched_by
+        positions = (
+            zip(table.source.tolist(), table.position.tolist(), strict=True)
+            for table in step.samples
+        )
+        return cls(
+            step.step,
+            step.bucket,
+            repr(plain(micro_batches)),
+            tuple(pair for each in positions for pair in each),
+            repr(about),
+        )
+
+
+def plain(value: Any) -> Any:
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if isinstance(value, Mapping):
+        return {name: plain(each) for name, each in value.items() if name not in _OWN}
+    if isinstance(value, (list, tuple)):
+        return [plain(each) for each in value]
+    return value
+
+
+_OWN = ("sharding", "slow", "error")  # fields that do not decide what is trained on
+
+
+class CollectiveFailed(Exception):
+    """A rank that others wait for is gone."""
+
+
+@dataclass
+class ClientReport:
+    """What one rank did in one life."""
+
+    rank: int
+    life: int
+    process: Process | None = None
+    steps: list[Taken] = field(default_factory=list)
+    saved: dict[int, str] = field(default_factory=dict)
+    error: BaseException | None = None
+    finished: bool = False
+    ended_at: float = 0.0
+
+
+class ServiceAttempt:
+    """Runs a `ServiceRun`."""
+
+    def __init__(
+        self,
+        setup: ServiceSetup,
+        run: ServiceRun,
+        choices: Choices,
+        state: str | None,
+        taking: list[int],
+    ) -> None:
+        """
+        Args:
+            state: to resume from.
+            taking: the ranks that take steps.
+        """
+        self.setup, self.settings, self.state, self.taking = setup, run, state, taking
+        self.stopped = sum(fault.seconds for fault in run.faults)
+        self.world = World(choices, seconds=400 + 4 * self.stopped)
+        self.cluster = Cluster(self.world, late=run.late, repeats=run.repeats)
+        self.world.network = self.cluster
+        self.world.begun = self._plan_faults
+        self.injected: list[tuple[str, float]] = []
+        self.job = job_of(setup, run.mesh, buffer_size=run.buffer_size, slow=run.slow)
+        self.first = 0 if state is None else int(json.loads(state)["step"])
+        self.reports: list[ClientReport] = []
+        self.service_error: BaseException | None = None
+        self.closed_at: float | None = None
+        self.status: dict[str, Any] = {}
+        self._changed: list[Any] = []
+        self._faults = list(run.faults)
+        self.driver = simulated_processes.start_process(self.world, "service", self._serve, None)
+        self._begin_life(0)
+
+    def run(self) -> str | None:
+        before, actors.SHARED_BYTES = actors.SHARED_BYTES, self.settings.shared_bytes
+        try:
+            return self.world.run()
+        finally:
+            actors.SHARED_BYTES = before
+
+    # Faults
+
+    def _plan_faults(self, process: Process) -> None:
+        for fault in [f for f in self._faults if f.process == process.name]:
+            self._faults.remove(fault)
+            process.faults[fault.step] = lambda process, fault=fault: self._inject(process, fault)
+
+    def _inject(self, process: Process, fault: ServiceFault) -> None:
+        self.injected.append((f"{fault.kind} {fault.process} {fault.other}", self.world.now))
+        if fault.kind == "kill":
+            self.world.exit(process, -9)
+        elif fault.kind == "stop":
+            self.world.stop(process, fault.seconds)
+        elif fault.kind == "delay":
+            self.world.sleep(fault.seconds)
+        else:
+            for actor in self.cluster.actors:
+                if actor.process.name == fault.other:
+                    actor.cut(process)
+
+    # The process that starts the service
+
+    def _serve(self) -> None:
+        run, world = self.settings, self.world
+        service = None
+        try:
+            service = RayService(
+                self.job,
+                address="local",
+                loaders=run.loaders,
+                constructors=run.constructors,
+                stripe=run.stripe,
+                state=None if self.state is None else json.loads(self.state),
+            )
+            for life in range(run.lives):
+                if life:
+                    self._begin_life(life)
+                if not self._await_life(life):
+                    break
+            self.status = service.status()
+        except EvenstepError as error:
+            self.service_error = error
+        if service is not None:
+            self.closed_at = world.now
+            service.close()
+
+    def _await_life(self, life: int) -> bool:
+        """Waits for the trainers; whether they can begin once more."""
+        world, reports = self.world, [each for each in self.reports if each.life == life]
+        processes = [each.process for each in reports if each.process is not None]
+        closes = self.settings.closes
+        limit = None if closes is None else max(closes - world.now, 0.0)
+        gone = [process.exited for process in processes]
+
+        def failed() -> bool:
+            return any(
+                process.exit_code == -9 or isinstance(report.error, CollectiveFailed)
+                for process, report in zip(processes, reports, strict=True)
+            )
+
+        def over() -> bool:
+            return failed() or not any(process.alive for process in processes)
+
+        if not world.until(over, *gone, self._changed, timeout=limit):
+            return False
+        if failed():
+            world.sleep(_LAUNCHER_SECONDS)
+            for process in processes:
+                world.exit(process, -9)
+        elif any(report.error is not None for report in reports):
+            return False
+        return not all(report.finished for report in reports)
+
+    # Trainers
+
+    def _begin_life(self, life: int) -> None:
+        step = None if not life else self.checkpoint() or self.first
+        for rank in self.job.tree.ranks.ravel().tolist():
+            report = ClientReport(rank, life)
+            report.process = simulated_processes.start_process(
+                self.world,
+                f"rank{rank}.{life}",
+                lambda report=report: self._train(report, step),
+                None,
+            )
+            self.reports.append(report)
+
+    def checkpoint(self) -> int | None:
+        """The last step at which all ranks have saved."""
+        saved = Counter(
+            step
+            for rank in self.taking
+            for step in {s for each in self.reports if each.rank == rank for s in each.saved}
+        )
+        return max(
+            (step for step, count in saved.items() if count == len(self.taking)), default=None
+        )
+
+    def saved_state(self, step: int) -> str:
+        return next(each.saved[step] for each in self.reports if step in each.saved)
+
+    def _train(self, report: ClientReport, step: int | None) -> None:
+        try:
+            with Client("auto", "job", report.rank, step=step) as client:
+                if client.fetches:
+                    self._steps(client, report)
+                else:
+                    report.finished = True
+        except (EvenstepError, CollectiveFailed) as error:
+            report.error = error
+        report.ended_at = self.world.now
+        self.world.wake(self._changed)
+
+    def _steps(self, client: Client, report: ClientReport) -> None:
+        run, setup = self.settings, self.setup
+        leaves = run.leaves if report.life + 1 < run.lives else None
+        for micro_batches, step in client:
+            report.steps.append(Taken.of(micro_batches, step))
+            self.world.wake(self._changed)
+            spend(run.slow)
+            if run.lockstep:
+                self._await_ranks(report)
+            if setup.follows:
+                losses = loss_of(setup, step.step, report.rank)
+                client.report(loss_by_source=losses)
+            astray = run.astray == report.rank
+            if (client.step + astray) % run.saves == 0:
+                report.saved[client.step] = json.dumps(client.common_state(), sort_keys=True)
+            if len(report.steps) == leaves:
+                return
+        report.finished = True
+
+    def _await_ranks(self, report: ClientReport) -> None:
+        """A collective."""
+        here = len(report.steps)
+        others = [
+            each for each in self.reports if each.life == report.life and each.rank in self.taking
+        ]
+
+        def behind() -> list[ClientReport]:
+            return [each for each in others if len(each.steps) < here]
+
+        def ended() -> bool:
+            return any(
+                each.process is None or not each.process.alive or each.error is not None
+                for each in behind()
+            )
+
+        gone = [each.process.exited for each in others if each.process is not None]
+        self.world.until(lambda: not behind() or ended(), self._changed, *gone)
+        if behind():
+            raise CollectiveFailed
+
+
+@dataclass
+class Undisturbed:
+    """What a service in one process gives, from a state on."""
+
+    steps: dict[tuple[int, int], Taken] = field(default_factory=dict)
+    """By rank and step."""
+    states: dict[int, str] = field(default_factory=dict)
+    end: int = 0
+    drawn: Mapping[str, int] = field(default_factory=dict)
+    left_over: int = 0
+
+    @property
+    def taking(self) -> list[int]:
+        return sorted({rank for rank, _ in self.steps})
+
+
+def undisturbed(setup: ServiceSetup, mesh: str, state: str | None) -> Undisturbed:
+    world, found = World(Choices(given=()), seconds=1e6), Undisturbed()
+    world.network = Cluster(world, late=False, repeats=False)
+    process = simulated_processes.start_process(
+        world, "local", lambda: _run_locally(setup, mesh, state, found), None
+    )
+    violation = world.run()
+    assert violation is None, violation
+    assert process.exit_code == 0, process.error
+    return found
+
+
+def _run_locally(setup: ServiceSetup, mesh: str, state: str | None, found: Undisturbed) -> None:
+    job = job_of(setup, mesh)
+    loaded = None if state is None else json.loads(state)
+    with LocalService(job, state=loaded) as service:
+        clients = [service.client(rank) for rank in job.tree.ranks.ravel().tolist()]
+        clients = [client for client in clients if client.fetches]
+        for number in _numbers(clients):
+            found.states[number] = json.dumps(service.state_dict(number), sort_keys=True)
+            for client in clients:
+                taken = next(client, None)
+                if taken is not None:
+                    found.steps[client.rank, number] = Taken.of(*taken)
+                    if setup.follows:
+                        client.report(loss_by_source=loss_of(setup, number, client.rank))
+        status = service.status()["planner"]
+        found.end, found.drawn = status["step"], status["drawn"]
+        found.left_over = status["left_over"]
+
+
+def _numbers(clients: list[Any]) -> Iterator[int]:
+    """The number of each step, until the clients have ended."""
+    while clients:
+        before = clients[0].step
+        yield before
+        if clients[0].step == before:
+            return
