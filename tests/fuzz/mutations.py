@@ -33,14 +33,12 @@ Path = tuple[Any, ...]
 
 def paths(value: Any, path: Path = ()) -> Iterator[Path]:
     """Of every value at any depth but the outermost."""
-    keys = value if isinstance(value, dict) else range(len(value)) if _listed(value) else ()
+    keys = (
+        value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
+    )
     for key in keys:
         yield (*path, key)
         yield from paths(value[key], (*path, key))
-
-
-def _listed(value: Any) -> bool:
-    return isinstance(value, list)
 
 
 def at(value: Any, path: Path) -> Any:

@@ -104,7 +104,7 @@ def test_damaged_states_of_ranks_are_not_merged(ranks: int, data: st.DataObject)
 
 def merged_from(ranks: int) -> list[dict[str, Any]]:
     """States as of so many ranks, each of which has trained on the first of its two samples."""
-    (part,) = (STATES["shares"]["dp_rank_0"],)
+    part = STATES["shares"]["dp_rank_0"]
     states = []
     for rank in range(ranks):
         state = json.loads(json.dumps(STATES["shares"]))

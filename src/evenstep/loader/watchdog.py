@@ -19,6 +19,7 @@ from contextlib import AbstractContextManager
 from evenstep.errors import LoaderDiedError
 
 _NEVER = float("inf")
+_SHORTEST_SLEEP = 0.001  # seconds
 _LONGEST_SLEEP = 3600.0  # seconds; a limit may be longer than what `sleep` takes
 
 
@@ -69,7 +70,7 @@ class Watchdog:
             now = time.monotonic()
             oldest = min((since for _, since in self._calls.copy().values()), default=now)
             # No call that begins meanwhile can be overdue any earlier.
-            time.sleep(min(max(oldest + self.limit - now, 0), _LONGEST_SLEEP))
+            time.sleep(min(max(oldest + self.limit - now, _SHORTEST_SLEEP), _LONGEST_SLEEP))
         report(*found)
 
 
