@@ -33,12 +33,14 @@ Path = tuple[Any, ...]
 
 def paths(value: Any, path: Path = ()) -> Iterator[Path]:
     """Of every value at any depth but the outermost."""
-    keys = (
-        value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
-    )
-    for key in keys:
+    inner: Any = []
+    if isinstance(value, dict):
+        inner = value.items()
+    elif isinstance(value, list):
+        inner = enumerate(value)
+    for key, item in inner:
         yield (*path, key)
-        yield from paths(value[key], (*path, key))
+        yield from paths(item, (*path, key))
 
 
 def at(value: Any, path: Path) -> Any:
