@@ -222,7 +222,7 @@ class DataLoader(LoaderAttributes):
         self._step_count = StepCount(self._epochs)
         self._step_log = StepLog.wanted(policy.fingerprint)
         # What runs.
-        self._runtime = LoaderRuntime()
+        self._runtime = LoaderRuntime(group)
         self._runtime.prepare(options)
         self._passes = 0
         self._current: weakref.ref[StepIterator] | None = None
@@ -253,9 +253,7 @@ class DataLoader(LoaderAttributes):
         """Begins a pass that yields (batch, `StepInfo`), and abandons any other under way. The
         first pass after `load_state_dict` resumes the epoch of the state."""
         self._abandon()
-        exchange = self._runtime.connect(
-            self._group, self.policy.context_parallel, self._warn_after
-        )
+        exchange = self._runtime.connect(self.policy.context_parallel, self._warn_after)
         close_at_exit(self)
         with self._runtime.beginning(exchange):
             start = self._cursor.start(*self._rank_and_world_size(), here=not self.num_workers)

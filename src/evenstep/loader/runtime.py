@@ -21,6 +21,7 @@ from evenstep.loader.feeder import Feeder
 from evenstep.loader.options import LoaderOptions
 from evenstep.loader.resume.epoch_start import EpochStart
 from evenstep.loader.start.choice import StartChoice
+from evenstep.loader.transport.peers import LoaderNumber
 from evenstep.loader.transport.rank_exchange import RankExchange, make_exchange
 from evenstep.loader.transport.session import Session
 from evenstep.loader.watchdog import Watchdog
@@ -33,7 +34,13 @@ class LoaderRuntime:
     """One exchange thread for the life of the loader; a batcher and a feeder for each pass, or one
     batcher for all where workers are persistent."""
 
-    def __init__(self) -> None:
+    def __init__(self, group: Any) -> None:
+        """
+        Args:
+            group: of all ranks that share the loader's steps, as the loader has it.
+        """
+        self._group = group
+        self._number = LoaderNumber(group)
         self._exchange: RankExchange | None = None
         self._kept: BatcherProcess | None = None
         self._started: BatcherProcess | BatcherThread | None = None  # for the pass that begins
@@ -44,14 +51,17 @@ class LoaderRuntime:
         """Begins in the background what the first pass would wait for."""
         self._start.prepare(options)
 
-    def connect(self, group: Any, context_parallel: int, warn_after: float | None) -> RankExchange:
+    def connect(self, context_parallel: int, warn_after: float | None) -> RankExchange:
         """The exchange, made when it is first needed.
 
         Raises:
             PeerError: a rank died, now or before.
+            MismatchError: another rank connects another loader.
         """
         if self._exchange is None:
-            self._exchange = make_exchange(group, context_parallel, warn_after)
+            self._exchange = make_exchange(
+                self._group, context_parallel, warn_after, self._number.now()
+            )
         if self._exchange.failure is not None:
             raise self._exchange.failure
         return self._exchange

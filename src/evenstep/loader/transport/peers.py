@@ -1,4 +1,8 @@
-"""Who the ranks are: the process and host of each, and what the operating system says of it."""
+"""Who the ranks are: the process and host of each, and what the operating system says of it.
+
+And which of its process's loaders a rank connects. Those that look alike could be joined crosswise,
+and share samples of two datasets as if they were one's.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +10,34 @@ import json
 import os
 import socket
 import sys
-from typing import NamedTuple
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
-from evenstep.errors import PeerError
+from evenstep.errors import MismatchError, PeerError
 
 CARD = 512
 """Bytes in which a rank introduces itself."""
+
+
+_made: Counter[tuple[int, str]] = Counter()  # by process and group: loaders so far
+
+
+class LoaderNumber:
+    """The place of a loader among all that this process makes over a group."""
+
+    def __init__(self, group: Any) -> None:
+        """
+        Args:
+            group: as the loader has it.
+        """
+        self._key = os.getpid(), str(getattr(group, "group_name", group))
+        _made[self._key] += 1
+        self._place = _made[self._key]
+
+    def now(self) -> tuple[int, int]:
+        """Its place, and how many there are by now."""
+        return self._place, _made[self._key]
 
 
 class Peer(NamedTuple):
@@ -19,10 +45,12 @@ class Peer(NamedTuple):
 
     host: str
     pid: int
+    loader: tuple[int, int] = (1, 1)
+    """Which of its loaders it connects, and how many it has made."""
 
     @classmethod
-    def here(cls) -> Peer:
-        return cls(socket.gethostname(), os.getpid())
+    def here(cls, loader: tuple[int, int] = (1, 1)) -> Peer:
+        return cls(socket.gethostname(), os.getpid(), loader)
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}"
@@ -52,7 +80,8 @@ class Peer(NamedTuple):
 
     def card(self) -> bytes:
         """JSON, since what comes from a network is not unpickled; filled up with spaces."""
-        return json.dumps({"host": self.host[:64], "pid": self.pid}).encode().ljust(CARD)
+        fields = {"host": self.host[:64], "pid": self.pid, "loader": self.loader}
+        return json.dumps(fields).encode().ljust(CARD)
 
     @classmethod
     def read(cls, rank: int, card: bytes) -> Peer:
@@ -65,15 +94,32 @@ class Peer(NamedTuple):
         """
         try:
             fields = json.loads(card)
-            peer = cls(fields["host"], fields["pid"])
+            place, made = fields["loader"]
+            peer = cls(fields["host"], fields["pid"], (place, made))
         except (ValueError, TypeError, KeyError, RecursionError):
             peer = None
-        if peer is None or not isinstance(peer.host, str) or type(peer.pid) is not int:
+        numbers = (peer.pid, *peer.loader) if peer is not None else ()
+        if peer is None or not isinstance(peer.host, str) or {int} != set(map(type, numbers)):
             raise PeerError(
                 f"rank {rank} introduced itself with {card[:80]!r}, which names no process and "
                 "host; install the same version of evenstep on every rank"
             )
         return peer
+
+
+def check_same_loader(peers: Sequence[Peer]) -> None:
+    """
+    Raises:
+        MismatchError: ranks that have made equally many loaders connect different ones.
+    """
+    first, made = peers[0].loader
+    for rank, (place, count) in enumerate(peer.loader for peer in peers):
+        if count == made and place != first:
+            raise MismatchError(
+                f"rank {rank} begins its first pass over loader {place} of the {made} that it has "
+                f"made, and rank 0 over loader {first}; make loaders, and begin their first "
+                'passes, in the same order on all ranks, or pass group="local" to those of one rank'
+            )
 
 
 def _exists(pid: int) -> bool:

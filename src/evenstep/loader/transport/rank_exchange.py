@@ -28,7 +28,7 @@ from evenstep.loader.threads import GuardedThread
 from evenstep.loader.transport import ticks
 from evenstep.loader.transport.cp_peers import GroupPlace
 from evenstep.loader.transport.patience import CONNECT, Patience
-from evenstep.loader.transport.peers import Peer
+from evenstep.loader.transport.peers import Peer, check_same_loader
 from evenstep.loader.transport.presence import Presence
 from evenstep.loader.transport.session import Session
 from evenstep.loader.transport.ticks import DONE, FRAME, MESSAGE, WAITING, Doing, Tick
@@ -127,6 +127,7 @@ class GlooExchange(RankExchange):
         *,
         context_parallel: int = 1,
         warn_after: float | None = None,
+        loader: tuple[int, int] = (1, 1),
     ) -> None:
         """
         Args:
@@ -134,9 +135,11 @@ class GlooExchange(RankExchange):
                 must make their exchanges in the same order, as with any collective.
             context_parallel: ranks that share every micro-batch; see `GroupPlace`.
             warn_after: see `Patience`.
+            loader: see `Peer`.
 
         Raises:
             PeerError: a rank died meanwhile.
+            MismatchError: ranks connect different loaders.
         """
         ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
         self.place = GroupPlace(dist.get_rank(group), len(ranks), context_parallel)
@@ -151,7 +154,7 @@ class GlooExchange(RankExchange):
         patience.trainer(Doing.WAITS)
         try:
             with patience.gathering(CONNECT):
-                patience.peers = self._connect(group, ranks)
+                patience.peers = self._connect(group, ranks, loader)
             patience.trainer(Doing.HAS_LEFT)
             super().__init__(patience)
         except BaseException:
@@ -159,7 +162,9 @@ class GlooExchange(RankExchange):
             self._release()
             raise
 
-    def _connect(self, group: dist.ProcessGroup | None, ranks: list[int]) -> list[Peer]:
+    def _connect(
+        self, group: dist.ProcessGroup | None, ranks: list[int], loader: tuple[int, int]
+    ) -> list[Peer]:
         """Makes the group; returns who the ranks are."""
         lasting = hasattr(dist.ProcessGroup, "set_timeout")  # newer torch
         limit = None if lasting else _FOREVER
@@ -171,7 +176,7 @@ class GlooExchange(RankExchange):
             self._group = dist.new_group(
                 ranks, timeout=limit, backend="gloo", use_local_synchronization=self._keep
             )
-            cards = self._gather(Peer.here().card())
+            cards = self._gather(Peer.here(loader).card())
         except RuntimeError as error:
             raise PeerError(
                 f"rank {self.place.number} could not connect to the other ranks, one of which has "
@@ -179,7 +184,9 @@ class GlooExchange(RankExchange):
             ) from error
         if lasting:  # so far there was a time limit, for a rank that never connects
             self._group.set_timeout(_FOREVER)
-        return [Peer.read(rank, card) for rank, card in enumerate(cards)]
+        peers = [Peer.read(rank, card) for rank, card in enumerate(cards)]
+        check_same_loader(peers)
+        return peers
 
     def _serve(self, session: Session) -> None:
         message: bytes | None = None
@@ -238,7 +245,8 @@ class GlooExchange(RankExchange):
             return error
         time.sleep(0.1)  # a killed process needs a moment to become a zombie
         dead = [f"rank {n} ({peer})" for n, peer in enumerate(self.patience.peers) if peer.dead]
-        cause = ", ".join(dead) + " died" if dead else "a rank failed, or died on another host"
+        lost = "the connection to a rank was lost, or it failed, or died on another host"
+        cause = ", ".join(dead) + " died" if dead else lost
         return PeerError(
             f"{cause}, so rank {self.place.number} can make no further step ({_brief(error)})"
         )
@@ -265,15 +273,15 @@ def place_in_group(group: Any, context_parallel: int) -> GroupPlace:
     return GroupPlace(dist.get_rank(group), dist.get_world_size(group), context_parallel)
 
 
-def make_exchange(group: Any, context_parallel: int, warn_after: float | None) -> RankExchange:
-    """The exchange of a loader's `group`. All its ranks must call this.
-
-    Raises:
-        PeerError: a rank died meanwhile.
-    """
+def make_exchange(
+    group: Any, context_parallel: int, warn_after: float | None, loader: tuple[int, int]
+) -> RankExchange:
+    """The exchange of a loader's `group`. All its ranks must call this; see `GlooExchange`."""
     if _alone(group):
         return LocalExchange(Patience(warn_after))
-    return GlooExchange(group, context_parallel=context_parallel, warn_after=warn_after)
+    return GlooExchange(
+        group, context_parallel=context_parallel, warn_after=warn_after, loader=loader
+    )
 
 
 def _alone(group: Any) -> bool:

@@ -1,0 +1,102 @@
+"""Two loaders at a time: passes may interleave in any way; first ones must begin in one order."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from faults import FORK, THREADS, assert_died, loader_over
+from ranks import Job, Rank, run
+from test_waiting import show_warnings
+
+from documents import Documents
+
+COUNTS = (60, 40)
+
+
+def interleave(rank: Rank, workers: dict[str, Any]) -> list[list[int]]:
+    """Each rank takes their batches in an order of its own, and makes two passes over each."""
+    loaders = [loader_over(Documents(n, seed=n), **workers) for n in COUNTS]
+    seen: list[list[int]] = [[], []]
+    chosen = random.Random(rank.rank)
+    for _ in range(2):
+        under_way = {number: loader.steps() for number, loader in enumerate(loaders)}
+        while under_way:
+            # As far apart as what is prefetched allows.
+            number = chosen.choice(list(under_way)) if rank.rank else min(under_way)
+            step = next(under_way[number], None)
+            if step is None:
+                del under_way[number]
+            else:
+                seen[number] += step[1].indices or ()
+    return seen
+
+
+def cross(rank: Rank) -> None:
+    """Each rank begins with another loader. Joined, they would lose samples of both datasets."""
+    loaders = [loader_over(Documents(200, seed=number)) for number in range(2)]
+    for loader in loaders if rank.rank == 0 else loaders[::-1]:
+        for _ in loader:
+            pass
+
+
+@pytest.mark.timeout(60)
+def test_loaders_that_ranks_begin_in_different_orders_are_not_joined(tmp_path: Path) -> None:
+    with Job(cross, 2, folder=tmp_path) as job:
+        outcomes = job.join(20)
+    for outcome in outcomes:
+        assert_died(outcome, "MismatchError", "rank 1 begins its first pass over loader 2 of the 2")
+
+
+@pytest.mark.parametrize(
+    "workers",
+    [{**FORK, "num_workers": 1}, pytest.param(THREADS, marks=pytest.mark.soak)],
+    ids=["workers", "threads"],
+)
+@pytest.mark.timeout(60)
+def test_ranks_may_take_batches_of_two_loaders_in_different_orders(
+    tmp_path: Path, workers: dict[str, Any]
+) -> None:
+    results = run(interleave, 2, workers, folder=tmp_path)
+    for number, count in enumerate(COUNTS):
+        seen = Counter(results[0][number] + results[1][number])
+        assert seen == Counter(2 * list(range(count)))
+
+
+def one_rank_has_more(rank: Rank) -> int:
+    """Rank 0 makes a loader that nobody iterates, to look at."""
+    if rank.rank == 0:
+        loader_over(Documents(10)).close()
+    return sum(len(step.indices or ()) for _, step in loader_over(Documents(40)).steps())
+
+
+@pytest.mark.timeout(60)
+def test_one_rank_may_make_a_loader_that_nobody_iterates(tmp_path: Path) -> None:
+    assert sum(run(one_rank_has_more, 2, folder=tmp_path)) == 40
+
+
+def one_after_the_other(rank: Rank) -> None:
+    """Begun in one order, iterated in two: each rank waits for the other to go on with its."""
+    show_warnings()
+    loaders = [loader_over(Documents(100_000, seed=n), warn_after=0.5) for n in range(2)]
+    passes = [loader.steps() for loader in loaders]
+    for number in (0, 1) if rank.rank == 0 else (1, 0):
+        for _ in passes[number]:
+            pass
+
+
+@pytest.mark.timeout(60)
+def test_ranks_that_wait_for_each_other_in_two_loaders_say_so(tmp_path: Path) -> None:
+    with Job(one_after_the_other, 2, folder=tmp_path) as job:
+        deadline = time.monotonic() + 20
+        for rank in range(2):
+            log = tmp_path / f"{rank}.log"
+            waits = f"rank {rank} has waited 1 s for rank {1 - rank} (process {job.pid(1 - rank)} "
+            while waits not in log.read_text():
+                assert time.monotonic() < deadline, log.read_text()
+                time.sleep(0.05)
+            assert "which has begun the pass and not asked for a batch for" in log.read_text()
