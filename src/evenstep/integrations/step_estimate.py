@@ -18,7 +18,7 @@ from evenstep.integrations.states import from_rank_0, ranks
 from evenstep.loader.dataloader import DataLoader
 from evenstep.tools.simulate.run import deal, simulate
 
-_MEASURED = 512  # samples
+_MEASURED = 2048  # samples
 _SECONDS = 10.0  # for measuring, where samples are slow
 _FEWEST = 32  # samples measured, however slow
 _EPOCHS = 5
@@ -37,7 +37,7 @@ class StepEstimate:
 
 def estimate_steps(loader: DataLoader) -> StepEstimate | None:
     """The same on all ranks, which all call it; None where the number of samples is unknown. Rank 0
-    measures 512 samples, or fewer within 10 seconds.
+    measures 2,048 samples, or fewer within 10 seconds.
 
     Raises:
         EvenstepError: on all ranks, that a sample cannot be read or measured.
@@ -76,14 +76,19 @@ def _lengths(loader: DataLoader) -> Int64Array:
 
 
 def _simulated(loader: DataLoader, samples: int, lengths: Int64Array) -> StepEstimate:
-    """From epochs of lengths drawn anew from those measured, which also shows how much the number
-    depends on what happened to be measured."""
+    """From epochs of the lengths measured. Where those are not all, they are drawn anew, which also
+    shows how much the number depends on what happened to be measured."""
     rng = np.random.default_rng(loader.seed)
     world_size = loader.world_size
-    simulated = min(samples, _SIMULATED + _PER_RANK * world_size)
+    all_measured = len(lengths) == len(loader.dataset)
+    simulated = len(lengths)
+    if not all_measured:
+        simulated = min(samples, _SIMULATED + _PER_RANK * world_size)
     steps = []
     for seed in range(_EPOCHS):
         drawn = rng.choice(rng.choice(lengths, len(lengths)), simulated)
+        if all_measured:
+            drawn = rng.permutation(lengths)
         shards = [drawn[share] for share in deal(simulated, world_size, seed)]
         run = simulate(
             loader.policy, shards, buffer_size=loader.buffer_size, accumulate=loader.accumulate

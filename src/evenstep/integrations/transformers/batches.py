@@ -1,0 +1,79 @@
+"""`TrainerBatches`: what Trainer walks over, and how far it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from evenstep.batch.step_info import StepInfo
+from evenstep.loader.dataloader import DataLoader
+
+ENDLESS = 1 << 40
+"""Updates of an epoch as Trainer is told: the data ends it, not a number."""
+
+
+class TrainerBatches:
+    """Epochs as Trainer iterates over them: one for each `iter`."""
+
+    def __init__(self, loader: DataLoader, *, samples: int = 0) -> None:
+        """
+        Args:
+            samples: of the loader's epoch, that were trained on before its checkpoint.
+        """
+        self.loader = loader
+        self.dataset = loader.dataset
+        self.epoch = loader.epoch
+        """Number of the pass."""
+        self.samples = samples
+        """Trained on in this epoch, of all ranks."""
+        self.updates = 0
+        """Of this pass."""
+        self.ended = False
+        """Whether the pass has ended: not where training stops in the middle of it."""
+        self._resumed = samples > 0
+
+    def __len__(self) -> int:
+        return ENDLESS * self.loader.accumulate
+
+    def __iter__(self) -> Iterator[tuple[Any, StepInfo]]:
+        resumed, self._resumed = self._resumed, False
+        yield from self._pass(self.samples if resumed else 0)
+        # A checkpoint may be of the last step of its epoch. Trainer takes an epoch without a batch
+        # for the end of all data.
+        if resumed and not self.updates:
+            yield from self._pass(0)
+
+    def _pass(self, samples: int) -> Iterator[tuple[Any, StepInfo]]:
+        self.epoch, self.samples = self.loader.epoch, samples
+        self.updates, self.ended = 0, False
+        for batch, step in self.loader.steps():
+            self.samples += step.global_samples
+            self.updates += step.ends_update
+            yield batch, step
+        self.ended = True
+
+    @property
+    def position(self) -> float | None:
+        """Epochs trained on, with a fraction; None where an epoch's size is unknown."""
+        total = self.epoch_samples
+        return None if total is None else self.epoch + min(1.0, self.samples / max(total, 1))
+
+    @property
+    def epoch_samples(self) -> int | None:
+        """Samples of an epoch; None where unknown. Where they are dealt on demand, none is
+        repeated."""
+        loader = self.loader
+        samples = loader.epoch_samples
+        if samples is None or not loader.policy.deals_on_demand:
+            return samples
+        return min(samples, len(loader.dataset if loader.sampler is None else loader.sampler))
+
+
+def next_update(batches: Iterator[tuple[Any, StepInfo]]) -> list[tuple[Any, StepInfo]]:
+    """The batches of the next update; empty at the end of an epoch."""
+    update = []
+    for batch, step in batches:
+        update.append((batch, step))
+        if step.ends_update:
+            break
+    return update

@@ -1,0 +1,101 @@
+"""`install` and `trainer_class`: what users call."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from evenstep.errors import ConfigurationError
+from evenstep.integrations.releases import check_hooks, check_release
+
+try:
+    import transformers
+except ImportError as error:
+    raise ImportError(
+        "evenstep.integrations.transformers needs transformers and accelerate; install them with "
+        "pip install transformers accelerate"
+    ) from error
+
+from evenstep.integrations.transformers.callback import EvenCallback
+from evenstep.integrations.transformers.hooks import EvenTrainer
+from evenstep.integrations.transformers.loader import check_arguments
+from evenstep.integrations.transformers.run import TrainerRun
+from evenstep.plan.policy import Policy
+
+AnyTrainer = TypeVar("AnyTrainer", bound=Any)
+
+check_release("transformers", oldest="4.57", newest="5.23")
+check_hooks(
+    "transformers",
+    transformers.Trainer,
+    "compute_loss",
+    "get_batch_samples",
+    "get_train_dataloader",
+    "log",
+    "save_model",
+    "set_initial_training_values",
+    "train",
+    "training_step",
+)
+
+
+def install(trainer: AnyTrainer, *, policy: Policy | None = None, **options: Any) -> AnyTrainer:
+    """Makes a trainer train on evenstep's batches. Evaluation and prediction remain as they are.
+
+    Args:
+        trainer: a `transformers.Trainer`, or an object of any class that inherits from it.
+        policy: how batches are formed; `per_device_train_batch_size` no longer does. None where
+            the trainer's own `get_train_dataloader` returns an `evenstep.DataLoader`.
+        **options: arguments of `evenstep.DataLoader`; they win over what the trainer's arguments
+            say.
+
+    Returns:
+        The same trainer.
+
+    Raises:
+        ConfigurationError: the trainer's arguments ask for what evenstep cannot do.
+    """
+    if isinstance(trainer, type):
+        raise ConfigurationError(
+            f"{trainer.__name__} is a class, and install takes a trainer; trainer_class takes a "
+            "class, where a launcher makes the trainer itself"
+        )
+    cls = type(trainer)
+    trainer.__class__ = _with_hooks(cls)
+    _begin(trainer, policy, options)
+    return trainer
+
+
+def trainer_class(base: type, *, policy: Policy | None = None, **options: Any) -> type:
+    """A class whose trainers have evenstep installed, for launchers that make the trainer.
+
+    Args:
+        base: `transformers.Trainer`, or a class that inherits from it.
+        policy, **options: as for `install`.
+    """
+
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        super(made, self).__init__(*args, **kwargs)
+        _begin(self, policy, options)
+
+    made = _with_hooks(base)
+    made.__init__ = __init__  # type: ignore[misc]
+    return made
+
+
+def _with_hooks(base: type) -> type:
+    if not issubclass(base, transformers.Trainer):
+        raise ConfigurationError(
+            f"{base.__module__}.{base.__name__} does not inherit from transformers.Trainer, whose "
+            "hooks evenstep needs"
+        )
+    if issubclass(base, EvenTrainer):
+        raise ConfigurationError(f"evenstep is installed in {base.__name__} already")
+    return type(f"Even{base.__name__}", (EvenTrainer, base), {"__module__": base.__module__})
+
+
+def _begin(trainer: Any, policy: Policy | None, options: dict[str, Any]) -> None:
+    check_arguments(trainer, policy)
+    trainer.even = TrainerRun(policy, options)
+    trainer.args.ignore_data_skip = True  # the loader goes on where it was by itself
+    # Before the callbacks that read what this one sets: the epoch, and where training ends.
+    trainer.callback_handler.callbacks.insert(0, EvenCallback(trainer.even))

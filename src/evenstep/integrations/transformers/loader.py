@@ -1,0 +1,148 @@
+"""Trainer's own loader, taken over; what evenstep cannot work with."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from torch.utils.data import IterableDataset, RandomSampler, SequentialSampler
+
+from evenstep.batch.labels import labels_of
+from evenstep.batch.measure import length_of, supervised_of
+from evenstep.errors import ConfigurationError
+from evenstep.integrations.states import ranks
+from evenstep.integrations.transformers.rank_share import share_of_rank
+from evenstep.loader.dataloader import DataLoader
+from evenstep.loader.torch_loader import wrap
+from evenstep.plan.policy import Policy
+
+# Options that make batches of like lengths, and the values with which they do not: before
+# transformers 5 and since.
+_GROUPING = {"group_by_length": False, "train_sampling_strategy": "random"}
+_NOT_GROUPING = (False, "random", "sequential")
+
+
+def check_arguments(trainer: Any, policy: Policy | None) -> None:
+    """
+    Raises:
+        ConfigurationError: evenstep cannot train with the trainer's arguments.
+    """
+    args = trainer.args
+    if args.n_gpu > 1:
+        raise ConfigurationError(
+            f"this process has {args.n_gpu} GPUs, among which Trainer would split every batch; "
+            f"start a process for each: torchrun --nproc-per-node {args.n_gpu}"
+        )
+    if args.auto_find_batch_size:
+        raise ConfigurationError(
+            "auto_find_batch_size tries smaller batches, which evenstep's policy does not make; "
+            "set it to False, and let `evenstep tune` find max_tokens"
+        )
+    if getattr(args, "include_tokens_per_second", False):
+        raise ConfigurationError(
+            "include_tokens_per_second reads an epoch before the first step to count its tokens; "
+            "set it to False: evenstep logs tokens"
+        )
+    parallel = {
+        name: getattr(trainer, f"get_{name}_size", lambda: 1)() for name in ("tp", "cp", "sp")
+    }
+    if any(size > 1 for size in parallel.values()):
+        raise ConfigurationError(
+            f"tensor, context or sequence-parallel ranks ({parallel}) share batches, and evenstep "
+            "gives each rank of a Trainer its own; use data-parallel ranks alone"
+        )
+    if policy is not None and max(policy.micro_batches, policy.context_parallel) > 1:
+        raise ConfigurationError(
+            f"{policy.name} makes micro-batches, or shards of them, where Trainer takes one batch "
+            "at a time; use another policy, such as Even"
+        )
+
+
+@contextmanager
+def taking_over(trainer: Any) -> Iterator[None]:
+    """While Trainer makes its training loader: has it not sharded by Accelerate, nor sorted by
+    length, and over this rank's share of an iterable dataset."""
+    args, accelerator, dataset = trainer.args, trainer.accelerator, trainer.train_dataset
+    given = {name: getattr(args, name) for name in _GROUPING if hasattr(args, name)}
+    for name, value in given.items():
+        if value not in _NOT_GROUPING:
+            warnings.warn(
+                f"{name}={value!r} is ignored: evenstep's policy decides what is in a batch",
+                stacklevel=2,
+            )
+            setattr(args, name, _GROUPING[name])
+    if isinstance(dataset, IterableDataset):
+        trainer.train_dataset = share_of_rank(dataset, *ranks())
+    accelerator.prepare = lambda *objects, **_: objects if len(objects) > 1 else objects[0]
+    try:
+        yield
+    finally:
+        del accelerator.prepare
+        trainer.train_dataset = dataset
+        for name, value in given.items():
+            setattr(args, name, value)
+
+
+def make_loader(
+    trainer: Any, theirs: Any, policy: Policy | None, options: Mapping[str, Any]
+) -> DataLoader:
+    """evenstep's loader in place of the trainer's.
+
+    Args:
+        theirs: what the trainer's `get_train_dataloader` returned.
+
+    Raises:
+        ConfigurationError: the two contradict each other, or an option is wrong.
+    """
+    updates = trainer.args.gradient_accumulation_steps
+    if isinstance(theirs, DataLoader):
+        if policy is not None or options:
+            raise ConfigurationError(
+                "get_train_dataloader returns an evenstep.DataLoader, which has a policy and "
+                "options; install the trainer without any"
+            )
+        if theirs.accumulate != updates:
+            raise ConfigurationError(
+                f"the loader has accumulate={theirs.accumulate}, and the trainer "
+                f"gradient_accumulation_steps={updates}; make them equal"
+            )
+        check_arguments(trainer, theirs.policy)
+        return theirs
+    if policy is None:
+        raise ConfigurationError(
+            "no policy decides what is in a batch; install the trainer with one, such as "
+            "policy=evenstep.Even(max_tokens=16_384)"
+        )
+    args = trainer.args
+    taken: dict[str, Any] = {
+        "seed": args.seed if args.data_seed is None else args.data_seed,
+        "accumulate": updates,
+        "supervised_fn": SupervisedTokens(options.get("collate_fn", theirs.collate_fn)),
+    }
+    if not isinstance(theirs.dataset, IterableDataset):
+        sampler = getattr(theirs.batch_sampler, "sampler", theirs.sampler)
+        # Any other draws for the whole job: Accelerate would deal its batches to the ranks.
+        taken["shard_sampler"] = not isinstance(sampler, (RandomSampler, SequentialSampler))
+    return wrap(theirs, policy=policy, **{**taken, **options})
+
+
+@dataclass(frozen=True)
+class SupervisedTokens:
+    """Counts the supervised tokens of a sample in what the collate function makes of it alone:
+    many collate functions make the labels."""
+
+    collate_fn: Callable[[list[Any]], Any]
+
+    def __call__(self, sample: Any) -> int:
+        # A collate function may take fields out of its samples.
+        alone = dict(sample) if isinstance(sample, Mapping) else sample
+        batch = self.collate_fn([alone])
+        if not isinstance(batch, Mapping) or labels_of(batch) is None:
+            return supervised_of(sample, length_of(sample))
+        row = {"labels": labels_of(batch)[0]}
+        if "input_ids" in batch:
+            row["input_ids"] = batch["input_ids"][0]
+        return supervised_of(row, 0)

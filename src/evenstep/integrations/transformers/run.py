@@ -1,0 +1,132 @@
+"""`TrainerRun`: one call of `train`: its loader, checkpoint and schedule."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+
+from evenstep.integrations.states import from_rank_0, ranks, read_state, save_state
+from evenstep.integrations.step_estimate import estimate_steps
+from evenstep.integrations.step_values import StepValues
+from evenstep.integrations.transformers.batches import TrainerBatches
+from evenstep.loader.dataloader import DataLoader
+from evenstep.plan.policy import Policy
+
+logger = logging.getLogger("evenstep")
+
+NAME = "evenstep"  # of the file in a checkpoint
+_TRAINER = "trainer"  # the key of what is saved beside the loader's state
+_SPREADS = 2  # that the schedule is longer than the estimate
+
+
+class TrainerRun:
+    """What the hooks of one trainer share."""
+
+    batches: TrainerBatches
+
+    def __init__(self, policy: Policy | None, options: dict[str, Any]) -> None:
+        self.policy = policy
+        self.options = options
+        self.begin(None)
+
+    def begin(self, checkpoint: str | None) -> None:
+        """All ranks call it.
+
+        Raises:
+            MismatchError: the checkpoint was saved without evenstep.
+        """
+        self.values = StepValues()
+        """What is logged beside the loss."""
+        self.factors: deque[float] = deque()
+        """For the losses of the update that are still to come."""
+        self.factor: float | None = None
+        """For the loss that is being computed; None outside of training steps."""
+        self.samples = 0
+        """Trained on since `train` was called, of all ranks."""
+        self.epochs: float = 0
+        self._updates_per_epoch: int | None = None
+        self._state = None if checkpoint is None else read_state(checkpoint, NAME)
+        self._before: dict[str, Any] = {} if self._state is None else self._state.pop(_TRAINER)
+        self.values.tokens = self._before.get("tokens", 0)
+
+    def take(self, loader: DataLoader) -> TrainerBatches:
+        """What Trainer walks over; a checkpoint's state is loaded."""
+        if self._state is not None:
+            loader.load_state_dict(self._state)
+            self._state = None
+        self.batches = TrainerBatches(loader, samples=self._before.get("samples", 0))
+        return self.batches
+
+    def is_over(self, args: Any) -> bool:
+        """Whether all epochs have been trained on, as far as their size is known."""
+        position = self.batches.position
+        return position is not None and position >= args.num_train_epochs
+
+    def updates_per_epoch(self) -> int | None:
+        """Updates that the learning rate is planned for: so many that the data ends before the
+        schedule does, rather than after it; None where unknown. All ranks call it."""
+        loader = self.batches.loader
+        k = loader.accumulate
+        same = self._before.get("place") == [loader.world_size, k]
+        self._updates_per_epoch = self._before.get("updates_per_epoch") if same else None
+        if self._updates_per_epoch is None and (found := estimate_steps(loader)) is not None:
+            self._updates_per_epoch = math.ceil((found.steps + _SPREADS * found.spread) / k)
+        return self._updates_per_epoch
+
+    def max_steps(self, args: Any) -> int:
+        """Updates until training ends, those before the checkpoint included."""
+        each = self._updates_per_epoch
+        assert each is not None
+        if self._before.get("updates_per_epoch") in (None, each):
+            return math.ceil(args.num_train_epochs * each)
+        # Updates were larger or smaller before, on another number of ranks.
+        left = max(0.0, args.num_train_epochs - (self.batches.position or 0.0))
+        return self.updates_before + math.ceil(left * each)
+
+    @property
+    def updates_before(self) -> int:
+        """Updates before the checkpoint."""
+        return self._before.get("updates", 0)
+
+    def save(self, folder: str, updates: int) -> None:
+        """All ranks call it."""
+        os.makedirs(folder, exist_ok=True)
+        loader = self.batches.loader
+        beside = {
+            "samples": self.batches.samples,
+            "tokens": self.values.tokens,
+            "updates": updates,
+            "updates_per_epoch": self._updates_per_epoch,
+            "place": [loader.world_size, loader.accumulate],
+        }
+        save_state(folder, NAME, {**loader.state_dict(), _TRAINER: beside})
+
+    def close(self) -> None:
+        if hasattr(self, "batches"):
+            self.batches.loader.close()
+
+
+def last_checkpoint(folder: str) -> str | None:
+    """The newest checkpoint that was saved to the end, or else the newest; None where there is
+    none. All ranks call it; rank 0 looks."""
+    found = None
+    if ranks()[0] == 0 and os.path.isdir(folder):
+        prefix = f"{PREFIX_CHECKPOINT_DIR}-"
+        numbers = (path.name.removeprefix(prefix) for path in Path(folder).glob(f"{prefix}*"))
+        newest_first = sorted((int(n) for n in numbers if n.isdigit()), reverse=True)
+        paths = [Path(folder) / f"{prefix}{number}" for number in newest_first]
+        whole = [p for p in paths if _is_whole(p)]
+        if whole and whole[0] != paths[0]:
+            logger.warning("%s was not saved to its end; %s is resumed", paths[0], whole[0])
+        found = str((whole or paths)[0]) if paths else None
+    return from_rank_0(found)
+
+
+def _is_whole(path: Path) -> bool:
+    return (path / f"{NAME}.json").exists() and (path / "trainer_state.json").exists()
