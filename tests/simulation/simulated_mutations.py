@@ -85,7 +85,7 @@ MUTATIONS = (
         "steps of the pass before",
         BatcherProcess,
         "get",
-        "if serial in (self._serial, _ANY):",
+        "if serial in (self._serial, ANY_PASS):",
         "if True:",
         near=54,
     ),
