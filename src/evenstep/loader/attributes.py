@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from types import GenericAlias
 from typing import Any
 
 from torch.utils.data import BatchSampler
@@ -49,6 +50,8 @@ def _batch_size(loader: LoaderAttributes) -> int | None:
 
 class LoaderAttributes:
     """The arguments of a loader as attributes."""
+
+    __class_getitem__ = classmethod(GenericAlias)  # for annotations such as `DataLoader[Sample]`
 
     _options: LoaderOptions
     _epochs: Epochs

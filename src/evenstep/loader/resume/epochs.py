@@ -17,6 +17,7 @@ from evenstep.loader.resume.sample_order import (
     epoch_order,
     sampler_order,
     sharded_order,
+    size_of,
 )
 from evenstep.plan.epoch.stream import Stream
 from evenstep.plan.policy import Policy
@@ -163,9 +164,10 @@ class Epochs:
         return self._plans[key]
 
     def share_size(self, world_size: int) -> int | None:
-        """Samples of a rank in a whole epoch; None where unknown."""
+        """Samples of a rank in a whole epoch; None where unknown. An iterable dataset is believed,
+        as it yields the rank's share."""
         if (stream := self._stream()) is None:
-            return SamplerOrder(self.sampler).size if self.sampler is not None else None
+            return size_of(self.dataset if self.iterable else self.sampler)
         return stream.total // world_size if self.drop_last else -(-stream.total // world_size)
 
     def describe(self) -> dict[str, Any]:

@@ -104,10 +104,7 @@ class SamplerOrder:
 
     @property
     def size(self) -> int | None:
-        try:
-            return len(self._sampler)  # type: ignore[arg-type]
-        except (TypeError, NotImplementedError):
-            return None
+        return size_of(self._sampler)
 
     def read(self, places: Int64Array, begin: int) -> tuple[dict[int, Any], Iterator[Any]]:
         iterator = iter(self._sampler)
@@ -115,6 +112,14 @@ class SamplerOrder:
         # The range comes first, or an index would be lost at its end.
         found = {place: i for place, i in zip(range(begin), iterator) if place in wanted}
         return found, iterator
+
+
+def size_of(source: Any) -> int | None:
+    """Samples of a sampler or dataset; None where it does not know them."""
+    try:
+        return len(source)
+    except (TypeError, NotImplementedError):
+        return None
 
 
 def epoch_order(dataset: Any, *, shuffle: bool, seed: int, epoch: int) -> Int64Array:

@@ -1,0 +1,679 @@
+"""torch's DataLoader beside evenstep's, given the same arguments: the same batches in the same
+order, the same attributes, errors of the same types."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import time
+from collections import namedtuple
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import (
+    BatchSampler,
+    ChainDataset,
+    ConcatDataset,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    StackDataset,
+    Subset,
+    TensorDataset,
+    WeightedRandomSampler,
+    get_worker_info,
+)
+from torch.utils.data import DataLoader as TorchDataLoader
+
+import evenstep
+from evenstep.errors import ConfigurationError, EvenstepError, LoaderDiedError, SampleError
+
+COUNT = 23
+Point = namedtuple("Point", ["place", "name"])
+Record = dict[str, Any]
+
+
+class Keyed(dict[str, Any]):
+    """A mapping of the user's own."""
+
+
+class Mapped:
+    """A map-style dataset of samples that a function makes; no `torch.utils.data.Dataset`."""
+
+    def __init__(self, make: Callable[[int], Any], count: int = COUNT) -> None:
+        self.make = make
+        self.count = count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> Any:
+        return self.make(index)
+
+
+def picture(index: int) -> torch.Tensor:
+    return torch.arange(12.0).reshape(3, 2, 2) + index
+
+
+def tensor(index: int) -> Any:
+    return picture(index)
+
+
+def empty_tensor(index: int) -> Any:
+    return torch.empty(0)
+
+
+def scalar_tensor(index: int) -> Any:
+    return torch.tensor(index, dtype=torch.int16)
+
+
+def vector(index: int) -> Any:
+    return torch.arange(5) * index
+
+
+def array(index: int) -> Any:
+    return np.ones((2, 3)) * index
+
+
+def unsigned_array(index: int) -> Any:
+    return np.full(4, index, np.uint16)
+
+
+def numpy_scalar(index: int) -> Any:
+    return np.float16(index)
+
+
+def integer(index: int) -> Any:
+    return index
+
+
+def fraction(index: int) -> Any:
+    return index / 7
+
+
+def truth(index: int) -> Any:
+    return index % 3 == 0
+
+
+def text(index: int) -> Any:
+    return f"sample {index}"
+
+
+def raw_bytes(index: int) -> Any:
+    return bytes([index])
+
+
+def pair(index: int) -> Any:
+    return picture(index), index % 10
+
+
+def pair_of_texts(index: int) -> Any:
+    return str(index), "even" if index % 2 == 0 else "odd"
+
+
+def numbers(index: int) -> Any:
+    return [index, index + 1, index + 2]
+
+
+def nested(index: int) -> Any:
+    return {"image": picture(index), "about": {"size": (index, 2.5), "words": [str(index), "x"]}}
+
+
+def labelled(index: int) -> Any:
+    return {"pixels": picture(index), "label": index % 10}
+
+
+def masked(index: int) -> Any:
+    return {"pixels": picture(index), "labels": torch.full((2, 2), -100 if index % 2 else 1)}
+
+
+def of_strange_labels(index: int) -> Any:
+    return {"pixels": picture(index), "labels": {"boxes": torch.ones(4), "kind": "cat"}}
+
+
+def named(index: int) -> Any:
+    return Point(place=(index, -index), name=str(index))
+
+
+def keyed(index: int) -> Any:
+    return Keyed(a=index, b=picture(index))
+
+
+KINDS: list[Callable[[int], Any]] = [
+    *(tensor, empty_tensor, scalar_tensor, vector, array, unsigned_array, numpy_scalar),
+    *(integer, fraction, truth, text, raw_bytes, pair, pair_of_texts, numbers),
+    *(nested, labelled, masked, of_strange_labels, named, keyed),
+]
+
+
+def same(ours: Any, theirs: Any) -> bool:
+    """Equal in value and in type, all the way down."""
+    if type(ours) is not type(theirs):
+        return False
+    if isinstance(theirs, torch.Tensor):
+        return ours.dtype == theirs.dtype and torch.equal(ours, theirs)
+    if isinstance(theirs, Mapping):
+        return list(ours) == list(theirs) and all(same(ours[k], theirs[k]) for k in theirs)
+    if isinstance(theirs, (list, tuple)):
+        return len(ours) == len(theirs) and all(map(same, ours, theirs))
+    return bool(ours == theirs)
+
+
+def batches(loader: Any) -> list[Any]:
+    """Those of one pass, without what evenstep puts into mappings."""
+    return [batch for batch, _ in loader.steps()] if hasattr(loader, "steps") else list(loader)
+
+
+def assert_same_batches(ours: Any, theirs: Any) -> None:
+    made, expected = batches(ours), batches(theirs)
+    assert len(made) == len(expected)
+    assert all(map(same, made, expected))
+
+
+# Samples
+
+
+@pytest.mark.parametrize("make", KINDS, ids=lambda make: make.__name__)
+def test_a_sample_of_any_kind_needs_neither_length_nor_label(make: Callable[[int], Any]) -> None:
+    options: dict[str, Any] = {"batch_size": 4}
+    ours = evenstep.DataLoader(Mapped(make), **options)
+    assert_same_batches(ours, TorchDataLoader(Mapped(make), **options))
+
+
+def any_kind(index: int) -> Any:
+    return [make(index) for make in KINDS]
+
+
+def test_samples_of_all_kinds_from_two_workers() -> None:
+    options: dict[str, Any] = {"batch_size": 4, "num_workers": 2, "persistent_workers": True}
+    with_workers = evenstep.DataLoader(Mapped(any_kind), **options)
+    theirs = TorchDataLoader(Mapped(any_kind), batch_size=4)
+    for _ in range(2):
+        assert_same_batches(with_workers, theirs)
+    with_workers.close()
+
+
+def test_batches_as_the_loop_receives_them() -> None:
+    for ours, theirs in zip(
+        evenstep.DataLoader(Mapped(pair), batch_size=5),
+        TorchDataLoader(Mapped(pair), batch_size=5),
+        strict=True,
+    ):
+        assert same(ours, theirs)
+    for ours, theirs in zip(
+        evenstep.DataLoader(Mapped(nested), batch_size=5),
+        TorchDataLoader(Mapped(nested), batch_size=5),
+        strict=True,
+    ):
+        assert isinstance(evenstep.pop_step(ours), evenstep.StepInfo)
+        assert same(ours, theirs)
+
+
+def mix(samples: list[Record]) -> Record:
+    """Labels as fractions, as mixed samples have them."""
+    labels = torch.nn.functional.one_hot(torch.tensor([s["label"] for s in samples]), 10).float()
+    return {
+        "pixels": torch.stack([s["pixels"] for s in samples]),
+        "labels": labels.lerp(labels, 0.5),
+    }
+
+
+def test_a_collate_function_may_mix_labels() -> None:
+    options: dict[str, Any] = {"batch_size": 4, "collate_fn": mix}
+    ours = evenstep.DataLoader(Mapped(labelled), **options)
+    assert_same_batches(ours, TorchDataLoader(Mapped(labelled), **options))
+
+
+def test_what_torch_cannot_collate_is_an_error_that_says_so() -> None:
+    ragged = [torch.ones(1 + i) for i in range(4)]
+    with pytest.raises(RuntimeError, match="equal size"):
+        list(TorchDataLoader(ragged, batch_size=2))
+    with pytest.raises(evenstep.CollateError, match="equal size"):
+        list(evenstep.DataLoader(ragged, batch_size=2))
+    padding = evenstep.DataLoader(ragged, batch_size=2, collate_fn=evenstep.PadCollator())
+    assert [list(batch.shape) for batch in padding] == [[2, 2], [2, 4]]
+
+
+def test_a_sample_counts_as_one_where_nothing_is_known_of_it() -> None:
+    steps = [step for _, step in evenstep.DataLoader(Mapped(pair), batch_size=4).steps()]
+    assert [step.tokens for step in steps] == [step.supervised_tokens for step in steps]
+    assert [step.tokens for step in steps] == [4, 4, 4, 4, 4, 3]
+    counted = evenstep.DataLoader(Mapped(masked), batch_size=2)
+    assert [step.supervised_tokens for _, step in counted.steps()] == [4] * 12
+
+
+def test_other_policies_still_need_lengths() -> None:
+    with pytest.raises(SampleError, match="length_fn"):
+        list(evenstep.DataLoader(Mapped(tensor), policy=evenstep.Even(64)))
+
+
+# Datasets
+
+
+DATASETS: dict[str, Callable[[], Any]] = {
+    "list": lambda: list(range(COUNT)),
+    "range": lambda: range(COUNT),
+    "tensor": lambda: torch.arange(float(COUNT)),
+    "TensorDataset": lambda: TensorDataset(
+        torch.rand(COUNT, 2, generator=seeded()), torch.ones(23)
+    ),
+    "Subset": lambda: Subset(Mapped(integer), [5, 3, 3, 20]),  # type: ignore[arg-type]
+    "ConcatDataset": lambda: ConcatDataset([Mapped(integer), Mapped(integer)]),  # type: ignore[list-item]
+    "StackDataset": lambda: StackDataset(a=Mapped(integer), b=Mapped(text)),  # type: ignore[arg-type]
+    "empty": list,
+}
+
+
+def seeded() -> torch.Generator:
+    return torch.Generator().manual_seed(11)
+
+
+@pytest.mark.parametrize("dataset", DATASETS)
+def test_every_dataset(dataset: str) -> None:
+    ours = evenstep.DataLoader(DATASETS[dataset](), batch_size=3)
+    theirs = TorchDataLoader(DATASETS[dataset](), batch_size=3)
+    assert len(ours) == len(theirs)
+    assert_same_batches(ours, theirs)
+
+
+def test_a_dataset_that_grows() -> None:
+    dataset = list(range(4))
+    ours, theirs = (
+        evenstep.DataLoader(dataset, batch_size=2),
+        TorchDataLoader(dataset, batch_size=2),
+    )
+    dataset.append(4)
+    assert len(ours) == len(theirs) == 3
+    assert_same_batches(ours, theirs)
+
+
+class Numbers(IterableDataset):  # type: ignore[type-arg]
+    """Numbers below `count`, shared among the workers, with a state."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.resumes = 0
+
+    def __iter__(self) -> Iterator[int]:
+        return NumbersIterator(self)
+
+    def __len__(self) -> int:
+        return self.count
+
+
+class NumbersIterator:
+    def __init__(self, dataset: Numbers) -> None:
+        info = get_worker_info()
+        self.next, self.by = (info.id, info.num_workers) if info else (0, 1)
+        self.end = dataset.count
+
+    def __iter__(self) -> NumbersIterator:
+        return self
+
+    def __next__(self) -> int:
+        if self.next >= self.end:
+            raise StopIteration
+        self.next += self.by
+        return self.next - self.by
+
+    def state_dict(self) -> dict[str, int]:
+        return {"next": self.next}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.next = state["next"]
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("batch_size", [1, 4])
+def test_an_iterable_dataset_and_its_length(batch_size: int, drop_last: bool) -> None:
+    options: dict[str, Any] = {"batch_size": batch_size, "drop_last": drop_last}
+    for dataset in (Numbers(COUNT), ChainDataset([Numbers(5), Numbers(6)])):
+        ours, theirs = evenstep.DataLoader(dataset, **options), TorchDataLoader(dataset, **options)
+        assert_same_batches(ours, theirs)
+        assert len(ours) == len(theirs)
+
+
+def test_an_iterable_dataset_in_two_workers_yields_each_sample_once() -> None:
+    """Batches are formed from the samples of all workers, where each of torch's is of one."""
+    ours = evenstep.DataLoader(Numbers(COUNT), batch_size=4, num_workers=2)
+    made = batches(ours)
+    assert sorted(torch.cat(made).tolist()) == list(range(COUNT))
+    assert [len(batch) for batch in made] == [4, 4, 4, 4, 4, 3]
+
+
+# Arguments
+
+
+ARGUMENTS: dict[str, Callable[[], dict[str, Any]]] = {
+    "one by one": lambda: {"batch_size": 1},
+    "drop_last": lambda: {"batch_size": 4, "drop_last": True},
+    "larger than the dataset": lambda: {"batch_size": 50},
+    "larger, dropped": lambda: {"batch_size": 50, "drop_last": True},
+    "shuffle=None": lambda: {"batch_size": 4, "shuffle": None},
+    "any iterable as sampler": lambda: {"batch_size": 4, "sampler": range(2, 12)},
+    "sampler with replacement": lambda: {
+        "batch_size": 4,
+        "sampler": RandomSampler(range(COUNT), True, 40, generator=seeded()),
+    },
+    "weighted sampler": lambda: {
+        "batch_size": 4,
+        "sampler": WeightedRandomSampler([1.0] * COUNT, 9, generator=seeded()),
+    },
+    "batch_sampler": lambda: {
+        "batch_sampler": BatchSampler(SequentialSampler(range(10)), 3, False)
+    },
+    "batch_sampler, dropping": lambda: {
+        "batch_sampler": BatchSampler(RandomSampler(range(10), generator=seeded()), 3, True)
+    },
+    "defaults given": lambda: {
+        "batch_size": 4,
+        "sampler": None,
+        "batch_sampler": None,
+        "collate_fn": None,
+        "pin_memory": False,
+        "timeout": 0,
+        "worker_init_fn": None,
+        "multiprocessing_context": None,
+        "generator": None,
+        "prefetch_factor": None,
+        "persistent_workers": False,
+        "in_order": True,
+    },
+}
+
+
+@pytest.mark.parametrize("arguments", ARGUMENTS)
+def test_every_argument(arguments: str) -> None:
+    ours = evenstep.DataLoader(Mapped(pair), **ARGUMENTS[arguments]())
+    theirs = TorchDataLoader(Mapped(pair), **ARGUMENTS[arguments]())
+    assert len(ours) == len(theirs)
+    assert_same_batches(ours, theirs)
+
+
+def test_arguments_by_position_are_torchs() -> None:
+    positional = (
+        Mapped(pair),
+        4,
+        False,
+        [7, 7, 1],
+        None,
+        0,
+        None,
+        False,
+        True,
+        0,
+        None,
+        None,
+        None,
+    )
+    assert_same_batches(evenstep.DataLoader(*positional), TorchDataLoader(*positional))
+
+
+def note_worker(worker: int) -> None:
+    info = get_worker_info()
+    assert info is not None
+    assert (info.id, info.num_workers) == (worker, 2)
+    info.dataset.start = 100 * (1 + worker)  # as torch's documentation splits a dataset
+
+
+class Started(Mapped):
+    def __init__(self) -> None:
+        super().__init__(integer)
+        self.start = 0
+
+    def __getitem__(self, index: int) -> Any:
+        info = get_worker_info()
+        return index, self.start, -1 if info is None else info.id
+
+
+def test_arguments_of_workers() -> None:
+    options: dict[str, Any] = {
+        "batch_size": 4,
+        "num_workers": 2,
+        "worker_init_fn": note_worker,
+        "prefetch_factor": 3,
+        "timeout": 60,
+        "multiprocessing_context": "fork",
+    }
+    indices, starts, workers = map(
+        torch.cat, zip(*batches(evenstep.DataLoader(Started(), chunk_size=4, **options)))
+    )
+    theirs = [torch.cat(column) for column in zip(*TorchDataLoader(Started(), **options))]
+    assert same([indices, starts, workers], theirs)  # the workers take turns as torch's do
+    assert set(zip(starts.tolist(), workers.tolist())) == {(100, 0), (200, 1)}
+    alone = batches(evenstep.DataLoader(Started(), batch_size=4))
+    assert {worker for batch in alone for worker in batch[2].tolist()} == {-1}
+    assert get_worker_info() is None
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_shuffling_is_that_of_a_distributed_sampler_and_of_a_sampler_that_is_given(
+    workers: int,
+) -> None:
+    sampler = DistributedSampler(range(COUNT), 1, 0, seed=9)
+    ours = evenstep.DataLoader(
+        range(COUNT),
+        batch_size=4,
+        shuffle=True,
+        generator=torch.Generator().manual_seed(9),
+        num_workers=workers,
+        persistent_workers=workers > 0,
+    )
+    for epoch in range(2):
+        sampler.set_epoch(epoch)
+        assert_same_batches(ours, TorchDataLoader(range(COUNT), batch_size=4, sampler=sampler))
+    ours.close()
+
+
+ATTRIBUTES = (
+    *("dataset", "batch_size", "num_workers", "pin_memory", "drop_last", "timeout"),
+    *("worker_init_fn", "generator", "prefetch_factor", "persistent_workers", "in_order"),
+)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"batch_size": 4, "drop_last": True},
+        {
+            "batch_size": 4,
+            "num_workers": 2,
+            "persistent_workers": True,
+            "timeout": 5.0,
+            "worker_init_fn": note_worker,
+            "generator": seeded(),
+        },
+        {"batch_size": 4, "num_workers": 1, "prefetch_factor": 7},
+    ],
+    ids=["alone", "two workers", "one worker"],
+)
+def test_attributes(options: dict[str, Any]) -> None:
+    dataset = Mapped(pair)
+    ours, theirs = evenstep.DataLoader(dataset, **options), TorchDataLoader(dataset, **options)
+    for name in ATTRIBUTES:
+        assert getattr(ours, name) == getattr(theirs, name), name
+
+
+def test_attributes_of_samplers_and_contexts() -> None:
+    sampler, context = range(5), multiprocessing.get_context("spawn")
+    options: dict[str, Any] = {"num_workers": 1, "multiprocessing_context": context}
+    ours = evenstep.DataLoader(range(9), batch_size=2, sampler=sampler, **options)
+    theirs = TorchDataLoader(range(9), batch_size=2, sampler=sampler, **options)
+    assert ours.sampler is theirs.sampler is sampler
+    assert ours.multiprocessing_context is theirs.multiprocessing_context is context
+    batch_sampler = BatchSampler(SequentialSampler(range(9)), 2, False)
+    assert evenstep.DataLoader(range(9), batch_sampler=batch_sampler).batch_sampler is batch_sampler
+    assert evenstep.DataLoader[int] is not None  # annotations of code written for torch
+
+
+# What is refused
+
+
+def a_batch_sampler() -> Any:
+    return BatchSampler(SequentialSampler(range(COUNT)), 3, False)
+
+
+REFUSED: dict[str, Callable[[], dict[str, Any]]] = {
+    "negative num_workers": lambda: {"num_workers": -1},
+    "num_workers as text": lambda: {"num_workers": "2"},
+    "negative timeout": lambda: {"timeout": -1},
+    "prefetch_factor without workers": lambda: {"prefetch_factor": 2},
+    "negative prefetch_factor": lambda: {"prefetch_factor": -1, "num_workers": 1},
+    "persistent without workers": lambda: {"persistent_workers": True},
+    "context without workers": lambda: {"multiprocessing_context": "fork"},
+    "unknown context": lambda: {"multiprocessing_context": "bad", "num_workers": 1},
+    "no context": lambda: {"multiprocessing_context": object(), "num_workers": 1},
+    "sampler and shuffle": lambda: {"sampler": range(3), "shuffle": True},
+    "batch_size=0": lambda: {"batch_size": 0},
+    "batch_size=-3": lambda: {"batch_size": -3},
+    "batch_size=2.5": lambda: {"batch_size": 2.5},
+    "batch_size=True": lambda: {"batch_size": True},
+    "batch_size=None, drop_last": lambda: {"batch_size": None, "drop_last": True},
+    "batch_sampler and batch_size": lambda: {"batch_sampler": a_batch_sampler(), "batch_size": 4},
+    "batch_sampler and shuffle": lambda: {
+        "batch_sampler": a_batch_sampler(),
+        "batch_size": 1,
+        "shuffle": True,
+    },
+    "batch_sampler and drop_last": lambda: {
+        "batch_sampler": a_batch_sampler(),
+        "batch_size": 1,
+        "drop_last": True,
+    },
+    "iterable and shuffle": lambda: {"dataset": Numbers(9), "shuffle": True},
+    "iterable and sampler": lambda: {"dataset": Numbers(9), "sampler": range(3)},
+    "iterable and batch_sampler": lambda: {
+        "dataset": Numbers(9),
+        "batch_size": 1,
+        "batch_sampler": a_batch_sampler(),
+    },
+}
+
+
+@pytest.mark.parametrize("arguments", REFUSED)
+def test_what_torch_refuses_is_refused_with_an_error_of_its_type(arguments: str) -> None:
+    given = {"dataset": range(COUNT), "batch_size": 2, **REFUSED[arguments]()}
+    with pytest.raises(Exception) as theirs:
+        TorchDataLoader(**given)
+    with pytest.raises(type(theirs.value)) as ours:
+        evenstep.DataLoader(**given)
+    assert isinstance(ours.value, ConfigurationError)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({}, "no policy"),
+        ({"batch_size": None}, "no policy"),
+        ({"batch_size": 2, "in_order": False, "num_workers": 2}, "in_order=False"),
+        ({"batch_sampler": [[0, 1], [2]]}, "batch_sampler of type list forms batches itself"),
+        ({"batch_sampler": a_batch_sampler(), "policy": evenstep.FixedBatch(3)}, "contradicts"),
+    ],
+)
+def test_what_only_evenstep_refuses_is_a_value_error_that_says_why(
+    arguments: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ValueError, match=said) as error:
+        evenstep.DataLoader(range(COUNT), **arguments)
+    assert isinstance(error.value, EvenstepError)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers"],
+)
+def test_what_an_epoch_depends_on_cannot_be_set_later(name: str) -> None:
+    for loader in (
+        TorchDataLoader(range(COUNT), batch_size=2),
+        evenstep.DataLoader(range(COUNT), batch_size=2),
+    ):
+        with pytest.raises(ValueError, match=name):
+            setattr(loader, name, 3)
+
+
+class Ends(Mapped):
+    """Ends the worker that comes to some sample, or keeps it for long."""
+
+    def __getitem__(self, index: int) -> Any:
+        if index == 9:
+            self.make(index)
+        return index
+
+
+def end_process(index: int) -> Any:
+    os._exit(3)
+
+
+def sleep_long(index: int) -> Any:
+    time.sleep(600)
+
+
+@pytest.mark.parametrize("happens", [end_process, sleep_long], ids=lambda f: f.__name__)
+def test_a_worker_that_dies_or_hangs_is_a_runtime_error(happens: Callable[[int], Any]) -> None:
+    options: dict[str, Any] = {"batch_size": 2, "num_workers": 1, "timeout": 1}
+    if happens is end_process:  # from a worker that hangs, torch's takes five more seconds to part
+        with pytest.raises(RuntimeError):
+            list(TorchDataLoader(Ends(happens), **options))
+    with pytest.raises(RuntimeError) as error:
+        list(evenstep.DataLoader(Ends(happens), **options))
+    assert isinstance(error.value, LoaderDiedError)
+
+
+# States, as torchdata's stateful loader has them
+
+
+STATEFUL: dict[str, Callable[[], dict[str, Any]]] = {
+    "in order": lambda: {"dataset": Mapped(pair)},
+    "sampler": lambda: {
+        "dataset": Mapped(nested),
+        "sampler": RandomSampler(range(COUNT), generator=seeded()),
+    },
+    "batch_sampler": lambda: {
+        "dataset": Mapped(text),
+        "batch_size": None,
+        "batch_sampler": BatchSampler(DistributedSampler(range(COUNT), 1, 0, seed=3), 4, True),
+    },
+    "iterable": lambda: {"dataset": Numbers(COUNT)},
+}
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("case", STATEFUL)
+def test_a_state_saved_in_mid_epoch_goes_on_with_the_batches_that_would_have_come(
+    case: str, workers: int
+) -> None:
+    def loader() -> evenstep.DataLoader:
+        return evenstep.DataLoader(**{"batch_size": 4, "num_workers": workers, **STATEFUL[case]()})
+
+    whole = batches(loader())
+    if case != "iterable" or not workers:
+        given = {"batch_size": 4, **STATEFUL[case]()}
+        given["batch_size"] = given["batch_size"] or 1  # torch's default
+        assert all(map(same, whole, batches(TorchDataLoader(**given))))
+    first, second = loader(), loader()
+    passing = iter(first)
+    for _ in range(2):
+        next(passing)
+    state = first.state_dict()
+    first.close()
+    second.load_state_dict(state)
+    made = batches(second)
+    assert len(made) == len(whole) - 2 > 0
+    assert all(map(same, made, whole[2:]))
+
+
+def test_states_at_the_ends_of_an_epoch() -> None:
+    def loader() -> evenstep.DataLoader:
+        return evenstep.DataLoader(Mapped(integer), batch_size=4, shuffle=True)
+
+    fresh, first = loader(), loader()
+    fresh.load_state_dict(loader().state_dict())
+    epochs = [batches(first), batches(first)]
+    assert all(map(same, batches(fresh), epochs[0]))
+    ended = loader()
+    ended.load_state_dict(fresh.state_dict())
+    assert all(map(same, batches(ended), epochs[1]))
