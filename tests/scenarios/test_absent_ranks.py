@@ -1,0 +1,63 @@
+"""A rank that never begins a pass: an error on the others once it has ended, or after a time limit.
+
+Until then they wait, and `test_waiting` shows that they say for whom.
+"""
+
+from __future__ import annotations
+
+import datetime
+import time
+from pathlib import Path
+
+import pytest
+import torch.distributed as dist
+from faults import THREADS, WITHIN, assert_died, loader_over
+from ranks import Job, Rank
+
+from documents import Documents
+
+LIMIT = 1.0  # seconds
+
+
+def make_passes(rank: Rank, passes: int) -> None:
+    """Rank 1 makes fewer than the others, and ends as if all were well."""
+    loader = loader_over(Documents(60), **THREADS)
+    for number in range(3 if rank.rank != 1 else passes):
+        rank.say("begins", number)
+        for _ in loader:
+            pass
+    if rank.rank == 1:
+        time.sleep(0.7)  # so that the others wait in the collective
+
+
+@pytest.mark.parametrize(
+    ("passes", "error"), [(0, "could not connect to the other ranks"), (1, "rank 1 (process ")]
+)
+@pytest.mark.timeout(60)
+def test_a_rank_that_ends_without_beginning_a_pass_is_missed(
+    tmp_path: Path, passes: int, error: str
+) -> None:
+    with Job(make_passes, 3, passes, folder=tmp_path) as job:
+        first, absent, last = job.join(WITHIN)
+    assert not absent.error, absent.traceback
+    for outcome in (first, last):
+        assert outcome.said["begins"] == passes
+        assert_died(outcome, "PeerError", error)
+
+
+def never_begin(rank: Rank) -> None:
+    limit = datetime.timedelta(seconds=LIMIT)
+    loader = loader_over(Documents(60), group=dist.new_group([0, 1], timeout=limit))
+    if rank.rank == 1:
+        rank.heard(0, "outcome")
+        return
+    for _ in loader:
+        pass
+
+
+@pytest.mark.timeout(60)
+def test_a_rank_that_never_begins_is_missed_after_the_groups_time_limit(tmp_path: Path) -> None:
+    with Job(never_begin, 2, folder=tmp_path) as job:
+        waits, absent = job.join(WITHIN + LIMIT)
+    assert not absent.error, absent.traceback
+    assert_died(waits, "PeerError", "rank 0 could not connect to the other ranks")
