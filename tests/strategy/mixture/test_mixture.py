@@ -201,17 +201,45 @@ def test_asking_for_a_step_twice_or_for_weights_beforehand_changes_nothing(one):
 
 
 @pytest.mark.parametrize(
-    "amount", [{"samples_per_step": 1}, {"samples_per_step": 48}, {"tokens_per_step": 30_000}]
+    ("amount", "allowed"),
+    [
+        ({"samples_per_step": 1}, 2),
+        ({"samples_per_step": 48}, 1.5),
+        ({"tokens_per_step": 30_000}, 8),
+    ],
 )
-def test_shares_of_samples_are_the_weights(amount):
+def test_shares_of_samples_are_the_weights(amount, allowed):
     mixture, provider = Mixture(list(UNLIKE), WEIGHTS, **amount), Arrays(UNLIKE)
-    total = 800 if amount == {"samples_per_step": 1} else 150
-    counts = sum((mixture.draw(s, provider).counts() for s in range(total)), np.zeros(3, int))
-    miss = np.abs(counts / counts.sum() - list(WEIGHTS.values())).max()
-    # A step of one sample has no room to be spread. In steps of more, what independent draws miss
-    # by on average is never missed.
-    deviation = np.sqrt(0.25 / counts.sum())
-    assert miss < (4 if total == 800 else 1) * deviation
+    counts = np.zeros(3, int)
+    for step in range(300):
+        counts += mixture.draw(step, provider).counts()
+        assert np.abs(counts - counts.sum() * np.array(list(WEIGHTS.values()))).max() <= allowed
+
+
+@pytest.mark.parametrize("zipf", [False, True])
+def test_shares_of_hundreds_of_sources_miss_the_weights_by_about_a_sample(zipf):
+    names = [f"s{k}" for k in range(365)]
+    weights = 1 / np.arange(1, 366) if zipf else np.random.default_rng(0).random(365)
+    mixture = Mixture(names, dict(zip(names, weights.tolist())), samples_per_step=120)
+    provider = Arrays({name: [100] for name in names})
+    counts = np.zeros(365, int)
+    for step in range(150):
+        counts += mixture.draw(step, provider).counts()
+        assert np.abs(counts - counts.sum() * weights / weights.sum()).max() <= 2
+
+
+def test_a_source_that_a_curriculum_held_back_does_not_make_up_for_it():
+    world = {"short": [10] * 1000, "long": [900] * 100}
+    mixture = Mixture(
+        list(world),
+        {"short": 1, "long": 1},
+        samples_per_step=10,
+        stop="all_exhausted",
+        curriculum=LengthCurriculum({0: 100, 20: 100, 21: None}),
+    )
+    provider = Arrays(world, endless=False)
+    drawn = [mixture.draw(step, provider).counts().tolist() for step in range(35)]
+    assert drawn == [[10, 0]] * 21 + [[5, 5]] * 14
 
 
 @settings(max_examples=settings.default.max_examples // 2)

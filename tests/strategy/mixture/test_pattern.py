@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenstep.strategy.mixture.pattern import labels, points, shuffled
+from evenstep.strategy.mixture.pattern import even_points, labels, points, shuffled
 from evenstep.strategy.mixture.philox import philox, random_words
 
 seeds = st.integers(0, 2**64 - 1)
@@ -55,6 +55,20 @@ def test_counts_of_a_step_are_close_to_their_shares(seed, count, shares):
     # Two ends of an interval, each off by at most half a point per binary digit and one.
     assert np.abs(counts - expected).max() <= np.log2(count + 1) + 2
     assert not counts[given_shares == 0].any()
+
+
+@given(seeds, st.integers(1, 500), st.lists(st.floats(0, 1), min_size=1, max_size=20))
+def test_counts_of_a_step_of_known_size_are_their_shares_rounded(seed, count, shares):
+    given_shares = np.array(shares) + 1e-6
+    counts = np.bincount(labels(even_points(seed, 3, count), given_shares), minlength=len(shares))
+    expected = count * given_shares / given_shares.sum()
+    assert np.abs(counts - expected).max() < 1 + 1e-9
+
+
+@given(seeds, st.integers(1, 500))
+def test_points_of_a_step_of_known_size_come_in_the_order_of_the_others(seed, count):
+    order = points(seed, 3, count).argsort(kind="stable")
+    assert np.array_equal(even_points(seed, 3, count).argsort(kind="stable"), order)
 
 
 def test_every_draw_by_itself_has_the_shares_on_average():

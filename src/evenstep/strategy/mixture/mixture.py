@@ -231,7 +231,7 @@ class Mixture:
         options, state = self.options, self._state
         active = self._active_weights(weights)
         queues = self._queues(provider, active > 0)
-        drawn = StepDraws(sources=np.empty(0, np.int64), phases=[], ended=True)
+        drawn = StepDraws(sources=np.empty(0, np.int64), phases=[], lacking=[], ended=True)
         if active.any():
             drawn = StepDrawer.of(options, state, active, queues).run()
         check_reachable(drawn, queues, options, state, peaks)
@@ -240,9 +240,7 @@ class Mixture:
         table = self._in_drawn_order(drawn.sources, taken.samples)
         summed = np.bincount(table.source, options.tokens(table), len(self.sources))
         tokens = summed.astype(np.int64)  # [sources]
-        deficit = state.deficit
-        if options.keeps_deficit:
-            deficit = deficit_after(deficit, active, tokens if options.unit == "tokens" else counts)
+        given = tokens if options.unit == "tokens" else counts
         self.record = self._record(weights, drawn, taken, counts, tokens, signals)
         self._last = table
         self._state = state.after(
@@ -251,7 +249,7 @@ class Mixture:
             exhausted=np.where(queues.active, queues.exhausted_after(counts), state.exhausted),
             counts=counts,
             tokens=tokens,
-            deficit=deficit,
+            deficit=deficit_after(state.deficit, active, given, drawn.lacking),
             ended=drawn.ended,
         )
         return table
@@ -293,6 +291,7 @@ class Mixture:
         runs = runs_of(taken.samples.position, counts[giving])
         return DrawRecord(
             step=self._state.step,
+            samples=self.options.samples_per_step,
             weights=weights,
             counts=named(counts),
             positions={self.sources[s]: run for s, run in zip(giving.tolist(), runs)},

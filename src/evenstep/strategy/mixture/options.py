@@ -96,12 +96,6 @@ class Options:
         """Whether sources begin again after their end."""
         return self.stop in (REPEAT, ALL_REPEATED)
 
-    @property
-    def keeps_deficit(self) -> bool:
-        """Whether a source's deficit is carried to the next step. If weights and steps both count
-        samples, the pattern alone gives every draw the right share."""
-        return self.unit == "tokens" or self.tokens_per_step is not None
-
     def weights(self, schedule: Schedule, step: int, past: Past) -> dict[str, float]:
         """Weights of a step, checked."""
         of = f"weights of step {step:,}"

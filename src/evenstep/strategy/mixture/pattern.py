@@ -6,6 +6,9 @@ uniform, so shares are exact on average. And each run of 2**k points whose first
 multiple of 2**k has one in each of 2**k equal parts, so a source's count among n draws differs from
 its share by about log2(n) at most, where independent draws differ by the square root of n.
 
+Where the number of draws is known in advance, they are moved apart until one point is in each of so
+many equal parts, in the same order. A source's count is then its share, rounded up or down.
+
 Draws of even number lie in one half of [0, 1) and those of odd number in the other, so the draws of
 a step are shuffled in the end.
 """
@@ -47,6 +50,17 @@ def points(seed: int, step: int, count: int) -> Float64Array:
     value += keys[2]
     found: Float64Array = (_reversed(value) >> np.uint64(11)) * 2.0**-53
     return found
+
+
+def even_points(seed: int, step: int, count: int) -> Float64Array:
+    """[count] points in [0, 1) of a step of `count` draws, all equally far apart.
+
+    Points 0.3, 0.8, 0.1 of `points`, and an offset of 0.6, give (1.6, 2.6, 0.6) / 3.
+    """
+    *at, offset = points(seed, step, count + 1)
+    rank = np.empty(count, np.int64)
+    rank[np.argsort(at, kind="stable")] = np.arange(count)
+    return (rank + offset) / count
 
 
 def labels(at: Float64Array, shares: Float64Array) -> Int64Array:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from evenstep.arrays import Float64Array, Int64Array
-from evenstep.strategy.mixture.pattern import labels, points, shuffled
+from evenstep.strategy.mixture.pattern import even_points, labels, points, shuffled
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,8 @@ class DrawRecord:
     """The draws of one step. JSON-able by `to_dict`."""
 
     step: int
+    samples: int | None
+    """Draws of the step, unless the mixture ended before; None if tokens limited it."""
     weights: Mapping[str, float]
     """As the schedule gave them."""
     counts: Mapping[str, int]
@@ -61,14 +63,20 @@ class DrawRecord:
 
 
 def sequence(
-    seed: int, step: int, count: int, phases: Sequence[tuple[int, Float64Array]]
+    seed: int,
+    step: int,
+    count: int,
+    phases: Sequence[tuple[int, Float64Array]],
+    *,
+    samples: int | None,
 ) -> Int64Array:
-    """[count] sources of a step's draws, before they are shuffled.
+    """[count] sources of a step's first draws, before they are shuffled.
 
     Args:
         phases: first draw of each, and [sources] shares from there on.
+        samples: draws of the whole step; None if that is not known in advance.
     """
-    at = points(seed, step, count)
+    at = points(seed, step, count) if samples is None else even_points(seed, step, samples)[:count]
     ends = [*(begin for begin, _ in phases), count]
     parts = [
         labels(at[begin:end], shares) for (begin, end), (_, shares) in zip(pairwise(ends), phases)
@@ -107,7 +115,9 @@ def redrawn(record: DrawRecord, sources: Sequence[str], seed: int) -> tuple[Int6
         for phase in record.phases
     ]
     count = sum(record.counts.values())
-    drawn = shuffled(sequence(seed, record.step, count, shares), seed, record.step)
+    drawn = shuffled(
+        sequence(seed, record.step, count, shares, samples=record.samples), seed, record.step
+    )
     positions = np.empty(count, np.int64)
     for number, name in enumerate(sources):
         if name in record.counts:

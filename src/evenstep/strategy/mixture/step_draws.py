@@ -43,6 +43,8 @@ class StepDraws:
     """[draws] the source of each."""
     phases: list[tuple[int, Float64Array]]
     """First draw, and [sources] shares of the pattern from there on."""
+    lacking: list[int]
+    """Sources that had no sample left for a draw of theirs."""
     ended: bool
     """Whether the mixture ends with this step."""
 
@@ -78,7 +80,7 @@ class StepDrawer:
         Args:
             weights: [sources] with a sum of 1; 0 for a source that is not active.
         """
-        guess = _FIRST_GUESS
+        guess = float(options.samples_per_step or _FIRST_GUESS)
         if options.tokens_per_step is not None and state.counts.any():
             mean = max(int(state.tokens.sum()) / int(state.counts.sum()), 1.0)
             guess = max(options.tokens_per_step / mean, 1.0)
@@ -107,7 +109,7 @@ class StepDrawer:
         draws = self.samples if self.samples is not None else self.guess
         empty: list[int] = []  # sources without a sample left, in this step
         while True:
-            drawn = sequence(self.seed, self.step, draws, phases)
+            drawn = sequence(self.seed, self.step, draws, phases, samples=self.samples)
             length, source = self._available(drawn)
             cut = self._over_budget(drawn[:length])
             if cut is not None:
@@ -123,7 +125,7 @@ class StepDrawer:
                         phases.pop()
                     phases.append((length, shares))
                     continue
-            return self._cut_at_end(drawn[:length], phases)
+            return self._cut_at_end(drawn[:length], phases, empty)
 
     def _available(self, drawn: Int64Array) -> tuple[int, int | None]:
         """How many draws find a sample, and the source that the next one lacks; None if all do."""
@@ -175,9 +177,11 @@ class StepDrawer:
                 return rest
         return None
 
-    def _cut_at_end(self, drawn: Int64Array, phases: list[tuple[int, Float64Array]]) -> StepDraws:
+    def _cut_at_end(
+        self, drawn: Int64Array, phases: list[tuple[int, Float64Array]], lacking: list[int]
+    ) -> StepDraws:
         end = self._end(drawn)
-        return StepDraws(sources=drawn[:end], phases=phases, ended=end is not None)
+        return StepDraws(sources=drawn[:end], phases=phases, lacking=lacking, ended=end is not None)
 
     def _end(self, drawn: Int64Array) -> int | None:
         """How many draws there are until the mixture ends; None if it does not in this step."""
@@ -222,7 +226,7 @@ def _shares(
             samples=options.samples_per_step,
             tokens=options.tokens_per_step,
         )
-    return expected_shares(weights, state.deficit, samples) if options.keeps_deficit else weights
+    return expected_shares(weights, state.deficit, samples)
 
 
 def _end_of(drawn: Int64Array, source: np.integer[Any], count: np.integer[Any]) -> int:

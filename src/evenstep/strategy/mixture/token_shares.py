@@ -1,11 +1,13 @@
-"""Shares of draws that make shares of *tokens* come out as the weights say.
+"""Shares of draws that make shares of samples or tokens come out as the weights say.
 
-A source of long samples must be drawn less often. How long its samples are is not assumed: its own
-next samples are looked at, up to as many tokens as it is to give. A source that gave less than its
-share has a *deficit* (one that gave more, a negative one), which is part of the state and is added
-to what it is to give in the next step. So the share in tokens misses the weight by a constant
-number of tokens, the length of a few samples, however many steps have passed and however unlike the
-lengths of the sources are or become.
+A source that gave less than its share has a *deficit* (one that gave more, a negative one), which
+is part of the state and is added to what it is to give in the next step. So the share in samples
+misses the weight by about one sample, however many steps have passed.
+
+In shares of tokens a source of long samples must be drawn less often. How long its samples are is
+not assumed: its own next samples are looked at, up to as many tokens as it is to give. The share in
+tokens misses the weight by the length of a few samples, however many steps have passed and however
+unlike the lengths of the sources are or become.
 
 Two sources of weight 1/2 each, a step of 1,000 tokens; samples of a have 300 tokens, of b 50:
 
@@ -72,18 +74,47 @@ def draw_shares(
 
 
 def expected_shares(weights: Float64Array, deficit: Float64Array, amount: float) -> Float64Array:
-    """[sources] tokens or samples that each is to give in a step of `amount`, so that its deficit
-    is settled; some positive."""
-    active = weights > 0
+    """[sources] tokens or samples that each is to give in a step of `amount`, which is their sum,
+    so that deficits are settled.
+
+    A source that is further ahead than its share of the step gives nothing. What the others would
+    then give too much is taken from all of them alike, so those furthest behind still come first: a
+    step of 2 of weights 1/4 each, which are behind by [1, 0, 0, -1], is to give [1.33, 0.33, 0.33,
+    0].
+
+    Args:
+        weights: [sources] with a sum of 1; 0 for a source that gives nothing now.
+        deficit: [sources] in the unit of `amount`.
+    """
+    active = np.flatnonzero(weights)
     # Deficits of sources that are not active are not settled now, so the others need not sum to 0.
-    owed = np.where(active, deficit - weights * math.fsum(deficit[active].tolist()), 0.0)
-    wanted = np.maximum(weights * amount + owed, 0.0)
-    return wanted if wanted.any() else weights
+    owed = deficit[active] - weights[active] * math.fsum(deficit[active].tolist())
+    wanted = weights[active] * amount + owed
+    # The projection onto what is not negative and adds up to the amount: all less the same number.
+    largest = np.sort(wanted)[::-1]
+    excess = (largest.cumsum() - amount) / np.arange(1, len(wanted) + 1)
+    taken = excess[np.flatnonzero(largest > excess)[-1]]
+    shares = np.zeros(len(weights))
+    shares[active] = np.maximum(wanted - taken, 0.0)
+    return shares
 
 
-def deficit_after(deficit: Float64Array, weights: Float64Array, given: Int64Array) -> Float64Array:
-    """[sources] the deficit after a step in which each gave `given` tokens or samples."""
-    return deficit + weights * float(given.sum()) - given
+def deficit_after(
+    deficit: Float64Array, weights: Float64Array, given: Int64Array, lacking: Sequence[int]
+) -> Float64Array:
+    """[sources] the deficit after a step in which each gave `given` tokens or samples.
+
+    Args:
+        lacking: sources that had no sample left, because a curriculum holds back those that they
+            have. They are owed nothing for what the others gave instead, or they would later take
+            whole steps for themselves.
+    """
+    shares = weights.copy()
+    shares[lacking] = 0.0
+    if shares.any():
+        shares *= float(given.sum() - given[lacking].sum()) / math.fsum(shares.tolist())
+    shares[lacking] = given[lacking]
+    return deficit + shares - given
 
 
 def _first_means(queues: SourceQueues, asked: BoolArray) -> Float64Array:
