@@ -1,11 +1,19 @@
 """evenstep in other people's training loops: one module for each trainer, on its public hooks.
 
 ```
+transformers/    Hugging Face Trainer and what inherits from it
+accelerate       loops of one's own with Accelerate
+lightning        Lightning's Trainer and Fabric
+torchtitan       torchtitan's data loader
+megatron         Megatron-LM's data iterator
+
 releases         which releases of a trainer an integration was tried with
 states           a loader's state in a trainer's checkpoint: the parts of all ranks in one
 step_estimate    how many steps an epoch will have, before the first one
 fillers          batches that bear no loss
 step_values      what is logged beside the loss
+handed_steps     steps whose losses the loop scales itself, or is stopped
+update_stream    micro-batches for trainers that know no epochs
 ```
 
 Importing a module imports its trainer; ``import evenstep`` imports none.

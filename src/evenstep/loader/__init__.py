@@ -26,6 +26,7 @@ The files of this folder, in reading order:
     runtime        `LoaderRuntime`: the exchange thread, and the batcher and feeder of each pass
     iterator       `StepIterator`: one pass
     feeder         `Feeder`: the sampler's indices
+    trainers       those that iterate a loader without evenstep's integration
     watchdog       `Watchdog`: calls of the user's code that take longer than `timeout`
     threads        `GuardedThread`: a thread that never ends in silence
     torch_loader   `wrap`: takes over a torch DataLoader

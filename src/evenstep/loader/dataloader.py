@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
 import weakref
@@ -38,6 +39,7 @@ from evenstep.loader.resume.state import to_dict
 from evenstep.loader.resume.step_count import StepCount
 from evenstep.loader.runtime import LoaderRuntime, close_at_exit, closed
 from evenstep.loader.step_log import StepLog
+from evenstep.loader.trainers import check_caller
 from evenstep.loader.transport.cp_peers import GroupPlace
 from evenstep.loader.transport.rank_exchange import place_in_group
 from evenstep.loader.watchdog import Watchdog
@@ -246,7 +248,13 @@ class DataLoader(LoaderAttributes):
         self._cursor.set_epoch(epoch, under_way=self._under_way())
 
     def __iter__(self) -> Iterator[Any]:
-        """Yields batches. Those that are mappings carry their `StepInfo`: see `pop_step`."""
+        """Yields batches. Those that are mappings carry their `StepInfo`: see `pop_step`.
+
+        Raises:
+            ConfigurationError: a trainer iterates, without its integration.
+        """
+        frame = inspect.currentframe()
+        check_caller(frame and frame.f_back)
         return BatchIterator(self.steps())
 
     def steps(self) -> StepIterator:

@@ -1,0 +1,156 @@
+"""Loops of one's own with Hugging Face Accelerate.
+
+from evenstep.integrations import accelerate as even
+
+loader = even.prepare(accelerator, loader)
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from evenstep.errors import ConfigurationError
+from evenstep.integrations.handed_steps import HandedStep, watched
+from evenstep.integrations.releases import check_hooks, check_release
+from evenstep.integrations.states import read_state, save_state
+from evenstep.loader.dataloader import DataLoader
+
+try:
+    from accelerate import Accelerator
+    from accelerate.data_loader import DataLoaderStateMixin
+    from accelerate.state import GradientState
+    from accelerate.utils import send_to_device
+except ImportError as error:
+    raise ImportError(
+        f"evenstep.integrations.accelerate needs accelerate ({error}); pip install accelerate"
+    ) from error
+
+check_release("accelerate", oldest="1.0", newest="1.15")
+check_hooks(
+    "accelerate", Accelerator, "register_save_state_pre_hook", "register_load_state_pre_hook"
+)
+check_hooks("accelerate", DataLoaderStateMixin, "begin", "end")
+check_hooks("accelerate", GradientState, "sync_with_dataloader")
+
+_prepared: WeakKeyDictionary[Accelerator, int] = WeakKeyDictionary()  # loaders of each
+
+
+class AcceleratedLoader(DataLoaderStateMixin):
+    """An evenstep loader in a loop that an `Accelerator` drives. A batch carries its `StepInfo`,
+    whose `loss_scale` is that for `Accelerator.backward`, which divides by
+    ``gradient_accumulation_steps``."""
+
+    def __init__(self, accelerator: Accelerator, loader: DataLoader) -> None:
+        self.loader = loader
+        self.gradient_state = GradientState()
+        self._accelerator = accelerator
+        self._step: HandedStep | None = None  # the last one of the pass under way
+
+    def __iter__(self) -> Iterator[Any]:
+        """
+        Raises:
+            ConfigurationError: a batch is no mapping, so that no step can be put in. From an
+                optimizer's ``step``: see `evenstep.integrations.handed_steps`.
+        """
+        accelerator = self._accelerator
+        self._follow()
+        steps = watched(
+            self.loader.steps(),
+            times=accelerator.gradient_accumulation_steps,
+            scaling=self.loader.loss_scaling != "none",
+            counts=lambda: accelerator.sync_gradients,
+            update_option="wrap each step in `with accelerator.accumulate(model)`",
+        )
+        self.begin()
+        try:
+            for batch, step in steps:
+                # Accelerate ends an update after so many steps, or where the data ends.
+                self.end_of_dataloader = step.ends_update and step.micro_step + 1 < step.accumulate
+                if accelerator.device_placement:
+                    batch = send_to_device(
+                        batch, accelerator.device, non_blocking=accelerator.non_blocking
+                    )
+                step.put_into(batch)
+                self._step = step
+                yield batch
+        finally:
+            self._step = None
+            self.end()
+            steps.close()
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(
+            f"an evenstep loader under Accelerate has no {name!r}; what torch's have, its "
+            "attribute `loader` has. For skip_first_batches: it is not needed after "
+            "accelerator.load_state, which resumes in mid-epoch"
+        )
+
+    @property
+    def dataset(self) -> Any:
+        return self.loader.dataset
+
+    @property
+    def epoch(self) -> int:
+        """Number of the next pass: after `Accelerator.load_state`, of the one to resume."""
+        return self.loader.epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        self.loader.set_epoch(epoch)
+
+    def _follow(self) -> None:
+        """Makes updates as long as the accelerator's; one step may be what the loop ends itself."""
+        steps = self._accelerator.gradient_accumulation_steps
+        if steps > 1:
+            self.loader.accumulate = steps
+
+    def _load(self, folder: str | os.PathLike[str], name: str) -> None:
+        self._follow()
+        self.loader.load_state_dict(read_state(folder, name))
+
+    def _save(self, folder: str | os.PathLike[str], name: str) -> None:
+        if self._step is not None and not self._step.ends_update:
+            warnings.warn(
+                f"a checkpoint after step {self._step.step}, in the middle of an update, lacks the "
+                "gradients that are not applied yet; call save_state where "
+                "accelerator.sync_gradients",
+                stacklevel=4,
+            )
+        save_state(folder, name, self.loader.state_dict())
+
+
+def prepare(accelerator: Accelerator, loader: DataLoader) -> AcceleratedLoader:
+    """A loader for a loop that `accelerator` drives, in place of ``accelerator.prepare(loader)``.
+
+    Its batches are on the accelerator's device, and its updates have as many steps as
+    ``gradient_accumulation_steps``, but for a short last one of an epoch. ``save_state`` and
+    ``load_state`` keep and restore where it is, on any number of ranks; several loaders by the
+    order in which they were prepared.
+
+    Raises:
+        ConfigurationError: the accelerator's updates go on from one epoch into the next.
+    """
+    if not isinstance(loader, DataLoader):
+        raise ConfigurationError(
+            f"a {type(loader).__name__} is no evenstep.DataLoader; accelerator.prepare takes it"
+        )
+    if not GradientState().sync_with_dataloader:
+        raise ConfigurationError(
+            "sync_with_dataloader=False lets an update go on in the next epoch, and an evenstep "
+            "loader ends it with the epoch; leave it out"
+        )
+    prepared = AcceleratedLoader(accelerator, loader)
+    number = _prepared.get(accelerator, 0)
+    _prepared[accelerator] = number + 1
+    name = f"evenstep_loader_{number}"
+    accelerator.register_save_state_pre_hook(
+        lambda models, weights, folder: prepared._save(folder, name)
+    )
+    accelerator.register_load_state_pre_hook(lambda models, folder: prepared._load(folder, name))
+    return prepared

@@ -1,0 +1,49 @@
+"""Trainers that iterate a loader without its integration: told at once, with the line to write.
+
+Batches of theirs would be trained on all the same, with losses that nobody scales, updates that end
+elsewhere, and checkpoints that do not know where the data was.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from types import FrameType
+
+from evenstep.errors import ConfigurationError
+
+_LIGHTNING = (
+    "from evenstep.integrations import lightning as even; "
+    "Trainer(callbacks=[even.StepCallback()]).fit(module, even.loader(loader))"
+)
+_LINES = {"lightning": _LIGHTNING, "pytorch_lightning": _LIGHTNING}
+_ACCELERATE = (
+    "from evenstep.integrations import accelerate as even; "
+    "loader = even.prepare(accelerator, loader)"
+)
+
+
+def check_caller(frame: FrameType | None) -> None:
+    """
+    Args:
+        frame: of the code that iterates a loader.
+
+    Raises:
+        ConfigurationError: it is a trainer's own.
+    """
+    module = frame.f_globals.get("__name__", "") if frame is not None else ""
+    trainer = module.partition(".")[0]
+    if trainer in _LINES:
+        raise ConfigurationError(
+            f"{trainer} was given an evenstep.DataLoader as it is, and would not scale its losses; "
+            f"write: {_LINES[trainer]}"
+        )
+    # Accelerate hands a loader that is not torch's back as it is, and its user's code iterates it.
+    accelerate = sys.modules.get("accelerate.state")
+    if accelerate is not None and accelerate.is_initialized():
+        warnings.warn(
+            "an Accelerator is in use, and this evenstep.DataLoader was not prepared for it: it "
+            f"would miss the end of short updates, devices and checkpoints; write: {_ACCELERATE}. "
+            "A loop that does all of it itself iterates loader.steps()",
+            stacklevel=3,
+        )

@@ -1,0 +1,111 @@
+"""A loop as people write it with Accelerate, and what it trained on."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from ranks import Rank
+from tiny_model import TinyModel, flat
+
+import evenstep
+from documents import Documents
+from evenstep.integrations import accelerate as even
+
+DOCUMENTS = Documents(120, longest=64, prompts=True)
+
+
+@dataclass
+class Update:
+    """What the ranks' optimizers step on together."""
+
+    samples: list[int] = field(default_factory=list)
+    """Of this rank."""
+    steps: int = 0
+    loss: float = 0.0
+    gradient: torch.Tensor | None = None
+
+
+def accelerator_of(rank: Rank | None, **options: Any) -> Accelerator:
+    if rank is not None:
+        os.environ |= {
+            "RANK": str(rank.rank),
+            "LOCAL_RANK": str(rank.rank),
+            "WORLD_SIZE": str(rank.world_size),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": "29500",
+        }
+    accelerator = Accelerator(cpu=True, **options)
+    assert accelerator.num_processes == (rank.world_size if rank is not None else 1)
+    return accelerator
+
+
+def loader_of(**options: Any) -> evenstep.DataLoader:
+    return evenstep.DataLoader(
+        DOCUMENTS,
+        policy=evenstep.Even(256),
+        shuffle=True,
+        buffer_size=16,
+        **options,
+    )
+
+
+def train(
+    rank: Rank | None,
+    accumulate: int,
+    *,
+    epochs: int = 1,
+    save: Path | None = None,
+    save_after: int = 2,
+    hang: bool = False,
+    load: Path | None = None,
+    **options: Any,
+) -> list[list[Update]]:
+    """Updates of each epoch.
+
+    Args:
+        save: where a checkpoint is saved, after so many updates.
+        hang: wait for ever once it is.
+        load: the checkpoint to begin with.
+    """
+    accelerator = accelerator_of(rank, gradient_accumulation_steps=accumulate, **options)
+    model: Any = TinyModel()
+    optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer = accelerator.prepare(model, optimizer)
+    loader = even.prepare(accelerator, loader_of())
+    if load is not None:
+        accelerator.load_state(str(load))
+    done = []
+    updates = 0
+    for _ in range(loader.epoch, epochs):
+        done.append([Update()])
+        for batch in loader:
+            step = evenstep.pop_step(batch)
+            with accelerator.accumulate(model):
+                loss = step.loss_scale * model(**batch).loss
+                accelerator.backward(loss)
+                update = done[-1][-1]
+                update.samples += step.indices
+                update.steps += 1
+                mean = accelerator.reduce(loss.detach().nan_to_num(), "mean")
+                update.loss += mean.item() / accumulate
+                assert accelerator.sync_gradients == step.ends_update
+                if accelerator.sync_gradients:
+                    update.gradient = flat([p.grad for p in model.parameters()])
+                    accelerator.clip_grad_norm_(model.parameters(), 1.0)
+                optimizer.step()
+                optimizer.zero_grad()
+            if accelerator.sync_gradients:
+                done[-1].append(Update())
+                updates += 1
+                if save is not None and updates == save_after:
+                    accelerator.save_state(str(save))
+                    if hang:
+                        rank.say("saved", [u.samples for epoch in done for u in epoch])
+                        rank.heard(rank.rank, "never", within=60)
+        assert done[-1].pop().steps == 0
+    return done

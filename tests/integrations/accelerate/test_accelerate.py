@@ -1,0 +1,257 @@
+"""Loops of one's own with Accelerate: samples, gradients, losses, checkpoints; misuse is told."""
+
+from __future__ import annotations
+
+import signal
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("accelerate")
+
+import accelerate
+from accelerate_job import DOCUMENTS, Update, accelerator_of, loader_of, train
+from ranks import Job, Rank, run
+from tiny_model import TinyModel, flat
+
+import evenstep
+from evenstep.integrations import accelerate as even
+
+pytestmark = pytest.mark.timeout(120)
+EVERYTHING = list(range(len(DOCUMENTS)))
+
+
+def one_batch(model: torch.nn.Module, samples: list[int]) -> tuple[torch.Tensor, float]:
+    """Gradient and loss of all samples as one padded batch."""
+    model.zero_grad()
+    loss = model(**evenstep.PadCollator()([DOCUMENTS[i] for i in samples])).loss
+    loss.backward()
+    return flat([p.grad for p in model.parameters()]), loss.item()
+
+
+def together(ranks: list[list[Update]]) -> list[list[int]]:
+    """Samples of all ranks, of each update."""
+    return [[i for update in same for i in update.samples] for same in zip(*ranks, strict=True)]
+
+
+def check_training(ranks: list[list[Update]], accumulate: int) -> None:
+    """Every update is that of all its samples in one batch, on a model trained so."""
+    sizes = [update.steps for update in ranks[0]]
+    assert all([update.steps for update in one] == sizes for one in ranks)
+    assert sizes[:-1] == [accumulate] * (len(sizes) - 1)
+    assert 0 < sizes[-1] <= accumulate
+    samples = together(ranks)
+    assert sorted(i for update in samples for i in update) == EVERYTHING
+    model = TinyModel()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for indices, *updates in zip(samples, *ranks, strict=True):
+        gradient, loss = one_batch(model, indices)
+        for update in updates:
+            assert update.gradient is not None
+            assert (update.gradient - gradient).norm() < 1e-5 * gradient.norm()
+            assert update.loss == pytest.approx(loss, rel=1e-5)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+
+
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_every_update_on_two_ranks_is_that_of_one_batch(tmp_path: Path, accumulate: int) -> None:
+    ranks = run(train, 2, accumulate, folder=tmp_path, within=60)
+    check_training([epochs[0] for epochs in ranks], accumulate)
+    assert accumulate == 1 or ranks[0][0][-1].steps < accumulate, "take other documents"
+
+
+def resumed(rank: Rank, saved: Path) -> list[list[Update]]:
+    return train(rank, 3, epochs=2, load=saved)
+
+
+def hanging(rank: Rank, saved: Path) -> None:
+    train(rank, 3, epochs=2, save=saved, hang=True)
+
+
+def uninterrupted(rank: Rank) -> list[list[Update]]:
+    return train(rank, 3, epochs=2)
+
+
+def test_a_killed_job_goes_on_where_it_saved(tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ("whole", "killed", "two", "one")]
+    for folder in folders:
+        folder.mkdir()
+    saved = tmp_path / "checkpoint"
+    whole = [[*first, *second] for first, second in run(uninterrupted, 2, folder=folders[0])]
+    with Job(hanging, 2, saved, folder=folders[1]) as job:
+        for rank in range(2):
+            job.heard(rank, "saved", within=60)
+            job.signal(rank, signal.SIGKILL)
+        job.join(within=20)
+    two = [[*first, *second] for first, second in run(resumed, 2, saved, folder=folders[2])]
+    assert together(two) == together([updates[2:] for updates in whole])
+    for after, updates in zip(two, whole):
+        for update, truth in zip(after, updates[2:], strict=True):
+            assert torch.equal(update.gradient, truth.gradient)
+    (epochs,) = run(resumed, 1, saved, folder=folders[3])
+    assert len(epochs) == 2
+    before = [i for update in together([updates[:2] for updates in whole]) for i in update]
+    assert sorted(before + [i for update in epochs[0] for i in update.samples]) == EVERYTHING
+    assert sorted(i for update in epochs[1] for i in update.samples) == EVERYTHING
+
+
+@pytest.fixture(autouse=True)
+def _forgotten_state() -> Iterator[None]:
+    """Accelerate keeps what the first accelerator of a process was given."""
+    yield
+    accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)
+    accelerate.state.GradientState._reset_state()
+
+
+@pytest.fixture
+def accelerator() -> accelerate.Accelerator:
+    return accelerator_of(None)
+
+
+@pytest.fixture
+def accumulating() -> accelerate.Accelerator:
+    return accelerator_of(None, gradient_accumulation_steps=3)
+
+
+def loop(accelerator: Any, loader: Any, loss_of: Any, *, steps: int = 10) -> None:
+    model, optimizer = accelerator.prepare(
+        model := TinyModel(), torch.optim.SGD(model.parameters(), lr=0.1)
+    )
+    for number, batch in enumerate(loader):
+        with accelerator.accumulate(model):
+            accelerator.backward(loss_of(model, batch))
+            optimizer.step()
+            optimizer.zero_grad()
+        if number + 1 == steps:
+            break
+
+
+def unscaled(model: Any, batch: Any) -> Any:
+    evenstep.pop_step(batch)
+    return model(**batch).loss
+
+
+def scaled(model: Any, batch: Any) -> Any:
+    return evenstep.pop_step(batch).loss_scale * model(**batch).loss
+
+
+@pytest.mark.parametrize("loss_of", [unscaled, lambda model, batch: model(**batch).loss])
+def test_a_loss_that_is_not_scaled_stops_the_loop(
+    accumulating: accelerate.Accelerator, loss_of: Any
+) -> None:
+    with pytest.raises(evenstep.ConfigurationError, match="loss of step 0 was not multiplied"):
+        loop(accumulating, even.prepare(accumulating, loader_of()), loss_of)
+
+
+def test_one_loss_of_an_update_that_is_not_scaled_stops_the_loop(
+    accumulating: accelerate.Accelerator,
+) -> None:
+    def once(model: Any, batch: Any) -> Any:
+        step = batch["evenstep_step"].step
+        return (unscaled if step == 1 else scaled)(model, batch)
+
+    with pytest.raises(evenstep.ConfigurationError, match="loss of step 1 was not multiplied"):
+        loop(accumulating, even.prepare(accumulating, loader_of()), once)
+
+
+def test_a_loader_without_loss_scaling_needs_none(accelerator: accelerate.Accelerator) -> None:
+    loop(accelerator, even.prepare(accelerator, loader_of(loss_scaling="none")), unscaled)
+
+
+def test_evaluation_needs_no_loss_scale(accelerator: accelerate.Accelerator) -> None:
+    training = even.prepare(accelerator, loader_of())
+    evaluation = even.prepare(accelerator, loader_of())
+
+    def loss_of(model: Any, batch: Any) -> Any:
+        for other in evaluation:
+            unscaled(model, other)
+        return scaled(model, batch)
+
+    loop(accelerator, training, loss_of, steps=2)
+
+
+def test_an_update_that_a_loop_left_is_told(accumulating: accelerate.Accelerator) -> None:
+    loader = even.prepare(accumulating, loader_of())
+    loop(accumulating, loader, scaled, steps=4)
+    with pytest.raises(evenstep.ConfigurationError, match="in the middle of an update of 3 steps"):
+        loop(accumulating, loader, scaled)
+
+
+def test_a_checkpoint_in_the_middle_of_an_update_warns(
+    accumulating: accelerate.Accelerator, tmp_path: Path
+) -> None:
+    batches = iter(even.prepare(accumulating, loader_of()))
+    for _ in range(3):
+        next(batches)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        accumulating.save_state(str(tmp_path / "whole"))
+    next(batches)
+    with pytest.warns(UserWarning, match="after step 3, in the middle of an update"):
+        accumulating.save_state(str(tmp_path / "part"))
+
+
+def test_several_loaders_are_saved_by_their_order(
+    accelerator: accelerate.Accelerator, tmp_path: Path
+) -> None:
+    loaders = [even.prepare(accelerator, loader_of(seed=seed)) for seed in range(2)]
+    places = [iter(loader) for loader in loaders]
+    for number, place in zip((2, 3), places):
+        for _ in range(number):
+            next(place)
+    accelerator.save_state(str(tmp_path))
+    rest = [[batch["identity"].tolist() for batch in place] for place in places]
+    accelerator.load_state(str(tmp_path))
+    assert [[batch["identity"].tolist() for batch in loader] for loader in loaders] == rest
+
+
+def test_a_checkpoint_without_the_loader_is_refused(
+    accelerator: accelerate.Accelerator, tmp_path: Path
+) -> None:
+    accelerator.save_state(str(tmp_path))
+    even.prepare(accelerator, loader_of())
+    with pytest.raises(evenstep.MismatchError, match=r"has no evenstep_loader_0\.json"):
+        accelerator.load_state(str(tmp_path))
+
+
+def test_what_accelerate_would_make_of_a_loader_is_refused(
+    accelerator: accelerate.Accelerator,
+) -> None:
+    loader = even.prepare(accelerator, loader_of())
+    assert accelerator.prepare(loader) is loader
+    assert len(loader.dataset) == len(DOCUMENTS)
+    with pytest.raises(AttributeError, match="skip_first_batches: it is not needed"):
+        accelerate.skip_first_batches(loader, 3)
+    with pytest.raises(evenstep.ConfigurationError, match=r"accelerator\.prepare takes it"):
+        even.prepare(accelerator, torch.utils.data.DataLoader(DOCUMENTS))
+    with pytest.raises(evenstep.ConfigurationError, match="list, which cannot carry its step"):
+        next(iter(even.prepare(accelerator, loader_of(collate_fn=list))))
+
+
+def test_a_loader_that_is_prepared_without_the_integration_warns(
+    accelerator: accelerate.Accelerator,
+) -> None:
+    loader = accelerator.prepare(loader_of())
+    with pytest.warns(UserWarning, match=r"loader = even\.prepare\(accelerator, loader\)"):
+        next(iter(loader))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        next(iter(loader.steps()))
+
+
+def test_updates_that_go_on_in_the_next_epoch_are_refused() -> None:
+    plugin = accelerate.utils.GradientAccumulationPlugin(num_steps=3, sync_with_dataloader=False)
+    accelerator = accelerator_of(None, gradient_accumulation_plugin=plugin)
+    with pytest.raises(evenstep.ConfigurationError, match="sync_with_dataloader=False"):
+        even.prepare(accelerator, loader_of())
+
+
+def test_mixed_precision_comes_close_to_the_gradient_of_one_batch() -> None:
+    (updates,) = train(None, 3, mixed_precision="bf16")
+    gradient, _ = one_batch(TinyModel(), updates[0].samples)
+    assert (updates[0].gradient - gradient).norm() < 0.02 * gradient.norm()
