@@ -6,11 +6,14 @@ may keep, never collides.
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from evenstep.errors import ConfigurationError, EvenstepError
@@ -19,6 +22,7 @@ from evenstep.service.ray.registry import JobInfo, namespace_of
 
 _ANSWER_TIMEOUT = 10.0  # seconds within which a living registry answers
 _RETRY_INTERVAL = 0.3  # seconds
+_AUTH_MODE = "RAY_AUTH_MODE"
 
 
 def connect(address: str | None, options: Mapping[str, Any] | None = None) -> bool:
@@ -34,6 +38,7 @@ def connect(address: str | None, options: Mapping[str, Any] | None = None) -> bo
         ConfigurationError: there is no cluster.
         EvenstepError: Ray cannot be started.
     """
+    present_token()
     ray = import_ray()
     if ray.is_initialized():
         return False
@@ -47,7 +52,7 @@ def connect(address: str | None, options: Mapping[str, Any] | None = None) -> bo
     except (ConnectionError, ValueError) as error:
         raise ConfigurationError(
             f"no Ray cluster can be reached {where} ({' '.join(str(error).split())}); start the "
-            "service first, or give the address that it prints"
+            f"service first, or give the address that it prints. {_token_remedy()}"
         ) from error
     except Exception as error:  # Ray has no error class for a node that is too slow to start
         raise EvenstepError(
@@ -56,6 +61,30 @@ def connect(address: str | None, options: Mapping[str, Any] | None = None) -> bo
             "less to do"
         ) from error
     return True
+
+
+def present_token() -> None:
+    """Lets Ray present this user's token to clusters. Recent releases ask for it by default, and
+    present it to a cluster of this machine only, unless the environment says so before Ray is
+    imported. Clusters that ask for none ignore it."""
+    if "ray" not in sys.modules and _has_token():
+        os.environ.setdefault(_AUTH_MODE, "token")
+
+
+def _has_token() -> bool:
+    given = any(os.environ.get(name) for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"))
+    return given or (Path.home() / ".ray" / "auth_token").exists()
+
+
+def _token_remedy() -> str:
+    if not _has_token():
+        return (
+            "If the cluster asks for a token, copy ~/.ray/auth_token to this host from the one "
+            "that started it"
+        )
+    if os.environ.get(_AUTH_MODE) != "token":
+        return f"If the cluster asks for a token, set {_AUTH_MODE}=token before Ray is imported"
+    return "If the cluster asks for a token, that of this host must be the same"
 
 
 @contextmanager
