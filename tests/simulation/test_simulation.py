@@ -26,8 +26,9 @@ from shrinking import kind_of, shrink
 from simulated_modules import simulated_machine
 from simulated_mutations import MUTATIONS, Mutation
 
-SEEDS = (*range(70), 100022)
-"""The last one found that other ranks ended an epoch in which one had failed."""
+SEEDS = (*range(70), 100022, 100031)
+"""The last ones found that other ranks ended an epoch in which one had failed, and that a rank whose
+message was lost said only that the exchange had ended."""
 SOAK_SECONDS = float(os.environ.get("EVENSTEP_SIMULATION_SECONDS", "300"))
 SOAK_SEED = int(os.environ.get("EVENSTEP_SIMULATION_SEED", "100000"))
 

@@ -105,8 +105,9 @@ class StepIterator(Iterator[tuple[Any, StepInfo]]):
                 self._check_threads()
                 continue
             if isinstance(result, BatcherFailure):
-                if isinstance(result.error, PeerError) and self._exchange.failure is not None:
-                    raise self._exchange.failure
+                known = self._exchange.failure or self._session.broken
+                if isinstance(result.error, PeerError) and known is not None:
+                    raise known
                 result.reraise()
             if isinstance(result, EpochEnd):
                 self._await_others()
