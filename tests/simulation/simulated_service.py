@@ -180,8 +180,11 @@ class ServiceAttempt:
         gone = [process.exited for process in processes]
 
         def failed() -> bool:
+            """Whether a rank ends by what is no error of the service."""
             return any(
-                process.exit_code == -9 or isinstance(report.error, CollectiveFailed)
+                process.exit_code == -9
+                or isinstance(report.error, CollectiveFailed)
+                or (self.settings.astray is not None and not process.alive)
                 for process, report in zip(processes, reports, strict=True)
             )
 

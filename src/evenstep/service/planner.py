@@ -69,8 +69,9 @@ class Planner:
         self._ended_at: int | None = None
         self._failure: Exception | None = None
         self._failed_at = 0
-        self._state_before_failure: PlannerState | None = None
-        """The step that failed may have drawn samples, which are in no plan."""
+        self._state_before_last: PlannerState | None = None
+        """Before the step that failed or found the end: it may have drawn samples, which are in no
+        plan."""
 
     @property
     def step(self) -> int:
@@ -105,7 +106,7 @@ class Planner:
                 raise
             except BaseException as error:  # also SystemExit
                 known = error if isinstance(error, EvenstepError) else _for_all(error, self._step)
-                self._state_before_failure = before
+                self._state_before_last = before
                 self.fail(self._step, known)
                 if known is error:
                     raise
@@ -163,12 +164,13 @@ class Planner:
         if step is not None and step != self._step:
             logged = self._log.get(step)
             if logged is not None:
-                state = replace(logged.before, signals=self._signals_before(step))
+                state = logged.before
             elif self._ended_at is None or step < self._step:
                 raise ConfigurationError(
                     f"the state before step {step} is not there: step {self._step} is planned "
                     f"next, and {self._job.plans_kept} steps are kept (plans_kept= of Job)"
                 )
+        state = self._with_reports(state)
         return state_to_dict(state, job=self._job, contents=self._contents, mixture=self._mixture)
 
     def saving_ranks(self, step: int) -> list[int]:
@@ -192,7 +194,7 @@ class Planner:
         self._mixture, self._carried, self._step = mixture, loaded.carried, loaded.step
         self._signals = Signals(self._job.prefetch)
         self._signals.load(loaded.signals)
-        self._ended_at, self._failure, self._state_before_failure = None, None, None
+        self._ended_at, self._failure, self._state_before_last = None, None, None
         self._log.clear()
 
     def status(self) -> dict[str, Any]:
@@ -238,7 +240,7 @@ class Planner:
             left = self._left_over()
             if not self._mixture.ended or len(left) >= self._buckets:
                 raise
-            self._carried, self._ended_at = left, step
+            self._carried, self._ended_at, self._state_before_last = left, step, before
             return
         drawn = self._drawn()
         if drawn is None:
@@ -287,18 +289,19 @@ class Planner:
             "max_tokens or micro_batches"
         )
 
-    def _signals_before(self, step: int) -> list[list[Any]]:
-        """Reports on the steps before a planned one that no plan before it has used, whether they
-        came before or after it was planned."""
-        later = [self._log.get(number) for number in range(step, self._step)]
-        known = [signals for logged in later if logged for signals in logged.before.signals]
-        found = {(at, rank): each for at, rank, each in [*known, *self._signals.to_list()]}
-        return [[at, rank, found[at, rank]] for at, rank in sorted(found) if at < step]
+    def _with_reports(self, state: PlannerState) -> PlannerState:
+        """The state with all reports on the steps before it that no plan before it has used; they
+        may have come since."""
+        later = [self._log.get(number) for number in range(state.step, self._step)]
+        since = [each for logged in later if logged for each in logged.before.signals]
+        known = [*state.signals, *since, *self._state().signals, *self._signals.to_list()]
+        found = {(step, rank): signals for step, rank, signals in known if step < state.step}
+        return replace(state, signals=[[*key, found[key]] for key in sorted(found)])
 
     def _state(self) -> PlannerState:
-        """The state before the step that is planned next, or that failed."""
-        if self._state_before_failure is not None:
-            return self._state_before_failure
+        """The state before the step that is planned next, or that was planned last in vain."""
+        if self._state_before_last is not None:
+            return self._state_before_last
         return PlannerState(
             step=self._step,
             mixture=self._mixture.state,

@@ -31,11 +31,12 @@ class RayClient(RankClient):
         constructor = job.constructor(rank)  # refuses ranks that do not exist
         warnings = WaitWarnings(job.registry, f"rank {rank}")
         watched: dict[str, Any] = {
-            "alarm": registry.failed.remote(rank),
+            "alarm": registry.failed.remote(),
             "on_wait": warnings,
             "warn_after": job.warn_after,
         }
         self._meeting_place = job.registry.using(**watched)
+        self._ask_registry("begins", registry.begins.remote(rank), None)
         super().__init__(
             job.tree,
             rank,
@@ -70,9 +71,11 @@ class RayClient(RankClient):
                 "where client.fetches is True"
             )
         sent = self._registry.common_state.remote(self.rank, self.step)
-        asked = Request("common_state", self.step)
-        state: Mapping[str, Any] = RayReply(self._meeting_place, sent, asked, single=True).result()
+        state: Mapping[str, Any] = self._ask_registry("common_state", sent, self.step)
         return state
+
+    def _ask_registry(self, message: str, sent: Any, step: int | None) -> Any:
+        return RayReply(self._meeting_place, sent, Request(message, step), single=True).result()
 
     def _keep_stages(self, answer: Answer) -> None:
         self._stages = answer.stages

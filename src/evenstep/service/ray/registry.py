@@ -91,13 +91,13 @@ class JobRegistry:
         """None before `open`."""
         return self._open_job
 
-    async def failed(self, rank: int) -> Answer:
-        """Waits until an actor has died, or the service is closed.
-
-        Args:
-            rank: of the client that asks, once when it begins.
-        """
+    async def begins(self, rank: int) -> Answer:
+        """Notes a new client. It waits for the answer, as what it says next may overtake this."""
         self._common_state.begins_anew(rank)
+        return Answer([None])
+
+    async def failed(self) -> Answer:
+        """Waits until an actor has died, or the service is closed."""
         await self._alarm.wait()
         assert self._failure is not None
         return self._failure
