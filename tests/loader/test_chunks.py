@@ -27,25 +27,18 @@ from evenstep.loader.workers.iterable import ChunkedIterable
 
 
 class Words:
-    """Not a torch dataset; has a state of its own, and refuses some samples."""
-
-    def __init__(self) -> None:
-        self.language = "la"
+    """Not a torch dataset; refuses some samples."""
 
     def __getitem__(self, key: str) -> dict[str, torch.Tensor]:
         if key == "":
             raise LookupError("no word")
         return {"input_ids": torch.arange(len(key))}
 
-    def shout(self) -> str:
-        return self.language.upper()
-
 
 class InBatches(Words):
     """Fetches many samples at once, as Hugging Face datasets do."""
 
     def __init__(self, *, whole: bool = True) -> None:
-        super().__init__()
         self.whole = whole
         self.asked: list[list[str]] = []
 
@@ -69,22 +62,11 @@ def test_samples_come_with_their_name_whatever_their_index_is() -> None:
     assert indexed(Words())[ChunkRequest(0, ("ab",))].names == ["sample 'ab'"]
 
 
-def test_attributes_of_the_dataset_are_forwarded_for_reading_and_writing() -> None:
-    words = Words()
-    dataset = indexed(words)
-    assert dataset.language == "la"
-    assert dataset.shout() == "LA"
-    dataset.language = "fr"
-    assert words.language == "fr"
-    with pytest.raises(AttributeError, match="pages"):
-        _ = dataset.pages
-
-
 def test_it_is_pickled_with_its_dataset() -> None:
     dataset = pickle.loads(pickle.dumps(indexed(Documents(5, seed=2))))
     (sample,) = dataset[ChunkRequest(0, (3,))].samples
     assert sample["identity"] == 3
-    assert dataset.seed == 2
+    assert dataset.dataset.seed == 2
 
 
 def test_a_dataset_that_fetches_in_batches_is_asked_once() -> None:

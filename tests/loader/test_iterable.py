@@ -84,8 +84,7 @@ class Sized(Endless):
         return 3
 
 
-def test_a_length_of_an_iterable_dataset_is_not_taken_for_a_number_of_steps() -> None:
+def test_a_length_of_an_iterable_dataset_is_told_and_ends_nothing() -> None:
     loader = evenstep.DataLoader(Sized(), batch_size=2, buffer_size=8)
-    with pytest.raises(TypeError):
-        len(loader)
+    assert len(loader) == 2
     assert len(list(itertools.islice(loader.steps(), 10))) == 10

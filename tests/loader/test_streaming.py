@@ -275,13 +275,6 @@ def test_while_a_resumed_worker_waits_for_its_turn_the_turn_does_not_move() -> N
         assert log.since(3) == states
 
 
-def test_attributes_of_the_dataset_are_forwarded() -> None:
-    chunked = ChunkedIterable(Plain([7]), 3, replays=True)
-    chunked.counts = [2]
-    assert chunked.counts == [2]
-    assert len(samples_until_the_end(chunked)) == 2
-
-
 class Uneven(IterableDataset):
     """Worker 0 has few samples, worker 1 none, worker 2 many."""
 

@@ -29,7 +29,7 @@ from evenstep.loader.workers.chunks import Chunk, ChunkCollate, IndexedDataset
 from evenstep.loader.workers.iterable import ChunkedIterable, WorkerStateLog
 from evenstep.loader.workers.queues import context_of
 from evenstep.loader.workers.seeding import epoch_seed, rank_seed
-from evenstep.processes import EndWithParent
+from evenstep.loader.workers.worker_start import WorkerStart
 
 
 class Intake:
@@ -60,7 +60,7 @@ class Intake:
                 watchdog=watchdog,
             ),
             "timeout": spec.timeout if workers else 0,
-            "worker_init_fn": EndWithParent(spec.worker_init_fn),
+            "worker_init_fn": WorkerStart(spec.worker_init_fn),
             "generator": self._generator,
             "persistent_workers": spec.persistent_workers,
         }

@@ -1,7 +1,7 @@
 """Prepares and measures samples in a worker, and hands them over in chunks.
 
 One message for many samples makes this as fast as a loader that collates in its workers. The
-dataset is wrapped, so that errors name the sample; everything else is forwarded to it.
+dataset is wrapped, so that errors name the sample.
 
 Whatever the user's code raises becomes a `SampleError`, a `SystemExit` too: a worker that raises
 what is no `Exception` ends without a word.
@@ -76,32 +76,7 @@ class Chunk:
     """[samples] digest of each sample, where context-parallel peers must prepare the same."""
 
 
-class DatasetProxy:
-    """Forwards attributes to the dataset that it holds, so that ``worker_init_fn`` finds in
-    ``get_worker_info().dataset`` what it expects."""
-
-    def __init__(self, dataset: Any) -> None:
-        object.__setattr__(self, "_dataset", dataset)
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "_dataset":  # not set yet: being unpickled
-            raise AttributeError(name)
-        return getattr(self._dataset, name)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name in self.__dict__:
-            object.__setattr__(self, name, value)
-        else:
-            setattr(self._dataset, name, value)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-
-
-class IndexedDataset(DatasetProxy, Dataset):  # type: ignore[type-arg]
+class IndexedDataset(Dataset):  # type: ignore[type-arg]
     """Prepares requested chunks from a map-style dataset."""
 
     def __init__(self, dataset: Any, *, skip_bad: bool, watchdog: Watchdog | None = None) -> None:
@@ -110,9 +85,9 @@ class IndexedDataset(DatasetProxy, Dataset):  # type: ignore[type-arg]
             skip_bad: leave out samples that the dataset raises for, instead of failing.
             watchdog: for a dataset that no worker runs.
         """
-        super().__init__(dataset)
-        object.__setattr__(self, "_skip_bad", skip_bad)
-        object.__setattr__(self, "_watchdog", watchdog or Watchdog())
+        self.dataset = dataset
+        self._skip_bad = skip_bad
+        self._watchdog = watchdog or Watchdog()
 
     def __getitems__(self, requests: Sequence[ChunkRequest]) -> RawChunk:
         (request,) = requests
@@ -122,7 +97,7 @@ class IndexedDataset(DatasetProxy, Dataset):  # type: ignore[type-arg]
     def _prepare(self, request: ChunkRequest, names: list[str]) -> Iterator[Any]:
         # In the trainer process the random state is the trainer's, and stays untouched.
         seeds = get_worker_info() is not None
-        fetch = _batched_fetch(self._dataset)
+        fetch = _batched_fetch(self.dataset)
         if fetch is not None and request.indices:
             if seeds:
                 seed_everything(sample_seed(request.epoch_seed, request.indices[0]))
@@ -135,7 +110,7 @@ class IndexedDataset(DatasetProxy, Dataset):  # type: ignore[type-arg]
                     )
             except BaseException as error:
                 if not self._skip_bad:
-                    culprit = _culprit(lambda i: self._dataset[i], request.indices, names)
+                    culprit = _culprit(lambda i: self.dataset[i], request.indices, names)
                     raise _failed(culprit, error) from error
             else:
                 yield from samples
@@ -145,7 +120,7 @@ class IndexedDataset(DatasetProxy, Dataset):  # type: ignore[type-arg]
                 seed_everything(sample_seed(request.epoch_seed, index))
             try:
                 with self._watchdog.call(name):
-                    sample = self._dataset[index]
+                    sample = self.dataset[index]
             except BaseException as error:
                 sample = _failed(name, error)
                 if not self._skip_bad:

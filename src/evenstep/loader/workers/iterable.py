@@ -24,7 +24,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from evenstep.data.resumable import has_state
 from evenstep.errors import EvenstepError, SampleError, described
 from evenstep.loader.watchdog import Watchdog
-from evenstep.loader.workers.chunks import Chunk, ChunkOrigin, DatasetProxy, RawChunk
+from evenstep.loader.workers.chunks import Chunk, ChunkOrigin, RawChunk
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +65,7 @@ def _count(state: Any) -> int:
     return count
 
 
-class ChunkedIterable(DatasetProxy, IterableDataset):  # type: ignore[type-arg]
+class ChunkedIterable(IterableDataset):  # type: ignore[type-arg]
     """The chunks of an iterable dataset, in one worker."""
 
     def __init__(
@@ -77,15 +77,12 @@ class ChunkedIterable(DatasetProxy, IterableDataset):  # type: ignore[type-arg]
                 samples that were read before.
             watchdog: as `IndexedDataset` has it.
         """
-        super().__init__(dataset)
-        for name, value in (
-            ("_chunk_size", chunk_size),
-            ("_replays", replays),
-            ("_watchdog", watchdog or Watchdog()),
-            ("_worker_states", None),
-            ("_last", None),
-        ):
-            object.__setattr__(self, name, value)
+        self.dataset = dataset
+        self._chunk_size = chunk_size
+        self._replays = replays
+        self._watchdog = watchdog or Watchdog()
+        self._worker_states: WorkerStates | None = None
+        self._last: str | None = None
 
     def begin(self, states: WorkerStates | None) -> None:
         """Sets the states in which the next pass, and only that, begins."""
@@ -105,7 +102,7 @@ class ChunkedIterable(DatasetProxy, IterableDataset):  # type: ignore[type-arg]
     def _chunks(self, worker: int, state: str | None) -> Iterator[RawChunk]:
         if state is not None and json.loads(state)["ended"]:
             # Not asked again: some datasets return to their beginning once they have ended.
-            object.__setattr__(self, "_last", state)
+            self._last = state
             return
         samples: list[Any] = []
         with _naming(worker, 0, samples), self._watchdog.call("the dataset, at its beginning,"):
@@ -123,14 +120,14 @@ class ChunkedIterable(DatasetProxy, IterableDataset):  # type: ignore[type-arg]
             ended = len(samples) < self._chunk_size
             with _naming(worker, count):
                 last = self._state(count, owner, ended)
-            object.__setattr__(self, "_last", last)
+            self._last = last
             yield RawChunk(samples, names, ChunkOrigin(worker, last, ended))
 
     def _open(self, text: str | None) -> tuple[int, Any, Any]:
         """Samples yielded before, the iterator, and the state's owner: it, the dataset or None."""
         saved: Any = json.loads(text) if text is not None else {"count": 0, "state": None}
         state, count = saved["state"], int(saved["count"])
-        dataset = self._dataset
+        dataset = self.dataset
         if state is not None and saved["of"] == "dataset":
             dataset.load_state_dict(state)
         iterator = iter(dataset)
@@ -150,7 +147,7 @@ class ChunkedIterable(DatasetProxy, IterableDataset):  # type: ignore[type-arg]
         state = {
             "count": count,
             "ended": ended,
-            "of": "dataset" if owner is self._dataset else "iterator",
+            "of": "dataset" if owner is self.dataset else "iterator",
             "state": owner.state_dict() if owner is not None else None,
         }
         try:
