@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from evenstep.arrays import Int64Array
-from evenstep.errors import EvenstepError
+from evenstep.errors import EvenstepError, SampleError, described
 from evenstep.integrations.states import from_rank_0, ranks
 from evenstep.loader.dataloader import DataLoader
 from evenstep.tools.simulate.run import deal, simulate
@@ -52,7 +52,8 @@ def estimate_steps(loader: DataLoader) -> StepEstimate | None:
     problem = None
     if ranks()[0] == 0:
         try:
-            estimate = _simulated(loader, samples, _lengths(loader))
+            lengths, share = _lengths(loader)
+            estimate = _simulated(loader, round(samples * share), lengths)
         except EvenstepError as error:
             problem = f"the steps of an epoch cannot be estimated: {error}"
     estimate, problem = from_rank_0((estimate, problem))
@@ -61,18 +62,36 @@ def estimate_steps(loader: DataLoader) -> StepEstimate | None:
     return estimate
 
 
-def _lengths(loader: DataLoader) -> Int64Array:
-    """[measured] lengths of samples drawn at random."""
+def _lengths(loader: DataLoader) -> tuple[Int64Array, float]:
+    """[measured] lengths of samples drawn at random; and which share of those drawn they are.
+
+    Bad samples are left out: the loader skips them, or says what is bad.
+
+    Raises:
+        SampleError: all of them are bad.
+    """
     rng = np.random.default_rng(loader.seed)
     size = len(loader.dataset)
-    lengths = []
+    longest = loader.policy.max_length
+    lengths: list[int] = []
     until = time.monotonic() + _SECONDS
-    for index in rng.choice(size, min(size, _MEASURED), replace=False).tolist():
-        row = loader.measure([loader.dataset[index]], [f"sample {index}"])
-        lengths.append(row[0, 0])
-        if len(lengths) >= _FEWEST and time.monotonic() > until:
+    bad = ""
+    order = rng.choice(size, min(size, _MEASURED), replace=False)
+    for drawn, index in enumerate(order.tolist(), 1):
+        try:
+            row = loader.measure([loader.dataset[index]], [f"sample {index}"])
+        except Exception as error:
+            bad = described(error)
+        else:
+            if longest is None or row[0, 0] <= longest:
+                lengths.append(int(row[0, 0]))
+            else:
+                bad = f"sample {index} has {row[0, 0]:,} tokens, over max_tokens={longest:,}"
+        if drawn >= _FEWEST and time.monotonic() > until:
             break
-    return np.array(lengths, np.int64)
+    if not lengths:
+        raise SampleError(f"none of {drawn} samples is good: {bad}")
+    return np.array(lengths, np.int64), len(lengths) / drawn
 
 
 def _simulated(loader: DataLoader, samples: int, lengths: Int64Array) -> StepEstimate:
@@ -80,7 +99,7 @@ def _simulated(loader: DataLoader, samples: int, lengths: Int64Array) -> StepEst
     shows how much the number depends on what happened to be measured."""
     rng = np.random.default_rng(loader.seed)
     world_size = loader.world_size
-    all_measured = len(lengths) == len(loader.dataset)
+    all_measured = len(lengths) > samples - world_size
     simulated = len(lengths)
     if not all_measured:
         simulated = min(samples, _SIMULATED + _PER_RANK * world_size)

@@ -39,7 +39,7 @@ from evenstep.loader.resume.state import to_dict
 from evenstep.loader.resume.step_count import StepCount
 from evenstep.loader.runtime import LoaderRuntime, close_at_exit, closed
 from evenstep.loader.step_log import StepLog
-from evenstep.loader.trainers import check_caller
+from evenstep.loader.trainers import check_caller, refuse_trainers
 from evenstep.loader.transport.cp_peers import GroupPlace
 from evenstep.loader.transport.rank_exchange import place_in_group
 from evenstep.loader.watchdog import Watchdog
@@ -378,7 +378,10 @@ class DataLoader(LoaderAttributes):
 
         Raises:
             TypeError: the number depends on lengths that are not known yet; see `estimated_steps`.
+            ConfigurationError: a trainer asks, without its integration.
         """
+        frame = inspect.currentframe()
+        refuse_trainers(frame and frame.f_back)
         return self._step_count.exact(self.epoch, *self._rank_and_world_size())
 
     @property

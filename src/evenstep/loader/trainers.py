@@ -16,17 +16,23 @@ _LIGHTNING = (
     "from evenstep.integrations import lightning as even; "
     "Trainer(callbacks=[even.StepCallback()]).fit(module, even.loader(loader))"
 )
-_LINES = {"lightning": _LIGHTNING, "pytorch_lightning": _LIGHTNING}
+_LINES = {
+    "lightning": _LIGHTNING,
+    "pytorch_lightning": _LIGHTNING,
+    "transformers": (
+        "from evenstep.integrations import transformers as even; trainer = even.install(trainer)"
+    ),
+}
 _ACCELERATE = (
     "from evenstep.integrations import accelerate as even; "
     "loader = even.prepare(accelerator, loader)"
 )
 
 
-def check_caller(frame: FrameType | None) -> None:
+def refuse_trainers(frame: FrameType | None) -> None:
     """
     Args:
-        frame: of the code that iterates a loader.
+        frame: of the code that iterates a loader, or asks for its length.
 
     Raises:
         ConfigurationError: it is a trainer's own.
@@ -38,6 +44,12 @@ def check_caller(frame: FrameType | None) -> None:
             f"{trainer} was given an evenstep.DataLoader as it is, and would not scale its losses; "
             f"write: {_LINES[trainer]}"
         )
+
+
+def check_caller(frame: FrameType | None) -> None:
+    """`refuse_trainers` for code that iterates a loader, and a warning where an Accelerator is in
+    use."""
+    refuse_trainers(frame)
     # Accelerate hands a loader that is not torch's back as it is, and its user's code iterates it.
     accelerate = sys.modules.get("accelerate.state")
     if accelerate is not None and accelerate.is_initialized():

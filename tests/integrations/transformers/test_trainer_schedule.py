@@ -1,0 +1,203 @@
+"""Epochs, steps, schedules, logs, evaluation and checkpoints mean what they mean in Trainer, though
+the number of steps of an epoch is not known before it has ended."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny_trainer import POLICY, TellingLlama, documents, losses, make_trainer
+from transformers import TrainerCallback
+
+import evenstep
+from evenstep.integrations import transformers as even
+
+N = len(documents())
+
+
+def trained(folder: Path, *, policy: Any = POLICY, resume: Any = None, **options: Any) -> Any:
+    trainer = even.install(make_trainer(folder, **options), policy=policy)
+    trainer.train(resume_from_checkpoint=resume)
+    return trainer
+
+
+def checkpoints(folder: Path) -> list[int]:
+    return sorted(int(path.name.split("-")[1]) for path in folder.glob("checkpoint-*"))
+
+
+def evaluations(trainer: Any) -> list[int]:
+    return [entry["step"] for entry in trainer.state.log_history if "eval_loss" in entry]
+
+
+class Epochs(TrainerCallback):
+    """Notes `state.epoch` as a user's callback sees it."""
+
+    def __init__(self) -> None:
+        self.at_steps: list[float] = []
+        self.at_ends: list[float] = []
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        self.at_steps.append(state.epoch)
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        self.at_ends.append(state.epoch)
+
+
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_whole_epochs(tmp_path, accumulate: int) -> None:
+    epochs = Epochs()
+    trainer = trained(
+        tmp_path,
+        num_train_epochs=2,
+        gradient_accumulation_steps=accumulate,
+        extra={"callbacks": [epochs]},
+    )
+    state = trainer.state
+    assert sorted(trainer.model.seen.flat()) == sorted(2 * list(range(N)))
+    assert state.epoch == 2.0
+    assert state.max_steps == state.global_step == len(losses(trainer))
+    assert state.num_train_epochs == 2
+    assert epochs.at_ends == [1.0, 2.0]
+    assert epochs.at_steps == sorted(epochs.at_steps)
+    assert epochs.at_steps[-1] == 2.0
+
+
+def test_a_fraction_of_an_epoch(tmp_path) -> None:
+    trainer = trained(tmp_path, num_train_epochs=1.5)
+    seen = trainer.model.seen.flat()
+    assert sorted(seen[:N]) == list(range(N))
+    assert len(set(seen[N:])) == len(seen[N:])
+    before = len(seen) - len(
+        trainer.model.seen.samples[-2]
+    )  # after the last update is an empty one
+    assert before < 1.5 * N <= len(seen)
+    assert trainer.state.epoch == pytest.approx(len(seen) / N)
+
+
+def test_max_steps_goes_on_over_epochs(tmp_path) -> None:
+    trainer = trained(tmp_path, max_steps=25, num_train_epochs=1)
+    assert trainer.state.global_step == trainer.state.max_steps == 25
+    seen = trainer.model.seen.flat()
+    assert len(seen) > N
+    assert sorted(seen[:N]) == list(range(N))
+
+
+@pytest.mark.parametrize("given", [{"num_train_epochs": 3}, {"max_steps": 20}])
+def test_the_learning_rate_falls_to_the_end_and_not_before(tmp_path, given: dict[str, Any]) -> None:
+    trainer = trained(tmp_path, learning_rate=1e-3, lr_scheduler_type="linear", **given)
+    rates = [e["learning_rate"] for e in trainer.state.log_history if "learning_rate" in e]
+    assert rates[0] == 1e-3
+    assert all(later < rate for rate, later in pairwise(rates))
+    assert 0 < rates[-1] < 0.2e-3
+
+
+def test_an_estimate_that_is_too_small_ends_nothing(tmp_path, monkeypatch) -> None:
+    from evenstep.integrations.step_estimate import StepEstimate
+    from evenstep.integrations.transformers import run
+
+    monkeypatch.setattr(run, "estimate_steps", lambda loader: StepEstimate(3, 0.0))
+    trainer = trained(tmp_path, num_train_epochs=2, save_strategy="steps", save_steps=1000)
+    assert sorted(trainer.model.seen.flat()) == sorted(2 * list(range(N)))
+    assert trainer.state.max_steps == trainer.state.global_step > 6
+    assert checkpoints(tmp_path) == [trainer.state.global_step]
+
+
+def test_samples_that_are_skipped_do_not_keep_training_from_ending(tmp_path) -> None:
+    """The last update is not known to be one; the last checkpoint is saved all the same."""
+    policy = evenstep.Even(max_tokens=40)
+    too_long = [i for i, length in enumerate(documents().lengths) if length > 40]
+    assert too_long
+    trainer = even.install(
+        make_trainer(tmp_path, num_train_epochs=2, save_strategy="steps", save_steps=1000),
+        policy=policy,
+        skip_bad_samples=len(too_long),
+    )
+    trainer.train()
+    assert sorted(trainer.model.seen.flat()) == sorted(2 * sorted({*range(N)} - {*too_long}))
+    assert trainer.state.epoch == 2.0
+    assert checkpoints(tmp_path) == [trainer.state.global_step]
+
+
+def test_saving_and_evaluating_by_steps(tmp_path) -> None:
+    trainer = trained(
+        tmp_path,
+        num_train_epochs=2,
+        save_strategy="steps",
+        eval_strategy="steps",
+        save_steps=4,
+        eval_steps=4,
+        learning_rate=1e-2,
+        logging_steps=5,
+        load_best_model_at_end=True,
+        extra={"eval_dataset": documents(10)},
+    )
+    last = trainer.state.global_step
+    assert checkpoints(tmp_path) == sorted({*range(4, last, 4), last})
+    assert set(range(4, last, 4)) <= set(evaluations(trainer))
+    assert Path(trainer.state.best_model_checkpoint).exists()
+    logged = [entry["step"] for entry in trainer.state.log_history if "loss" in entry]
+    assert logged == list(range(5, last + 1, 5))
+
+
+def test_saving_and_evaluating_by_epochs(tmp_path) -> None:
+    trainer = trained(
+        tmp_path,
+        num_train_epochs=2,
+        save_strategy="epoch",
+        eval_strategy="epoch",
+        logging_strategy="epoch",
+        load_best_model_at_end=True,
+        extra={"eval_dataset": documents(10)},
+    )
+    last = trainer.state.global_step
+    assert len(checkpoints(tmp_path)) == len(evaluations(trainer)) == 2
+    assert checkpoints(tmp_path)[-1] == evaluations(trainer)[-1] == last
+    logged = [entry for entry in trainer.state.log_history if "loss" in entry]
+    assert [entry["epoch"] for entry in logged] == [1.0, 2.0]
+
+
+def test_what_is_logged_beside_the_loss(tmp_path) -> None:
+    trainer = trained(tmp_path, max_grad_norm=1.0)
+    logged = [entry for entry in trainer.state.log_history if "loss" in entry]
+    assert logged[-1]["tokens"] == int(documents().lengths.sum())
+    assert all(0.0 <= entry["padding"] < 1.0 for entry in logged)
+    assert all(entry["imbalance"] == 1.0 for entry in logged)  # one process
+    assert all(entry["composition"] > 0 for entry in logged)
+    assert all(math.isfinite(entry["loss"]) for entry in logged)
+    end = trainer.state.log_history[-1]
+    assert end["train_samples_per_second"] == pytest.approx(N / end["train_runtime"], rel=0.01)
+
+
+def test_evaluation_and_prediction_are_those_of_trainer(tmp_path) -> None:
+    """The same numbers with evenstep and without, before training and after it."""
+    options: dict[str, Any] = {"extra": {"eval_dataset": documents(10)}}
+    options["per_device_eval_batch_size"] = 3
+    plain = make_trainer(tmp_path, **options)
+    trainer = even.install(make_trainer(tmp_path, **options), policy=POLICY)
+    expected = plain.evaluate()["eval_loss"]
+    assert trainer.evaluate()["eval_loss"] == expected
+    trainer.train()
+    assert trainer.evaluate()["eval_loss"] == expected
+    predicted, known = trainer.predict(documents(10)), plain.predict(documents(10))
+    assert (predicted.label_ids == known.label_ids).all()
+    torch.testing.assert_close(predicted.predictions, known.predictions)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_bf16_clipping_and_workers(tmp_path, workers: int) -> None:
+    model = TellingLlama()
+    trainer = trained(
+        tmp_path,
+        model=model,
+        bf16=True,
+        learning_rate=1e-2,
+        max_grad_norm=0.01,
+        dataloader_num_workers=workers,
+    )
+    assert sorted(model.seen.flat()) == list(range(N))
+    assert max(e["grad_norm"] for e in trainer.state.log_history if "grad_norm" in e) > 0.01
+    assert all(gradient.norm() <= 0.0101 for gradient in model.seen.gradients)

@@ -1,0 +1,203 @@
+"""A Trainer of a tiny Llama that tells which samples it was trained on, and with what gradients."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.nn.functional import cross_entropy
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+)
+
+import evenstep
+from documents import VOCABULARY, Documents
+
+POLICY = evenstep.Even(max_tokens=128)
+
+
+@dataclass
+class Seen:
+    """What a rank's model saw, update by update."""
+
+    samples: list[list[int]] = field(default_factory=lambda: [[]])
+    """Identities of the samples with supervised tokens, of each update."""
+    gradients: list[torch.Tensor] = field(default_factory=list)
+    """Of each update, averaged over ranks."""
+    batches: list[int] = field(default_factory=lambda: [0])
+    """Forward passes of each update, those that bear no loss included."""
+
+    def flat(self) -> list[int]:
+        return [identity for update in self.samples for identity in update]
+
+
+class TellingLlama(LlamaForCausalLM):
+    """Takes `identity` too. Its loss is a sum over `num_items_in_batch` where it is given one."""
+
+    def __init__(self, config: Any = None) -> None:
+        torch.manual_seed(0)
+        super().__init__(config or tiny_config())
+        self.seen = Seen()
+
+    def forward(self, input_ids=None, labels=None, identity=None, **others):  # type: ignore
+        self.tell(labels, identity)
+        return super().forward(input_ids=input_ids, labels=labels, **others)
+
+    def tell(self, labels: torch.Tensor | None, identity: torch.Tensor | None) -> None:
+        if self.training and identity is not None:
+            counted = torch.ones_like(identity, dtype=torch.bool)
+            if labels is not None:
+                counted = (labels[:, 1:] != -100).any(1)
+            self.seen.samples[-1] += identity[counted].tolist()
+            self.seen.batches[-1] += 1
+
+
+class MeanLlama(TellingLlama):
+    """Knows no `num_items_in_batch`: its loss is a mean over its tokens."""
+
+    def forward(self, input_ids=None, attention_mask=None, labels=None, identity=None):  # type: ignore
+        return super().forward(
+            input_ids=input_ids, attention_mask=attention_mask, labels=labels, identity=identity
+        )
+
+
+# Trainer goes by the name where it smooths labels.
+TellingLlama.__name__ = MeanLlama.__name__ = LlamaForCausalLM.__name__
+
+
+class Witness(TrainerCallback):
+    """Notes the gradient of every update."""
+
+    def __init__(self, model: TellingLlama) -> None:
+        self.model = model
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        gradients = [p.grad for p in self.model.parameters()]
+        assert all(g is not None for g in gradients)
+        self.model.seen.gradients.append(torch.cat([g.flatten().clone() for g in gradients]))
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        self.model.seen.samples.append([])
+        self.model.seen.batches.append(0)
+
+
+def tiny_config() -> LlamaConfig:
+    return LlamaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=8,
+        intermediate_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        max_position_embeddings=64,
+        attn_implementation="eager",
+    )
+
+
+def documents(count: int = 61) -> Documents:
+    """Every one has a supervised token, so that each is told of."""
+    return Documents(count, longest=64, prompts=True, seed=3)
+
+
+def as_rank(rank: int = 0, world_size: int = 1) -> None:
+    """Sets what a launcher sets."""
+    os.environ.update(
+        RANK=str(rank),
+        LOCAL_RANK=str(rank),
+        WORLD_SIZE=str(world_size),
+        LOCAL_WORLD_SIZE=str(world_size),
+        MASTER_ADDR="127.0.0.1",
+        MASTER_PORT="29500",  # the group exists already
+    )
+
+
+def arguments(folder: Any, **options: Any) -> TrainingArguments:
+    return TrainingArguments(
+        **{
+            "output_dir": str(folder),
+            "use_cpu": True,
+            "report_to": [],
+            "disable_tqdm": True,
+            "logging_steps": 1,
+            "save_strategy": "no",
+            "learning_rate": 0.0,  # every gradient is that of the first parameters
+            "max_grad_norm": 0.0,
+            "num_train_epochs": 1,
+            "optim": "sgd",
+            **options,
+        }
+    )
+
+
+def make_trainer(
+    folder: Any,
+    *,
+    model: TellingLlama | None = None,
+    dataset: Any = None,
+    cls: type = Trainer,
+    extra: dict[str, Any] | None = None,
+    **options: Any,
+) -> Trainer:
+    """
+    Args:
+        extra: arguments of the trainer's class.
+        **options: training arguments.
+    """
+    model = TellingLlama() if model is None else model
+    trainer = cls(
+        model=model,
+        args=arguments(folder, **options),
+        train_dataset=documents() if dataset is None else dataset,
+        data_collator=evenstep.PadCollator(),
+        **(extra or {}),
+    )
+    trainer.add_callback(Witness(model))
+    return trainer
+
+
+def losses(trainer: Trainer) -> list[float]:
+    return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+
+
+def of_one_batch(
+    model: TellingLlama, samples: list[int], smoothing: float = 0.0
+) -> tuple[float, torch.Tensor]:
+    """Mean loss of all tokens of the samples, and its gradient."""
+    model.zero_grad()
+    model.eval()
+    data = documents()
+    total, tokens = torch.zeros(()), 0
+    for index in samples:
+        sample = data[index]
+        logits = model(input_ids=sample["input_ids"][None]).logits[0, :-1].float()
+        labels = sample["labels"][1:]
+        total = total + cross_entropy(logits, labels, reduction="sum", label_smoothing=smoothing)
+        tokens += int((labels != -100).sum())
+    loss = total / tokens
+    loss.backward()
+    gradient = torch.cat([p.grad.flatten().clone() for p in model.parameters()])
+    model.zero_grad()
+    return loss.item(), gradient
+
+
+def together(seen: list[Seen]) -> list[list[int]]:
+    """Samples of each update, of all ranks."""
+    updates = len(seen[0].samples)
+    assert all(len(rank.samples) == updates for rank in seen), "ranks made unequal updates"
+    return [sorted(i for rank in seen for i in rank.samples[u]) for u in range(updates)]
+
+
+def gathered(seen: Seen) -> list[Seen]:
+    """Of all ranks, on each."""
+    if not dist.is_initialized():
+        return [seen]
+    box: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(box, seen)
+    return box
