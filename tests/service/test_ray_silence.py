@@ -102,7 +102,7 @@ def test_clients_and_status_name_the_role_that_is_stopped(
         assert re.search(rf"{named}, which has not answered for \d+ s: it is stopped", text)
     told = [int(re.findall(r"waited (\d+) s", text)[0]) for text in waits_in(caplog)]
     assert told[0] >= 1
-    assert warnings == 1 or told[1] >= 2 * told[0]
+    assert warnings == 1 or told[1] >= 2 * told[0] - 1  # both are rounded
     first = status["waits"][0]
     assert (first["by"], first["message"], first["seconds"] > 1) == ("rank 2", "deliver", True)
     assert any(
