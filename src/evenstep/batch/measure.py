@@ -238,12 +238,8 @@ def _has_tokens(sample: Any) -> bool:
     """Whether a sample names its tokens, or is or begins with a sequence of integers."""
     if _field(sample, "input_ids") is not None:
         return True
-    tokens = tokens_of(sample)
-    if not _sequence_length(tokens):
-        return False
-    if isinstance(tokens, np.ndarray) or is_tensor(tokens):
-        return as_array(tokens[:1]).dtype.kind in "iu"
-    return isinstance(tokens[0], (int, np.integer)) and not isinstance(tokens[0], bool)
+    tokens: Any = tokens_of(sample)
+    return bool(_sequence_length(tokens)) and as_array(tokens[:1]).dtype.kind in "iu"
 
 
 def _supervised_labels(sample: Any) -> int:

@@ -51,7 +51,8 @@ def _batch_size(loader: LoaderAttributes) -> int | None:
 class LoaderAttributes:
     """The arguments of a loader as attributes."""
 
-    __class_getitem__ = classmethod(GenericAlias)  # for annotations such as `DataLoader[Sample]`
+    # For annotations such as `DataLoader[Sample]`, which torch's class takes.
+    __class_getitem__: Any = classmethod(GenericAlias)
 
     _options: LoaderOptions
     _epochs: Epochs
