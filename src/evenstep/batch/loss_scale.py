@@ -36,6 +36,7 @@ import numpy.typing as npt
 
 from evenstep.arrays import Float64Array
 from evenstep.errors import ConfigurationError
+from evenstep.plan.argument_checks import check_one_of
 from evenstep.protocol.receipts import StepTotals
 
 LOSS_SCALING = ("token", "sample", "approximate", "none")
@@ -164,8 +165,7 @@ def shard_loss_scale(supervised: int, total: int, ranks: int, *, reduction: str 
     Raises:
         ConfigurationError: an unknown reduction, or numbers that contradict each other.
     """
-    if reduction not in _REDUCTIONS:
-        raise ConfigurationError(f"reduction={reduction!r} must be one of {_REDUCTIONS}")
+    check_one_of(_REDUCTIONS, reduction=reduction)
     if ranks < 1 or not 0 <= supervised <= total:
         raise ConfigurationError(
             f"{supervised:,} supervised tokens of this rank, {total:,} of all {ranks:,} ranks; "

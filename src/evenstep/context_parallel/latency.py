@@ -31,7 +31,7 @@ import numpy as np
 from evenstep.arrays import Float64Array, Int64Array
 from evenstep.errors import ConfigurationError, parsing
 from evenstep.files import MeasuredFile
-from evenstep.plan.argument_checks import check_at_least
+from evenstep.plan.argument_checks import check_at_least, check_one_of
 from evenstep.plan.schema import AT_LEAST_1, check_schema
 from evenstep.plan.sharding.attention_tiles import TILE, causal_tiles, check_tile
 from evenstep.plan.sharding.sharding import Sharding
@@ -125,8 +125,7 @@ class AttentionLatency:
                 raise ConfigurationError(
                     f"{name}={getattr(self, name)} must be finite seconds, not negative"
                 )
-        if self.launches not in _LAUNCHES:
-            raise ConfigurationError(f"launches={self.launches!r} must be one of {_LAUNCHES}")
+        check_one_of(_LAUNCHES, launches=self.launches)
 
     def __call__(self, queries: Int64Array, keys: Int64Array) -> Float64Array:
         """[fragments] float64 seconds of each, forward and backward together.

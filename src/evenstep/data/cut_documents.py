@@ -17,7 +17,7 @@ from torch.utils.data import Dataset
 from evenstep.batch.measure import length_of
 from evenstep.data.fingerprint import dataset_fingerprint
 from evenstep.errors import ConfigurationError, SampleError
-from evenstep.plan.argument_checks import check_at_least
+from evenstep.plan.argument_checks import check_at_least, check_one_of
 from evenstep.plan.lengths import Lengths
 from evenstep.plan.packing import OVER_LONG, Pieces, cut_long
 
@@ -49,10 +49,7 @@ class CutDocuments(Dataset[Any]):
             SampleError: "error", lengths are given, and a document is longer.
         """
         check_at_least(1, max_tokens=max_tokens)
-        if over_long not in OVER_LONG:
-            raise ConfigurationError(
-                f"over_long={over_long!r} must be one of {', '.join(OVER_LONG)}"
-            )
+        check_one_of(OVER_LONG, over_long=over_long)
         if lengths is None and over_long == "split":
             raise ConfigurationError(
                 'over_long="split" needs lengths=, which decide how many samples there are: count '

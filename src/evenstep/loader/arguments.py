@@ -12,22 +12,13 @@ import torch
 from torch.utils.data import BatchSampler
 
 from evenstep.batch.default_collate import DefaultCollator
-from evenstep.batch.loss_scale import LOSS_SCALING
 from evenstep.batch.pack import PackCollator
 from evenstep.batch.pad import PadCollator
 from evenstep.errors import ConfigurationError, WrongTypeError
 from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.policies.fixed_batch import FixedBatch
 from evenstep.plan.policy import Policy
-from evenstep.protocol import EXHAUSTED_MODES
 from evenstep.protocol.window_size import WindowSize, check_buffer_size
-
-
-def check_choices(*, loss_scaling: str, exhausted: str) -> None:
-    if loss_scaling not in LOSS_SCALING:
-        raise ConfigurationError(f"loss_scaling={loss_scaling!r} must be one of {LOSS_SCALING}")
-    if exhausted not in EXHAUSTED_MODES:
-        raise ConfigurationError(f"exhausted={exhausted!r} must be one of {EXHAUSTED_MODES}")
 
 
 def check_group(group: Any) -> None:

@@ -8,15 +8,16 @@ from typing import Any
 
 from torch.utils.data import IterableDataset
 
+from evenstep.batch.loss_scale import LOSS_SCALING
 from evenstep.batch.measure import Measure
 from evenstep.loader.arguments import (
-    check_choices,
     check_context_parallel,
     check_replay,
     check_workers,
 )
-from evenstep.plan.argument_checks import check_at_least, check_seconds
+from evenstep.plan.argument_checks import check_at_least, check_one_of, check_seconds
 from evenstep.plan.policy import Policy
+from evenstep.protocol import EXHAUSTED_MODES
 from evenstep.protocol.window_size import AUTO, check_buffer_size
 
 _INTEGERS = ("seed", "num_workers", "accumulate", "prefetch", "skip_bad_samples")
@@ -64,7 +65,8 @@ class LoaderOptions:
             collate_threads=self.collate_threads,
         )
         check_buffer_size(self.buffer_size)
-        check_choices(loss_scaling=self.loss_scaling, exhausted=self.exhausted)
+        check_one_of(LOSS_SCALING, loss_scaling=self.loss_scaling)
+        check_one_of(EXHAUSTED_MODES, exhausted=self.exhausted)
         check_context_parallel(self.policy, self.loss_scaling)
         check_replay(self.replay, iterable=self.iterable)
         check_seconds("waits for ever", timeout=self.timeout)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from evenstep.errors import ConfigurationError, WrongTypeError
@@ -32,6 +34,14 @@ def check_at_least(minimum: int, **values: int | None) -> None:
         most = _LARGEST_SEED if name == "seed" else LARGEST
         if value > most:
             raise ConfigurationError(f"{name}={value} must be at most {most:,}")
+
+
+def check_one_of(choices: Iterable[str], **values: object) -> None:
+    """Raises `ConfigurationError` for the first value that is none of the choices."""
+    known = list(choices)
+    for name, value in values.items():
+        if value not in known:
+            raise ConfigurationError(f"{name}={value!r} must be one of {', '.join(known)}")
 
 
 def check_seconds(zero: str, **seconds: float | None) -> None:

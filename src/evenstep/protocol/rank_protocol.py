@@ -40,7 +40,7 @@ import evenstep.protocol.bodies as bodies
 import evenstep.protocol.wire as wire
 from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError, InvariantError
-from evenstep.plan.argument_checks import check_at_least
+from evenstep.plan.argument_checks import check_at_least, check_one_of
 from evenstep.plan.policy import Policy
 from evenstep.protocol.dealt_windows import DealtWindows
 from evenstep.protocol.lending import Lending
@@ -115,8 +115,7 @@ class RankProtocol:
         check_at_least(0, rank=rank, epoch=epoch, share=share, entries=entries)
         if rank >= world_size:
             raise ConfigurationError(f"rank={rank} must be below world_size={world_size}")
-        if exhausted not in EXHAUSTED_MODES:
-            raise ConfigurationError(f"exhausted={exhausted!r} must be one of {EXHAUSTED_MODES}")
+        check_one_of(EXHAUSTED_MODES, exhausted=exhausted)
         self.policy = policy
         self.rank = rank
         self.world_size = world_size

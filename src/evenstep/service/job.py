@@ -11,7 +11,7 @@ from evenstep.data.pickling import check_picklable, pickled
 from evenstep.data.source import Source
 from evenstep.data.source_files import list_files
 from evenstep.errors import ConfigurationError
-from evenstep.plan.argument_checks import check_at_least, check_given, check_seconds
+from evenstep.plan.argument_checks import check_at_least, check_given, check_one_of, check_seconds
 from evenstep.plan.sharding import METHODS, Sharding
 from evenstep.plan.sharding.adaptive import check_methods
 from evenstep.service.collators import Collate, check_collate, collator_of, masks_first_label, pads
@@ -284,10 +284,7 @@ class Job:
         object.__setattr__(self, "tokens_per_step", max(int(room * _FILL), self.max_tokens))
 
     def _check_collation(self) -> None:
-        if self.loss_reduction not in _REDUCTIONS:
-            raise ConfigurationError(
-                f"loss_reduction={self.loss_reduction!r} must be one of {', '.join(_REDUCTIONS)}"
-            )
+        check_one_of(_REDUCTIONS, loss_reduction=self.loss_reduction)
         check_collate(self.collate)
         if isinstance(self.sharding, str):
             object.__setattr__(self, "sharding", (self.sharding,))

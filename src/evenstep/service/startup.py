@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from evenstep.errors import ConfigurationError
+from evenstep.plan.argument_checks import check_one_of
 from evenstep.service.job import Job
 
 if TYPE_CHECKING:
@@ -38,8 +39,7 @@ def start(job: Job, *, backend: str = "ray", **options: Any) -> RayService | Loc
         raise ConfigurationError(
             f"start({type(job).__name__}) must be given an evenstep.service.Job"
         )
-    if backend not in BACKENDS:
-        raise ConfigurationError(f"backend={backend!r} must be one of {', '.join(BACKENDS)}")
+    check_one_of(BACKENDS, backend=backend)
     if backend == "local":
         from evenstep.service.local import LocalService
 

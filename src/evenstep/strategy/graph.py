@@ -23,7 +23,7 @@ import numpy as np
 
 from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError
-from evenstep.plan.argument_checks import check_at_least
+from evenstep.plan.argument_checks import check_at_least, check_one_of
 from evenstep.strategy.assignment import Assignment
 from evenstep.strategy.balance.levels import check_level
 from evenstep.strategy.balance.methods import Method, check_method
@@ -231,8 +231,8 @@ class DGraph:
         for axis in (dim, *more):
             if axis not in AXES:
                 raise ConfigurationError(f"broadcast_at({axis!r}): must be one of {AXES}")
-        if stages is not None and stages not in STAGES:
-            raise ConfigurationError(f"stages={stages!r} must be one of {STAGES}")
+        if stages is not None:
+            check_one_of(STAGES, stages=stages)
         # Does not change where samples go, so the cache is kept.
         return replace(self, _spec=replace(self._spec, broadcast_at=(dim, *more), stages=stages))
 

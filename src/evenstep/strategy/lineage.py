@@ -19,6 +19,7 @@ import numpy as np
 
 from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError
+from evenstep.plan.argument_checks import check_one_of
 from evenstep.strategy.loading_plan import LoadingPlan
 from evenstep.strategy.sample_table import SampleId
 
@@ -117,8 +118,7 @@ def groups_of(plan: LoadingPlan, state: str) -> Int64Array:
     Raises:
         ConfigurationError: an unknown state.
     """
-    if state not in STATES:
-        raise ConfigurationError(f"state={state!r} must be one of {STATES}")
+    check_one_of(STATES, state=state)
     if state == "buffered":
         return plan.samples.source.astype(np.int64)
     if state == "drawn":

@@ -292,7 +292,7 @@ def test_spread_groups_are_the_same_and_lengths_mix_while_costs_meet() -> None:
         ({"max_wait": -1}, "max_wait=-1 must be at least 0"),
         ({"max_wait": None}, "max_wait=None must be an integer"),
         ({"max_wait": 1.5}, "max_wait=1.5 must be an integer"),
-        ({"emission_order": "random"}, "emission_order='random' must be one of .*'aligned'"),
+        ({"emission_order": "random"}, "emission_order='random' must be one of .*aligned"),
     ],
 )
 def test_wrong_options_are_refused_by_name_and_value(options: dict[str, object], said: str) -> None:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from evenstep.arrays import Int64Array
-from evenstep.errors import ConfigurationError, SampleError
-from evenstep.plan.argument_checks import check_at_least
+from evenstep.errors import SampleError
+from evenstep.plan.argument_checks import check_at_least, check_one_of
 
 OVER_LONG = ("error", "split", "truncate")
 """What can be done with a document that is too long."""
@@ -56,8 +56,7 @@ def cut_long(lengths: Int64Array, limit: int, over_long: str) -> Pieces:
         ConfigurationError: `over_long` is not one of the three.
     """
     check_at_least(1, limit=limit)
-    if over_long not in OVER_LONG:
-        raise ConfigurationError(f"over_long={over_long!r} must be one of {', '.join(OVER_LONG)}")
+    check_one_of(OVER_LONG, over_long=over_long)
     long = lengths > limit
     if not long.any():
         return Pieces.whole(lengths)

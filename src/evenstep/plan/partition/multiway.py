@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError
-from evenstep.plan.argument_checks import check_at_least
+from evenstep.plan.argument_checks import check_at_least, check_one_of
 from evenstep.plan.groups.groups import Groups
 from evenstep.plan.partition.best_fit import best_fit_decreasing
 from evenstep.plan.partition.bounds import least_load
@@ -121,8 +121,7 @@ def partition(
             not all items fit within it; the message then says how many bins suffice.
     """
     check_at_least(1, bins=bins)
-    if method not in METHODS:
-        raise ConfigurationError(f"method={method!r} must be one of {', '.join(METHODS)}")
+    check_one_of(METHODS, method=method)
     if equal_counts and method == "karmarkar-karp":
         raise ConfigurationError(
             f"method={method!r} leaves counts as they come; use 'lpt' or 'zigzag' with equal_counts"

@@ -23,7 +23,7 @@ import numpy as np
 from evenstep.arrays import Int64Array
 from evenstep.cost import Cost, PaddedTokenCost
 from evenstep.errors import ConfigurationError
-from evenstep.plan.argument_checks import check_at_least, check_given
+from evenstep.plan.argument_checks import check_at_least, check_given, check_one_of
 from evenstep.plan.groups.groups import Groups
 from evenstep.plan.groups.spread import spread
 from evenstep.plan.policy import Plan, Policy, Proposal, Window
@@ -72,8 +72,7 @@ class PoolSort(Policy):
                 f"pool_size={self.pool_size} must be at least batch_size={self.batch_size}, and "
                 "10 to 100 times as much to be of use"
             )
-        if self.shuffle not in SHUFFLES:
-            raise ConfigurationError(f"shuffle={self.shuffle!r} must be one of {SHUFFLES}")
+        check_one_of(SHUFFLES, shuffle=self.shuffle)
         if self.spread and self.shuffle != "batches":
             raise ConfigurationError(
                 f"spread=True with shuffle={self.shuffle!r}: only whole batches are spread over an "

@@ -12,8 +12,7 @@ import numpy as np
 
 from evenstep.arrays import Int64Array
 from evenstep.cost import Cost, MemoryLimit, PaddedTokenCost
-from evenstep.errors import ConfigurationError
-from evenstep.plan.argument_checks import check_at_least, check_given
+from evenstep.plan.argument_checks import check_at_least, check_given, check_one_of
 from evenstep.plan.groups.alignment import align, alignment_target, rounds_overdue
 from evenstep.plan.groups.groups import Groups
 from evenstep.plan.groups.spread import like_costs, mean_lengths, spread
@@ -68,10 +67,7 @@ class TokenBudget(Policy):
             max_steps_per_round=self.max_steps_per_round,
         )
         check_at_least(0, max_wait=self.max_wait)
-        if self.emission_order not in EMISSION_ORDERS:
-            raise ConfigurationError(
-                f"emission_order={self.emission_order!r} must be one of {EMISSION_ORDERS}"
-            )
+        check_one_of(EMISSION_ORDERS, emission_order=self.emission_order)
 
     @property
     def max_length(self) -> int | None:

@@ -29,6 +29,7 @@ import numpy as np
 
 from evenstep.arrays import BoolArray, Int64Array
 from evenstep.errors import ConfigurationError
+from evenstep.plan.argument_checks import check_one_of
 from evenstep.plan.schema import AT_LEAST_1, COUNT, check_schema, require
 from evenstep.strategy.mesh.axes import (
     AXES,
@@ -324,8 +325,7 @@ class ClientPlaceTree:
 
     def _needs(self, stages: str) -> BoolArray:
         """[PP, 1, 1, 1] whether a stage needs data."""
-        if stages not in STAGES:
-            raise ConfigurationError(f"stages={stages!r} must be one of {STAGES}")
+        check_one_of(STAGES, stages=stages)
         needs = np.full(self.sizes["PP"], stages == "all")
         needs[0] = True
         needs[-1] |= stages == "ends"

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError
-from evenstep.plan.argument_checks import check_at_least, check_given
+from evenstep.plan.argument_checks import check_at_least, check_given, check_one_of
 from evenstep.strategy.mixture.curriculum import LengthCurriculum
 from evenstep.strategy.mixture.schedules import FeedbackSchedule, Past, PerStep, Schedule
 from evenstep.strategy.mixture.source_queues import UNKNOWN, Admission
@@ -58,8 +58,7 @@ class Options:
                 "of them, the amount that a step draws"
             )
         check_at_least(1, samples_per_step=samples, tokens_per_step=tokens)
-        if self.unit not in _UNITS:
-            raise ConfigurationError(f"unit={self.unit!r} must be one of {', '.join(_UNITS)}")
+        check_one_of(_UNITS, unit=self.unit)
         if self.curriculum is not None and self.stop == ALL_REPEATED:
             raise ConfigurationError(
                 f"stop={self.stop!r} ends when each source was read once, but under a curriculum "

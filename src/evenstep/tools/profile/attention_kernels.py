@@ -17,7 +17,7 @@ import torch
 
 from evenstep.context_parallel.kernels import BACKENDS, check_backend, kernel_of, pick_backend
 from evenstep.errors import ConfigurationError
-from evenstep.plan.argument_checks import check_at_least
+from evenstep.plan.argument_checks import check_at_least, check_one_of
 from evenstep.plan.sharding import Sharding
 from evenstep.plan.sharding.attention_tiles import TILE
 from evenstep.tools.profile.device import DTYPES, Device
@@ -119,8 +119,7 @@ def choose_kernel(wanted: str, device: Device, dtype: str) -> AttentionKernel:
     Raises:
         ConfigurationError: the name is unknown, or the kernel does not run here or with this dtype.
     """
-    if wanted not in BACKENDS:
-        raise ConfigurationError(f"kernel={wanted!r} must be one of {', '.join(BACKENDS)}")
+    check_one_of(BACKENDS, kernel=wanted)
     where = torch.device(device.kind)
     check_backend(wanted, where)
     name = pick_backend(wanted, where, DTYPES[dtype], trains=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from evenstep.errors import ConfigurationError
+from evenstep.plan.argument_checks import check_one_of
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
@@ -58,8 +59,7 @@ def choose_dtype(wanted: str | None, device: Device) -> str:
     """
     if wanted is None:
         return "bf16" if device.kind == "cuda" else "fp32"
-    if wanted not in DTYPES:
-        raise ConfigurationError(f"dtype={wanted!r} must be one of {', '.join(DTYPES)}")
+    check_one_of(DTYPES, dtype=wanted)
     return wanted
 
 
