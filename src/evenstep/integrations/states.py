@@ -36,6 +36,15 @@ def gather_state(state: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for one in states or [state] for key, value in one.items()}
 
 
+def all_parts(state: Mapping[str, Any], group: dist.ProcessGroup | None = None) -> dict[str, Any]:
+    """On all ranks of `group`, one state with the parts of all of them, which all call it."""
+    if ranks()[1] == 1:
+        return dict(state)
+    states: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(states, dict(state), group)
+    return {key: value for one in states for key, value in one.items()}
+
+
 def from_rank_0(value: Any) -> Any:
     """The `value` of rank 0. All ranks call it."""
     if ranks()[1] == 1:

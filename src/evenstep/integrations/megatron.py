@@ -1,0 +1,154 @@
+"""Megatron-LM and megatron-core: the data iterator of their schedules, with packed micro-batches.
+
+    iterator = MicroBatchIterator(dataset, config, num_microbatches=8, policy=policy)
+    forward_backward_func(forward_step_func=..., data_iterator=iterator, num_microbatches=8, ...)
+
+Under ``calculate_per_token_loss`` Megatron sums the losses of an update, and divides by the tokens
+of all ranks whose loss mask is 1. So no loss is scaled here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+try:
+    from megatron.core import parallel_state
+except ImportError as error:
+    raise ImportError(
+        f"evenstep.integrations.megatron needs megatron-core ({error}); pip install megatron-core"
+    ) from error
+
+from evenstep.batch.formats.megatron import to_megatron
+from evenstep.batch.pack import PackCollator
+from evenstep.batch.step_info import StepInfo
+from evenstep.errors import CollateError, ConfigurationError
+from evenstep.integrations.releases import check_hooks, check_release
+from evenstep.integrations.step_values import StepValues
+from evenstep.integrations.update_stream import UpdateStream
+from evenstep.loader.dataloader import DataLoader
+from evenstep.plan.policy import Policy
+
+check_release("megatron-core", oldest="0.16", newest="0.16")
+check_hooks(
+    "megatron-core",
+    parallel_state,
+    "get_context_parallel_world_size",
+    "get_data_parallel_group",
+)
+
+
+class MicroBatchIterator:
+    """Micro-batches of this data-parallel rank, without end; each sample once an epoch.
+
+    Every process that has one prepares its micro-batches by itself: those of one data-parallel rank
+    are the same on all of its tensor-, pipeline- and context-parallel ranks. The processes of a
+    `parallel_state.get_data_parallel_group` make theirs together, all or none. So every process may
+    have one, as loops on megatron-core do; or only those that Megatron-LM has read data.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        config: Any,
+        *,
+        num_microbatches: int,
+        policy: Policy,
+        seed: int = 0,
+        **options: Any,
+    ) -> None:
+        """
+        Args:
+            dataset: of mappings with ``input_ids`` and, aligned with them, ``labels``, which are
+                shifted here.
+            config: the model's ``TransformerConfig``, or Megatron-LM's arguments.
+            num_microbatches: of an update on each rank, as the schedule takes them.
+            policy: with ``packed=True``.
+            options: other arguments of `evenstep.DataLoader`.
+
+        Raises:
+            ConfigurationError: a loss that is not divided by tokens, or policy and collate function
+                that do not pack.
+        """
+        if not config.calculate_per_token_loss:
+            raise ConfigurationError(
+                "calculate_per_token_loss is False, so Megatron averages over micro-batches of "
+                "unequally many tokens; set it, --calculate-per-token-loss in Megatron-LM"
+            )
+        if not policy.packed:
+            raise ConfigurationError(
+                f"{type(policy).__name__} makes padded batches; give a policy with packed=True"
+            )
+        self._context_parallel = parallel_state.get_context_parallel_world_size()
+        # Stages of a pipeline allocate what they receive by the shape of the first micro-batch.
+        self._one_shape = (
+            config.pipeline_model_parallel_size > 1 and not config.variable_seq_lengths
+        )
+        self._tokens: int | None = None
+        chunks = 2 * self._context_parallel if self._context_parallel > 1 else None
+        options.setdefault("collate_fn", PackCollator(pad_documents_to_multiple_of=chunks))
+        group = parallel_state.get_data_parallel_group()
+        self.loader = DataLoader(
+            dataset,
+            policy=policy,
+            seed=seed,
+            accumulate=num_microbatches if policy.micro_batches == 1 else 1,
+            loss_scaling="none",
+            group=group,
+            **{"shuffle": True} | options,
+        )
+        self._stream = UpdateStream(self.loader, num_microbatches, group=group)
+        self._micro_batches = iter(self._stream)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return self
+
+    def __next__(self) -> dict[str, Any]:
+        """The fields of `to_megatron` that are tensors, as Megatron-LM's ``get_batch`` takes them,
+        and ``packed_seq_params``. Padding counts as the last tokens of its document, which no real
+        token sees.
+
+        Raises:
+            CollateError: as `to_megatron`; or rows of unequal lengths in a pipeline that takes one.
+        """
+        fields, parameters = to_megatron(
+            next(self._micro_batches), context_parallel_size=self._context_parallel
+        )
+        fields["cu_seqlens"] = parameters.cu_seqlens_q[None]
+        self._check_shape(fields["tokens"].shape[1])
+        present = {name: value for name, value in fields.items() if value is not None}
+        return {**present, "packed_seq_params": parameters}
+
+    def _check_shape(self, tokens: int) -> None:
+        if self._one_shape and self._tokens not in (None, tokens):
+            raise CollateError(
+                f"a row of {tokens:,} tokens follows one of {self._tokens:,}, and the stages of "
+                "this pipeline expect equal ones; set variable_seq_lengths, or pad rows to the "
+                "policy's limit: collate_fn=PackCollator(pad_to_multiple_of=max_tokens)"
+            )
+        self._tokens = tokens
+
+    @property
+    def step(self) -> StepInfo | None:
+        """Of the micro-batch that was handed out last."""
+        return self._stream.step
+
+    @property
+    def values(self) -> StepValues:
+        """What to log beside the loss."""
+        return self._stream.values
+
+    def state_dict(self) -> dict[str, Any]:
+        """See `UpdateStream.state_dict`: between two updates, on all processes of a
+        `parallel_state.get_data_parallel_group`."""
+        return self._stream.state_dict()
+
+    save_state = state_dict  # the name that Megatron-LM's --dataloader-save calls
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """See `UpdateStream.load_state_dict`."""
+        self._stream.load_state_dict(state)
+
+    def close(self) -> None:
+        """Ends the loader's processes."""
+        self.loader.close()

@@ -1,0 +1,183 @@
+"""torchtitan: a data loader for its Trainer, in place of the one in the trainer's config.
+
+    config.dataloader = EvenDataLoader.Config(make_dataset=make_dataset)
+
+torchtitan takes ``global_batch_size / (local_batch_size x ranks)`` micro-batches for a step, sums
+their losses, and divides by the labels of all ranks that are not -100. So no loss is scaled here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import torch
+import torch.distributed as dist
+
+try:
+    import tyro
+
+    try:
+        from torchtitan.components.data.loader import BaseDataLoader
+
+        _ROWS = False
+    except ImportError:  # before August 2026
+        from torchtitan.components.dataloader import BaseDataLoader
+
+        _ROWS = True
+except ImportError as error:
+    raise ImportError(
+        f"evenstep.integrations.torchtitan needs torchtitan ({error}); pip install torchtitan"
+    ) from error
+
+from evenstep.batch.formats.torchtitan import to_torchtitan
+from evenstep.batch.labels import IGNORE_INDEX
+from evenstep.batch.measure import length_of
+from evenstep.errors import ConfigurationError, SampleError
+from evenstep.integrations.releases import check_hooks, check_release
+from evenstep.integrations.update_stream import UpdateStream
+from evenstep.loader.dataloader import DataLoader
+from evenstep.plan.policies.even.even import Even
+from evenstep.plan.policy import Policy
+
+check_release("torchtitan", oldest="0.3", newest="0.3")
+check_hooks("torchtitan", BaseDataLoader, "Config", "state_dict", "load_state_dict")
+
+
+class EvenDataLoader(BaseDataLoader):
+    """Batches of equal cost on all data-parallel ranks; each sample once an epoch.
+
+    Ranks of one data-parallel rank, as tensor and pipeline parallelism have them, each prepare the
+    same batches. A checkpoint resumes on any number of data-parallel ranks.
+    """
+
+    @dataclass(kw_only=True, slots=True)
+    class Config(BaseDataLoader.Config):
+        make_dataset: Annotated[Callable[[Any, int], Any], tyro.conf.Suppress]
+        """(tokenizer, tokens that a sample may have) -> dataset of mappings with ``input_ids`` and,
+        aligned with them, ``labels``, which are shifted here."""
+        policy: Annotated[Policy | None, tyro.conf.Suppress] = None
+        """None is a packed `Even` of as many tokens as torchtitan's own batches have:
+        ``local_batch_size x seq_len``."""
+        micro_batches_per_step: int = 1
+        """As torchtitan takes them: ``global_batch_size / (local_batch_size x ranks)``, times those
+        of a pipeline."""
+        epochs: int = 0
+        """Training ends after as many, or after ``training.steps``; 0 is without end."""
+        seed: int = 0
+        num_workers: int = 0
+        options: Annotated[dict[str, Any], tyro.conf.Suppress] = field(default_factory=dict)
+        """Other arguments of `evenstep.DataLoader`."""
+
+    def __init__(
+        self, config: Config, *, dp_world_size: int, dp_rank: int, tokenizer: Any, **sizes: Any
+    ) -> None:
+        """What torchtitan's Trainer calls.
+
+        Args:
+            sizes: ``seq_len`` and ``local_batch_size``, or in newer releases
+                ``max_context_length`` and ``num_tokens_per_batch``.
+
+        Raises:
+            ConfigurationError: padded batches in a release that takes none, or an argument is
+                wrong.
+        """
+        if "num_tokens_per_batch" in sizes:
+            longest, tokens = sizes["max_context_length"], sizes["num_tokens_per_batch"]
+        else:
+            longest, tokens = sizes["seq_len"], sizes["local_batch_size"] * sizes["seq_len"]
+        policy = config.policy or Even(tokens, packed=True)
+        if not policy.packed and not _ROWS:
+            raise ConfigurationError(
+                f"{type(policy).__name__} makes padded batches, and this release of torchtitan "
+                "takes one row of tokens; give a policy with packed=True"
+            )
+        self._longest = longest
+        group = _data_parallel_group(dp_rank, dp_world_size)
+        options = {"shuffle": True, "length_fn": LengthWithin(longest)} | config.options
+        self.loader = DataLoader(
+            config.make_dataset(tokenizer, longest),
+            policy=policy,
+            seed=config.seed,
+            num_workers=config.num_workers,
+            accumulate=config.micro_batches_per_step if policy.micro_batches == 1 else 1,
+            loss_scaling="none",
+            group=group,
+            **options,
+        )
+        self.stream = UpdateStream(
+            self.loader, config.micro_batches_per_step, group=group, epochs=config.epochs
+        )
+
+    def __iter__(self) -> Iterator[tuple[dict[str, Any], torch.Tensor]]:
+        """Yields (arguments of the model, labels of the next tokens)."""
+        for batch in self.stream:
+            inputs, labels = (
+                to_torchtitan(batch, rows=_ROWS) if "cu_seqlens" in batch else _padded(batch)
+            )
+            # Only padding goes further, which the model has no rotation for.
+            inputs["positions"] = inputs["positions"].clamp(max=self._longest - 1)
+            yield inputs, labels
+
+    def state_dict(self) -> dict[str, Any]:
+        """See `UpdateStream.state_dict`."""
+        return self.stream.state_dict()
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """See `UpdateStream.load_state_dict`. An empty state, which torchtitan loads where a
+        checkpoint has only the model, changes nothing."""
+        if state_dict:
+            self.stream.load_state_dict(state_dict)
+
+    def close(self) -> None:
+        """Ends the loader's processes."""
+        self.loader.close()
+
+
+@dataclass(frozen=True)
+class LengthWithin:
+    """The length of a sample that the model has positions for: a `length_fn`."""
+
+    longest: int
+
+    def __call__(self, sample: Any) -> int:
+        """
+        Raises:
+            SampleError: it is longer.
+        """
+        length = length_of(sample)
+        if length > self.longest:
+            raise SampleError(
+                f"it has {length:,} tokens, and the model has positions for {self.longest:,}; cut "
+                "it in make_dataset, whose second argument says how long it may be"
+            )
+        return length
+
+
+def _padded(batch: dict[str, Any]) -> tuple[dict[str, Any], torch.Tensor]:
+    """Rows of one document each, whose padding on the right no real token sees."""
+    rest = {name: value for name, value in batch.items() if name != "attention_mask"}
+    tokens, labels = rest.pop("input_ids"), rest.pop("labels")
+    positions = torch.arange(tokens.shape[1]).expand_as(tokens)
+    following = torch.full_like(labels[:, :1], IGNORE_INDEX)
+    return (
+        {"input": tokens, "positions": positions, **rest},
+        torch.cat([labels[:, 1:], following], dim=1),
+    )
+
+
+def _data_parallel_group(dp_rank: int, dp_world_size: int) -> dist.ProcessGroup | None:
+    """The n-th process of every data-parallel rank, this one among them; None is all processes.
+    All processes call it."""
+    if not dist.is_initialized() or dist.get_world_size() == dp_world_size:
+        return None
+    of_process: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(of_process, dp_rank)
+    peers = [
+        [process for process, rank in enumerate(of_process) if rank == one]
+        for one in range(dp_world_size)
+    ]
+    groups = [list(group) for group in zip(*peers, strict=True)]
+    mine, _ = dist.new_subgroups_by_enumeration(groups, backend="gloo")
+    return mine
