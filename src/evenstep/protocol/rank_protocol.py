@@ -324,7 +324,6 @@ class RankProtocol:
 
     def _settle(self, received: Sequence[memoryview]) -> None:
         """Proposals are in: plans this rank's part of the round, or ends the epoch."""
-        assert self._round is not None
         heads, messages = bodies.decode_proposals(
             received, round=self.rounds, window=self._size.largest, longest=self.policy.max_length
         )
