@@ -43,7 +43,7 @@ def kill_children() -> None:
 def signal_that_killed(pid: int) -> str:
     """The signal that ended a child, as in " (killed by SIGKILL)", once it has ended. Empty if none
     did, or if nobody knows."""
-    with contextlib.suppress(OSError):  # it is no child, or was collected
+    with contextlib.suppress(OSError):  # not a child, or already collected
         process = os.pidfd_open(pid)
         try:
             # Its files close a moment before it ends.
@@ -68,7 +68,7 @@ class EndWithParent:
             try:
                 self.worker_init_fn(worker)
             except BaseException as error:
-                # Of what is no `Exception`, torch would tell nobody.
+                # torch would tell nobody of what is not an `Exception`.
                 raise LoaderDiedError(
                     f"worker {worker} could not start: worker_init_fn raised {described(error)}"
                 ) from error
@@ -79,7 +79,7 @@ def _watch() -> None:
         parent = multiprocessing.parent_process()
         assert parent is not None
         parent_id = os.getppid()
-        # Another child of the parent may hold the sentinel open, hence the second check.
+        # Another child of the parent may hold the sentinel open, so its id is checked too.
         while not multiprocessing.connection.wait([parent.sentinel], timeout=_CHECK_INTERVAL):
             if os.getppid() != parent_id:
                 break

@@ -267,7 +267,7 @@ class DataLoader(LoaderAttributes):
             start = self._cursor.start(*self._rank_and_world_size(), here=not self.num_workers)
             epoch = start.spec(self._passes)
             self._passes += 1
-            # The built-in order is no code of the user's.
+            # The built-in order is not the user's code.
             timeout = self._options.timeout if self.sampler is not None else 0
             watchdog = Watchdog(timeout, exchange.place.rank)
             batcher = self._runtime.start_batcher(start, self._spec(exchange.place))

@@ -73,7 +73,7 @@ def compare_hellos(bodies: Sequence[memoryview]) -> list[int]:
     """Every rank's samples left, after checking that all ranks were built alike.
 
     Raises:
-        DamagedMessageError: what a rank sent is no hello.
+        DamagedMessageError: what a rank sent is not a hello.
         MismatchError: ranks were built differently.
     """
     left = []
@@ -101,9 +101,9 @@ def _parsed(rank: int, text: bytes) -> dict[str, Any]:
     try:
         hello = json.loads(text.decode())
     except (ValueError, RecursionError) as error:
-        raise damaged(rank, HELLO, 0, f"what it compares is no JSON ({error})") from error
+        raise damaged(rank, HELLO, 0, f"what it compares is not JSON ({error})") from error
     if not isinstance(hello, dict):
-        raise damaged(rank, HELLO, 0, "what it compares is no JSON object")
+        raise damaged(rank, HELLO, 0, "what it compares is not a JSON object")
     return hello
 
 

@@ -71,7 +71,7 @@ def encode(kind: bytes, body: bytes, *, rank: int, round: int) -> bytes:
 
 def abort_message(reason: str) -> bytes:
     """Replaces any message of a rank that has failed. All other ranks raise `PeerError`."""
-    # Names of files, in what an error says, may hold bytes that are no text.
+    # Names of files, in what an error says, may hold bytes that are not text.
     return encode(ABORT, reason.encode(errors="backslashreplace"), rank=0, round=0)
 
 

@@ -32,7 +32,7 @@ def read_states(checkpoint: str | os.PathLike[str], key: str = "loader") -> dict
         return _read(checkpoint, f"{key}.")
     except EvenstepError:
         raise
-    except CheckpointException as error:  # which is no Exception
+    except CheckpointException as error:  # which is not an Exception
         causes = [described(cause) for cause, _ in error.failures.values()]
         raise _unreadable(checkpoint, "; ".join(causes)) from error
     except Exception as error:  # of a damaged pickle, whatever it names

@@ -3,8 +3,8 @@
 One message for many samples makes this as fast as a loader that collates in its workers. The
 dataset is wrapped, so that errors name the sample.
 
-Whatever the user's code raises becomes a `SampleError`, a `SystemExit` too: a worker that raises
-what is no `Exception` ends without a word.
+Whatever the user's code raises becomes a `SampleError`, a `SystemExit` too: a worker ends
+without a word if it raises something that is not an `Exception`.
 """
 
 from __future__ import annotations
