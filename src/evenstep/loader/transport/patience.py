@@ -1,8 +1,8 @@
 """Says who is waited for, once a trainer has waited long for its next batch.
 
-A trainer that waits is silent otherwise: slowness is not a fault, so nothing ends it. What the others
-do is in their ticks. A rank that does not tick at all is stopped, or has not begun the pass, or
-its host is gone.
+Slowness is not a fault, so nothing else ends a wait, or speaks of it. What the others do is in
+their ticks. A rank that does not tick at all is stopped, or has not begun the pass, or its host is
+gone.
 """
 
 from __future__ import annotations

@@ -173,7 +173,7 @@ class RoleActor:
 
 
 def _sendable(error: BaseException) -> Exception:
-    """An error for the caller: Ray would take anything but an `Exception` for the actor's own end."""
+    """An error for the caller. Ray takes anything but an `Exception` for the actor's own end."""
     if isinstance(error, Exception):
         return error
     where = traceback.extract_tb(error.__traceback__)[-1]
