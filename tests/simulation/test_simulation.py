@@ -9,28 +9,23 @@ jobs, none of which may hang, lose or repeat a sample, or end without saying why
 from __future__ import annotations
 
 import itertools
-import json
-import os
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 pytest.importorskip("greenlet")
 
-from histories import Played, describe, history_of, play, reference
+from endurance import SOAK_SECONDS, check, run_for_long
+from histories import history_of, play, reference
 from shrinking import kind_of, shrink
 from simulated_modules import simulated_machine
 from simulated_mutations import MUTATIONS, Mutation
 
 SEEDS = (*range(70), 100022, 100031)
-"""The last ones found that other ranks ended an epoch in which one had failed, and that a rank whose
-message was lost said only that the exchange had ended."""
-SOAK_SECONDS = float(os.environ.get("EVENSTEP_SIMULATION_SECONDS", "300"))
-SOAK_SEED = int(os.environ.get("EVENSTEP_SIMULATION_SEED", "100000"))
+"""The last ones found that other ranks ended an epoch in which one had failed, and that a rank that
+had lost a message said only that the exchange had ended."""
 
 
 @pytest.fixture(autouse=True)
@@ -39,21 +34,11 @@ def machine() -> Iterator[None]:
         yield
 
 
-def check(seed: int) -> Played:
-    history = history_of(seed)
-    played = play(history)
-    if played.violation is not None:
-        print(describe(history, played))
-        smaller = shrink(history, played)
-        raise AssertionError(describe(smaller, play(smaller)))
-    return played
-
-
 def test_no_history_hangs_loses_or_repeats_a_sample_or_ends_in_silence() -> None:
     faults: Counter[str] = Counter()
     errors: Counter[str] = Counter()
     for seed in SEEDS:
-        played = check(seed)
+        played = check(history_of(seed))
         faults += played.faults
         errors += played.errors
     # The histories are worth something: what may happen happens in them.
@@ -106,22 +91,4 @@ def test_what_goes_wrong_is_shrunk_to_what_matters() -> None:
 @pytest.mark.soak
 @pytest.mark.timeout(SOAK_SECONDS + 300)
 def test_simulation_for_long() -> None:
-    end = time.monotonic() + SOAK_SECONDS
-    begin, cpu = time.monotonic(), time.process_time()
-    total: Counter[str] = Counter()
-    faults: Counter[str] = Counter()
-    seed = SOAK_SEED
-    while time.monotonic() < end:
-        played = check(seed)
-        seed += 1
-        total.update(steps=played.scheduled, training_steps=played.trained)
-        faults += played.faults
-    report: dict[str, Any] = {
-        "histories": seed - SOAK_SEED,
-        **total,
-        "faults": dict(faults),
-        "seconds": round(time.monotonic() - begin),
-        "processor_seconds": round(time.process_time() - cpu),
-        "steps_per_processor_second": round(total["steps"] / (time.process_time() - cpu)),
-    }
-    print(json.dumps(report, indent=1), file=sys.stderr)
+    run_for_long(history_of)

@@ -1,0 +1,121 @@
+"""Deliberate faults: one line of the service is another one. The simulation must find each."""
+
+from __future__ import annotations
+
+from simulated_mutations import Mutation
+
+from evenstep.service.client import RankClient
+from evenstep.service.data_constructor import DataConstructor
+from evenstep.service.loader_pool import LoaderPool
+from evenstep.service.planner import Planner
+from evenstep.service.ray.actors import RoleActor
+from evenstep.service.ray.client import RayClient
+from evenstep.service.ray.common_state import CommonState
+from evenstep.service.ray.handles import RayReply
+from evenstep.service.ray.launcher import Launcher
+from evenstep.service.ray.priority_lock import PriorityLock
+from evenstep.service.ray.registry import JobRegistry
+from evenstep.service.ray.role_inquiry import RoleInquiry
+from evenstep.service.source_buffer import SourceBuffer
+from evenstep.service.step_fetcher import StepFetcher
+from evenstep.service.trainer_reports import Signals
+
+SERVICE_MUTATIONS = (
+    Mutation(
+        "steps are dropped while a client needs them",
+        DataConstructor,
+        "_update_taken",
+        "if not any(_fetches(plan, each) for each in waiting)",
+        "if len(waiting) < len(self.clients)",
+    ),
+    Mutation(
+        "a restarted client is taken for a stale message",
+        DataConstructor,
+        "deliver",
+        "may_restart=step == taken",
+        "may_restart=False",
+    ),
+    Mutation(
+        "a failure is not passed on",
+        DataConstructor,
+        "deliver",
+        'call(self._planner, "fail", step + 1, error)',
+    ),
+    Mutation("releases are lost", StepFetcher, "_fetch_from", "*_messages(own), ", ""),
+    Mutation(
+        "samples that were released are not staged again",
+        StepFetcher,
+        "_fetch",
+        'call(self._planner, "restage", plan.step, lost)',
+    ),
+    Mutation("a planned step is planned again", Planner, "plan", "step < self._step", "False"),
+    Mutation(
+        "carried samples are forgotten",
+        Planner,
+        "_plan_next",
+        "self._carried, self._buckets, self._step = plan.carried,",
+        "self._carried, self._buckets, self._step = plan.carried[:0],",
+    ),
+    Mutation(
+        "reports that came late are not in states",
+        Planner,
+        "_with_reports",
+        "*self._signals.to_list()",
+        "",
+    ),
+    Mutation("reports count too soon", Signals, "__init__", "prefetch + 3", "prefetch + 2"),
+    Mutation("what is not drawn is forgotten", LoaderPool, "refresh", "[drawn:]", "[drawn + 1 :]"),
+    Mutation(
+        "loaders that share a source are out of step",
+        LoaderPool,
+        "_add_answers",
+        "_merge(answers)",
+        "answers[-1]",
+    ),
+    Mutation(
+        "a sample that is passed over is read on from there",
+        SourceBuffer,
+        "_next",
+        "or self._stream_at != position",
+        "",
+    ),
+    Mutation(
+        "more is requested than may be", RankClient, "_request_steps", "<= self", "<= 9 + self"
+    ),
+    Mutation("the alarm is not heard", RayReply, "_wait_for_answer_or_alarm", "return", "pass"),
+    Mutation("a dead role raises no alarm", JobRegistry, "_watch", "self._raise_alarm(", "print("),
+    Mutation("a client is not told of the end", JobRegistry, "close", "self._raise_alarm("),
+    Mutation(
+        "who has gone on is waited for",
+        CommonState,
+        "took_step",
+        "self._end_if_decided()",
+    ),
+    Mutation(
+        "a state before all have come", CommonState, "_end_if_decided", "elif not missing", "else"
+    ),
+    Mutation("a rank that failed is waited for", CommonState, "failed", "self._end(", "repr("),
+    Mutation(
+        "an old client is taken for the new one",
+        CommonState,
+        "begins_anew",
+        "self._taken.pop(rank, None)",
+    ),
+    Mutation("a lock is not passed on", PriorityLock, "_release", "self._changed.notify_all()"),
+    Mutation(
+        "messages wait for background work",
+        PriorityLock,
+        "urgent",
+        "self._urgent_waiting -= 1",
+    ),
+    Mutation(
+        "a registry that dies at the start", Launcher, "launch", "RayActorError", "OwnerDiedError"
+    ),
+    Mutation(
+        "a dead role is asked for ever", RoleInquiry, "process", "RayActorError", "OwnerDiedError"
+    ),
+    Mutation("buffers are not filled", RoleActor, "_answer", "self._fill_wanted.set()"),
+    Mutation(
+        "a failure is not told", RayClient, "__next__", "self._registry.record_failure.remote("
+    ),
+)

@@ -1,0 +1,70 @@
+"""The service on a simulated cluster: histories of roles and trainers that are killed, stopped, cut
+off, late and resumed, none of which may hang, lose or repeat a sample, or end without saying why.
+
+``cd tests/simulation; python -m replay service:SEED`` plays one of them again. A long run::
+
+    EVENSTEP_SIMULATION_SECONDS=3600 make soak PYTEST_ARGS="-k simulation"
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+pytest.importorskip("greenlet")
+
+from endurance import SOAK_SECONDS, check, run_for_long
+from service_histories import service_history_of, service_reference
+from service_mutations import SERVICE_MUTATIONS
+from simulated_modules import simulated_cluster
+from simulated_mutations import Mutation
+
+SEEDS = (*range(40), 111)
+"""The last one found that a state after a step that failed lacked reports."""
+
+
+@pytest.fixture(autouse=True)
+def cluster() -> Iterator[None]:
+    with simulated_cluster():
+        yield
+
+
+def test_no_history_hangs_loses_or_repeats_a_sample_or_ends_in_silence() -> None:
+    faults: Counter[str] = Counter()
+    errors: Counter[str] = Counter()
+    for seed in SEEDS:
+        played = check(service_history_of(seed))
+        faults += played.faults
+        errors += played.errors
+    # The histories are worth something: what may happen happens in them.
+    assert {"kill", "stop", "delay", "cut", "repeat"} <= faults.keys()
+    assert {"SampleError", "CollateError", "LoaderDiedError"} <= errors.keys()
+
+
+def test_one_seed_is_one_history() -> None:
+    for seed in range(4):
+        history = service_history_of(seed)
+        given = type(history).from_text(history.to_text())
+        assert history.play() == given.play()
+
+
+@pytest.mark.parametrize("mutation", SERVICE_MUTATIONS, ids=lambda mutation: mutation.name)
+def test_a_deliberate_fault_is_found(mutation: Mutation) -> None:
+    seeds = range(mutation.near, mutation.near + 200)
+    with mutation.applied():
+        service_reference.cache_clear()
+        try:
+            found = next((n for n in seeds if service_history_of(n).play().violation), None)
+        finally:
+            service_reference.cache_clear()
+    print(f"{mutation.name}: seed {found}", file=sys.stderr)
+    assert found is not None
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(SOAK_SECONDS + 300)
+def test_simulation_of_the_service_for_long() -> None:
+    run_for_long(service_history_of)
