@@ -7,7 +7,8 @@ on any machine:
     python -m benchmarks.planning.plan_digests | diff before -
 
 After the case, a line has the digest of the samples of each step and rank (of policies that ranks
-plan together; of nothing elsewhere) and that of the simulation's figures without its times.
+plan together; of nothing elsewhere) and that of the simulation's figures, to 12 digits and without
+its times: NumPy's versions add numbers up in different orders.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ LENGTHS = ("ultrachat", "llava", "sharegpt4o", "mm-mix", "coyo-text")
 PACKING = ("", "--steady", "--queues 0", "--whole", "--end carry", "--micro-batches 8 --queues 3")
 CONTEXT_RANKS = (2, 8)
 SHOWN = 16  # hexadecimal digits of a digest
-TIMED = ("_us_per_sample", "_ms")
+TIMED = ("_us_per_sample", "_ms", "_ms_median")
 """Ends of the names of figures that are times, which differ from run to run."""
 
 
@@ -70,15 +71,17 @@ def plan(arguments: Sequence[str]) -> str:
         except SystemExit as end:
             if end.code:
                 return f"refused: {errors.getvalue().strip().splitlines()[-1]}"
-    figures = json.dumps(untimed(json.loads(printed.getvalue())), sort_keys=True)
+    figures = json.dumps(lasting(json.loads(printed.getvalue())), sort_keys=True)
     return f"{steps.hexdigest()[:SHOWN]} {hashlib.sha256(figures.encode()).hexdigest()[:SHOWN]}"
 
 
-def untimed(figures: Any) -> Any:
-    """`figures` without those that are times, however deep they lie."""
+def lasting(figures: Any) -> Any:
+    """`figures` without those that are times, however deep they lie, and without last digits."""
     if isinstance(figures, dict):
-        return {k: untimed(v) for k, v in figures.items() if not k.endswith(TIMED)}
-    return [untimed(each) for each in figures] if isinstance(figures, list) else figures
+        return {k: lasting(v) for k, v in figures.items() if not k.endswith(TIMED)}
+    if isinstance(figures, float):
+        return float(f"{figures:.12g}")
+    return [lasting(each) for each in figures] if isinstance(figures, list) else figures
 
 
 def main() -> None:
