@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import multiprocessing
+import signal
+import threading
 import time
 from typing import Any
 
@@ -198,12 +200,26 @@ def test_an_interrupt_closes_the_pass(recording: Recording) -> None:
         next(steps)
 
 
-def test_an_interrupt_while_a_pass_is_finalized_is_not_lost(recording: Recording) -> None:
+@pytest.mark.parametrize("busy", [0.0, 0.2], ids=["", "on a busy machine"])
+def test_an_interrupt_while_a_pass_is_finalized_is_not_lost(
+    recording: Recording, monkeypatch: pytest.MonkeyPatch, busy: float
+) -> None:
     class Interrupted(Batcher):
         def close(self) -> None:
             raise KeyboardInterrupt
 
+    def start_slowly(thread: threading.Thread) -> None:
+        start(thread)
+        time.sleep(busy)
+
+    start = threading.Thread.start
+    # A suite that is run in the background has interrupts ignored.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     steps = iterator_over(Interrupted(), recording)
-    del steps
-    with pytest.raises(KeyboardInterrupt):
-        time.sleep(10)
+    monkeypatch.setattr(threading.Thread, "start", start_slowly)
+    try:
+        with pytest.raises(KeyboardInterrupt):  # noqa: PT012  it may come at once
+            del steps
+            time.sleep(10)
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -28,7 +28,7 @@ The files of this folder, in reading order:
     feeder         `Feeder`: the sampler's indices
     trainers       those that iterate a loader without evenstep's integration
     watchdog       `Watchdog`: calls of the user's code that take longer than `timeout`
-    threads        `GuardedThread`: a thread that never ends in silence
+    threads        `GuardedThread`: a thread that never ends in silence; `LaterInterrupt`
     torch_loader   `wrap`: takes over a torch DataLoader
     step_log       the steps received, for `evenstep tune`
 """

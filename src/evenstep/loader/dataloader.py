@@ -39,6 +39,7 @@ from evenstep.loader.resume.state import to_dict
 from evenstep.loader.resume.step_count import StepCount
 from evenstep.loader.runtime import LoaderRuntime, close_at_exit, closed
 from evenstep.loader.step_log import StepLog
+from evenstep.loader.threads import LaterInterrupt
 from evenstep.loader.trainers import check_caller, refuse_trainers
 from evenstep.loader.transport.cp_peers import GroupPlace
 from evenstep.loader.transport.rank_exchange import place_in_group
@@ -402,8 +403,11 @@ class DataLoader(LoaderAttributes):
         closed(self)
 
     def __del__(self) -> None:
-        if hasattr(self, "_owner"):
-            self.close()
+        try:
+            if hasattr(self, "_owner"):
+                self.close()
+        except KeyboardInterrupt:
+            later = LaterInterrupt()  # noqa: F841
 
     def _under_way(self) -> bool:
         running = self._current() if self._current is not None else None

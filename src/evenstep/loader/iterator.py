@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import signal
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -20,6 +19,7 @@ from evenstep.loader.batcher.progress import EpochEnd, StepProgress
 from evenstep.loader.batcher.spec import EpochSpec
 from evenstep.loader.batcher.thread import BatcherThread
 from evenstep.loader.feeder import Feeder
+from evenstep.loader.threads import LaterInterrupt
 from evenstep.loader.transport.rank_exchange import RankExchange
 from evenstep.loader.transport.session import Session
 from evenstep.loader.transport.ticks import Doing
@@ -191,8 +191,7 @@ class StepIterator(Iterator[tuple[Any, StepInfo]]):
             if hasattr(self, "_session"):  # else it was never begun
                 self.close()
         except KeyboardInterrupt:
-            # Python drops exceptions of finalizers, so this one is raised again right after.
-            threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT)).start()
+            later = LaterInterrupt()  # noqa: F841
 
 
 class BatchIterator(Iterator[Any]):

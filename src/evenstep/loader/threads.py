@@ -1,9 +1,13 @@
-"""`GuardedThread`: a thread that never ends in silence."""
+"""`GuardedThread`: a thread that never ends in silence; `LaterInterrupt`, which has one."""
 
 from __future__ import annotations
 
 import os
+import queue
+import signal
 import threading
+import time
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -60,3 +64,20 @@ class GuardedThread:
         """Waits until the thread has ended; not for itself."""
         if self._thread is not threading.current_thread():
             self._thread.join(timeout)
+
+
+class LaterInterrupt:
+    """Interrupts this process soon after the function has returned whose variable holds this. For
+    finalizers: what is raised in one, Python drops."""
+
+    def __init__(self) -> None:
+        gone: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        # Called while the function's variables go, when no interrupt can be raised in it any more.
+        reference = weakref.ref(self, gone.put)
+        GuardedThread(_interrupt, gone, reference, name="interrupt").start()
+
+
+def _interrupt(gone: queue.SimpleQueue[Any], reference: Any) -> None:
+    gone.get()
+    time.sleep(0.05)  # for other finalizers that run with this one
+    os.kill(os.getpid(), signal.SIGINT)
