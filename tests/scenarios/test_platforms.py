@@ -20,7 +20,8 @@ LIMIT = 120.0  # seconds, on a machine with much else to do
 
 @pytest.mark.timeout(150)
 def test_two_ranks_train_without_anything_that_only_linux_has(tmp_path: Path) -> None:
-    environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE.parent), str(HERE)])}
+    paths = [str(HERE.parent), str(HERE), os.environ.get("PYTHONPATH", "")]
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     ranks = [
         subprocess.Popen(
             [sys.executable, str(HERE / "spawned_rank.py"), str(rank), str(tmp_path / "store")],
