@@ -73,11 +73,12 @@ def test_leaving_ends_the_session_at_once_and_tells_a_reason_once(pipe) -> None:
 
 def test_a_reason_goes_before_the_end_that_the_batcher_makes_of_it(pipe) -> None:
     ours, theirs = pipe
-    session = Session(ours, 0)
+    waits = threading.Event()
+    session = Session(ours, 0, alive=lambda: waits.set() is None)
     heard: list[bytes | None] = []
     thread = threading.Thread(target=lambda: heard.append(session.message(WAIT)))
     thread.start()
-    time.sleep(0.1)  # it waits for the batcher
+    assert waits.wait(WAIT)
     session.leave("LoaderDiedError: the sampler hangs")
     theirs.send((0, b""))  # as the batcher does when it is told to abandon the pass
     thread.join(WAIT)
