@@ -77,9 +77,8 @@ def killed(job_folder: Path, folder: Path, stop: int, **options: Any) -> None:
 
 
 def ended(job_folder: Path, world_size: int, folder: Path, resume: bool, **options: Any) -> Any:
-    return run(_train, world_size, folder, None, resume, options, folder=job_folder, within=WITHIN)[
-        0
-    ]
+    args = (folder, None, resume, options)
+    return run(train, world_size, *args, folder=job_folder, within=WITHIN)[0]
 
 
 def new(tmp_path: Path, name: str) -> Path:

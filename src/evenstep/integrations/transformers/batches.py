@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import torch.distributed as dist
+from torch.utils.data import IterableDataset
+
 from evenstep.batch.step_info import StepInfo
 from evenstep.loader.dataloader import DataLoader
 
@@ -16,11 +19,14 @@ class TrainerBatches:
     """Epochs as Trainer iterates over them: one for each `iter`."""
 
     def __init__(self, loader: DataLoader, *, samples: int = 0) -> None:
-        """
+        """All ranks make theirs at once.
+
         Args:
             samples: of the loader's epoch, that were trained on before its checkpoint.
         """
         self.loader = loader
+        self.epoch_samples = _epoch_samples(loader)
+        """Samples of an epoch, of all ranks; None where unknown."""
         self.dataset = loader.dataset
         self.epoch = loader.epoch
         """Number of the pass."""
@@ -46,6 +52,9 @@ class TrainerBatches:
     def _pass(self, samples: int) -> Iterator[tuple[Any, StepInfo]]:
         self.epoch, self.samples = self.loader.epoch, samples
         self.updates, self.ended = 0, False
+        set_epoch = getattr(self.dataset, "set_epoch", None)
+        if callable(set_epoch):  # Trainer's loaders do so; a streamed dataset shuffles by it
+            set_epoch(self.epoch)
         for batch, step in self.loader.steps():
             self.samples += step.global_samples
             self.updates += step.ends_update
@@ -58,16 +67,6 @@ class TrainerBatches:
         total = self.epoch_samples
         return None if total is None else self.epoch + min(1.0, self.samples / max(total, 1))
 
-    @property
-    def epoch_samples(self) -> int | None:
-        """Samples of an epoch; None where unknown. Where they are dealt on demand, none is
-        repeated."""
-        loader = self.loader
-        samples = loader.epoch_samples
-        if samples is None or not loader.policy.deals_on_demand:
-            return samples
-        return min(samples, len(loader.dataset if loader.sampler is None else loader.sampler))
-
 
 def next_update(batches: Iterator[tuple[Any, StepInfo]]) -> list[tuple[Any, StepInfo]]:
     """The batches of the next update; empty at the end of an epoch."""
@@ -77,3 +76,17 @@ def next_update(batches: Iterator[tuple[Any, StepInfo]]) -> list[tuple[Any, Step
         if step.ends_update:
             break
     return update
+
+
+def _epoch_samples(loader: DataLoader) -> int | None:
+    own = loader.epoch_samples
+    in_order = loader.sampler is None and not isinstance(loader.dataset, IterableDataset)
+    if own is not None and in_order and loader.policy.deals_on_demand:
+        own = min(own, len(loader.dataset))  # none is repeated to make shares equal
+    if loader.world_size == 1:
+        return own
+    # Where the user's samplers are those of single ranks, so are their sizes.
+    box: list[int | None] = [None] * dist.get_world_size()
+    dist.all_gather_object(box, own)
+    known = [samples for samples in box if samples is not None]
+    return sum(known) // len(box) if len(known) == len(box) else None

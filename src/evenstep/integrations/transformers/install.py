@@ -59,8 +59,9 @@ def install(trainer: AnyTrainer, *, policy: Policy | None = None, **options: Any
             f"{trainer.__name__} is a class, and install takes a trainer; trainer_class takes a "
             "class, where a launcher makes the trainer itself"
         )
-    cls = type(trainer)
-    trainer.__class__ = _with_hooks(cls)
+    made = _with_hooks(type(trainer))
+    check_arguments(trainer, policy)
+    trainer.__class__ = made
     _begin(trainer, policy, options)
     return trainer
 
@@ -75,6 +76,7 @@ def trainer_class(base: type, *, policy: Policy | None = None, **options: Any) -
 
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         super(made, self).__init__(*args, **kwargs)
+        check_arguments(self, policy)
         _begin(self, policy, options)
 
     made = _with_hooks(base)
@@ -94,7 +96,6 @@ def _with_hooks(base: type) -> type:
 
 
 def _begin(trainer: Any, policy: Policy | None, options: dict[str, Any]) -> None:
-    check_arguments(trainer, policy)
     trainer.even = TrainerRun(policy, options)
     trainer.args.ignore_data_skip = True  # the loader goes on where it was by itself
     # Before the callbacks that read what this one sets: the epoch, and where training ends.

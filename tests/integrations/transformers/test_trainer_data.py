@@ -1,0 +1,181 @@
+"""Data of other kinds: ranks with few samples, samplers, iterable datasets, collate functions that
+make the labels, and trainers that a launcher makes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from ranks import Rank, run
+from tiny_trainer import (
+    POLICY,
+    MeanLlama,
+    TellingLlama,
+    as_rank,
+    documents,
+    gathered,
+    losses,
+    make_trainer,
+    of_one_batch,
+    together,
+)
+from torch.utils.data import DataLoader, IterableDataset, WeightedRandomSampler
+from transformers import Trainer
+
+import evenstep
+from evenstep.integrations import transformers as even
+
+N = len(documents())
+
+
+class Stream(IterableDataset):
+    """All samples on every rank, as Trainer's iterable datasets yield them."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(documents()[index] for index in range(N))
+
+
+class Sampled(Trainer):
+    """A user's trainer with a sampler, as Trainer's documentation says."""
+
+    def get_train_dataloader(self) -> Any:
+        sampler = WeightedRandomSampler([1.0] * N, N // 2, replacement=False)
+        loader = DataLoader(self.train_dataset, sampler=sampler, collate_fn=self.data_collator)
+        return self.accelerator.prepare(loader)
+
+
+def fill(rank: Rank, folder: Any) -> None:
+    """Rank 1 has a few samples: what it runs when it has none left bears no loss, in no way."""
+    as_rank(rank.rank, rank.world_size)
+    own = range(N - 6) if rank.rank == 0 else range(N - 6, N)
+    for kind in (TellingLlama, MeanLlama):
+        for accumulate in (1, 3):
+            model = kind()
+            trainer = even.install(
+                make_trainer(folder, model=model, gradient_accumulation_steps=accumulate),
+                policy=evenstep.TokenBudget(128),
+                sampler=list(own),
+            )
+            trainer.train()
+            updates = [update for update in together(gathered(model.seen)) if update]
+            assert sorted(i for update in updates for i in update) == list(range(N))
+            if rank.rank == 1 and accumulate == 1:
+                assert [] in model.seen.samples[:-1]
+            gradients = model.seen.gradients
+            for update, gradient, loss in zip(updates, gradients, losses(trainer), strict=True):
+                mean, expected = of_one_batch(model, update)
+                assert loss == pytest.approx(mean, rel=1e-5, abs=5.1e-5)
+                limit = 1e-5 * expected.abs().max()
+                torch.testing.assert_close(gradient, expected, rtol=1e-5, atol=limit)
+
+
+def test_a_rank_that_has_nothing_left(tmp_path) -> None:
+    run(fill, 2, tmp_path, folder=tmp_path, within=100)
+
+
+def stream(rank: Rank, folder: Any, kind: str, workers: int) -> list[int]:
+    as_rank(rank.rank, rank.world_size)
+    dataset: Any = Stream()
+    if kind == "datasets":
+        from datasets import Dataset
+
+        rows = [documents()[index] for index in range(N)]
+        fields = {name: [list_of(row[name]) for row in rows] for name in rows[0]}
+        dataset = Dataset.from_dict(fields).to_iterable_dataset(num_shards=4)
+    trainer = even.install(
+        make_trainer(
+            folder,
+            dataset=dataset,
+            max_steps=8,
+            dataloader_num_workers=workers,
+            save_strategy="steps",
+            save_steps=4,
+        ),
+        policy=POLICY,
+        replay=kind == "stream",
+    )
+    trainer.train()
+    assert trainer.state.global_step == 8
+    return [i for update in together(gathered(trainer.model.seen)) for i in update]
+
+
+def list_of(value: Any) -> Any:
+    return value.tolist() if isinstance(value, torch.Tensor) else value
+
+
+@pytest.mark.integrations
+@pytest.mark.parametrize("kind", ["stream", "datasets"])
+def test_an_iterable_dataset(tmp_path, kind: str) -> None:
+    if kind == "datasets":
+        pytest.importorskip("datasets")
+    (tmp_path / "job").mkdir()
+    seen = run(stream, 2, tmp_path, kind, 0, folder=tmp_path / "job", within=150)[0]
+    assert sorted(seen[:N]) == list(range(N))
+    assert len(seen) > N
+
+
+@pytest.mark.integrations
+def test_an_iterable_dataset_in_workers(tmp_path) -> None:
+    pytest.importorskip("datasets")
+    (tmp_path / "job").mkdir()
+    seen = run(stream, 2, tmp_path, "datasets", 2, folder=tmp_path / "job", within=170)[0]
+    assert sorted(seen[:N]) == list(range(N))
+    assert len(seen) > N
+
+
+def sampled(rank: Rank, folder: Any) -> list[int]:
+    as_rank(rank.rank, rank.world_size)
+    trainer = even.install(make_trainer(folder, cls=Sampled), policy=POLICY)
+    torch.manual_seed(0)  # samplers of a whole job are the same on all ranks
+    trainer.train()
+    return [i for update in together(gathered(trainer.model.seen)) for i in update]
+
+
+@pytest.mark.integrations
+def test_a_sampler_of_the_users(tmp_path) -> None:
+    seen = run(sampled, 2, tmp_path, folder=tmp_path, within=150)[0]
+    assert len(set(seen)) == len(seen) == N // 2
+
+
+def test_labels_that_the_collate_function_makes(tmp_path) -> None:
+    """Prompts are masked there, so that a sample alone does not show what is supervised."""
+
+    def masked(samples: list[Any]) -> Any:
+        for sample in samples:
+            sample["labels"] = sample.pop("completion")
+        return evenstep.PadCollator()(samples)
+
+    samples = [dict(documents()[index]) for index in range(N)]
+    for sample in samples:
+        sample["completion"] = sample.pop("labels")
+    model = TellingLlama()
+    trainer = make_trainer(tmp_path, model=model, dataset=samples, remove_unused_columns=False)
+    trainer.data_collator = masked
+    even.install(trainer, policy=POLICY).train()
+    updates = [update for update in model.seen.samples if update]
+    assert sorted(i for update in updates for i in update) == list(range(N))
+    mean, _ = of_one_batch(model, updates[0])
+    assert losses(trainer)[0] == pytest.approx(mean, rel=1e-5, abs=5.1e-5)
+
+
+class CustomTrainer(Trainer):
+    """A launcher's own class."""
+
+    def __init__(self, finetuning: str, **options: Any) -> None:
+        super().__init__(**options)
+        self.finetuning = finetuning
+
+
+def test_a_trainer_that_a_launcher_makes(tmp_path) -> None:
+    made = even.trainer_class(CustomTrainer, policy=POLICY)
+
+    def launched(**options: Any) -> Any:
+        return made("full", **options)
+
+    trainer = make_trainer(tmp_path, cls=launched)
+    assert isinstance(trainer, CustomTrainer)
+    assert trainer.finetuning == "full"
+    trainer.train()
+    assert sorted(trainer.model.seen.flat()) == list(range(N))

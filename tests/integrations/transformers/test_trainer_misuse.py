@@ -1,0 +1,114 @@
+"""What evenstep and Trainer cannot do together is told at once, with the line to write."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from tiny_trainer import POLICY, TellingLlama, documents, make_trainer
+from transformers import Trainer
+
+import evenstep
+from evenstep.integrations import transformers as even
+
+
+class OwnLoader(Trainer):
+    """A user's trainer with a loader of evenstep."""
+
+    accumulate = 1
+
+    def get_train_dataloader(self) -> Any:
+        return evenstep.DataLoader(
+            self.train_dataset,
+            policy=POLICY,
+            shuffle=True,
+            collate_fn=self.data_collator,
+            accumulate=self.accumulate,
+        )
+
+
+@pytest.mark.parametrize("options", [{}, {"max_steps": 3}], ids=["epochs", "steps"])
+def test_a_loader_without_install(tmp_path, options: dict[str, Any]) -> None:
+    trainer = make_trainer(tmp_path, cls=OwnLoader, **options)
+    with pytest.raises(evenstep.ConfigurationError, match=r"trainer = even\.install\(trainer\)"):
+        trainer.train()
+    assert not trainer.model.seen.flat()
+
+
+def test_a_loader_with_install(tmp_path) -> None:
+    trainer = even.install(make_trainer(tmp_path, cls=OwnLoader, num_train_epochs=2))
+    trainer.train()
+    assert sorted(trainer.model.seen.flat()) == sorted(2 * list(range(len(documents()))))
+
+
+def test_a_loader_of_another_update(tmp_path) -> None:
+    trainer = even.install(make_trainer(tmp_path, cls=OwnLoader, gradient_accumulation_steps=2))
+    with pytest.raises(evenstep.ConfigurationError, match="make them equal"):
+        trainer.train()
+
+
+def test_a_policy_for_a_loader_that_has_one(tmp_path) -> None:
+    trainer = even.install(make_trainer(tmp_path, cls=OwnLoader), policy=POLICY)
+    with pytest.raises(evenstep.ConfigurationError, match="install the trainer without any"):
+        trainer.train()
+
+
+def test_no_policy(tmp_path) -> None:
+    with pytest.raises(evenstep.ConfigurationError, match="no policy"):
+        even.install(make_trainer(tmp_path)).train()
+
+
+def test_install_takes_a_trainer_and_once(tmp_path) -> None:
+    with pytest.raises(evenstep.ConfigurationError, match="trainer_class takes a class"):
+        even.install(Trainer, policy=POLICY)
+    with pytest.raises(evenstep.ConfigurationError, match=r"transformers\.Trainer"):
+        even.install(TellingLlama(), policy=POLICY)
+    trainer = even.install(make_trainer(tmp_path), policy=POLICY)
+    with pytest.raises(evenstep.ConfigurationError, match="already"):
+        even.install(trainer, policy=POLICY)
+
+
+@pytest.mark.parametrize(
+    ("options", "policy", "said"),
+    [
+        ({"auto_find_batch_size": True}, POLICY, "evenstep tune"),
+        ({}, evenstep.WorkloadPacking(64, micro_batches=2), "micro-batches"),
+    ],
+)
+def test_arguments(tmp_path, options: dict[str, Any], policy: Any, said: str) -> None:
+    trainer = make_trainer(tmp_path, **options)
+    with pytest.raises(evenstep.ConfigurationError, match=said):
+        even.install(trainer, policy=policy)
+    assert type(trainer) is Trainer
+
+
+def test_grouping_by_length_is_ignored_loudly(tmp_path) -> None:
+    trainer = make_trainer(tmp_path)
+    name = "train_sampling_strategy"
+    name, value = (name, "group_by_length") if hasattr(trainer.args, name) else (name[:0], True)
+    name = name or "group_by_length"
+    setattr(trainer.args, name, value)
+    even.install(trainer, policy=POLICY)
+    with pytest.warns(UserWarning, match=f"{name}={value!r} is ignored"):
+        trainer.train()
+    assert sorted(trainer.model.seen.flat()) == list(range(len(documents())))
+    assert getattr(trainer.args, name) == value  # evaluation goes by it
+
+
+def test_a_collate_function_whose_labels_cannot_be_counted(tmp_path) -> None:
+    """Random masks: there is a way to train all the same."""
+
+    def masked(samples: list[Any]) -> Any:
+        batch = evenstep.PadCollator()(samples)
+        batch["labels"][torch.rand(batch["labels"].shape) < 0.5] = -100
+        return batch
+
+    trainer = make_trainer(tmp_path)
+    trainer.data_collator = masked
+    with pytest.raises(evenstep.CollateError, match="loss_scaling='sample'"):
+        even.install(trainer, policy=POLICY).train()
+    again = make_trainer(tmp_path)
+    again.data_collator = masked
+    even.install(again, policy=POLICY, loss_scaling="sample").train()
+    assert again.state.epoch == 1.0
