@@ -87,6 +87,8 @@ class History:
             {"accumulate": 1},
             {"policy": "fixed"},
             {"shuffle": False},
+            {"iterable": None},
+            {"context": 1},
             {"bad_sample": None},
             {"bad_batch": None},
             {"bad_order": None},
@@ -136,15 +138,32 @@ def history_of(seed: int) -> History:
         number = draw.randrange(setup.samples)
         skips = 1 if what == "bad_sample" and draw.random() < 0.4 else 0
         setup = dataclasses.replace(setup, skips=skips, **{what: number})
+    fixed: dict[str, Any] = {}
+    kinds = random.Random(f"kind {seed}")  # on its own: other histories are as they always were
+    kind = kinds.random()
+    if kind < 0.15:
+        fixed = {"ranks": kinds.choice([1, 2, 3]), "workers": kinds.choice([0, 1, 2])}
+        how = kinds.choice(["replay", "dataset", "iterator"])
+        setup = dataclasses.replace(setup, iterable=how, shuffle=False, skips=0, bad_order=None)
+    elif kind < 0.25:
+        # Tensors would be in memory that processes share, which is not simulated.
+        fixed = {"workers": 0, "heavy": False}
+        setup = dataclasses.replace(setup, context=2, accumulate=1, bad_batch=None)
     runs: list[Run] = []
     for _ in range(draw.choice([1, 2, 2, 3])):
         same = runs and draw.random() < 0.5
-        runs.append(_run_of(draw, runs[-1].ranks if same else draw.choice([1, 2, 2, 2, 3, 4])))
+        ranks = runs[-1].ranks if same else draw.choice([1, 2, 2, 2, 3, 4])
+        if setup.context > 1:
+            ranks = min(ranks, 2)
+        runs.append(_run_of(draw, setup, **{"ranks": ranks, **fixed}))
     return History(setup, tuple(runs), seed)
 
 
-def _run_of(draw: random.Random, ranks: int) -> Run:
-    workers = draw.choice([0, 0, 1, 2])
+def _run_of(
+    draw: random.Random, setup: Setup, ranks: int, workers: int | None = None, **fixed: Any
+) -> Run:
+    workers = draw.choice([0, 0, 1, 2]) if workers is None else workers
+    processes = ranks * setup.context
     leaves = draw.randrange(1, 8) if draw.random() < 0.3 else None
     run = Run(
         ranks=ranks,
@@ -157,22 +176,23 @@ def _run_of(draw: random.Random, ranks: int) -> Run:
         heavy=draw.random() < 0.3,
         saves=draw.choice([1, 2, 3]),
         leaves=leaves,
-        who_leaves=draw.randrange(ranks) if draw.random() < 0.2 else None,
+        who_leaves=draw.randrange(processes) if draw.random() < 0.2 else None,
         how=draw.choice(["break", "close", "drop", "again", "again"]),
         timeout=draw.choice([0.0, 0.0, 3.0]) if workers else 0.0,
         slow=draw.random() < 0.5,
     )
     if run.who_leaves is not None and run.how == "again":
         run = dataclasses.replace(run, how="break")
-    faults = tuple(_fault_of(draw, run) for _ in range(draw.choice([0, 1, 1, 1, 2, 3])))
+    run = dataclasses.replace(run, **fixed)
+    faults = tuple(_fault_of(draw, run, processes) for _ in range(draw.choice([0, 1, 1, 1, 2, 3])))
     if any(fault.kind == "receives" for fault in faults):
         # What a process without memory has to say is less than a real pipe holds.
         run = dataclasses.replace(run, capacity=1 << 16)
     return dataclasses.replace(run, faults=faults)
 
 
-def _fault_of(draw: random.Random, run: Run) -> Fault:
-    process = f"rank{draw.randrange(run.ranks)}"
+def _fault_of(draw: random.Random, run: Run, processes: int) -> Fault:
+    process = f"rank{draw.randrange(processes)}"
     if run.workers and draw.random() < 0.7:
         process += ".batcher"
         if draw.random() < 0.4:
@@ -188,9 +208,10 @@ class Violation(Exception):
 
 
 @functools.lru_cache(maxsize=4096)
-def reference(setup: Setup, ranks: int) -> list[list[Any]]:
+def reference(setup: Setup, ranks: int, workers: int) -> list[list[Any]]:
     """Every rank's steps where nothing fails but what the setup says, and nobody is interrupted."""
-    attempt = Attempt(setup, Run(ranks=ranks), Choices(given=()), [], merged=False)
+    run = Run(ranks=ranks, workers=workers)
+    attempt = Attempt(setup, run, Choices(given=()), [], merged=False)
     if (violation := attempt.world.run()) is not None:
         raise Violation(f"undisturbed, {violation}")
     return [report.steps for report in attempt.reports]
@@ -205,7 +226,9 @@ def play(history: History) -> Played:
     last, ranks = history.runs[-1], 0
     quiet = dataclasses.replace(last, faults=(), leaves=None, timeout=0.0)
     for run in (*history.runs, quiet):
-        merged = bool(states) and (len(states) != run.ranks or choices.pick(4, dull=0.7) > 0)
+        merged = bool(states) and (
+            len(states) != run.ranks or (setup.iterable is None and choices.pick(4, dull=0.7) > 0)
+        )
         if merged or run.ranks != ranks:
             known, ranks = {}, run.ranks
         attempt = Attempt(setup, run, choices, states, merged=merged)
@@ -217,7 +240,9 @@ def play(history: History) -> Played:
         played.errors.update(type(r.error).__name__ for r in reports if r.error is not None)
         if played.violation is None:
             try:
-                expected = None if states else reference(setup, run.ranks)
+                # The order of an iterable dataset depends on its workers, and nothing else does.
+                workers = run.workers if setup.iterable is not None else 0
+                expected = None if states else reference(setup, run.ranks, workers)
                 played.violation = check_attempt(attempt, known, expected)
             except Violation as violation:
                 played.violation = str(violation)
@@ -227,6 +252,7 @@ def play(history: History) -> Played:
         complete = set.intersection(*(set(report.saved) for report in reports))
         if complete:
             number = max(complete)
+            reports = reports[:: setup.context]
             states = [report.saved[number][0] for report in reports]
             for report in reports:
                 for epoch, _, indices, _ in report.steps[: report.saved[number][1]]:

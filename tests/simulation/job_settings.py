@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
+import torch
+from simulated_torch_loader import worker_info
 from simulated_world import current
+from torch.utils.data import IterableDataset
 
 import evenstep
 from evenstep.plan import FixedBatch, Policy
@@ -18,6 +22,7 @@ POLICIES: Mapping[str, Policy] = {
     "even": evenstep.Even(40),
     "pool": PoolSort(3),
 }
+CONTEXT_POLICY = evenstep.WorkloadPacking(40, micro_batches=1, context_parallel=2)
 ERRORS = {
     "raises": ValueError("damaged"),
     "exits": SystemExit(3),
@@ -47,6 +52,11 @@ class Setup:
     bad_order: int | None = None
     """Indices after which the sampler raises."""
     error: str = "raises"
+    iterable: str | None = None
+    """How an iterable dataset resumes: it is read again ("replay"), or the "dataset" or its
+    "iterator" has a state. None is a dataset with indices."""
+    context: int = 1
+    """Ranks that share every micro-batch."""
 
     @property
     def fails(self) -> bool:
@@ -107,11 +117,77 @@ class Samples:
     def __len__(self) -> int:
         return len(self.lengths)
 
-    def __getitem__(self, index: int) -> dict[str, int]:
+    def __getitem__(self, index: int) -> dict[str, Any]:
         spend(self._slow)
         if index == self.setup.bad_sample:
             raise ERRORS[self.setup.error]
-        return {"index": index, "length": self.lengths[index]}
+        length = self.lengths[index]
+        if self.setup.context > 1:
+            return {"index": index, "input_ids": torch.full((length,), index)}
+        return {"index": index, "length": length}
+
+
+class Stream(IterableDataset):  # type: ignore[type-arg]
+    """The samples, of which each rank and worker yields its own."""
+
+    def __init__(self, setup: Setup, slow: bool) -> None:
+        self._samples, self._setup = Samples(setup, slow), setup
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        process, info = current().process, worker_info()
+        worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
+        mine = range(len(self._samples))[process.rank :: process.world_size][worker::workers]
+        return self._from(list(mine))
+
+    def _from(self, mine: list[int]) -> Iterator[dict[str, Any]]:
+        return (self._samples[index] for index in mine)
+
+
+class StreamWithState(Stream):
+    """It goes on where it was, also in a new iteration, until it has come to its end."""
+
+    _place = 0
+
+    def _from(self, mine: list[int]) -> Iterator[dict[str, Any]]:
+        for index in mine[self._place :]:
+            self._place += 1
+            yield self._samples[index]
+        self._place = 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"place": self._place}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self._place = state["place"]
+
+
+class StreamOfIterators(Stream):
+    """Its iterators have the state."""
+
+    def _from(self, mine: list[int]) -> Iterator[dict[str, Any]]:
+        return _Iterator(self._samples, mine)
+
+
+class _Iterator(Iterator[dict[str, Any]]):
+    def __init__(self, samples: Samples, mine: list[int]) -> None:
+        self._samples, self._mine, self._place = samples, mine, 0
+
+    def __next__(self) -> dict[str, Any]:
+        if self._place == len(self._mine):
+            raise StopIteration
+        self._place += 1
+        return self._samples[self._mine[self._place - 1]]
+
+    def state_dict(self) -> dict[str, int]:
+        return {"place": self._place}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self._place = state["place"]
+
+
+def dataset_of(setup: Setup, slow: bool) -> Any:
+    kinds = {"replay": Stream, "dataset": StreamWithState, "iterator": StreamOfIterators}
+    return (Samples if setup.iterable is None else kinds[setup.iterable])(setup, slow)
 
 
 class Order:
@@ -149,8 +225,8 @@ class Collate:
         return indices, bytes(self.weight)
 
 
-def length_of(sample: dict[str, int]) -> int:
-    return sample["length"]
+def length_of(sample: dict[str, Any]) -> int:
+    return sample["length"] if "length" in sample else len(sample["input_ids"])
 
 
 def spend(slow: bool) -> None:

@@ -11,7 +11,6 @@ from evenstep.service.planner import Planner
 from evenstep.service.ray.actors import RoleActor
 from evenstep.service.ray.client import RayClient
 from evenstep.service.ray.common_state import CommonState
-from evenstep.service.ray.handles import RayReply
 from evenstep.service.ray.launcher import Launcher
 from evenstep.service.ray.priority_lock import PriorityLock
 from evenstep.service.ray.registry import JobRegistry
@@ -64,7 +63,9 @@ SERVICE_MUTATIONS = (
         "",
     ),
     Mutation("reports count too soon", Signals, "__init__", "prefetch + 3", "prefetch + 2"),
-    Mutation("what is not drawn is forgotten", LoaderPool, "refresh", "[drawn:]", "[drawn + 1 :]"),
+    Mutation(
+        "what is known is asked for again", LoaderPool, "refresh", "known.end))", "known.begin))"
+    ),
     Mutation(
         "loaders that share a source are out of step",
         LoaderPool,
@@ -82,9 +83,7 @@ SERVICE_MUTATIONS = (
     Mutation(
         "more is requested than may be", RankClient, "_request_steps", "<= self", "<= 9 + self"
     ),
-    Mutation("the alarm is not heard", RayReply, "_wait_for_answer_or_alarm", "return", "pass"),
     Mutation("a dead role raises no alarm", JobRegistry, "_watch", "self._raise_alarm(", "print("),
-    Mutation("a client is not told of the end", JobRegistry, "close", "self._raise_alarm("),
     Mutation(
         "who has gone on is waited for",
         CommonState,
@@ -92,7 +91,7 @@ SERVICE_MUTATIONS = (
         "self._end_if_decided()",
     ),
     Mutation(
-        "a state before all have come", CommonState, "_end_if_decided", "elif not missing", "else"
+        "a state before all have come", CommonState, "_end_if_decided", "not missing and ", ""
     ),
     Mutation("a rank that failed is waited for", CommonState, "failed", "self._end(", "repr("),
     Mutation(

@@ -9,14 +9,15 @@ from typing import Any
 import simulated_processes
 from choices import Choices
 from job_settings import (
+    CONTEXT_POLICY,
     POLICIES,
     Collate,
     Fault,
     Injected,
     Order,
     Run,
-    Samples,
     Setup,
+    dataset_of,
     length_of,
     spend,
 )
@@ -24,6 +25,7 @@ from simulated_distributed import Network
 from simulated_world import Process, World, current, stack_of
 
 import evenstep
+from evenstep.batch import PackCollator
 from evenstep.errors import EvenstepError
 
 
@@ -38,6 +40,8 @@ class Report:
     left: bool = False
     ended_at: float = 0.0
     lingering: list[str] = field(default_factory=list)
+    tokens: list[list[int]] = field(default_factory=list)
+    """By step, those of its shard, where ranks share micro-batches."""
     saved: dict[int, tuple[str, int]] = field(default_factory=dict)
     """State and length of `steps`, by number of checkpoint."""
 
@@ -62,16 +66,17 @@ class Attempt:
         self.world.begun = self._plan_faults
         self.injected: list[tuple[str, float]] = []
         self._faults = list(run.faults)
-        self.reports = [Report() for _ in range(run.ranks)]
+        count = run.ranks * setup.context
+        self.reports = [Report() for _ in range(count)]
         self.ranks = [
             simulated_processes.start_process(
                 self.world, f"rank{rank}", lambda rank=rank: self._train(rank), None
             )
-            for rank in range(run.ranks)
+            for rank in range(count)
         ]
         for rank, process in enumerate(self.ranks):
-            process.rank, process.world_size = rank, run.ranks
-        if run.ranks > 1:
+            process.rank, process.world_size = rank, count
+        if count > 1:
             self.world.network = Network(self.world, self.ranks)
 
     def _plan_faults(self, process: Process) -> None:
@@ -92,9 +97,15 @@ class Attempt:
 
     def _loader(self) -> evenstep.DataLoader:
         setup, run = self.setup, self.settings
-        order: dict[str, Any] = {"shuffle": setup.shuffle}
+        options: dict[str, Any] = {"shuffle": setup.shuffle}
         if setup.bad_order is not None:
-            order = {"sampler": Order(setup), "shard_sampler": True}
+            options = {"sampler": Order(setup), "shard_sampler": True}
+        elif setup.iterable is not None:
+            options = {"replay": setup.iterable == "replay"}
+        collate: Any = PackCollator()
+        if setup.context == 1:
+            weight = 1 << 17 if run.heavy else 0
+            collate = Collate(setup.bad_batch, setup.error, run.slow, weight)
         workers = {}
         if run.workers:
             workers = {
@@ -103,9 +114,9 @@ class Attempt:
                 "timeout": run.timeout,
             }
         return evenstep.DataLoader(
-            Samples(setup, run.slow),
-            policy=POLICIES[setup.policy],
-            collate_fn=Collate(setup.bad_batch, setup.error, run.slow, 1 << 17 if run.heavy else 0),
+            dataset_of(setup, run.slow),
+            policy=POLICIES[setup.policy] if setup.context == 1 else CONTEXT_POLICY,
+            collate_fn=collate,
             length_fn=length_of,
             num_workers=run.workers,
             prefetch=run.prefetch,
@@ -114,8 +125,8 @@ class Attempt:
             accumulate=setup.accumulate,
             chunk_size=setup.chunk_size,
             skip_bad_samples=setup.skips,
-            loss_scaling="sample",
-            **order,
+            loss_scaling="sample" if setup.context == 1 else "token",
+            **options,
             **workers,
         )
 
@@ -125,7 +136,8 @@ class Attempt:
         try:
             if self.states:
                 states = [json.loads(state) for state in self.states]
-                whole = evenstep.merge_states(states) if self.merged else states[rank]
+                own = rank // self.setup.context
+                whole = evenstep.merge_states(states) if self.merged else states[own]
                 loader.load_state_dict(whole)
             self._epochs(loader, rank, report)
         except (EvenstepError, Injected) as error:
@@ -145,7 +157,12 @@ class Attempt:
         leaves = run.leaves if run.who_leaves in (None, rank) else None
         while loader.epoch < self.setup.epochs:
             steps = loader.steps()
-            for (indices, _), step in steps:
+            for batch, step in steps:
+                if self.setup.context == 1:
+                    indices, _ = batch
+                else:
+                    indices = list(map(int, batch["index"]))
+                    report.tokens.append(batch["input_ids"].flatten().tolist())
                 report.steps.append(
                     (
                         step.epoch,

@@ -7,6 +7,7 @@ before one is handed over. The death of a worker is raised from a handler of SIG
 
 from __future__ import annotations
 
+import pickle
 import weakref
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -84,9 +85,13 @@ class _Workers:
             False, first=process, second=process, capacity=world.capacity
         )
         for number in range(loader.count):
+            dataset = loader.dataset
+            if isinstance(dataset, IterableDataset):  # it changes: each process has its own
+                dataset = pickle.loads(pickle.dumps(dataset))
+            place = number, loader.count
             worker = Process(
                 target=_work,
-                args=(loader.dataset, loader.collate, loader.init, number, asked[number], results),
+                args=(dataset, loader.collate, loader.init, place, asked[number], results),
                 name=f"worker{number}",
                 daemon=True,
                 method=loader.method,
@@ -213,9 +218,17 @@ class _Iterator:
             self._come[number] = result
 
 
-def _work(dataset: Any, collate: Any, init: Any, number: int, requests: Any, results: Any) -> None:
+def _work(
+    dataset: Any,
+    collate: Any,
+    init: Any,
+    place: tuple[int, int],
+    requests: Any,
+    results: Any,
+) -> None:
     process = current().process
-    process.worker_info = SimpleNamespace(id=number, dataset=dataset, num_workers=None, seed=0)
+    number, count = place
+    process.worker_info = SimpleNamespace(id=number, dataset=dataset, num_workers=count, seed=0)
     init(number)
     iterator: Any = None
     of_pass = -1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from job_settings import Injected
+from job_settings import Injected, Samples
 from simulated_job import Attempt
 
 from evenstep.errors import CollateError, LoaderDiedError, PeerError, SampleError
@@ -25,7 +25,7 @@ def check_attempt(
         known: what each rank received at a step in the runs before; the run's own are added.
         expected: the run's steps, from the beginning, if nothing were killed.
     """
-    checks = (_ends(attempt), _causes(attempt), _steps(attempt, known, expected))
+    checks = (_ends(attempt), _causes(attempt), _steps(attempt, known, expected), _shards(attempt))
     return next((wrong for wrong in checks if wrong is not None), None)
 
 
@@ -98,7 +98,7 @@ def _steps(attempt: Attempt, known: dict[Any, Any], expected: list[list[Any]] | 
                 return f"rank {rank} got {here} at step {step} of epoch {epoch}, before {before}"
             if known.setdefault(("all", epoch, step), samples) != samples:
                 return f"ranks do not agree on step {step} of epoch {epoch}"
-            if samples[rank] != len(indices):
+            if samples[rank // attempt.setup.context] != len(indices):
                 return f"rank {rank} got {indices} where {samples} are announced"
             before_it = report.steps[number - 1] if number else (epoch, step - 1)
             begins = step == 0 and before_it[0] == epoch - 1
@@ -124,4 +124,27 @@ def _steps(attempt: Attempt, known: dict[Any, Any], expected: list[list[Any]] | 
         for rank, count in enumerate(counts):
             if expected is not None and where[rank] and count != len(expected[rank]):
                 return f"rank {rank} got {count} steps, and {len(expected[rank])} were settled"
+    return None
+
+
+def _shards(attempt: Attempt) -> str | None:
+    """Ranks that share micro-batches have all of their tokens, and save the same."""
+    context, reports = attempt.setup.context, attempt.reports
+    if context == 1:
+        return None
+    lengths = Samples(attempt.setup, False).lengths
+    for first in range(0, len(reports), context):
+        peers = reports[first : first + context]
+        for number, steps in enumerate(zip(*(peer.steps for peer in peers), strict=False)):
+            if len(set(steps)) > 1:
+                return f"ranks {first} and on share step {number}, and get {steps}"
+            if not (indices := steps[0][2]):
+                continue  # a filler
+            tokens = sorted(token for peer in peers for token in peer.tokens[number])
+            wanted = sorted(index for index in indices for _ in range(lengths[index]))
+            if tokens != wanted:
+                return f"ranks {first} and on share {wanted} at step {number}, and get {tokens}"
+        for saved in zip(*(peer.saved.values() for peer in peers), strict=False):
+            if len(set(saved)) > 1:
+                return f"ranks {first} and on save {saved}"
     return None
