@@ -25,7 +25,7 @@ from evenstep.arrays import Int64Array
 from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least, check_one_of
 from evenstep.strategy.assignment import Assignment
-from evenstep.strategy.balance.levels import check_level
+from evenstep.strategy.balance.levels import LEVELS
 from evenstep.strategy.balance.methods import Method, check_method
 from evenstep.strategy.draws import DrawnSamples, Mixes, draw
 from evenstep.strategy.loading_plan import LoadingPlan
@@ -204,7 +204,7 @@ class DGraph:
             ConfigurationError: an unknown method or level, or a number below 1.
         """
         check_method(method)
-        check_level(level)
+        check_one_of(LEVELS, level=level)
         check_at_least(1, micro_batches=micro_batches, max_tokens=max_tokens)
         changes: dict[str, Any] = {"reorder_within": reorder_within, "together": level == "both"}
         if level in ("intra", "both"):

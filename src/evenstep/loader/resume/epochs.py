@@ -96,10 +96,8 @@ class Epochs:
                 "the state does not say which samples of the epoch remain, or says it of another "
                 "kind of epoch, so it is damaged; load it as DataLoader.state_dict() returned it"
             )
-        quota, most = (
-            progress.start.quota,
-            WindowSize(self.policy, buffer_size, progress.start).most,
-        )
+        quota = progress.start.quota
+        most = WindowSize(self.policy, buffer_size, progress.start).most
         if quota is not None and quota > most:
             # The batcher would wait for samples that there is no room for.
             raise MismatchError(

@@ -23,7 +23,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from evenstep.arrays import Int64Array
-from evenstep.plan.argument_checks import check_one_of
 from evenstep.plan.partition.items import Costs, largest_first, sums
 from evenstep.strategy.assignment import Assignment
 from evenstep.strategy.balance.inter import deal
@@ -183,8 +182,3 @@ def _ordered(bins: Int64Array, costs: Costs | None, buckets: int, micro_batches:
         buckets=buckets,
         micro_batches=micro_batches,
     )
-
-
-def check_level(level: object) -> None:
-    """Raises `ConfigurationError` for an unknown level."""
-    check_one_of(LEVELS, level=level)
