@@ -3,7 +3,7 @@
 ```
 transformers/    Hugging Face Trainer and what inherits from it
 accelerate       loops of one's own with Accelerate
-lightning        Lightning's Trainer and Fabric
+lightning/       Lightning's Trainer and Fabric
 torchtitan       torchtitan's data loader
 megatron         Megatron-LM's data iterator
 

@@ -29,9 +29,13 @@ except ImportError as error:
         f"evenstep.integrations.accelerate needs accelerate ({error}); pip install accelerate"
     ) from error
 
-check_release("accelerate", oldest="1.0", newest="1.15")
+check_release("accelerate", oldest="0.30", newest="1.15")
 check_hooks(
-    "accelerate", Accelerator, "register_save_state_pre_hook", "register_load_state_pre_hook"
+    "accelerate",
+    Accelerator,
+    "non_blocking",
+    "register_save_state_pre_hook",
+    "register_load_state_pre_hook",
 )
 check_hooks("accelerate", DataLoaderStateMixin, "begin", "end")
 check_hooks("accelerate", GradientState, "sync_with_dataloader")

@@ -1,0 +1,19 @@
+"""What is needed of Lightning."""
+
+from __future__ import annotations
+
+from evenstep.integrations.releases import check_hooks, check_release
+
+try:
+    from lightning.fabric import Fabric as Fabric
+    from lightning.pytorch import Callback as Callback
+    from lightning.pytorch import LightningModule as LightningModule
+    from lightning.pytorch import Trainer as Trainer
+except ImportError as error:
+    raise ImportError(
+        f"evenstep.integrations.lightning needs lightning ({error}); pip install lightning"
+    ) from error
+
+check_release("lightning", oldest="2.2", newest="2.6")
+check_hooks("lightning", Callback, "on_before_backward", "on_before_optimizer_step")
+check_hooks("lightning", Fabric, "to_device")

@@ -1,0 +1,178 @@
+"""`StepCallback`: what Lightning's Trainer leaves to a loop of one's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, MutableMapping
+from typing import Any
+
+import torch
+
+from evenstep.batch.step_info import STEP_KEY, StepInfo
+from evenstep.errors import ConfigurationError, MismatchError
+from evenstep.integrations.lightning.installed import Callback, LightningModule, Trainer
+from evenstep.integrations.lightning.trainer_loader import CarriedStep, LightningLoader
+from evenstep.integrations.step_values import StepValues
+
+_KEY = "evenstep"  # in a checkpoint
+
+
+class StepCallback(Callback):
+    """Scales the gradient of every loss, so that ``training_step`` returns the mean over the
+    supervised tokens of its batch and nothing else; logs the mean over those of all ranks, padding,
+    imbalance, composition and tokens to the Trainer's loggers; and stops training where it would
+    not be that of one large batch."""
+
+    def __init__(self) -> None:
+        self.step: StepInfo | None = None
+        """Of the batch that is trained on, for statistics, which should leave out a filler. Its
+        loss scale is applied already."""
+        self._scaled = False
+        self._optimizer_steps = 0  # before it
+        self._values = StepValues()
+        self._loss: Any = 0.0  # of this rank, summed over updates since the last log
+        self._updates = 0
+        self._resumes = False
+        self._state: dict[str, Any] | None = None  # of the checkpoint to resume from
+
+    def on_save_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        for loader in _loaders(trainer.train_dataloader):
+            checkpoint[_KEY] = loader.state()
+
+    def on_load_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        self._resumes = True
+        self._state = checkpoint.get(_KEY)
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        for loader in _loaders(trainer.train_dataloader) if self._resumes else ():
+            if self._state is None:
+                raise MismatchError(
+                    f"the checkpoint {trainer.ckpt_path} was saved without evenstep, and does not "
+                    "say where the data was; begin a new run from its model, with "
+                    "load_from_checkpoint"
+                )
+            loader.resume(self._state)
+        self._resumes = False
+
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        steps = list(_taken(batch))
+        if len(steps) > 1:
+            raise ConfigurationError(
+                f"{len(steps)} evenstep loaders feed one training_step, which returns one loss; "
+                "take all but one of them from torch's DataLoader"
+            )
+        self.step = step = steps[0] if steps else None
+        self._scaled = False
+        self._optimizer_steps = trainer.global_step
+        if step is None or not pl_module.automatic_optimization:
+            return
+        if step.accumulate != trainer.accumulate_grad_batches:
+            raise ConfigurationError(
+                f"an update has {step.accumulate} steps in evenstep.DataLoader(accumulate="
+                f"{step.accumulate}), and {trainer.accumulate_grad_batches} in Trainer("
+                f"accumulate_grad_batches={trainer.accumulate_grad_batches}); give both the same"
+            )
+
+    def on_before_backward(
+        self, trainer: Trainer, pl_module: LightningModule, loss: torch.Tensor
+    ) -> None:
+        if self.step is None:
+            return
+        self._scaled = True
+        # Trainer has divided the loss by the steps of an update, if it steps the optimizer.
+        scale = self.step.loss_scale
+        if pl_module.automatic_optimization:
+            scale *= trainer.accumulate_grad_batches
+        loss.register_hook(lambda gradient: gradient * scale)
+
+    def on_before_optimizer_step(
+        self, trainer: Trainer, pl_module: LightningModule, optimizer: torch.optim.Optimizer
+    ) -> None:
+        step = self.step
+        if step is None or not pl_module.automatic_optimization or trainer.fast_dev_run:
+            return
+        if not step.ends_update:
+            raise ConfigurationError(
+                f"the optimizer is about to step after step {step.step}, in the middle of an "
+                f"update of {step.accumulate}; choose limit_train_batches as a multiple of "
+                "accumulate_grad_batches, and resume from checkpoints made at the end of an update"
+            )
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        step = self.step
+        if step is None:
+            return
+        stepped = trainer.global_step > self._optimizer_steps
+        if stepped and not self._scaled and not pl_module.automatic_optimization:
+            raise ConfigurationError(
+                f"the optimizer has stepped, and the loss of step {step.step} was not scaled; call "
+                "self.manual_backward(loss) in place of loss.backward()"
+            )
+        if step.ends_update and not stepped and pl_module.automatic_optimization:
+            raise ConfigurationError(
+                f"the strategy has not stepped the optimizer after step {step.step}, where an "
+                "update ends; its updates go on in the next epoch: choose accumulate_grad_batches=1"
+            )
+        self._values.add(step)
+        if isinstance(outputs, Mapping) and step.loss_scale and pl_module.automatic_optimization:
+            self._loss += outputs["loss"] * (trainer.accumulate_grad_batches * step.loss_scale)
+        if step.ends_update:
+            self._updates += 1
+            if self._updates == trainer.log_every_n_steps:
+                self._log(trainer)
+
+    def _log(self, trainer: Trainer) -> None:
+        loss = torch.as_tensor(self._loss / self._updates, device=trainer.strategy.root_device)
+        values = {"loss": float(trainer.strategy.reduce(loss, reduce_op="mean"))}
+        values |= self._values.take()
+        self._loss = 0.0
+        self._updates = 0
+        for logger in trainer.loggers:
+            logger.log_metrics(
+                {f"evenstep/{name}": value for name, value in values.items()},
+                step=trainer.global_step,
+            )
+
+    def on_validation_batch_start(self, *arguments: Any, **options: Any) -> None:
+        _refuse(*arguments, **options)
+
+    def on_test_batch_start(self, *arguments: Any, **options: Any) -> None:
+        _refuse(*arguments, **options)
+
+    def on_predict_batch_start(self, *arguments: Any, **options: Any) -> None:
+        _refuse(*arguments, **options)
+
+
+def _refuse(trainer: Trainer, pl_module: LightningModule, batch: Any, *others: Any) -> None:
+    if list(_taken(batch)):
+        raise ConfigurationError(
+            "an evenstep loader was given for evaluation, whose fillers would count in metrics; "
+            "give torch's DataLoader, which Trainer shards itself"
+        )
+
+
+def _loaders(loaders: Any) -> Iterator[LightningLoader]:
+    """Evenstep's among the loaders of a Trainer."""
+    if isinstance(loaders, LightningLoader):
+        yield loaders
+    elif isinstance(loaders, (Mapping, list, tuple)):
+        for part in loaders.values() if isinstance(loaders, Mapping) else loaders:
+            yield from _loaders(part)
+
+
+def _taken(batch: Any) -> Iterator[StepInfo]:
+    """Takes the step out of a batch, or of each batch in one that Trainer has combined."""
+    if isinstance(batch, MutableMapping) and isinstance(batch.get(STEP_KEY), CarriedStep):
+        carried = batch.pop(STEP_KEY)
+        carried.taken = True
+        yield carried.step
+    elif isinstance(batch, (Mapping, list, tuple)):
+        for part in batch.values() if isinstance(batch, Mapping) else batch:
+            yield from _taken(part)

@@ -1,0 +1,35 @@
+"""How often an optimizer will step, for learning rates that depend on it."""
+
+from __future__ import annotations
+
+import math
+
+from evenstep.errors import ConfigurationError
+from evenstep.integrations.lightning.installed import Trainer
+from evenstep.integrations.lightning.trainer_loader import LightningLoader
+from evenstep.integrations.step_estimate import estimate_steps
+from evenstep.loader.dataloader import DataLoader
+
+
+def estimated_stepping_batches(trainer: Trainer, loader: DataLoader | LightningLoader) -> int:
+    """What ``trainer.estimated_stepping_batches`` cannot know for a loader without a length: for
+    ``configure_optimizers``. The same on all ranks, which all call it.
+
+    Raises:
+        ConfigurationError: neither the number of samples nor ``max_steps`` is known.
+    """
+    inner = loader.loader if isinstance(loader, LightningLoader) else loader
+    limit = trainer.max_steps if trainer.max_steps >= 0 else math.inf
+    estimate = estimate_steps(inner)
+    if estimate is not None and trainer.max_epochs is not None and trainer.max_epochs >= 0:
+        steps = estimate.steps
+        if isinstance(trainer.limit_train_batches, int):
+            steps = min(steps, trainer.limit_train_batches)
+        updates = math.ceil(steps / trainer.accumulate_grad_batches)
+        limit = min(limit, updates * trainer.max_epochs)
+    if limit == math.inf:
+        raise ConfigurationError(
+            "how often the optimizer will step is unknown, as the number of samples or epochs is; "
+            "give Trainer(max_steps=)"
+        )
+    return int(limit)

@@ -1,0 +1,110 @@
+"""Loops of one's own with Lightning's Fabric."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("lightning")
+
+from lightning.fabric import Fabric
+from lightning_job import DOCUMENTS, loader_of, trainer_environment
+from ranks import Rank, run
+from tiny_model import TinyModel, flat
+
+import evenstep
+from evenstep.integrations import lightning as even
+
+pytestmark = [pytest.mark.integrations, pytest.mark.timeout(120)]
+
+
+def train(
+    rank: Rank | None,
+    path: Path | None = None,
+    *,
+    save_after: int | None = None,
+    scaled: bool = True,
+    early: bool = False,
+) -> list[Any]:
+    """By update: samples of this rank, and the gradient."""
+    options: Any = {"devices": 1}
+    if rank is not None and rank.world_size > 1:
+        trainer_environment(rank)
+        options = {"strategy": "ddp", "devices": rank.world_size}
+    fabric = Fabric(accelerator="cpu", **options)
+    fabric.launch()
+    model: Any = TinyModel()
+    optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer = fabric.setup(model, optimizer)
+    loader = even.setup(fabric, loader_of(3))
+    state = {"model": model, "optimizer": optimizer, "loader": loader}
+    if path is not None and save_after is None:
+        fabric.load(path, state)
+    updates: list[Any] = [([], None)]
+    for batch in loader:
+        step = evenstep.pop_step(batch)
+        updates[-1][0].extend(step.indices)
+        with fabric.no_backward_sync(model, enabled=not step.ends_update):
+            loss = model(**batch).loss
+            fabric.backward(loss * step.loss_scale if scaled else loss)
+        if step.ends_update or early:
+            updates[-1] = (updates[-1][0], flat([p.grad for p in model.parameters()]))
+            updates.append(([], None))
+            optimizer.step()
+            optimizer.zero_grad()
+            if len(updates) - 1 == save_after:
+                fabric.save(path, state)
+    return updates[:-1]
+
+
+def one_batch(model: torch.nn.Module, samples: list[int]) -> torch.Tensor:
+    model.zero_grad()
+    model(**evenstep.PadCollator()([DOCUMENTS[i] for i in samples])).loss.backward()
+    return flat([p.grad for p in model.parameters()])
+
+
+def saving(rank: Rank, path: Path) -> list[Any]:
+    return train(rank, path, save_after=2)
+
+
+def test_two_ranks_train_as_one_and_resume_on_any_number(tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ("whole", "two", "one")]
+    for folder in folders:
+        folder.mkdir()
+    path = tmp_path / "checkpoint"
+    ranks = run(saving, 2, path, folder=folders[0], within=90)
+    model = TinyModel()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for same in zip(*ranks, strict=True):
+        truth = one_batch(model, [i for samples, _ in same for i in samples])
+        for _, gradient in same:
+            assert (gradient - truth).norm() < 1e-5 * truth.norm()
+        optimizer.step()
+    two = run(train, 2, path, folder=folders[1], within=90)
+    for after, updates in zip(two, ranks):
+        for (samples, gradient), (others, truth) in zip(after, updates[2:], strict=True):
+            assert samples == others
+            assert torch.equal(gradient, truth)
+    (one,) = run(train, 1, path, folder=folders[2], within=90)
+    before = [i for updates in ranks for samples, _ in updates[:2] for i in samples]
+    rest = [i for samples, _ in one for i in samples]
+    assert sorted(before + rest) == list(range(len(DOCUMENTS)))
+
+
+def test_a_loop_that_trains_wrongly_is_stopped() -> None:
+    with pytest.raises(evenstep.ConfigurationError, match="loss of step 0 was not multiplied"):
+        train(None, scaled=False)
+    with pytest.raises(evenstep.ConfigurationError, match=r"step it where step\.ends_update"):
+        train(None, early=True)
+
+
+def test_what_is_no_loader_of_ours_is_refused() -> None:
+    with pytest.raises(evenstep.ConfigurationError, match=r"fabric\.setup_dataloaders takes it"):
+        even.setup(Fabric(accelerator="cpu"), torch.utils.data.DataLoader(DOCUMENTS))
+    fabric = Fabric(accelerator="cpu", devices=1)
+    fabric.launch()
+    with pytest.raises(TypeError, match="Only PyTorch DataLoader"):
+        fabric.setup_dataloaders(loader_of())

@@ -1,0 +1,241 @@
+"""Lightning's Trainer: samples, gradients, losses and checkpoints."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("lightning")
+
+from lightning.pytorch import LightningDataModule
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning_job import DOCUMENTS, Log, Module, Update, loader_of, trained, trainer_of
+from ranks import Job, Rank, run
+from tiny_model import TinyModel, flat
+
+import evenstep
+from evenstep.integrations import lightning as even
+
+pytestmark = [pytest.mark.integrations, pytest.mark.timeout(180)]
+EVERYTHING = list(range(len(DOCUMENTS)))
+
+
+def one_batch(model: torch.nn.Module, samples: list[int]) -> tuple[torch.Tensor, float]:
+    """Gradient and loss of all samples as one padded batch."""
+    model.zero_grad()
+    loss = model(**evenstep.PadCollator()([DOCUMENTS[i] for i in samples])).loss
+    loss.backward()
+    return flat([p.grad for p in model.parameters()]), loss.item()
+
+
+def together(ranks: list[list[Update]]) -> list[list[int]]:
+    """Samples of all ranks, of each update."""
+    return [[i for update in same for i in update.samples] for same in zip(*ranks, strict=True)]
+
+
+def fit(rank: Rank, folder: Path, accumulate: int, **options: Any) -> Any:
+    module, log = Module(), Log()
+    trainer = trainer_of(
+        rank,
+        folder,
+        accumulate_grad_batches=accumulate,
+        log_every_n_steps=1,
+        logger=log,
+        **options,
+    )
+    trainer.fit(module, even.loader(loader_of(accumulate)))
+    return trained(module), log.logged
+
+
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_every_update_on_two_ranks_is_that_of_one_batch(tmp_path: Path, accumulate: int) -> None:
+    outcomes = run(fit, 2, tmp_path, accumulate, folder=tmp_path, within=90)
+    ranks = [epochs[0] for epochs, _ in outcomes]
+    sizes = [update.steps for update in ranks[0]]
+    assert [update.steps for update in ranks[1]] == sizes
+    assert sizes[:-1] == [accumulate] * (len(sizes) - 1)
+    assert accumulate == 1 or sizes[-1] < accumulate, "take other documents"
+    samples = together(ranks)
+    assert sorted(i for update in samples for i in update) == EVERYTHING
+    model = TinyModel()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for indices, values, *updates in zip(samples, outcomes[0][1], *ranks, strict=True):
+        gradient, loss = one_batch(model, indices)
+        for update in updates:
+            assert update.gradient is not None
+            assert (update.gradient - gradient).norm() < 1e-5 * gradient.norm()
+        assert values["evenstep/loss"] == pytest.approx(loss, rel=1e-5)
+        assert 0 <= values["evenstep/padding"] < 1
+        optimizer.step()
+    assert outcomes[0][1][-1]["evenstep/tokens"] == DOCUMENTS.lengths.sum()
+
+
+class Hanging(ModelCheckpoint):
+    """Waits for ever after the first checkpoint."""
+
+    rank: Rank
+
+    def on_train_batch_end(self, trainer: Any, module: Any, *others: Any) -> None:
+        super().on_train_batch_end(trainer, module, *others)
+        if self.best_model_path:
+            self.rank.say("saved")
+            self.rank.heard(self.rank.rank, "never", within=60)
+
+
+def hanging(rank: Rank, folder: Path, saved: Path) -> None:
+    callback = Hanging(dirpath=saved, every_n_train_steps=2, filename="{step}")
+    callback.rank = rank
+    fit(rank, folder, 3, max_epochs=2, callbacks=[callback])
+
+
+def whole(rank: Rank, folder: Path) -> list[list[Update]]:
+    return fit(rank, folder, 3, max_epochs=2)[0]
+
+
+def resumed(rank: Rank, folder: Path, path: Path) -> list[list[Update]]:
+    module = Module()
+    trainer = trainer_of(rank, folder, accumulate_grad_batches=3, max_epochs=2)
+    trainer.fit(module, even.loader(loader_of(3)), ckpt_path=path)
+    return trained(module)
+
+
+def test_a_killed_job_goes_on_where_it_saved(tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ("whole", "killed", "two", "one")]
+    for folder in folders:
+        folder.mkdir()
+    saved = tmp_path / "checkpoints"
+    every = [[*first, *second] for first, second in run(whole, 2, tmp_path, folder=folders[0])]
+    with Job(hanging, 2, tmp_path, saved, folder=folders[1]) as job:
+        for rank in range(2):
+            job.heard(rank, "saved", within=60)
+        for rank in range(2):
+            job.signal(rank, signal.SIGKILL)
+        job.join(within=20)
+    path = saved / "step=2.ckpt"
+    two = [
+        [*first, *second] for first, second in run(resumed, 2, tmp_path, path, folder=folders[2])
+    ]
+    assert together(two) == together([updates[2:] for updates in every])
+    for after, updates in zip(two, every):
+        for update, truth in zip(after, updates[2:], strict=True):
+            assert torch.equal(update.gradient, truth.gradient)
+    (epochs,) = run(resumed, 1, tmp_path, path, folder=folders[3])
+    assert len(epochs) == 2
+    before = [i for update in together([updates[:2] for updates in every]) for i in update]
+    assert sorted(before + [i for update in epochs[0] for i in update.samples]) == EVERYTHING
+    assert sorted(i for update in epochs[1] for i in update.samples) == EVERYTHING
+
+
+def test_every_checkpoint_is_followed_by_what_followed_it(tmp_path: Path) -> None:
+    callbacks = [
+        ModelCheckpoint(tmp_path, "{epoch}-{step}", every_n_train_steps=1, save_top_k=-1),
+        ModelCheckpoint(tmp_path, "end-{epoch}", every_n_epochs=1, save_top_k=-1),
+    ]
+    module = Module()
+    trainer = trainer_of(
+        None, tmp_path, accumulate_grad_batches=3, max_epochs=2, callbacks=callbacks
+    )
+    trainer.fit(module, even.loader(loader_of(3)))
+    epochs = trained(module)
+    samples = [update.samples for epoch in epochs for update in epoch]
+    paths = list(tmp_path.glob("*.ckpt"))
+    assert len(paths) == len(samples) + 2
+    for path in paths:
+        steps = torch.load(path)["global_step"]
+        after = [u.samples for epoch in resumed(None, tmp_path, path) for u in epoch]
+        assert after == samples[steps:], path.name
+
+
+class Asking(Module):
+    """Has Trainer make its loader before a checkpoint is loaded."""
+
+    def configure_optimizers(self) -> Any:
+        assert self.trainer.estimated_stepping_batches == -1
+        return super().configure_optimizers()
+
+
+def test_a_loader_that_a_schedule_has_asked_for_resumes_too(tmp_path: Path) -> None:
+    class Saving(Module):
+        def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+            if self.trainer.global_step == 2:
+                self.trainer.save_checkpoint(tmp_path / "2.ckpt")
+
+    saving, after = Saving(), Asking()
+    trainer_of(None, tmp_path).fit(saving, even.loader(loader_of()))
+    trainer = trainer_of(None, tmp_path)
+    trainer.fit(after, even.loader(loader_of()), ckpt_path=tmp_path / "2.ckpt")
+    (updates,), (others,) = trained(saving), trained(after)
+    assert [u.samples for u in others] == [u.samples for u in updates[2:]]
+
+
+class Data(LightningDataModule):
+    def train_dataloader(self) -> Any:
+        return even.loader(loader_of(3))
+
+    def val_dataloader(self) -> Any:
+        return torch.utils.data.DataLoader(DOCUMENTS)
+
+
+class Scheduled(Module):
+    """Has a schedule, and validates."""
+
+    planned = 0
+    validations = 0
+
+    def configure_optimizers(self) -> Any:
+        self.planned = even.estimated_stepping_batches(self.trainer, loader_of())
+        optimizer = super().configure_optimizers()
+        scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, 2 * self.planned)
+        return [optimizer], [{"scheduler": scheduler, "interval": "step"}]
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.validations += 1
+
+
+def test_a_data_module_schedules_validation_and_limits(tmp_path: Path) -> None:
+    module = Scheduled()
+    trainer = trainer_of(
+        None,
+        tmp_path,
+        accumulate_grad_batches=3,
+        max_epochs=3,
+        limit_train_batches=9,
+        limit_val_batches=2,
+        val_check_interval=4,
+        num_sanity_val_steps=0,
+        precision="bf16-mixed",
+        gradient_clip_val=1.0,
+    )
+    trainer.fit(module, datamodule=Data())
+    assert module.planned == trainer.global_step == 9
+    assert module.validations == 2 * 2 * 3
+    orders = [[i for update in epoch for i in update.samples] for epoch in trained(module)]
+    assert all(len(set(order)) == len(order) for order in orders)
+    assert orders[0] != orders[1] != orders[2]
+
+
+class Manual(Module):
+    automatic_optimization = False
+
+    def training_step(self, batch: Any, batch_idx: int) -> None:
+        loss = super().training_step(batch, batch_idx)
+        optimizer = self.optimizers()
+        self.manual_backward(loss)
+        (callback,) = (c for c in self.trainer.callbacks if isinstance(c, even.StepCallback))
+        if callback.step.ends_update:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def test_manual_optimization_scales_too(tmp_path: Path) -> None:
+    module = Manual()
+    trainer_of(None, tmp_path).fit(module, even.loader(loader_of(3)))
+    (updates,) = trained(module)
+    model = TinyModel()
+    gradient, _ = one_batch(model, updates[0].samples)
+    assert (updates[0].gradient - gradient).norm() < 1e-5 * gradient.norm()
+    assert [update.steps for update in updates][:-1] == [3] * (len(updates) - 1)
