@@ -1,5 +1,5 @@
-"""A rank of a job that trains a tiny GPT with megatron-core's model, DDP, schedules and checkpoints,
-on the CPU.
+"""A rank of a job that trains a tiny GPT on the CPU, with megatron-core's model, DDP, schedules and
+checkpoints.
 
     torchrun --nproc-per-node 2 megatron_job.py '{"folder": ..., ...}'
 """
@@ -12,7 +12,7 @@ import signal
 import sys
 from collections.abc import Callable
 from functools import partial
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -216,7 +216,7 @@ def main(
             everyone: list[Any] = [None] * dist.get_world_size()
             dist.all_gather_object(everyone, watched.indices)
             weights = model.module.state_dict()
-            one["true loss"], truth = token_mean(weights, sum(everyone, []), config)
+            one["true loss"], truth = token_mean(weights, [*chain(*everyone)], config)
             own = torch.cat([p.main_grad.flatten() for p in model.parameters()])
             one["error"] = float((own - truth).norm() / truth.norm())
         report.append(one)
