@@ -16,160 +16,48 @@ Every run is a job of its own. The exit status is 1 if a rank hangs or anything 
 from __future__ import annotations
 
 import argparse
-import multiprocessing
 import os
-import resource
 import signal
 import statistics
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.utils.data import Dataset
 
 import evenstep
 import evenstep.loader  # now, and not in every rank that is forked
 from benchmarks.lib.report import print_json, progress
+from benchmarks.loader.fault_cases import (
+    ALL_WAIT,
+    CASES,
+    CROSSED,
+    HANGING,
+    LEAVES,
+    PROCESSES,
+    RESET,
+    STOPPED,
+    TIMEOUT,
+    Case,
+    Collate,
+    Fault,
+    Samples,
+    reset_connections,
+)
 from evenstep.tools.report import text_table
 
-PROCESSES = multiprocessing.get_context("fork")
-TIMEOUT = 1.0  # seconds that the loader gives a call, in the cases in which one hangs
 STEP = 0.01  # seconds
 GRACE = 10.0  # seconds within which everything must be gone
 HANGS = 30.0  # seconds after which a rank without an error is said to hang
-LEAVES = "rank leaves the epoch"
-ALL_WAIT = "rank killed, all wait"  # for samples that do not come
-HANGING = ("worker hangs", "worker stopped", "collate hangs", "dataset hangs")
-# Forked, as a fault is shared by inheritance.
-WORKERS: dict[str, Any] = {"num_workers": 2, "multiprocessing_context": "fork"}
 WORDS = 90  # of an error in the table, in characters
-LARGE = 1_000_000  # elements of a sample, or of a batch, when memory is to run out
 
 
+HUNG = "it hangs"
 NOBODY: dict[str, Any] = {"errors": []}
-
-
-class Fault:
-    """What goes wrong inside of rank 1, at a word from outside. Shared by all its processes."""
-
-    def __init__(self, where: str) -> None:
-        self.where = where
-        self._begin = PROCESSES.Value("b", 0)
-        self._at = PROCESSES.Value("d", 0.0)
-
-    def begin(self) -> None:
-        self._begin.value = 1
-
-    def at(self) -> float:
-        """When it happened, on the clock that all processes share."""
-        return float(self._at.value)
-
-    def happens(self, where: str) -> bool:
-        if where != self.where or not self._begin.value:
-            return False
-        with self._at.get_lock():
-            self._at.value = self._at.value or time.monotonic()
-        return True
-
-
-class Samples(Dataset[dict[str, torch.Tensor]]):
-    def __init__(self, fault: Fault | None) -> None:
-        self._fault = fault
-
-    def __len__(self) -> int:
-        return 1_000_000
-
-    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
-        tokens = torch.ones(20 + index % 100, dtype=torch.int64)
-        if self._fault is not None:
-            if self._fault.happens("sample exits"):
-                sys.exit(3)
-            if self._fault.happens("sample raises"):
-                raise ValueError("no such picture")
-            if any(map(self._fault.happens, ("worker hangs", "dataset hangs", ALL_WAIT))):
-                time.sleep(3600)
-            if self._fault.happens("worker out of memory"):
-                limit_memory()
-                return {"input_ids": tokens, "labels": tokens, "pixels": torch.zeros(LARGE)}
-        return {"input_ids": tokens, "labels": tokens}
-
-
-class Collate:
-    def __init__(self, fault: Fault | None) -> None:
-        self._fault = fault
-
-    def __call__(self, samples: list[dict[str, torch.Tensor]]) -> Any:
-        batch = evenstep.PadCollator()(samples)
-        if self._fault is not None:
-            if self._fault.happens("collate exits"):
-                sys.exit(3)
-            if self._fault.happens("batcher without memory"):
-                Connection.send = no_memory  # type: ignore[method-assign]
-            if self._fault.happens("collate raises"):
-                raise ValueError("ragged")
-            if self._fault.happens("collate hangs"):
-                time.sleep(3600)
-            if self._fault.happens("batcher out of memory"):
-                limit_memory()
-                batch["pixels"] = torch.zeros(LARGE)
-        return batch
-
-
-def no_memory(*_: object) -> None:
-    raise MemoryError
-
-
-def limit_memory() -> None:
-    """No more shared memory for this process: a limit on files is one on anonymous memory too."""
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
-
-
-@dataclass(frozen=True)
-class Case:
-    """A fault, and how to cause it."""
-
-    name: str
-    signal: signal.Signals | None = None
-    target: str = ""
-    """Who gets the signal: "worker", "batcher" or "rank"."""
-    threads: bool = False
-    """Without workers and a batcher process."""
-
-    @property
-    def fails_itself(self) -> bool:
-        """Whether rank 1 lives to see an error."""
-        dies = self.target == "rank" and self.signal is not signal.SIGINT
-        return not dies and self.name != LEAVES
-
-
-CASES = [
-    Case("worker killed", signal.SIGKILL, "worker"),
-    Case("batcher killed", signal.SIGKILL, "batcher"),
-    Case("rank killed", signal.SIGKILL, "rank"),
-    Case("rank killed, no workers", signal.SIGKILL, "rank", threads=True),
-    Case(ALL_WAIT, signal.SIGKILL, "rank"),
-    Case("rank terminated", signal.SIGTERM, "rank"),
-    Case("rank interrupted", signal.SIGINT, "rank"),
-    Case("worker hangs"),
-    Case("worker stopped", signal.SIGSTOP, "worker"),
-    Case("collate hangs"),
-    Case("dataset hangs", threads=True),
-    Case("worker out of memory"),
-    Case("batcher out of memory"),
-    Case("sample raises"),
-    Case("collate raises"),
-    Case("sample exits"),
-    Case("collate exits"),
-    Case("batcher without memory"),  # for any message
-    Case("training loop raises"),
-    Case(LEAVES),
-]
 
 
 def train(rank: int, case: Case, fault: Fault, folder: Path, results: Connection) -> None:
@@ -185,22 +73,40 @@ def train(rank: int, case: Case, fault: Fault, folder: Path, results: Connection
         "gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=2
     )
     mine = fault if rank == 1 or case.name == ALL_WAIT else None
-    loader = evenstep.DataLoader(
-        Samples(mine),
-        policy=evenstep.TokenBudget(max_tokens=1024),
-        collate_fn=Collate(mine),
-        buffer_size=64,
-        **({"num_workers": 0} if case.threads else WORKERS),
-        timeout=TIMEOUT if case.name in HANGING else 0,
-    )
+    loaders = [
+        evenstep.DataLoader(
+            Samples(mine),
+            policy=evenstep.TokenBudget(max_tokens=1024),
+            collate_fn=Collate(mine),
+            buffer_size=64,
+            **case.workers,
+            timeout=TIMEOUT if case.name in HANGING else 0,
+        )
+        for _ in range(2 if case.name == CROSSED else 1)
+    ]
+    loader = loaders[-1 if rank else 0]
+    if case.begin is not None:
+        results.send(([], listening() & sockets(os.getpid())))
+        while not fault.begun():
+            time.sleep(0.01)
+        if rank == 1:
+            fault.happens(case.name)
+            case.begin()
+    last = time.monotonic()
     try:
         for number, _ in enumerate(loader):
-            if number == 3:
+            if case.recovers and number > 3 and time.monotonic() - last > 0.75 * STOPPED:
+                results.send((time.monotonic(), "none", "the next batch"))
+                break
+            if number == 3 and case.begin is None:
                 results.send((children(os.getpid()), listening() & sockets(os.getpid())))
             if mine and mine.happens("training loop raises"):
                 raise ZeroDivisionError("no gradient")
+            if mine and mine.happens(RESET):
+                reset_connections()
             if mine and mine.happens(LEAVES):
                 break
+            last = time.monotonic()
             time.sleep(STEP)
     except BaseException as error:
         results.send((time.monotonic(), type(error).__name__, str(error)))
@@ -255,7 +161,7 @@ def run(case: Case) -> dict[str, Any]:
         **{
             whose: {"seconds": error[0] - at, "error": error[1], "message": error[2]}
             if error is not None
-            else {"seconds": HANGS, "error": "none", "message": "it hangs"}
+            else {"seconds": HANGS, "error": HUNG, "message": "no error"}
             for whose, error in errors.items()
         },
     }
@@ -276,6 +182,10 @@ def strike(case: Case, fault: Fault, rank: int, batchers: list[int]) -> float:
     }[case.target]()
     begun = time.monotonic()
     os.kill(target, case.signal)
+    if case.recovers:
+        time.sleep(STOPPED)
+        begun = time.monotonic()
+        os.kill(target, signal.SIGCONT)
     return begun
 
 
@@ -410,7 +320,7 @@ def main() -> None:
         title = f"Seconds from the fault to the error on a surviving rank; {options.runs} jobs each"
         print(text_table(header, [row for r in results for row in rows(r)], title=title))
     ranks = ("own", "other")
-    hung = [r["fault"] for r in results if any("none" in r.get(w, NOBODY)["errors"] for w in ranks)]
+    hung = [r["fault"] for r in results if any(HUNG in r.get(w, NOBODY)["errors"] for w in ranks)]
     left = [r["fault"] for r in results if r["left"]]
     if hung or left:
         sys.exit(f"hung: {hung}; left something behind: {left}")

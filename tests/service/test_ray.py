@@ -360,7 +360,9 @@ def _ends_with_its_driver(folder: Path, number: signal.Signals) -> None:
     token = f"EVENSTEP_TEST_{os.getpid()}_{number}"
     driver = folder / "driver.py"
     driver.write_text(
-        f"import sys, time, pathlib\nsys.path.insert(0, {str(HERE)!r})\n"
+        f"import signal, sys, time, pathlib\nsys.path.insert(0, {str(HERE)!r})\n"
+        # A suite that is run in the background has interrupts ignored, which its children inherit.
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "import evenstep.service as es\nfrom service_world import job_of\n"
         "if __name__ == '__main__':\n"
         f"    job = job_of(pathlib.Path({str(folder)!r}), workers=1)\n"
