@@ -71,7 +71,9 @@ def _causes(attempt: Attempt) -> str | None:
             return f"rank {rank} is not told why: {error!r}"
         if isinstance(error, PeerError) and not setup.fails and len(failing) == 1:
             (culprit,) = failing
-            named = f"rank {culprit.removeprefix('rank')}" in str(error)
+            # Ranks that share micro-batches are one data-parallel rank, which is named.
+            number = int(culprit.removeprefix("rank"))
+            named = any(f"rank {n}" in str(error) for n in (number, number // setup.context))
             if not named and not _nameless(attempt, str(error)):
                 return f"rank {rank} does not name {culprit}: {error!r}"
     left = any(report.left for report in attempt.reports)

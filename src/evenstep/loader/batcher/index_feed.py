@@ -8,6 +8,7 @@ demand, the feeder sends what the batcher asks it for.
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
@@ -40,14 +41,29 @@ class IndexFeed:
         """The inner loader is being started, and nothing can be asked of the feeder yet."""
         self.requested: deque[tuple[tuple[int, ...], tuple[Any, ...]]] = deque()
         """Chunks requested and not yet delivered, in order: arrival numbers and dataset indices."""
+        self._kept: list[tuple[int, Any]] = []
+        """A block of the next pass, if it has come already."""
 
     def request(self, entries: Int64Array | None) -> None:
         """Asks for the indices at some entries of the ranks' stream; None for no more."""
         with contextlib.suppress(OSError):  # the trainer has closed its end
             self._connection.send((self.serial, entries))
 
+    def drain(self, over: threading.Event) -> None:
+        """Drops what still comes in a pass that prepares no more samples, until no more is asked
+        for: a feeder that cannot send does not read, and who asks it would wait for ever."""
+        with contextlib.suppress(EOFError, OSError):
+            while not (over.is_set() or self._kept):
+                if self._connection.poll(_POLL_SECONDS):
+                    received: tuple[int, Any] = self._connection.recv()
+                    if received[0] > self.serial:
+                        self._kept.append(received)
+
     def _must_not_wait(self) -> bool:
         return self.deals and (self.starting or any(numbers for numbers, _ in self.requested))
+
+    def _comes(self, timeout: float = 0) -> bool:
+        return bool(self._kept) or self._connection.poll(timeout)
 
     def __iter__(self) -> Iterator[list[ChunkRequest]]:
         self.requested.clear()
@@ -55,12 +71,12 @@ class IndexFeed:
         while True:
             # The inner loader asks for a request before it hands over a chunk that has come. While
             # that may be the chunk that decides the next deal, it gets a request of nothing.
-            while self._must_not_wait() and not self._connection.poll():
+            while self._must_not_wait() and not self._comes():
                 self.requested.append(((), ()))
                 yield [ChunkRequest(self.epoch_seed, ())]
-            while not self._connection.poll(_POLL_SECONDS):
+            while not self._comes(_POLL_SECONDS):
                 self.check()
-            serial, block = self._connection.recv()
+            serial, block = self._kept.pop() if self._kept else self._connection.recv()
             if serial != self.serial:
                 continue  # left over from an abandoned pass
             if isinstance(block, Exception):

@@ -7,6 +7,7 @@ goes to a worker, a `Chunk` comes back from it.
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Generator, Iterator
 from multiprocessing.connection import Connection
 from typing import Any
@@ -83,6 +84,11 @@ class Intake:
         more will be asked for. Called by another thread than all else."""
         assert self._feed is not None
         self._feed.request(entries)
+
+    def drain(self, over: threading.Event) -> None:
+        """Once no more samples are prepared: see `IndexFeed.drain`."""
+        if self._feed is not None and self._feed.deals:
+            self._feed.drain(over)
 
     def begin(self, epoch: EpochSpec, check: Callable[[], None] = lambda: None) -> None:
         """Starts the workers. Must be called before other threads start: workers may be forked, and

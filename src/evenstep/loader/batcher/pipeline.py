@@ -99,6 +99,8 @@ class EpochRun:
         """From collate to deliver, in order; None at the end."""
         self._collating = threading.Lock()
         self._closed = threading.Event()
+        self._planned = threading.Event()
+        """Nothing more is planned, nor any samples asked for."""
         self._failure: EvenstepError | None = None
         self._known = False
         """The other ranks know of the failure."""
@@ -185,11 +187,13 @@ class EpochRun:
                         self._store.put(ready)
         except Closed:
             self._store.end()
+            intake.drain(self._planned)
         except BaseException as error:
             # Not a failure of the epoch yet: the samples before it may still be planned.
             if not isinstance(error, EvenstepError):
                 error = self._died("preparing samples", error)
             self._store.end(error)
+            intake.drain(self._planned)
         else:
             self._store.end()
 
@@ -217,7 +221,10 @@ class EpochRun:
             self._store.stop()
         finally:
             self._planned_steps.put(None)
-            self._planner.end_requests()
+            try:
+                self._planner.end_requests()
+            finally:
+                self._planned.set()
 
     def _collate(self) -> None:
         try:
