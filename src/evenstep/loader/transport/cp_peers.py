@@ -75,8 +75,9 @@ class WindowChecksum:
         self._digest = 0
 
     def note(self, numbers: Int64Array, digests: Int64Array) -> None:
-        """Adds samples in order of arrival, at least one."""
-        self._waiting.append((numbers, digests))
+        """Adds samples in order of arrival; none where all of a chunk were skipped."""
+        if len(numbers):
+            self._waiting.append((numbers, digests))
 
     def sign(self, message: bytes, taken: int) -> bytes:
         """The message with the checksum appended.
