@@ -10,7 +10,10 @@ of all ranks whose loss mask is 1. So no loss is scaled here.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
+
+import torch
 
 try:
     from megatron.core import parallel_state
@@ -55,6 +58,7 @@ class MicroBatchIterator:
         num_microbatches: int,
         policy: Policy,
         seed: int = 0,
+        device: torch.device | str | None = None,
         **options: Any,
     ) -> None:
         """
@@ -64,6 +68,8 @@ class MicroBatchIterator:
             config: the model's ``TransformerConfig``, or Megatron-LM's arguments.
             num_microbatches: of an update on each rank, as the schedule takes them.
             policy: with ``packed=True``.
+            device: to which micro-batches are copied; None leaves them on the CPU, and so, too, the
+                boundaries in their ``packed_seq_params``.
             options: other arguments of `evenstep.DataLoader`.
 
         Raises:
@@ -79,6 +85,7 @@ class MicroBatchIterator:
             raise ConfigurationError(
                 f"{type(policy).__name__} makes padded batches; give a policy with packed=True"
             )
+        self._device = device
         self._context_parallel = parallel_state.get_context_parallel_world_size()
         # Stages of a pipeline allocate what they receive by the shape of the first micro-batch.
         self._one_shape = (
@@ -116,8 +123,17 @@ class MicroBatchIterator:
         )
         fields["cu_seqlens"] = parameters.cu_seqlens_q[None]
         self._check_shape(fields["tokens"].shape[1])
-        present = {name: value for name, value in fields.items() if value is not None}
-        return {**present, "packed_seq_params": parameters}
+        fields = self._on_device({n: value for n, value in fields.items() if value is not None})
+        parameters = replace(parameters, **self._on_device(vars(parameters)))
+        return {**fields, "packed_seq_params": parameters}
+
+    def _on_device(self, values: dict[str, Any]) -> dict[str, Any]:
+        return {
+            name: value.to(self._device, non_blocking=True)
+            if self._device is not None and isinstance(value, torch.Tensor)
+            else value
+            for name, value in values.items()
+        }
 
     def _check_shape(self, tokens: int) -> None:
         if self._one_shape and self._tokens not in (None, tokens):

@@ -1,15 +1,14 @@
 """torchtitan on the CPU: to be imported before any other part of torchtitan.
 
 It takes CUDA where it finds no accelerator. What is replaced here is the device, the numbers that
-it prints about memory, a function that torch 2.13 lacks, and FlexAttention, which has no backward
-pass on the CPU: attention with the same mask takes its place. Its Trainer, models, FSDP, losses and
-checkpoints are its own.
+it prints about memory, a function that torch 2.13 lacks, a reduction that Gloo lacks, and
+FlexAttention, which has no backward pass on the CPU: attention with the same mask takes its place.
+Its Trainer, models, FSDP, losses and checkpoints are its own.
 """
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,6 +17,9 @@ os.environ["TORCH_COMPILE_DISABLE"] = "1"
 import torch
 import torch.distributed as dist
 import torchtitan.tools.utils
+from torch.distributed.fsdp import FSDPModule
+from torch.nn.attention.flex_attention import create_mask
+from torch.nn.functional import scaled_dot_product_attention
 
 torchtitan.tools.utils.device_type = "cpu"
 torchtitan.tools.utils.device_module = SimpleNamespace(
@@ -30,44 +32,41 @@ torchtitan.tools.utils.device_module = SimpleNamespace(
     empty_cache=lambda: None,
 )
 
+from torchtitan.models.common.attention import FlexAttention  # noqa: E402
+
 if not hasattr(dist, "set_timeout"):
     dist.set_timeout = lambda timeout, group=None: (group or dist.group.WORLD).set_timeout(timeout)
 
-from torch.distributed.fsdp import FSDPModule  # noqa: E402
-from torch.nn.attention.flex_attention import create_mask  # noqa: E402
-from torch.nn.functional import scaled_dot_product_attention  # noqa: E402
-from torchtitan.models.common.attention import FlexAttention  # noqa: E402
+
+def masked_attention(
+    self: FlexAttention,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    *,
+    attention_masks: Any,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    **others: Any,
+) -> torch.Tensor:
+    """Of [batch, length, heads, size] under the mask of FlexAttention."""
+    batch, length = query.shape[:2]
+    mask = create_mask(attention_masks.mask_mod, batch, 1, length, length, device="cpu")
+    heads = (x.transpose(1, 2) for x in (query, key, value))
+    out = scaled_dot_product_attention(*heads, attn_mask=mask, scale=scale, enable_gqa=enable_gqa)
+    return out.transpose(1, 2)
 
 
-class MaskedAttention(FlexAttention):
-    """The attention of a FlexAttention mask, every score of which is computed."""
+FlexAttention.forward = masked_attention
 
-    @dataclass(kw_only=True, slots=True)
-    class Config(FlexAttention.Config):
-        pass
-
-    def forward(
-        self,
-        q_BLNH: torch.Tensor,
-        k_BLNH: torch.Tensor,
-        v_BLNH: torch.Tensor,
-        *,
-        attention_masks: Any,
-        scale: float | None = None,
-        enable_gqa: bool = False,
-        **others: Any,
-    ) -> torch.Tensor:
-        batch, length = q_BLNH.shape[:2]
-        mask = create_mask(attention_masks.mask_mod, batch, 1, length, length, device="cpu")
-        heads = (x.transpose(1, 2) for x in (q_BLNH, k_BLNH, v_BLNH))
-        out = scaled_dot_product_attention(
-            *heads, attn_mask=mask, scale=scale, enable_gqa=enable_gqa
-        )
-        return out.transpose(1, 2)
+set_factor = FSDPModule.set_gradient_divide_factor
 
 
-def reduce_over_gloo(model: torch.nn.Module) -> None:
-    """Gloo has no sum with a factor, by which torchtitan's FSDP averages over no ranks: 1."""
-    for module in model.modules():
-        if isinstance(module, FSDPModule):
-            module.set_force_sum_reduction_for_comms(True)
+def divide_by(self: FSDPModule, factor: float) -> None:
+    """Gloo has no sum with a factor: torchtitan's is 1."""
+    assert factor == 1.0
+    set_factor(self, factor)
+    self.set_force_sum_reduction_for_comms(True)
+
+
+FSDPModule.set_gradient_divide_factor = divide_by

@@ -1,0 +1,116 @@
+"""torchtitan's Trainer, with FSDP, its losses and checkpoints, on evenstep's batches."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from script_jobs import WITHIN, run_script
+
+pytest.importorskip("torchtitan", reason="torchtitan is not installed")
+
+pytestmark = [pytest.mark.integrations, pytest.mark.timeout(900)]
+HERE = Path(__file__).parent
+EXAMPLES = Path(__file__).parents[3] / "examples"
+SAMPLES = set(range(60))
+WITHOUT_END = 1000
+
+
+def job(ranks: int, folder: Path, **arguments: Any) -> list[Any]:
+    return run_script(HERE / "titan_job.py", ranks, folder, **arguments)
+
+
+def samples(reports: list[Any]) -> list[set[int]]:
+    """Of every update, of all ranks together."""
+    found = []
+    for same in zip(*(report["updates"] for report in reports), strict=True):
+        count = Counter(index for one in same for index in one)
+        assert set(count.values()) <= {1}
+        found.append(set(count))
+    return found
+
+
+def check_epochs(updates: list[set[int]], epochs: int) -> None:
+    """Every sample once in each, and an epoch begins with an update."""
+    for _ in range(epochs):
+        here: set[int] = set()
+        while here != SAMPLES:
+            one = updates.pop(0)
+            assert not one & here, "a sample comes twice in an epoch"
+            here |= one
+    assert not updates
+
+
+def check_token_mean(reports: list[Any]) -> None:
+    for report in reports:
+        assert max(report["errors"]) < 1e-5
+        assert report["losses"] == pytest.approx(report["truth"], rel=1e-5)
+
+
+@pytest.mark.parametrize(("ranks", "micro_batches"), [(2, 3), (1, 1)])
+def test_epochs_gradients_and_losses(ranks: int, micro_batches: int, tmp_path: Path) -> None:
+    reports = job(ranks, tmp_path, steps=WITHOUT_END, micro_batches=micro_batches, epochs=2)
+    check_epochs(samples(reports), 2)
+    check_token_mean(reports)
+    assert reports[0]["values"]["padding"] == 0
+    assert reports[0]["values"] == reports[-1]["values"]
+
+
+def test_padded_batches(tmp_path: Path) -> None:
+    reports = job(2, tmp_path, steps=WITHOUT_END, epochs=1, policy="padded")
+    check_epochs(samples(reports), 1)
+    check_token_mean(reports)
+    assert 0 < reports[0]["values"]["padding"] < 0.5
+
+
+def test_steps_end_training(tmp_path: Path) -> None:
+    (report,) = job(1, tmp_path, steps=3)
+    assert report["step"] == len(report["updates"]) == len(report["losses"]) == 3
+
+
+def test_a_killed_job_resumes_on_any_number_of_ranks(tmp_path: Path) -> None:
+    whole = job(2, tmp_path, steps=WITHOUT_END, epochs=2)
+    before = job(2, tmp_path, steps=WITHOUT_END, epochs=2, interval=2, die_at=4, dies=True)
+    assert [r["updates"] for r in before] == [r["updates"][:4] for r in whole]
+    again = job(2, tmp_path, steps=WITHOUT_END, epochs=2, interval=WITHOUT_END)
+    assert [r["updates"] for r in again] == [r["updates"][2:] for r in whole]
+    assert again[0]["losses"] == pytest.approx(whole[0]["losses"][2:], rel=1e-4)
+    alone = job(1, tmp_path, steps=WITHOUT_END, epochs=2, interval=WITHOUT_END)
+    check_epochs(samples(whole)[:2] + samples(alone), 2)
+    check_token_mean(alone)
+
+
+def test_ranks_of_tensor_parallelism_have_the_same_batches(tmp_path: Path) -> None:
+    parallelism = {"tensor_parallel_degree": 2}
+    reports = job(4, tmp_path, steps=WITHOUT_END, epochs=1, parallelism=parallelism)
+    assert reports[0]["updates"] == reports[1]["updates"]
+    assert reports[2]["updates"] == reports[3]["updates"]
+    check_epochs(samples(reports[::2]), 1)
+
+
+def test_mixed_precision_and_clipping(tmp_path: Path) -> None:
+    training = {"mixed_precision_param": "bfloat16", "max_norm": 1e3}
+    reports = job(2, tmp_path, steps=2, micro_batches=2, training=training)
+    for report in reports:
+        assert max(report["errors"]) < 0.02  # bfloat16 has 8 bits
+        assert report["losses"] == pytest.approx(report["truth"], rel=0.01)
+
+
+def test_the_example_runs_under_their_command(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += [str(HERE / "titan_train.py"), "--module=torchtitan_config"]
+    command += ["--config=even_debugmodel", f"--dump_folder={tmp_path}"]
+    command += ["--training.steps=2", "--training.local_batch_size=1", "--training.seq_len=128"]
+    command += ["--dataloader.num_workers=1", "--parallelism.spmd_backend=partial_dtensor"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(EXAMPLES)}
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=WITHIN, check=False, env=environment
+    )
+    assert done.returncode == 0, done.stderr[-6000:]
+    assert re.findall(r"step: +(\d)", done.stderr + done.stdout) == ["1", "2"]
