@@ -5,6 +5,7 @@ The script is given its arguments as JSON, and writes what every rank has to rep
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -12,7 +13,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 WITHIN = 240.0  # seconds; a hang takes longer
+_MARK = "SCRIPT_JOB"  # in the environment of all processes of a job
 
 
 def run_script(
@@ -28,10 +32,22 @@ def run_script(
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     command += [f"--nproc-per-node={ranks}", str(script)]
     command.append(json.dumps({"folder": str(folder), **arguments}))
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=WITHIN, check=False, env=environment
-    )
-    assert (done.returncode != 0) == dies, done.stderr[-6000:]
-    assert not dies or "SIGKILL" in done.stderr, done.stderr[-6000:]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", _MARK: str(folder)}
+    with (folder / "log").open("w") as log:
+        job = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+    try:
+        code = job.wait(WITHIN)
+    finally:
+        _end(str(folder))
+    said = (folder / "log").read_text()
+    assert (code != 0) == dies, said[-6000:]
+    assert not dies or "SIGKILL" in said, said[-6000:]
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(ranks)]
+
+
+def _end(folder: str) -> None:
+    """Ends what is left of a job: a trainer's own helpers may outlive ranks that are killed."""
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get(_MARK) == folder:
+                process.kill()
