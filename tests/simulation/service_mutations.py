@@ -8,8 +8,6 @@ from evenstep.service.client import RankClient
 from evenstep.service.data_constructor import DataConstructor
 from evenstep.service.loader_pool import LoaderPool
 from evenstep.service.planner import Planner
-from evenstep.service.ray.actors import RoleActor
-from evenstep.service.ray.client import RayClient
 from evenstep.service.ray.common_state import CommonState
 from evenstep.service.ray.launcher import Launcher
 from evenstep.service.ray.priority_lock import PriorityLock
@@ -26,6 +24,7 @@ SERVICE_MUTATIONS = (
         "_update_taken",
         "if not any(_fetches(plan, each) for each in waiting)",
         "if len(waiting) < len(self.clients)",
+        near=12,
     ),
     Mutation(
         "a restarted client is taken for a stale message",
@@ -33,12 +32,14 @@ SERVICE_MUTATIONS = (
         "deliver",
         "may_restart=step == taken",
         "may_restart=False",
+        near=18,
     ),
     Mutation(
         "a failure is not passed on",
         DataConstructor,
         "deliver",
         'call(self._planner, "fail", step + 1, error)',
+        near=527,
     ),
     Mutation("releases are lost", StepFetcher, "_fetch_from", "*_messages(own), ", ""),
     Mutation(
@@ -46,6 +47,7 @@ SERVICE_MUTATIONS = (
         StepFetcher,
         "_fetch",
         'call(self._planner, "restage", plan.step, lost)',
+        near=1,
     ),
     Mutation("a planned step is planned again", Planner, "plan", "step < self._step", "False"),
     Mutation(
@@ -54,6 +56,7 @@ SERVICE_MUTATIONS = (
         "_plan_next",
         "self._carried, self._buckets, self._step = plan.carried,",
         "self._carried, self._buckets, self._step = plan.carried[:0],",
+        near=40,
     ),
     Mutation(
         "reports that came late are not in states",
@@ -61,8 +64,11 @@ SERVICE_MUTATIONS = (
         "_with_reports",
         "*self._signals.to_list()",
         "",
+        near=42,
     ),
-    Mutation("reports count too soon", Signals, "__init__", "prefetch + 3", "prefetch + 2"),
+    Mutation(
+        "reports count too soon", Signals, "__init__", "prefetch + 3", "prefetch + 2", near=45
+    ),
     Mutation(
         "what is known is asked for again", LoaderPool, "refresh", "known.end))", "known.begin))"
     ),
@@ -72,6 +78,7 @@ SERVICE_MUTATIONS = (
         "_add_answers",
         "_merge(answers)",
         "answers[-1]",
+        near=49,
     ),
     Mutation(
         "a sample that is passed over is read on from there",
@@ -79,42 +86,54 @@ SERVICE_MUTATIONS = (
         "_next",
         "or self._stream_at != position",
         "",
+        near=40,
     ),
     Mutation(
-        "more is requested than may be", RankClient, "_request_steps", "<= self", "<= 9 + self"
+        "more is requested than may be",
+        RankClient,
+        "_request_steps",
+        "<= self",
+        "<= 9 + self",
+        near=40,
     ),
-    Mutation("a dead role raises no alarm", JobRegistry, "_watch", "self._raise_alarm(", "print("),
+    Mutation(
+        "a dead role raises no alarm",
+        JobRegistry,
+        "_watch",
+        "self._raise_alarm(",
+        "print(",
+        near=55,
+    ),
     Mutation(
         "who has gone on is waited for",
         CommonState,
         "took_step",
         "self._end_if_decided()",
+        near=45,
     ),
     Mutation(
         "a state before all have come", CommonState, "_end_if_decided", "not missing and ", ""
     ),
-    Mutation("a rank that failed is waited for", CommonState, "failed", "self._end(", "repr("),
     Mutation(
-        "an old client is taken for the new one",
-        CommonState,
-        "begins_anew",
-        "self._taken.pop(rank, None)",
-    ),
-    Mutation("a lock is not passed on", PriorityLock, "_release", "self._changed.notify_all()"),
-    Mutation(
-        "messages wait for background work",
-        PriorityLock,
-        "urgent",
-        "self._urgent_waiting -= 1",
+        "a rank that failed is waited for", CommonState, "failed", "self._end(", "repr(", near=53
     ),
     Mutation(
-        "a registry that dies at the start", Launcher, "launch", "RayActorError", "OwnerDiedError"
+        "a lock is not passed on", PriorityLock, "_release", "self._changed.notify_all()", near=40
     ),
     Mutation(
-        "a dead role is asked for ever", RoleInquiry, "process", "RayActorError", "OwnerDiedError"
+        "a registry that dies at the start",
+        Launcher,
+        "launch",
+        "RayActorError",
+        "OwnerDiedError",
+        near=47,
     ),
-    Mutation("buffers are not filled", RoleActor, "_answer", "self._fill_wanted.set()"),
     Mutation(
-        "a failure is not told", RayClient, "__next__", "self._registry.record_failure.remote("
+        "a dead role is asked for ever",
+        RoleInquiry,
+        "process",
+        "RayActorError",
+        "OwnerDiedError",
+        near=43,
     ),
 )

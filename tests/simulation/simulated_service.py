@@ -180,11 +180,13 @@ class ServiceAttempt:
         gone = [process.exited for process in processes]
 
         def failed() -> bool:
-            """Whether a rank ends by what is no error of the service."""
+            """Whether a rank ends for a reason of its own, so that the launcher ends the others."""
+            cut = any(what.startswith("cut rank") for what, _ in self.injected)
+            alone = cut or self.settings.astray is not None
             return any(
                 process.exit_code == -9
                 or isinstance(report.error, CollectiveFailed)
-                or (self.settings.astray is not None and not process.alive)
+                or (alone and not process.alive)
                 for process, report in zip(processes, reports, strict=True)
             )
 
