@@ -45,7 +45,8 @@ class Module(LightningModule):
             self.epochs.append([Update()])
         update = self.epochs[-1][-1]
         (callback,) = (c for c in self.trainer.callbacks if isinstance(c, even.StepCallback))
-        update.samples += callback.step.indices
+        if callback.step is not None:  # torch's loader has none
+            update.samples += callback.step.indices
         update.steps += 1
         return self.model(**batch).loss
 

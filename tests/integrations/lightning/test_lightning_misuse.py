@@ -113,7 +113,7 @@ def test_a_checkpoint_without_the_loader(tmp_path: Path) -> None:
     trainer.fit(Module(), torch.utils.data.DataLoader(DOCUMENTS, collate_fn=evenstep.PadCollator()))
     trainer.save_checkpoint(tmp_path / "bare.ckpt")
     with pytest.raises(evenstep.MismatchError, match="was saved without evenstep"):
-        trainer_of(None, tmp_path).fit(
+        trainer_of(None, tmp_path, max_epochs=2).fit(
             Module(), even.loader(loader_of()), ckpt_path=tmp_path / "bare.ckpt"
         )
 

@@ -14,6 +14,6 @@ except ImportError as error:
         f"evenstep.integrations.lightning needs lightning ({error}); pip install lightning"
     ) from error
 
-check_release("lightning", oldest="2.2", newest="2.6")
+check_release("lightning", oldest="2.5", newest="2.6")
 check_hooks("lightning", Callback, "on_before_backward", "on_before_optimizer_step")
 check_hooks("lightning", Fabric, "to_device")
