@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch.distributed as dist
 
-from evenstep.errors import ConfigurationError, MismatchError
+from evenstep.errors import ConfigurationError, EvenstepError, MismatchError, described
 from evenstep.files import read_json, write_whole
+
+Value = TypeVar("Value")
 
 
 def ranks() -> tuple[int, int]:
@@ -54,6 +56,27 @@ def from_rank_0(value: Any) -> Any:
     return box[0]
 
 
+def by_rank_0(function: Callable[[], Value], kind: type[EvenstepError]) -> Value:
+    """What `function` returns on rank 0, which alone runs it. All ranks call this.
+
+    Raises:
+        kind: on all ranks, what it raised there.
+    """
+    value: Any = None
+    problem = None
+    cause = None
+    if ranks()[0] == 0:
+        try:
+            value = function()
+        except Exception as error:
+            problem = str(error) if isinstance(error, EvenstepError) else described(error)
+            cause = error
+    value, problem = from_rank_0((value, problem))
+    if problem is not None:
+        raise kind(problem) from cause
+    return value
+
+
 def save_state(folder: str | os.PathLike[str], name: str, state: Mapping[str, Any]) -> None:
     """Writes ``<name>.json`` with the parts of all ranks. All ranks call it; rank 0 writes.
 
@@ -61,13 +84,8 @@ def save_state(folder: str | os.PathLike[str], name: str, state: Mapping[str, An
         ConfigurationError: on all ranks, that it cannot be written.
     """
     whole = gather_state(state)
-    problem = None
-    if ranks()[0] == 0:
-        try:
-            write_whole(Path(folder) / f"{name}.json", json.dumps(whole))
-        except ConfigurationError as error:
-            problem = str(error)
-    _raise(from_rank_0(problem), ConfigurationError)
+    path = Path(folder) / f"{name}.json"
+    by_rank_0(lambda: write_whole(path, json.dumps(whole)), ConfigurationError)
 
 
 def read_state(folder: str | os.PathLike[str], name: str) -> dict[str, Any]:
@@ -77,24 +95,13 @@ def read_state(folder: str | os.PathLike[str], name: str) -> dict[str, Any]:
         MismatchError: on all ranks, that the checkpoint has no such file, or a damaged one.
     """
     path = Path(folder) / f"{name}.json"
-    state: Any = None
-    problem = None
-    if ranks()[0] == 0:
+
+    def read() -> dict[str, Any]:
         if not path.exists():
-            problem = (
+            raise MismatchError(
                 f"the checkpoint {folder} has no {path.name}: it was saved without evenstep, and "
                 "does not say where the data was; begin a new run from its model"
             )
-        else:
-            try:
-                state = read_json(path, again="resume from another checkpoint")
-            except ConfigurationError as error:
-                problem = str(error)
-    state, problem = from_rank_0((state, problem))
-    _raise(problem, MismatchError)
-    return state
+        return read_json(path, again="resume from another checkpoint")
 
-
-def _raise(problem: str | None, kind: type[Exception]) -> None:
-    if problem is not None:
-        raise kind(problem)
+    return by_rank_0(read, MismatchError)

@@ -14,7 +14,7 @@ import numpy as np
 
 from evenstep.arrays import Int64Array
 from evenstep.errors import EvenstepError, SampleError, described
-from evenstep.integrations.states import from_rank_0, ranks
+from evenstep.integrations.states import by_rank_0
 from evenstep.loader.dataloader import DataLoader
 from evenstep.tools.simulate.run import deal, simulate
 
@@ -48,18 +48,16 @@ def estimate_steps(loader: DataLoader) -> StepEstimate | None:
         samples = loader.epoch_samples
     if samples is None:
         return None
-    estimate: StepEstimate | None = None
-    problem = None
-    if ranks()[0] == 0:
-        try:
-            lengths, share = _lengths(loader)
-            estimate = _simulated(loader, round(samples * share), lengths)
-        except EvenstepError as error:
-            problem = f"the steps of an epoch cannot be estimated: {error}"
-    estimate, problem = from_rank_0((estimate, problem))
-    if problem is not None:
-        raise EvenstepError(problem)
-    return estimate
+    return by_rank_0(lambda: _estimated(loader, samples), EvenstepError)
+
+
+def _estimated(loader: DataLoader, samples: int) -> StepEstimate:
+    try:
+        lengths, share = _lengths(loader)
+        return _simulated(loader, round(samples * share), lengths)
+    except Exception as error:
+        told = str(error) if isinstance(error, EvenstepError) else described(error)
+        raise EvenstepError(f"the steps of an epoch cannot be estimated: {told}") from error
 
 
 def _lengths(loader: DataLoader) -> tuple[Int64Array, float]:

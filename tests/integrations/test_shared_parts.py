@@ -1,0 +1,233 @@
+"""What all trainers share: releases, states of all ranks, an estimate of steps, values to log."""
+
+from __future__ import annotations
+
+import json
+import math
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from ranks import Rank, run
+from torch.nn.functional import cross_entropy
+
+import evenstep
+from documents import Documents
+from evenstep.integrations import releases
+from evenstep.integrations.fillers import without_loss
+from evenstep.integrations.handed_steps import HandedStep
+from evenstep.integrations.states import all_parts, gather_state, read_state, save_state
+from evenstep.integrations.step_estimate import estimate_steps
+from evenstep.integrations.step_values import StepValues
+
+DOCUMENTS = Documents(300, longest=64)
+
+
+def loader_of(**options: Any) -> evenstep.DataLoader:
+    options = {"policy": evenstep.Even(256), "shuffle": True, "buffer_size": 32} | options
+    return evenstep.DataLoader(DOCUMENTS, **options)
+
+
+@pytest.mark.parametrize(
+    ("installed", "told"),
+    [
+        ("1.0.0", False),
+        ("1.2", False),
+        ("2.6.9", False),
+        ("2.6.0.dev1", False),
+        ("0.34.2", True),
+        ("2.7.0", True),
+        ("3.0rc1", True),
+    ],
+)
+def test_a_release_that_was_not_tried_warns(
+    monkeypatch: pytest.MonkeyPatch, installed: str, told: bool
+) -> None:
+    monkeypatch.setattr(releases, "version", lambda package: installed)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        releases.check_release("trainer", oldest="1.0", newest="2.6")
+    assert bool(caught) == told
+    if told:
+        assert f"trainer {installed} is installed; evenstep was tried with 1.0 to 2.6" in str(
+            caught[0].message
+        )
+
+
+def test_a_release_without_a_hook_is_refused_by_the_name_of_the_hook() -> None:
+    releases.check_hooks("numpy", Documents, "__len__", "__getitem__")
+    with pytest.raises(ImportError, match=r"has no Documents\.begin, which evenstep needs"):
+        releases.check_hooks("numpy", Documents, "__len__", "begin")
+
+
+def test_a_batch_without_loss_has_no_label_that_counts() -> None:
+    batch = evenstep.PadCollator()([DOCUMENTS[0], DOCUMENTS[1]])
+    batch["shift_labels"] = batch["labels"].clone()
+    filler = without_loss(batch)
+    assert set(filler) == set(batch)
+    assert torch.equal(filler["input_ids"], batch["input_ids"])
+    assert (batch["labels"] != -100).any(), "the batch itself is as it was"
+    for name in ("labels", "shift_labels"):
+        assert filler[name].dtype == torch.int64
+        logits = torch.zeros(filler[name].numel(), 64)
+        assert cross_entropy(logits, filler[name].flatten(), reduction="sum") == 0
+
+
+def test_values_to_log_are_those_of_the_steps_since_the_last_log() -> None:
+    values = StepValues()
+    assert values.take() == {}
+    steps = [step for _, step in loader_of(accumulate=2).steps()]
+    tokens = 0
+    for part in (steps[:4], steps[4:5], steps[5:]):
+        for step in part:
+            values.add(step)
+        tokens += sum(step.global_tokens for step in part)
+        taken = values.take()
+        real = sum(step.global_tokens for step in part)
+        padded = sum(step.global_padded_tokens for step in part)
+        assert taken["padding"] == pytest.approx(1 - real / padded)
+        assert taken["imbalance"] == 1
+        assert taken["tokens"] == tokens
+        assert taken["tokens_per_step"] == pytest.approx(real / len(part))
+        assert math.isfinite(taken["composition"])
+    assert tokens == DOCUMENTS.lengths.sum()
+    assert values.take() == {}
+
+
+def test_a_step_that_is_handed_over_knows_whether_its_loss_was_scaled() -> None:
+    step = next(iter(loader_of().steps()))[1]
+    handed = HandedStep.of(step, 3)
+    assert not handed.scaled
+    assert (handed.indices, handed.totals, handed.samples) == (
+        step.indices,
+        step.totals,
+        step.samples,
+    )
+    assert not handed.scaled
+    assert handed.loss_scale == 3 * step.loss_scale
+    assert handed.scaled
+
+
+def test_an_estimate_of_steps_is_close_and_says_how_close() -> None:
+    loader = loader_of()
+    estimate = estimate_steps(loader)
+    assert estimate is not None
+    steps = sum(1 for _ in loader)
+    assert abs(estimate.steps - steps) <= max(3 * estimate.spread, 0.1 * steps)
+    assert 0 <= estimate.spread < 0.2 * steps
+
+
+def test_an_estimate_is_exact_where_the_number_is_known() -> None:
+    loader = loader_of(policy=evenstep.FixedBatch(7))
+    estimate = estimate_steps(loader)
+    assert estimate is not None
+    assert (estimate.steps, estimate.spread) == (len(loader), 0)
+
+
+class Stream(torch.utils.data.IterableDataset):
+    def __iter__(self) -> Any:
+        return iter(DOCUMENTS)
+
+
+def test_there_is_no_estimate_for_samples_that_nobody_can_count() -> None:
+    assert estimate_steps(evenstep.DataLoader(Stream(), policy=evenstep.Even(256))) is None
+
+
+class Broken(evenstep.Even):
+    """Fails where it forms groups, as a policy of a user's may."""
+
+    def propose(self, *arguments: Any, **options: Any) -> Any:
+        raise ArithmeticError("no groups today")
+
+
+class Unreadable(Documents):
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        raise OSError("the disk is gone")
+
+
+def outcome(function: Callable[[], Any]) -> Any:
+    try:
+        return function()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def shared(rank: Rank, folder: Path) -> list[Any]:
+    """What each shared part does on two ranks, in the same order on both."""
+    loader = loader_of()
+    steps = loader.steps()
+    for _ in range(3):
+        next(steps)
+    own = loader.state_dict()
+    save_state(folder, "loader", own)
+    whole = read_state(folder, "loader")
+    other = loader_of()
+    other.load_state_dict(whole)
+    follows = [[s.indices for _, s in one] for one in (steps, other.steps())]
+    (folder / "file").touch()
+    estimate = estimate_steps(loader_of())
+    unreadable = Unreadable(300, longest=64)
+    return [
+        sorted(own),
+        sorted(whole),
+        follows[0] == follows[1] != [],
+        sorted(gather_state({f"part {rank.rank}": rank.rank})),
+        sorted(all_parts({f"part {rank.rank}": rank.rank})),
+        (estimate.steps, estimate.spread),
+        outcome(lambda: save_state(folder / "file", "loader", own)),
+        outcome(lambda: save_state(folder, "loader", {"array": np.arange(2)})),
+        outcome(lambda: read_state(folder, "missing")),
+        outcome(lambda: read_state(folder, "damaged")),
+        outcome(lambda: read_state(folder, "no_text")),
+        outcome(lambda: estimate_steps(loader_of(policy=Broken(256)))),
+        outcome(lambda: estimate_steps(evenstep.DataLoader(unreadable, policy=evenstep.Even(256)))),
+    ]
+
+
+@pytest.mark.timeout(90)
+def test_on_two_ranks_states_come_together_and_errors_of_one_reach_both(tmp_path: Path) -> None:
+    saved = tmp_path / "checkpoint"
+    saved.mkdir()
+    (saved / "damaged.json").write_text('{"version": 2, ')
+    (saved / "no_text.json").write_bytes(b"\xff\xfe\x00")
+    first, second = run(shared, 2, saved, folder=tmp_path, within=60)
+    assert first[0] == ["dp_rank_0", "epoch", "job", "version"]
+    assert second[0] == ["dp_rank_1", "epoch", "job", "version"]
+    assert first[1] == ["dp_rank_0", "dp_rank_1", "epoch", "job", "version"]
+    assert first[2]
+    assert second[2]
+    assert (first[3], second[3]) == (["part 0", "part 1"], ["part 1"])
+    assert first[4] == ["part 0", "part 1"]
+    # What all ranks say is the same on all.
+    same = [1, 4, *range(5, len(first))]
+    assert [first[i] for i in same] == [second[i] for i in same]
+    told = first[6:]
+    assert [text.partition(":")[0] for text in told] == [
+        "ConfigurationError",
+        "ConfigurationError",
+        "MismatchError",
+        "MismatchError",
+        "MismatchError",
+        "EvenstepError",
+        "EvenstepError",
+    ]
+    for text, part in zip(
+        told,
+        [
+            "loader.json",
+            "array",
+            "has no missing.json: it was saved without evenstep",
+            "damaged.json",
+            "no_text.json",
+            "no groups today",
+            "the disk is gone",
+        ],
+        strict=True,
+    ):
+        assert part in text
+    whole = json.loads((saved / "loader.json").read_text())
+    assert sorted(whole) == first[1]
