@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 
-WITHIN = 240.0  # seconds; a hang takes longer
+WITHIN = 400.0  # seconds; a hang takes longer
 _MARK = "SCRIPT_JOB"  # in the environment of all processes of a job
 
 
@@ -29,20 +29,32 @@ def run_script(
     """
     for old in folder.glob("*.json"):
         old.unlink()
+    torchrun(ranks, script, json.dumps({"folder": str(folder), **arguments}), log=folder, dies=dies)
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(ranks)]
+
+
+def torchrun(
+    ranks: int, script: Path, *arguments: str, log: Path, dies: bool = False, **environ: str
+) -> str:
+    """What a job says.
+
+    Args:
+        log: folder of its log.
+        environ: added to its environment.
+    """
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += [f"--nproc-per-node={ranks}", str(script)]
-    command.append(json.dumps({"folder": str(folder), **arguments}))
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", _MARK: str(folder)}
-    with (folder / "log").open("w") as log:
-        job = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+    command += [f"--nproc-per-node={ranks}", str(script), *arguments]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", _MARK: str(log), **environ}
+    with (log / "log").open("w") as file:
+        job = subprocess.Popen(command, stdout=file, stderr=file, env=environment)
     try:
         code = job.wait(WITHIN)
     finally:
-        _end(str(folder))
-    said = (folder / "log").read_text()
+        _end(str(log))
+    said = (log / "log").read_text()
     assert (code != 0) == dies, said[-6000:]
     assert not dies or "SIGKILL" in said, said[-6000:]
-    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(ranks)]
+    return said
 
 
 def _end(folder: str) -> None:

@@ -35,5 +35,6 @@ class CudaOnCpu(TorchFunctionMode):
 def install() -> None:
     """For the rest of the process."""
     torch.cuda.current_device = lambda: CPU
+    torch.cuda.set_device = lambda device: None
     torch.cuda.synchronize = lambda *_: None
     CudaOnCpu().__enter__()

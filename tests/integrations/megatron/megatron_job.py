@@ -93,13 +93,17 @@ def make_config(tensor: int, pipeline: int) -> TransformerConfig:
     )
 
 
-def make_model(config: TransformerConfig) -> GPTModel:
-    torch.manual_seed(0)
+def layer_spec() -> Any:
     layer = get_gpt_layer_local_spec()
     layer.submodules.self_attention.submodules.core_attention = AttentionOfDocuments
+    return layer
+
+
+def make_model(config: TransformerConfig) -> GPTModel:
+    torch.manual_seed(0)
     return GPTModel(
         config=config,
-        transformer_layer_spec=layer,
+        transformer_layer_spec=layer_spec(),
         vocab_size=VOCABULARY,
         max_sequence_length=LONGEST,
         position_embedding_type="rope",

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
-from script_jobs import run_script
+from script_jobs import run_script, torchrun
 
 pytest.importorskip("megatron.core", reason="megatron-core is not installed")
 
-pytestmark = [pytest.mark.integrations, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.integrations, pytest.mark.timeout(1800)]
 JOB = Path(__file__).parent / "megatron_job.py"
 SAMPLES = set(range(60))
 MICRO_BATCHES = 2
@@ -102,3 +104,17 @@ def test_a_step_of_several_micro_batches_is_an_update(tmp_path: Path) -> None:
         for one in report:
             assert len(one["rows"]) == 3
             assert one["error"] < 1e-5
+
+
+def test_the_example_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    arguments = json.dumps({"folder": str(tmp_path / "checkpoint"), "updates": 3})
+    script = JOB.with_name("megatron_example.py")
+    losses = [
+        re.findall(
+            r"^epoch 0: loss ([\d.]+)$", torchrun(ranks, script, arguments, log=tmp_path), re.M
+        )
+        for ranks in (2, 1)
+    ]
+    first, second = ([float(loss) for loss in one] for one in losses)
+    assert len(first) == len(second) == 3
+    assert second[0] < first[0]

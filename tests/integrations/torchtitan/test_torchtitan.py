@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
-from script_jobs import WITHIN, run_script
+from script_jobs import run_script, torchrun
 
 pytest.importorskip("torchtitan", reason="torchtitan is not installed")
 
-pytestmark = [pytest.mark.integrations, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.integrations, pytest.mark.timeout(1800)]
 HERE = Path(__file__).parent
 EXAMPLES = Path(__file__).parents[3] / "examples"
 SAMPLES = set(range(60))
@@ -103,14 +100,10 @@ def test_mixed_precision_and_clipping(tmp_path: Path) -> None:
 
 
 def test_the_example_runs_under_their_command(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += [str(HERE / "titan_train.py"), "--module=torchtitan_config"]
-    command += ["--config=even_debugmodel", f"--dump_folder={tmp_path}"]
-    command += ["--training.steps=2", "--training.local_batch_size=1", "--training.seq_len=128"]
-    command += ["--dataloader.num_workers=1", "--parallelism.spmd_backend=partial_dtensor"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(EXAMPLES)}
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=WITHIN, check=False, env=environment
-    )
-    assert done.returncode == 0, done.stderr[-6000:]
-    assert re.findall(r"step: +(\d)", done.stderr + done.stdout) == ["1", "2"]
+    arguments = ["--module=torchtitan_config", "--config=even_debugmodel"]
+    arguments += [f"--dump_folder={tmp_path}", "--training.steps=2", "--training.seq_len=128"]
+    arguments += ["--training.local_batch_size=1", "--dataloader.num_workers=1"]
+    arguments += ["--parallelism.spmd_backend=partial_dtensor"]
+    script = HERE / "titan_train.py"
+    said = torchrun(1, script, *arguments, log=tmp_path, PYTHONPATH=str(EXAMPLES))
+    assert re.findall(r"step: +(\d)", said) == ["1", "2"]

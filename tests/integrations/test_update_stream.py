@@ -1,0 +1,119 @@
+"""Micro-batches for trainers that know no epochs, on one rank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import pytest
+
+import evenstep
+from documents import Documents
+from evenstep.integrations.update_stream import UpdateStream
+
+DOCUMENTS = Documents(30, longest=64)
+IDENTITIES = set(range(30))
+
+
+def loader_of(
+    policy: Any = None, per_update: int = 1, documents: Documents = DOCUMENTS
+) -> evenstep.DataLoader:
+    return evenstep.DataLoader(
+        documents,
+        policy=policy or evenstep.Even(128),
+        accumulate=per_update,
+        loss_scaling="none",
+        shuffle=True,
+        group="local",
+    )
+
+
+@pytest.fixture
+def streams() -> Iterator[Any]:
+    made = []
+
+    def make(per_update: int = 1, *, epochs: int = 0, policy: Any = None) -> UpdateStream:
+        accumulate = 1 if policy else per_update
+        made.append(UpdateStream(loader_of(policy, accumulate), per_update, epochs=epochs))
+        return made[-1]
+
+    yield make
+    for stream in made:
+        stream.loader.close()
+
+
+def trained_on(batches: Any) -> list[int]:
+    """Samples that bear a loss."""
+    return [
+        int(identity)
+        for batch in batches
+        for identity, labels in zip(batch["identity"], batch["labels"])
+        if (labels != -100).any()
+    ]
+
+
+def test_an_update_that_an_epoch_leaves_short_is_filled_without_loss(streams: Any) -> None:
+    steps = len(list(streams(epochs=1)))
+    per_update = steps - 1
+    batches = list(streams(per_update, epochs=2))
+    assert len(batches) == 4 * per_update
+    for epoch in (batches[: 2 * per_update], batches[2 * per_update :]):
+        assert sorted(trained_on(epoch)) == sorted(IDENTITIES)
+        assert not trained_on(epoch[-per_update + 1 :])
+
+
+def test_epochs_follow_each_other_without_end(streams: Any) -> None:
+    stream = streams()
+    seen = trained_on(islice(stream, 200))
+    assert len(seen) > 5 * len(IDENTITIES)
+    for begin in range(0, len(seen) - len(IDENTITIES), len(IDENTITIES)):
+        assert set(seen[begin : begin + len(IDENTITIES)]) == IDENTITIES
+    assert stream.step.epoch >= 5
+    assert stream.values.take()["tokens"] > 5 * DOCUMENTS.lengths.sum()
+
+
+def test_a_step_of_several_micro_batches_is_handed_out_one_by_one(streams: Any) -> None:
+    policy = evenstep.WorkloadPacking(96, micro_batches=3, thresholds=(40,))
+    batches = list(streams(3, epochs=1, policy=policy))
+    assert not len(batches) % 3
+    tokens = sum(int(batch["cu_seqlens"][-1]) for batch in batches if (batch["labels"] >= 0).any())
+    assert tokens == DOCUMENTS.lengths.sum()
+
+
+@pytest.mark.parametrize("handed", [0, 2, 4, 8])
+def test_a_state_goes_on_after_its_update(streams: Any, handed: int) -> None:
+    straight = list(streams(2, epochs=2))
+    stream = streams(2, epochs=2)
+    batches = iter(stream)
+    list(islice(batches, handed))
+    again = streams(2, epochs=2)
+    again.load_state_dict(stream.state_dict())
+    rest = list(again)
+    assert len(rest) == len(straight) - handed
+    assert all(a["labels"].equal(b["labels"]) for a, b in zip(rest, straight[handed:]))
+
+
+def test_a_state_within_an_update_is_refused(streams: Any) -> None:
+    stream = streams(2)
+    next(iter(stream))
+    with pytest.raises(evenstep.ConfigurationError, match="1 micro-batches into an update of 2"):
+        stream.state_dict()
+
+
+def test_a_state_of_another_data_loader_is_refused(streams: Any) -> None:
+    with pytest.raises(evenstep.MismatchError, match=r"has \['dp_rank_0'\] and no 'evenstep'"):
+        streams().load_state_dict({"dp_rank_0": b""})
+
+
+def test_another_number_of_micro_batches_is_refused() -> None:
+    policy = evenstep.WorkloadPacking(96, micro_batches=3, thresholds=(40,))
+    with pytest.raises(evenstep.ConfigurationError, match=r"makes 3 micro-batches .* takes 2"):
+        UpdateStream(loader_of(policy), 2)
+
+
+def test_a_dataset_without_samples_ends_the_stream() -> None:
+    stream = UpdateStream(loader_of(documents=Documents(0)), 1)
+    with pytest.raises(evenstep.ConfigurationError, match="an epoch has no samples"):
+        next(iter(stream))
+    stream.loader.close()
