@@ -268,12 +268,12 @@ def test_a_stateless_dataset_is_refused_where_replay_is_not_allowed() -> None:
 
 class Unserialisable(Stateful_):
     def state_dict(self) -> dict[str, Any]:
-        return {"generator": torch.get_rng_state()}
+        return {"generator": torch.Generator()}
 
 
-def test_a_dataset_state_that_json_cannot_hold_is_refused() -> None:
+def test_a_dataset_state_that_no_file_can_hold_is_refused() -> None:
     loader = evenstep.DataLoader(Unserialisable(50), policy=evenstep.TokenBudget(400))
-    with pytest.raises(SampleError, match="it holds a Tensor"):
+    with pytest.raises(SampleError, match=r"cannot be saved \(it holds a Generator"):
         next(loader.steps())
 
 
@@ -561,19 +561,6 @@ def test_numbers_of_numpy_are_as_good_as_pythons() -> None:
     resumed = evenstep.DataLoader(Documents(60), batch_size=4, buffer_size=16)
     resumed.load_state_dict(json.loads(json.dumps(loader.state_dict())))
     assert len(identities(resumed)) == 14
-
-
-class NumberKeys(Stateful_):
-    def state_dict(self) -> dict[Any, Any]:
-        return {0: self.position}
-
-
-def test_a_dataset_state_with_keys_that_are_no_text_is_refused() -> None:
-    loader = evenstep.DataLoader(
-        NumberKeys(50), policy=evenstep.TokenBudget(400), num_workers=1, buffer_size=8
-    )
-    with pytest.raises(SampleError, match="it holds the key 0, which is not text"):
-        list(loader.steps())
 
 
 def test_set_epoch_after_a_break_begins_the_state_of_that_epoch() -> None:

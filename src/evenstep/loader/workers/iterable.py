@@ -18,13 +18,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from torch.utils.data import IterableDataset, get_worker_info
 
 from evenstep.data.resumable import has_state
 from evenstep.errors import EvenstepError, SampleError, described
 from evenstep.loader.watchdog import Watchdog
 from evenstep.loader.workers.chunks import Chunk, ChunkOrigin, RawChunk
+from evenstep.loader.workers.dataset_state import decode, encode
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +59,8 @@ class WorkerStates:
 def _count(state: Any) -> int:
     """Samples that a worker had yielded, after a check of its state."""
     count = state["count"]
-    known = state["of"] in ("dataset", "iterator") and "state" in state
+    known = state["of"] in ("dataset", "iterator")
+    decode(state["state"])
     if type(count) is not int or count < 0 or type(state["ended"]) is not bool or not known:
         raise ValueError(f"{state!r} is not the state of a worker")
     return count
@@ -108,56 +109,67 @@ class ChunkedIterable(IterableDataset):  # type: ignore[type-arg]
         with _naming(worker, 0, samples), self._watchdog.call("the dataset, at its beginning,"):
             count, iterator, owner = self._open(state)
         ended = False
+        read = _read(iterator)
         while not ended:
             samples = []
             with (
                 _naming(worker, count, samples),
                 self._watchdog.call(f"the dataset, after {count} samples,"),
             ):
-                samples.extend(itertools.islice(iterator, self._chunk_size))
+                samples.extend(itertools.islice(read, self._chunk_size))
             names = [f"sample number {count + i} of its worker" for i in range(len(samples))]
             count += len(samples)
             ended = len(samples) < self._chunk_size
             with _naming(worker, count):
-                last = self._state(count, owner, ended)
+                by_dataset = owner is self.dataset and owner is not iterator
+                last = self._state(count, ended, owner, "dataset" if by_dataset else "iterator")
             self._last = last
             yield RawChunk(samples, names, ChunkOrigin(worker, last, ended))
 
     def _open(self, text: str | None) -> tuple[int, Any, Any]:
         """Samples yielded before, the iterator, and the state's owner: it, the dataset or None."""
         saved: Any = json.loads(text) if text is not None else {"count": 0, "state": None}
-        state, count = saved["state"], int(saved["count"])
+        state, count = decode(saved["state"]), int(saved["count"])
         dataset = self.dataset
         if state is not None and saved["of"] == "dataset":
             dataset.load_state_dict(state)
         iterator = iter(dataset)
         if state is not None and saved["of"] == "iterator":
             iterator.load_state_dict(state)
-        if state is None and (read := sum(1 for _ in itertools.islice(iterator, count))) < count:
+        again = 0 if state is not None else count
+        if (dropped := sum(1 for _ in itertools.islice(_read(iterator), again))) < again:
             raise SampleError(
-                f"the dataset yields {read} samples in a worker that had yielded {count} when the "
-                "state was saved; resume with the dataset that it was saved with"
+                f"the dataset yields {dropped} samples in a worker that had yielded {count} when "
+                "the state was saved; resume with the dataset that it was saved with"
             )
         owner = next((o for o in (iterator, dataset) if has_state(o)), None)
         return count, iterator, owner
 
-    def _state(self, count: int, owner: Any, ended: bool) -> str | None:
+    def _state(self, count: int, ended: bool, owner: Any, of: str) -> str | None:
+        """
+        Args:
+            of: "iterator" if the state is to be loaded after ``iter()``. A dataset that is its own
+                iterator may have none before.
+        """
         if owner is None and not self._replays:
             return None
-        state = {
-            "count": count,
-            "ended": ended,
-            "of": "dataset" if owner is self.dataset else "iterator",
-            "state": owner.state_dict() if owner is not None else None,
-        }
+        state = owner.state_dict() if owner is not None else None
         try:
-            _check_keys(state)
-            return json.dumps(state, default=_plain)
+            state = encode(state)
         except TypeError as error:
             raise SampleError(
-                f"state_dict() of {type(owner).__name__} cannot be stored as JSON ({error}); "
-                "return numbers, text, lists and dictionaries"
+                f"state_dict() of {type(owner).__name__} cannot be saved ({error}); return "
+                "numbers, text, bytes, tensors and arrays, in lists, tuples and dictionaries"
             ) from error
+        return json.dumps({"count": count, "ended": ended, "of": of, "state": state})
+
+
+def _read(iterator: Iterator[Any]) -> Iterator[Any]:
+    """What an iterator yields. It is not asked for an iterator: a dataset that is its own would
+    return to its beginning."""
+    with contextlib.suppress(StopIteration):
+        while True:
+            yield next(iterator)
 
 
 @contextlib.contextmanager
@@ -176,24 +188,6 @@ def _naming(worker: int, count: int, more: Sequence[Any] = ()) -> Iterator[None]
             f"worker {worker}, after {count + len(more)} samples: the dataset raised "
             f"{described(error)}; fix or exclude the sample"
         ) from error
-
-
-def _check_keys(value: Any) -> None:
-    """Raises `TypeError` for a key that is not text, since JSON would turn it into text."""
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            if not isinstance(key, str):
-                raise TypeError(f"it holds the key {key!r}, which is not text")
-            _check_keys(inner)
-    elif isinstance(value, (list, tuple)):
-        for inner in value:
-            _check_keys(inner)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, np.generic):
-        return value.item()
-    raise TypeError(f"it holds a {type(value).__name__}")
 
 
 class WorkerStateLog:
