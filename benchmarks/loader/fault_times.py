@@ -95,7 +95,12 @@ def train(rank: int, case: Case, fault: Fault, folder: Path, results: Connection
     last = time.monotonic()
     try:
         for number, _ in enumerate(loader):
-            if case.recovers and number > 3 and time.monotonic() - last > 0.75 * STOPPED:
+            if (
+                rank == 0
+                and case.recovers
+                and number > 3
+                and time.monotonic() - last > 0.75 * STOPPED
+            ):
                 results.send((time.monotonic(), "none", "the next batch"))
                 break
             if number == 3 and case.begin is None:
