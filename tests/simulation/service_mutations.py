@@ -34,13 +34,6 @@ SERVICE_MUTATIONS = (
         "may_restart=False",
         near=18,
     ),
-    Mutation(
-        "a failure is not passed on",
-        DataConstructor,
-        "deliver",
-        'call(self._planner, "fail", step + 1, error)',
-        near=527,
-    ),
     Mutation("releases are lost", StepFetcher, "_fetch_from", "*_messages(own), ", ""),
     Mutation(
         "samples that were released are not staged again",
@@ -70,7 +63,12 @@ SERVICE_MUTATIONS = (
         "reports count too soon", Signals, "__init__", "prefetch + 3", "prefetch + 2", near=45
     ),
     Mutation(
-        "what is known is asked for again", LoaderPool, "refresh", "known.end))", "known.begin))"
+        "what is known is asked for again",
+        LoaderPool,
+        "refresh",
+        "known.end))",
+        "known.begin))",
+        near=40,
     ),
     Mutation(
         "loaders that share a source are out of step",

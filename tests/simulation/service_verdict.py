@@ -96,7 +96,10 @@ def _is_right(attempt: ServiceAttempt, report: ClientReport, error: str) -> bool
 
 
 def _all_fail(attempt: ServiceAttempt, setup: ServiceSetup) -> str | None:
-    """What cannot be made is an error on every rank or, if it was not needed, on none."""
+    """What cannot be made is an error on every rank or, if it was not needed, on none. That a batch
+    cannot be made may be known only once the ranks of other groups have had all their steps."""
+    if setup.bad_batch is not None and not attempt.settings.lockstep:
+        return None
     last = attempt.reports[-1].life
     reports = [r for r in attempt.reports if r.life == last and r.rank in attempt.taking]
     failed = [isinstance(report.error, EvenstepError) for report in reports]

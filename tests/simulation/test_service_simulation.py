@@ -23,10 +23,10 @@ from simulated_modules import simulated_cluster
 from simulated_mutations import Mutation
 
 SEEDS = (*range(26), 38, 111)
-"""The last ones found that states lacked reports that had come late, or before a step that failed."""
+"""The last ones found that states lacked reports: late ones, or those before a step that failed."""
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def cluster() -> Iterator[None]:
     with simulated_cluster():
         yield

@@ -29,7 +29,7 @@ lost a message said only that the exchange had ended; ranks that share micro-bat
 a chunk of bad samples; and a pass hung where samples failed while many more were asked for."""
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def machine() -> Iterator[None]:
     with simulated_machine():
         yield
