@@ -95,7 +95,7 @@ class EvenDataLoader(BaseDataLoader):
             )
         self._longest = longest
         group = _data_parallel_group(dp_rank, dp_world_size)
-        options = {"shuffle": True, "length_fn": LengthWithin(longest)} | config.options
+        options: dict[str, Any] = {"shuffle": True, "length_fn": LengthWithin(longest)}
         self.loader = DataLoader(
             config.make_dataset(tokenizer, longest),
             policy=policy,
@@ -104,7 +104,7 @@ class EvenDataLoader(BaseDataLoader):
             accumulate=config.micro_batches_per_step if policy.micro_batches == 1 else 1,
             loss_scaling="none",
             group=group,
-            **options,
+            **options | config.options,
         )
         self.stream = UpdateStream(
             self.loader, config.micro_batches_per_step, group=group, epochs=config.epochs
@@ -178,6 +178,5 @@ def _data_parallel_group(dp_rank: int, dp_world_size: int) -> dist.ProcessGroup 
         [process for process, rank in enumerate(of_process) if rank == one]
         for one in range(dp_world_size)
     ]
-    groups = [list(group) for group in zip(*peers, strict=True)]
-    mine, _ = dist.new_subgroups_by_enumeration(groups, backend="gloo")
-    return mine
+    mine = next(group for group in zip(*peers, strict=True) if dist.get_rank() in group)
+    return dist.new_group(list(mine), backend="gloo", use_local_synchronization=True)
