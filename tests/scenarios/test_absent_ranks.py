@@ -27,7 +27,7 @@ def make_passes(rank: Rank, passes: int) -> None:
         for _ in loader:
             pass
     if rank.rank == 1:
-        time.sleep(0.7)  # so that the others wait in the collective
+        time.sleep(0.3)  # so that the others wait in the collective
 
 
 @pytest.mark.parametrize(

@@ -81,6 +81,7 @@ def job_under_jumps(folder: Path) -> None:
     assert moved == [("1", "0"), ("-2", "0"), ("0", "1")], "days and hours"
 
 
+@pytest.mark.soak  # torch is imported once more
 @pytest.mark.timeout(90)
 def test_clocks_that_jump_on_one_rank_cost_nothing(tmp_path: Path) -> None:
     if (compiler := shutil.which("cc")) is None:

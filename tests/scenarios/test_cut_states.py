@@ -62,7 +62,7 @@ def test_a_state_cut_off_at_any_byte_is_not_read(tmp_path: Path, form: str, ever
     expected = read(whole)
     for file in whole.iterdir():
         size = file.stat().st_size
-        ends = {*range(0, size, 1 if every else math.ceil(size / 40)), *range(size - 8, size)}
+        ends = {*range(0, size, 1 if every else math.ceil(size / 20)), *range(size - 8, size)}
         for end in sorted(ends):
             shutil.copytree(whole, cut)
             with (cut / file.name).open("r+b") as part:

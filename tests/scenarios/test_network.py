@@ -17,12 +17,11 @@ from typing import Any
 
 import pytest
 from faults import FORK, THREADS, WITHIN, all_training, assert_died, end_of, loader_over, train
-from ranks import Job, Outcome, Rank
+from ranks import Job, Rank
 
 from documents import Documents
 
 NEW_NETWORK, NEW_HOSTNAME = 0x40000000, 0x04000000
-CUT = 3.0  # seconds without a network
 TOOLS = ("ip", "ss", "nsenter", "unshare")
 
 
@@ -129,30 +128,34 @@ def test_connections_between_hosts_that_are_reset_are_an_error_on_both(
         assert_died(outcome, "PeerError", f"rank {number} can make no further step")
 
 
-def one_epoch(rank: Rank) -> list[Any]:
-    seen = []
-    for number, (_, step) in enumerate(loader_over(Documents(400), warn_after=1.0).steps()):
-        seen.append(step.indices)
+def one_epoch(rank: Rank) -> tuple[list[int], float]:
+    """Samples, and the longest wait for a step."""
+    seen: list[int] = []
+    longest, before = 0.0, time.monotonic()
+    for number, (_, step) in enumerate(loader_over(Documents(400)).steps()):
+        seen += step.indices or ()
+        longest = max(longest, time.monotonic() - before)
+        before = time.monotonic()
         if number == 3:
             rank.say("training")
         time.sleep(0.01)
-    return seen
+    return seen, longest
 
 
+@pytest.mark.parametrize("gone", [1.0, *(pytest.param(s, marks=pytest.mark.soak) for s in (3, 10))])
 @pytest.mark.timeout(90)
 def test_a_network_that_is_gone_for_a_while_costs_time_and_no_sample(
-    tmp_path: Path, hosts: None
+    tmp_path: Path, hosts: None, gone: float
 ) -> None:
     with Job(one_epoch, 2, folder=tmp_path, prepare=move_to_a_host) as job:
         all_training(job, 2)
         on(job, 0, "ip", "link", "set", "cable0", "down")
-        time.sleep(CUT)
+        time.sleep(gone)
         on(job, 0, "ip", "link", "set", "cable0", "up")
         outcomes = job.join(30)
-    steps = [step for outcome in outcomes for step in values_of(outcome)]
-    assert sorted(index for step in steps for index in step) == list(range(400))
-
-
-def values_of(outcome: Outcome) -> Any:
-    assert not outcome.error, outcome.traceback
-    return outcome.value
+    for outcome in outcomes:
+        assert not outcome.error, outcome.traceback
+    assert sorted(i for outcome in outcomes for i in outcome.value[0]) == list(range(400))
+    longest = max(outcome.value[1] for outcome in outcomes)
+    assert longest > gone / 2, "the network was not gone"
+    print(f"{longest - gone:.2f} s longer than the network was gone")
