@@ -6,6 +6,8 @@
 #   make test                       everything but the soak runs
 #   make learning DATA=FILE.parquet:COLUMN   held-out loss of every policy on your own text
 #   make docs                       the documentation as a site, in site/
+#   make integrations               trainers of other projects, in .venv-integrations
+#   make integrations-4             Trainer of transformers 4 and DeepSpeed, in .venv-integrations-4
 #   make soak                       20 minutes of killed and resumed jobs; EVENSTEP_SOAK_SECONDS=
 #   make demo PYTHON=python3.12     another interpreter, 3.10 or later
 #   make test PYTEST_ARGS="-k cost" a part of the suite; JOBS=8 runs it in so many processes
@@ -19,6 +21,8 @@ DATA ?=
 JOBS ?= 2
 UV ?= uv
 MATRIX ?= .venv-matrix
+INTEGRATIONS ?= .venv-integrations
+TRANSFORMERS_4 ?= 4.57.6
 RESOLUTION ?= highest
 MATRIX_TESTS ?= tests/plan tests/protocol tests/strategy tests/loader tests/scenarios
 
@@ -27,13 +31,13 @@ PIP_INSTALL := $(BIN)/python -m pip install -q --disable-pip-version-check -c co
 # A file that calls `main` when it is run is a benchmark; the others are shared by benchmarks.
 BENCHMARKS := $(sort $(shell grep -rl --include='*.py' '^if __name__ == "__main__"' benchmarks))
 
-.PHONY: help demo learning test matrix soak lint docs bench clean
+.PHONY: help demo learning test integrations integrations-4 matrix soak lint docs bench clean
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
 help:
 	@sed -n 's/^#   //p' Makefile
-	@echo "targets: demo learning test matrix soak lint docs bench clean"
+	@echo "targets: demo learning test integrations integrations-4 matrix soak lint docs bench clean"
 
 demo: $(VENV)/.installed-demo
 	$(BIN)/evenstep demo
@@ -43,15 +47,27 @@ learning: $(VENV)/.installed-demo
 	$(BIN)/python -m benchmarks.learning.heldout_loss $(addprefix --data ,$(DATA)) --plot out/learning/loss.png
 
 test: $(VENV)/.installed-test
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not soak" -n $(JOBS) --dist loadfile $(PYTEST_ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not soak and not integrations" -n $(JOBS) --dist loadfile $(PYTEST_ARGS)
+
+# Their packages pin one another, so they have an environment of their own.
+integrations:
+	@test -d $(INTEGRATIONS) || $(PYTHON) -m venv $(INTEGRATIONS)
+	$(INTEGRATIONS)/bin/python -m pip install -q -c constraints-integrations.txt -e '.[integrations]'
+	PATH="$(CURDIR)/$(INTEGRATIONS)/bin:$$PATH" OMP_NUM_THREADS=1 $(INTEGRATIONS)/bin/python -m pytest tests/integrations $(PYTEST_ARGS)
+
+integrations-4:
+	@test -d $(INTEGRATIONS)-4 || $(PYTHON) -m venv $(INTEGRATIONS)-4
+	$(INTEGRATIONS)-4/bin/python -m pip install -q -c constraints.txt -e '.[test]' transformers==$(TRANSFORMERS_4)
+	$(INTEGRATIONS)-4/bin/python -m pip install -q -c constraints.txt $$(grep ^deepspeed constraints-integrations.txt)
+	PATH="$(CURDIR)/$(INTEGRATIONS)-4/bin:$$PATH" OMP_NUM_THREADS=1 DS_ACCELERATOR=cpu $(INTEGRATIONS)-4/bin/python -m pytest tests/integrations/transformers $(PYTEST_ARGS)
 
 # Not the whole of the extra `test`: Ray, say, comes late to new interpreters.
 matrix:
 	$(UV) venv -q --clear --python $(PYTHON) $(MATRIX)
-	$(UV) pip install -q --python $(MATRIX) --resolution $(RESOLUTION) -e '.[cli,fast,fit,sources,test-tools]'
-	$(UV) pip freeze -q --python $(MATRIX) | grep -iE '^(torch|numpy|numba|scipy|pyarrow)=='
+	$(UV) pip install -q --python $(MATRIX)/bin/python --resolution $(RESOLUTION) -e '.[cli,fast,fit,sources,test-tools]'
+	$(UV) pip freeze -q --python $(MATRIX)/bin/python | grep -iE '^(torch|numpy|numba|scipy|pyarrow)=='
 	$(MATRIX)/bin/python -m benchmarks.planning.plan_digests | sha256sum
-	OMP_NUM_THREADS=1 $(MATRIX)/bin/python -m pytest -m "not soak" -n $(JOBS) --dist loadfile $(MATRIX_TESTS) $(PYTEST_ARGS)
+	OMP_NUM_THREADS=1 $(MATRIX)/bin/python -m pytest -m "not soak and not integrations" -n $(JOBS) --dist loadfile $(MATRIX_TESTS) $(PYTEST_ARGS)
 
 soak: $(VENV)/.installed-test
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m soak -s $(PYTEST_ARGS)

@@ -27,6 +27,7 @@ from transformers import Trainer
 import evenstep
 from evenstep.integrations import transformers as even
 
+pytestmark = pytest.mark.integrations
 N = len(documents())
 
 
@@ -105,7 +106,6 @@ def list_of(value: Any) -> Any:
     return value.tolist() if isinstance(value, torch.Tensor) else value
 
 
-@pytest.mark.integrations
 @pytest.mark.parametrize("kind", ["stream", "datasets"])
 def test_an_iterable_dataset(tmp_path, kind: str) -> None:
     if kind == "datasets":
@@ -116,7 +116,6 @@ def test_an_iterable_dataset(tmp_path, kind: str) -> None:
     assert len(seen) > N
 
 
-@pytest.mark.integrations
 def test_an_iterable_dataset_in_workers(tmp_path) -> None:
     pytest.importorskip("datasets")
     (tmp_path / "job").mkdir()
@@ -133,7 +132,6 @@ def sampled(rank: Rank, folder: Any) -> list[int]:
     return [i for update in together(gathered(trainer.model.seen)) for i in update]
 
 
-@pytest.mark.integrations
 def test_a_sampler_of_the_users(tmp_path) -> None:
     seen = run(sampled, 2, tmp_path, folder=tmp_path, within=150)[0]
     assert len(set(seen)) == len(seen) == N // 2

@@ -36,29 +36,34 @@ def test_a_loader_without_install(tmp_path, options: dict[str, Any]) -> None:
     assert not trainer.model.seen.flat()
 
 
+@pytest.mark.integrations
 def test_a_loader_with_install(tmp_path) -> None:
     trainer = even.install(make_trainer(tmp_path, cls=OwnLoader, num_train_epochs=2))
     trainer.train()
     assert sorted(trainer.model.seen.flat()) == sorted(2 * list(range(len(documents()))))
 
 
+@pytest.mark.integrations
 def test_a_loader_of_another_update(tmp_path) -> None:
     trainer = even.install(make_trainer(tmp_path, cls=OwnLoader, gradient_accumulation_steps=2))
     with pytest.raises(evenstep.ConfigurationError, match="make them equal"):
         trainer.train()
 
 
+@pytest.mark.integrations
 def test_a_policy_for_a_loader_that_has_one(tmp_path) -> None:
     trainer = even.install(make_trainer(tmp_path, cls=OwnLoader), policy=POLICY)
     with pytest.raises(evenstep.ConfigurationError, match="install the trainer without any"):
         trainer.train()
 
 
+@pytest.mark.integrations
 def test_no_policy(tmp_path) -> None:
     with pytest.raises(evenstep.ConfigurationError, match="no policy"):
         even.install(make_trainer(tmp_path)).train()
 
 
+@pytest.mark.integrations
 def test_install_takes_a_trainer_and_once(tmp_path) -> None:
     with pytest.raises(evenstep.ConfigurationError, match="trainer_class takes a class"):
         even.install(Trainer, policy=POLICY)
@@ -69,6 +74,7 @@ def test_install_takes_a_trainer_and_once(tmp_path) -> None:
         even.install(trainer, policy=POLICY)
 
 
+@pytest.mark.integrations
 @pytest.mark.parametrize(
     ("options", "policy", "said"),
     [
@@ -83,6 +89,7 @@ def test_arguments(tmp_path, options: dict[str, Any], policy: Any, said: str) ->
     assert type(trainer) is Trainer
 
 
+@pytest.mark.integrations
 def test_grouping_by_length_is_ignored_loudly(tmp_path) -> None:
     trainer = make_trainer(tmp_path)
     name = "train_sampling_strategy"
@@ -96,6 +103,7 @@ def test_grouping_by_length_is_ignored_loudly(tmp_path) -> None:
     assert getattr(trainer.args, name) == value  # evaluation goes by it
 
 
+@pytest.mark.integrations
 def test_a_collate_function_whose_labels_cannot_be_counted(tmp_path) -> None:
     """Random masks: there is a way to train all the same."""
 

@@ -18,6 +18,7 @@ from transformers import TrainerCallback
 import evenstep
 from evenstep.integrations import transformers as even
 
+pytestmark = pytest.mark.integrations
 N = len(documents())
 SAVED = 3  # updates between checkpoints
 WITHIN = 150.0  # seconds; a hang takes longer
@@ -87,7 +88,6 @@ def new(tmp_path: Path, name: str) -> Path:
     return folder
 
 
-@pytest.mark.integrations
 @pytest.mark.parametrize("accumulate", [1, 3])
 def test_killed_in_mid_epoch(tmp_path, accumulate: int) -> None:
     options = {"gradient_accumulation_steps": accumulate}
@@ -115,7 +115,6 @@ def test_killed_in_mid_epoch(tmp_path, accumulate: int) -> None:
     assert other["epoch"] == float(epochs)
 
 
-@pytest.mark.integrations
 def test_a_checkpoint_of_the_end_of_an_epoch(tmp_path) -> None:
     """By epochs; and where the end of training is a later one than before, or the same."""
     folder = tmp_path / "run"
