@@ -8,6 +8,7 @@ torchtitan       torchtitan's data loader
 megatron         Megatron-LM's data iterator
 
 releases         which releases of a trainer an integration was tried with
+rank_values      small values between ranks
 states           a loader's state in a trainer's checkpoint: the parts of all ranks in one
 step_estimate    how many steps an epoch will have, before the first one
 fillers          batches that bear no loss

@@ -8,73 +8,44 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch.distributed as dist
 
-from evenstep.errors import ConfigurationError, EvenstepError, MismatchError, described
+from evenstep.errors import ConfigurationError, MismatchError
 from evenstep.files import read_json, write_whole
+from evenstep.integrations.rank_values import at_rank_0, by_rank_0, of_all_ranks, ranks
 
-Value = TypeVar("Value")
 
+def check_ranks(trainer: str, processes: int) -> None:
+    """
+    Args:
+        processes: how many a trainer counts.
 
-def ranks() -> tuple[int, int]:
-    """This process's rank in the default group, and the size of that group."""
-    if dist.is_available() and dist.is_initialized():
-        return dist.get_rank(), dist.get_world_size()
-    return 0, 1
+    Raises:
+        ConfigurationError: others than share the data.
+    """
+    world_size = ranks()[1]
+    if processes != world_size:
+        raise ConfigurationError(
+            f"{trainer} counts {processes} processes and torch.distributed {world_size}, so "
+            "gradients would not be averaged over the ranks that share the data; start the job as "
+            f"{trainer} wants it, on a CPU with its option for CPUs"
+        )
 
 
 def gather_state(state: Mapping[str, Any]) -> dict[str, Any]:
     """On rank 0, one state with the parts of all ranks; on other ranks their own. All ranks call
     it."""
-    rank, world_size = ranks()
-    if world_size == 1:
-        return dict(state)
-    states: list[Any] | None = [None] * world_size if rank == 0 else None
-    dist.gather_object(dict(state), states)
-    return {key: value for one in states or [state] for key, value in one.items()}
+    states = at_rank_0(dict(state)) or [state]
+    return {key: value for one in states for key, value in one.items()}
 
 
 def all_parts(state: Mapping[str, Any], group: dist.ProcessGroup | None = None) -> dict[str, Any]:
     """On all ranks of `group`, one state with the parts of all of them, which all call it."""
-    if ranks()[1] == 1:
-        return dict(state)
-    states: list[Any] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(states, dict(state), group)
-    return {key: value for one in states for key, value in one.items()}
-
-
-def from_rank_0(value: Any) -> Any:
-    """The `value` of rank 0. All ranks call it."""
-    if ranks()[1] == 1:
-        return value
-    box = [value]
-    dist.broadcast_object_list(box)
-    return box[0]
-
-
-def by_rank_0(function: Callable[[], Value], kind: type[EvenstepError]) -> Value:
-    """What `function` returns on rank 0, which alone runs it. All ranks call this.
-
-    Raises:
-        kind: on all ranks, what it raised there.
-    """
-    value: Any = None
-    problem = None
-    cause = None
-    if ranks()[0] == 0:
-        try:
-            value = function()
-        except Exception as error:
-            problem = str(error) if isinstance(error, EvenstepError) else described(error)
-            cause = error
-    value, problem = from_rank_0((value, problem))
-    if problem is not None:
-        raise kind(problem) from cause
-    return value
+    return {key: value for one in of_all_ranks(dict(state), group) for key, value in one.items()}
 
 
 def save_state(folder: str | os.PathLike[str], name: str, state: Mapping[str, Any]) -> None:
@@ -102,6 +73,7 @@ def read_state(folder: str | os.PathLike[str], name: str) -> dict[str, Any]:
                 f"the checkpoint {folder} has no {path.name}: it was saved without evenstep, and "
                 "does not say where the data was; begin a new run from its model"
             )
-        return read_json(path, again="resume from another checkpoint")
+        state: dict[str, Any] = read_json(path, again="resume from another checkpoint")
+        return state
 
     return by_rank_0(read, MismatchError)

@@ -14,7 +14,7 @@ import numpy as np
 
 from evenstep.arrays import Int64Array
 from evenstep.errors import EvenstepError, SampleError, described
-from evenstep.integrations.states import by_rank_0
+from evenstep.integrations.rank_values import by_rank_0
 from evenstep.loader.dataloader import DataLoader
 from evenstep.tools.simulate.run import deal, simulate
 
@@ -48,10 +48,11 @@ def estimate_steps(loader: DataLoader) -> StepEstimate | None:
         samples = loader.epoch_samples
     if samples is None:
         return None
-    return by_rank_0(lambda: _estimated(loader, samples), EvenstepError)
+    return StepEstimate(*by_rank_0(lambda: _estimated(loader, samples), EvenstepError))
 
 
-def _estimated(loader: DataLoader, samples: int) -> StepEstimate:
+def _estimated(loader: DataLoader, samples: int) -> tuple[int, float]:
+    """Steps and their spread."""
     try:
         lengths, share = _lengths(loader)
         return _simulated(loader, round(samples * share), lengths)
@@ -92,7 +93,7 @@ def _lengths(loader: DataLoader) -> tuple[Int64Array, float]:
     return np.array(lengths, np.int64), len(lengths) / drawn
 
 
-def _simulated(loader: DataLoader, samples: int, lengths: Int64Array) -> StepEstimate:
+def _simulated(loader: DataLoader, samples: int, lengths: Int64Array) -> tuple[int, float]:
     """From epochs of the lengths measured. Where those are not all, they are drawn anew, which also
     shows how much the number depends on what happened to be measured."""
     rng = np.random.default_rng(loader.seed)
@@ -111,4 +112,4 @@ def _simulated(loader: DataLoader, samples: int, lengths: Int64Array) -> StepEst
             loader.policy, shards, buffer_size=loader.buffer_size, accumulate=loader.accumulate
         )
         steps.append(run.steps * samples / simulated)
-    return StepEstimate(max(1, round(np.mean(steps))), float(np.std(steps, ddof=1)))
+    return max(1, round(np.mean(steps))), float(np.std(steps, ddof=1))

@@ -19,13 +19,13 @@ try:
     import tyro
 
     try:
-        from torchtitan.components.data.loader import BaseDataLoader
-
-        _ROWS = False
-    except ImportError:  # before August 2026
         from torchtitan.components.dataloader import BaseDataLoader
 
         _ROWS = True
+    except ModuleNotFoundError:  # moved in August 2026
+        from torchtitan.components.data.loader import BaseDataLoader
+
+        _ROWS = False
 except ImportError as error:
     raise ImportError(
         f"evenstep.integrations.torchtitan needs torchtitan ({error}); pip install torchtitan"
@@ -35,6 +35,7 @@ from evenstep.batch.formats.torchtitan import to_torchtitan
 from evenstep.batch.labels import IGNORE_INDEX
 from evenstep.batch.measure import length_of
 from evenstep.errors import ConfigurationError, SampleError
+from evenstep.integrations.rank_values import of_all_ranks
 from evenstep.integrations.releases import check_hooks, check_release
 from evenstep.integrations.update_stream import UpdateStream
 from evenstep.loader.dataloader import DataLoader
@@ -172,8 +173,7 @@ def _data_parallel_group(dp_rank: int, dp_world_size: int) -> dist.ProcessGroup 
     All processes call it."""
     if not dist.is_initialized() or dist.get_world_size() == dp_world_size:
         return None
-    of_process: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(of_process, dp_rank)
+    of_process = of_all_ranks(dp_rank)
     peers = [
         [process for process, rank in enumerate(of_process) if rank == one]
         for one in range(dp_world_size)

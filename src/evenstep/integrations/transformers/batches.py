@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import torch.distributed as dist
 from torch.utils.data import IterableDataset
 
 from evenstep.batch.step_info import StepInfo
+from evenstep.integrations.rank_values import of_all_ranks
 from evenstep.loader.dataloader import DataLoader
 
 ENDLESS = 1 << 40
@@ -86,7 +86,6 @@ def _epoch_samples(loader: DataLoader) -> int | None:
     if loader.world_size == 1:
         return own
     # Where the user's samplers are those of single ranks, so are their sizes.
-    box: list[int | None] = [None] * dist.get_world_size()
-    dist.all_gather_object(box, own)
-    known = [samples for samples in box if samples is not None]
-    return sum(known) // len(box) if len(known) == len(box) else None
+    sizes = of_all_ranks(own)
+    known: list[int] = [samples for samples in sizes if samples is not None]
+    return sum(known) // len(sizes) if len(known) == len(sizes) else None

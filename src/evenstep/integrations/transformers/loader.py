@@ -13,7 +13,7 @@ from torch.utils.data import IterableDataset, RandomSampler, SequentialSampler
 from evenstep.batch.labels import labels_of
 from evenstep.batch.measure import length_of, supervised_of
 from evenstep.errors import ConfigurationError
-from evenstep.integrations.states import ranks
+from evenstep.integrations.rank_values import ranks
 from evenstep.integrations.transformers.rank_share import share_of_rank
 from evenstep.loader.dataloader import DataLoader
 from evenstep.loader.torch_loader import wrap

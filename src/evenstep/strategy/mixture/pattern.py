@@ -60,7 +60,8 @@ def even_points(seed: int, step: int, count: int) -> Float64Array:
     *at, offset = points(seed, step, count + 1)
     rank = np.empty(count, np.int64)
     rank[np.argsort(at, kind="stable")] = np.arange(count)
-    return (rank + offset) / count
+    found: Float64Array = (rank + offset) / count
+    return found
 
 
 def labels(at: Float64Array, shares: Float64Array) -> Int64Array:

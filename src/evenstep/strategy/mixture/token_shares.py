@@ -114,7 +114,8 @@ def deficit_after(
     if shares.any():
         shares *= float(given.sum() - given[lacking].sum()) / math.fsum(shares.tolist())
     shares[lacking] = given[lacking]
-    return deficit + shares - given
+    after: Float64Array = deficit + shares - given
+    return after
 
 
 def _first_means(queues: SourceQueues, asked: BoolArray) -> Float64Array:

@@ -1,0 +1,118 @@
+"""Small values between the trainer's ranks: JSON in tensors, so that nothing received is unpickled.
+
+Every function is collective: all ranks of the group call it, and the default group is that of the
+trainer. A value that JSON cannot hold is a `ConfigurationError` on all ranks.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from evenstep.errors import ConfigurationError, EvenstepError, described
+
+Value = TypeVar("Value")
+
+_ON_HOST = ("gloo", "mpi", "undefined")  # backends that take CPU tensors
+
+
+def ranks() -> tuple[int, int]:
+    """This process's rank in the default group, and the size of that group."""
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_rank(), dist.get_world_size()
+    return 0, 1
+
+
+def of_all_ranks(value: Any, group: dist.ProcessGroup | None = None) -> list[Any]:
+    """The values of all ranks of `group`, in their order."""
+    return [value] if ranks()[1] == 1 else _exchanged(value, group, to_all=True)
+
+
+def at_rank_0(value: Any) -> list[Any]:
+    """On rank 0 the values of all ranks, in their order; empty on others."""
+    return [value] if ranks()[1] == 1 else _exchanged(value, None, to_all=False)
+
+
+def from_rank_0(value: Any) -> Any:
+    """The `value` of rank 0."""
+    rank, world_size = ranks()
+    if world_size == 1:
+        return value
+    own, size = _encoded(value if rank == 0 else None, None)
+    told = torch.tensor([size], device=own.device)
+    dist.broadcast(told, 0)
+    size = int(told)
+    data = own if rank == 0 else own.new_empty(abs(size))
+    dist.broadcast(data, 0)
+    return _decoded(data, size)
+
+
+def by_rank_0(function: Callable[[], Value], kind: type[EvenstepError]) -> Value:
+    """What `function` returns on rank 0, which alone runs it.
+
+    Raises:
+        kind: on all ranks, what it raised there.
+    """
+    value: Any = None
+    problem = None
+    cause = None
+    if ranks()[0] == 0:
+        try:
+            value = function()
+        except Exception as error:
+            problem = str(error) if isinstance(error, EvenstepError) else described(error)
+            cause = error
+    value, problem = from_rank_0([value, problem])
+    if problem is not None:
+        raise kind(problem) from cause
+    result: Value = value
+    return result
+
+
+def _exchanged(value: Any, group: dist.ProcessGroup | None, *, to_all: bool) -> list[Any]:
+    """The values of all ranks, on all or on rank 0."""
+    own, size = _encoded(value, group)
+    told = [
+        torch.empty(1, dtype=torch.int64, device=own.device)
+        for _ in range(dist.get_world_size(group))
+    ]
+    dist.all_gather(told, torch.tensor([size], device=own.device), group)
+    sizes = [int(one) for one in told]
+    padded = own.new_zeros(max(map(abs, sizes)))
+    padded[: len(own)] = own
+    parts: list[torch.Tensor] | None = [torch.empty_like(padded) for _ in sizes]
+    if to_all or min(sizes) < 0:  # what is wrong is told to all
+        dist.all_gather(parts, padded, group)
+    else:
+        parts = parts if ranks()[0] == 0 else None
+        dist.gather(padded, parts)
+    return [_decoded(part, size) for part, size in zip(parts or [], sizes)]
+
+
+def _encoded(value: Any, group: dist.ProcessGroup | None) -> tuple[torch.Tensor, int]:
+    """[bytes] uint8, and how many; a negative number where they say why JSON cannot hold the value:
+    all ranks wait for this one."""
+    sign = 1
+    try:
+        text = json.dumps(value)
+    except (TypeError, ValueError) as error:
+        sign, text = -1, f"what rank {ranks()[0]} sends is not JSON: {error}"
+    data = torch.from_numpy(np.frombuffer(text.encode(), np.uint8).copy())
+    return data.to(_device(group)), sign * len(data)
+
+
+def _decoded(data: torch.Tensor, size: int) -> Any:
+    text = data[: abs(size)].cpu().numpy().tobytes()
+    if size < 0:
+        raise ConfigurationError(text.decode())
+    return json.loads(text)
+
+
+def _device(group: dist.ProcessGroup | None) -> torch.device:
+    """Where the tensors of a group are."""
+    return torch.device("cpu" if dist.get_backend(group) in _ON_HOST else "cuda")
