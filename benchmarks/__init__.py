@@ -3,6 +3,7 @@
     planning/   what policies and packers plan, how even, and how fast: no torch, no processes
     loader/     the data loader and training with it, in processes of this machine
     learning/   what the steps of each policy teach: held-out loss on the user's own text
+    trainers/   trainers of other projects, with their own loaders and with evenstep's
     service/    the cluster service: imbalance, memory, planning and throughput
     papers/     tables and figures of the ODB and WLB-LLM papers, printed beside evenstep's
     lib/        what they share: real text, rank processes, a training epoch, reports
