@@ -142,9 +142,11 @@ def history_of(seed: int) -> History:
     kinds = random.Random(f"kind {seed}")  # on its own: other histories are as they always were
     kind = kinds.random()
     if kind < 0.15:
-        fixed = {"ranks": kinds.choice([1, 2, 3]), "workers": kinds.choice([0, 1, 2])}
-        how = kinds.choice(["replay", "dataset", "iterator"])
-        setup = dataclasses.replace(setup, iterable=how, shuffle=False, skips=0, bad_order=None)
+        fixed = {"ranks": kinds.choice([1, 2, 3]), "workers": kinds.choice([0, 1, 2, 2])}
+        how = kinds.choice(["replay", "dataset", "dataset", "iterator"])
+        # Small windows, so that states are in the middle of what the workers yield.
+        setup = dataclasses.replace(setup, samples=36, buffer_size=3, iterable=how)
+        setup = dataclasses.replace(setup, shuffle=False, skips=0, bad_order=None)
     elif kind < 0.25:
         # Tensors would be in memory that processes share, which is not simulated.
         fixed = {"workers": 0, "heavy": False}

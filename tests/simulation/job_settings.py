@@ -144,21 +144,21 @@ class Stream(IterableDataset):  # type: ignore[type-arg]
 
 
 class StreamWithState(Stream):
-    """It goes on where it was, also in a new iteration, until it has come to its end."""
+    """Each iteration begins where the last state that was loaded says, as those of Hugging Face's
+    datasets do."""
 
-    _place = 0
+    _begin = _place = 0
 
     def _from(self, mine: list[int]) -> Iterator[dict[str, Any]]:
-        for index in mine[self._place :]:
-            self._place += 1
-            yield self._samples[index]
-        self._place = 0
+        for place in range(self._begin, len(mine)):
+            self._place = place + 1
+            yield self._samples[mine[place]]
 
     def state_dict(self) -> dict[str, int]:
         return {"place": self._place}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        self._place = state["place"]
+        self._begin = self._place = state["place"]
 
 
 class StreamOfIterators(Stream):

@@ -23,7 +23,7 @@ MESHES: Mapping[str, Mapping[str, int]] = {
     "stages": {"PP": 3, "DP": 2},
     "shared": {"DP": 2, "TP": 2},
 }
-_ROOM = 13  # tokens for each sample that is drawn
+_ROOM = 13  # tokens for each sample that is drawn; of few, more may be long
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ def job_of(setup: ServiceSetup, mesh: str, *, buffer_size: int = 4, slow: bool =
         mesh=es.Mesh(**sizes),
         strategy=Strategy(setup.bad_step, setup.error, setup.broadcast),
         micro_batches=micro_batches,
-        max_tokens=_ROOM * setup.samples_per_step // 2,
+        max_tokens=max(_ROOM * setup.samples_per_step, 72) // 2,
         samples_per_step=setup.samples_per_step,
         stop=setup.stop,
         schedule=FeedbackSchedule(initial=weights, function=follow) if setup.follows else None,
