@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary
 
 from evenstep.errors import ConfigurationError
 from evenstep.integrations.handed_steps import HandedStep, watched
+from evenstep.integrations.rank_values import check_ranks
 from evenstep.integrations.releases import check_hooks, check_release
 from evenstep.integrations.states import read_state, save_state
 from evenstep.loader.dataloader import DataLoader
@@ -138,8 +139,10 @@ def prepare(accelerator: Accelerator, loader: DataLoader) -> AcceleratedLoader:
     order in which they were prepared.
 
     Raises:
-        ConfigurationError: the accelerator's updates go on from one epoch into the next.
+        ConfigurationError: the accelerator's updates go on from one epoch into the next, or it
+            counts other processes than there are.
     """
+    check_ranks("Accelerate", accelerator.num_processes)
     if not isinstance(loader, DataLoader):
         raise ConfigurationError(
             f"a {type(loader).__name__} is no evenstep.DataLoader; accelerator.prepare takes it"

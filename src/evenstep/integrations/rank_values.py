@@ -28,6 +28,23 @@ def ranks() -> tuple[int, int]:
     return 0, 1
 
 
+def check_ranks(trainer: str, processes: int) -> None:
+    """
+    Args:
+        processes: how many a trainer counts.
+
+    Raises:
+        ConfigurationError: others than share the data.
+    """
+    world_size = ranks()[1]
+    if processes != world_size:
+        raise ConfigurationError(
+            f"{trainer} counts {processes} processes and torch.distributed {world_size}, so "
+            "gradients would not be averaged over the ranks that share the data; start the job as "
+            f"{trainer} wants it, on a CPU with its option for CPUs"
+        )
+
+
 def of_all_ranks(value: Any, group: dist.ProcessGroup | None = None) -> list[Any]:
     """The values of all ranks of `group`, in their order."""
     return [value] if ranks()[1] == 1 else _exchanged(value, group, to_all=True)

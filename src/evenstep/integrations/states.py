@@ -16,24 +16,7 @@ import torch.distributed as dist
 
 from evenstep.errors import ConfigurationError, MismatchError
 from evenstep.files import read_json, write_whole
-from evenstep.integrations.rank_values import at_rank_0, by_rank_0, of_all_ranks, ranks
-
-
-def check_ranks(trainer: str, processes: int) -> None:
-    """
-    Args:
-        processes: how many a trainer counts.
-
-    Raises:
-        ConfigurationError: others than share the data.
-    """
-    world_size = ranks()[1]
-    if processes != world_size:
-        raise ConfigurationError(
-            f"{trainer} counts {processes} processes and torch.distributed {world_size}, so "
-            "gradients would not be averaged over the ranks that share the data; start the job as "
-            f"{trainer} wants it, on a CPU with its option for CPUs"
-        )
+from evenstep.integrations.rank_values import at_rank_0, by_rank_0, of_all_ranks
 
 
 def gather_state(state: Mapping[str, Any]) -> dict[str, Any]:

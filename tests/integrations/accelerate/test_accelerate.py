@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import warnings
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ pytest.importorskip("accelerate")
 import accelerate
 from accelerate_job import DOCUMENTS, Update, accelerator_of, loader_of, train
 from ranks import Job, Rank, run
+from script_jobs import torchrun
 from tiny_model import TinyModel, flat
 
 import evenstep
@@ -63,6 +65,15 @@ def test_every_update_on_two_ranks_is_that_of_one_batch(tmp_path: Path, accumula
     ranks = run(train, 2, accumulate, folder=tmp_path, within=60)
     check_training([epochs[0] for epochs in ranks], accumulate)
     assert accumulate == 1 or ranks[0][0][-1].steps < accumulate, "take other documents"
+
+
+@pytest.mark.integrations
+def test_the_example_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    script = Path(__file__).parents[3] / "examples" / "accelerate_loop.py"
+    arguments = ["--folder", str(tmp_path / "saved"), "--stop-after", "2"]
+    for ranks, first in ((2, 0), (1, 2)):
+        said = torchrun(ranks, script, *arguments, log=tmp_path)
+        assert re.findall(r"epoch 0 update (\d+)", said) == [str(first), str(first + 1)]
 
 
 def resumed(rank: Rank, saved: Path) -> list[list[Update]]:
@@ -242,6 +253,14 @@ def test_a_loader_that_is_prepared_without_the_integration_warns(
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         next(iter(loader.steps()))
+
+
+def test_processes_that_accelerate_does_not_count_are_told(
+    accelerator: accelerate.Accelerator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("evenstep.integrations.rank_values.ranks", lambda: (0, 2))
+    with pytest.raises(evenstep.ConfigurationError, match="Accelerate counts 1 processes"):
+        even.prepare(accelerator, loader_of())
 
 
 def test_updates_that_go_on_in_the_next_epoch_are_refused() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from lightning.pytorch import LightningDataModule
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning_job import DOCUMENTS, Log, Module, Update, loader_of, trained, trainer_of
 from ranks import Job, Rank, run
+from script_jobs import torchrun
 from tiny_model import TinyModel, flat
 
 import evenstep
@@ -72,6 +74,18 @@ def test_every_update_on_two_ranks_is_that_of_one_batch(tmp_path: Path, accumula
         assert 0 <= values["evenstep/padding"] < 1
         optimizer.step()
     assert outcomes[0][1][-1]["evenstep/tokens"] == DOCUMENTS.lengths.sum()
+
+
+def test_the_example_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    script = Path(__file__).parents[3] / "examples" / "lightning_module.py"
+    arguments = ["--folder", str(tmp_path / "saved"), "--max-steps"]
+    said = torchrun(2, script, *arguments, "5", log=tmp_path)
+    assert re.findall(r"rank \d: (\d+) updates", said) == ["5", "5"]
+    path = str(tmp_path / "saved" / "last.ckpt")
+    said = torchrun(1, script, *arguments, "10", "--resume", path, log=tmp_path)
+    assert re.findall(r"rank \d: (\d+) updates", said) == ["10"]
+    (table,) = tmp_path.glob("saved/**/version_0/metrics.csv")
+    assert "evenstep/loss" in table.read_text()
 
 
 class Hanging(ModelCheckpoint):

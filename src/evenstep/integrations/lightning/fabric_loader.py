@@ -8,6 +8,7 @@ from typing import Any
 from evenstep.errors import ConfigurationError
 from evenstep.integrations.handed_steps import watched
 from evenstep.integrations.lightning.installed import Fabric
+from evenstep.integrations.rank_values import check_ranks
 from evenstep.integrations.states import gather_state
 from evenstep.loader.dataloader import DataLoader
 
@@ -25,6 +26,7 @@ class FabricLoader:
             ConfigurationError: a batch is no mapping, so that no step can be put in. From an
                 optimizer's ``step``: see `evenstep.integrations.handed_steps`.
         """
+        check_ranks("Fabric", self._fabric.world_size)
         steps = watched(
             self.loader.steps(),
             times=1,

@@ -11,6 +11,7 @@ from evenstep.batch.step_info import STEP_KEY, StepInfo
 from evenstep.errors import ConfigurationError, MismatchError
 from evenstep.integrations.lightning.installed import Callback, LightningModule, Trainer
 from evenstep.integrations.lightning.trainer_loader import CarriedStep, LightningLoader
+from evenstep.integrations.rank_values import check_ranks
 from evenstep.integrations.step_values import StepValues
 
 _KEY = "evenstep"  # in a checkpoint
@@ -47,6 +48,7 @@ class StepCallback(Callback):
         self._state = checkpoint.get(_KEY)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        check_ranks("Lightning", trainer.world_size)
         for loader in _loaders(trainer.train_dataloader) if self._resumes else ():
             if self._state is None:
                 raise MismatchError(
