@@ -1,0 +1,62 @@
+"""A training loop with Hugging Face Accelerate that stops, and goes on where it stopped.
+
+    torchrun --nproc-per-node 2 examples/accelerate_loop.py --stop-after 10
+    torchrun --nproc-per-node 1 examples/accelerate_loop.py
+
+The only evenstep lines are the loader, `even.prepare` and the loss scale.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import torch
+from accelerate import Accelerator
+from ddp import NextToken, make_loader
+
+import evenstep
+from evenstep.integrations import accelerate as even
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--folder", type=Path, default=Path("out/accelerate"))
+    parser.add_argument("--stop-after", type=int, default=0, help="updates; 0 is two epochs")
+    arguments = parser.parse_args()
+
+    cpu = not torch.cuda.is_available()
+    accelerator = Accelerator(cpu=cpu, gradient_accumulation_steps=3)
+    torch.manual_seed(0)
+    model = NextToken()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    model, optimizer = accelerator.prepare(model, optimizer)
+    loader = even.prepare(accelerator, make_loader())
+    if arguments.folder.exists():
+        accelerator.load_state(str(arguments.folder))
+
+    updates = 0
+    for epoch in range(loader.epoch, 2):
+        loader.set_epoch(epoch)
+        for batch in loader:
+            step = evenstep.pop_step(batch)
+            with accelerator.accumulate(model):
+                loss = step.loss_scale * model(batch["input_ids"], batch["labels"])
+                accelerator.backward(loss)
+                if accelerator.sync_gradients:
+                    accelerator.clip_grad_norm_(model.parameters(), 1.0)
+                optimizer.step()
+                optimizer.zero_grad()
+            if not accelerator.sync_gradients:
+                continue
+            accelerator.print(f"epoch {epoch} update {step.update}: {step.global_tokens} tokens")
+            updates += 1
+            if updates == arguments.stop_after:
+                accelerator.save_state(str(arguments.folder))
+                accelerator.end_training()
+                return
+    accelerator.end_training()
+
+
+if __name__ == "__main__":
+    main()
