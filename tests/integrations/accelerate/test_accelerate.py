@@ -88,6 +88,7 @@ def uninterrupted(rank: Rank) -> list[list[Update]]:
     return train(rank, 3, epochs=2)
 
 
+@pytest.mark.integrations
 def test_a_killed_job_goes_on_where_it_saved(tmp_path: Path) -> None:
     folders = [tmp_path / name for name in ("whole", "killed", "two", "one")]
     for folder in folders:
