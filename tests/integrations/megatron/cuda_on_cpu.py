@@ -27,6 +27,8 @@ class CudaOnCpu(TorchFunctionMode):
         kwargs = dict(kwargs or {})
         if function is torch.Tensor.cuda:
             return args[0]
+        if function is torch.Tensor.to and args[1:2] == ("cuda",):
+            args = (args[0], CPU, *args[2:])
         if "device" in kwargs and kwargs["device"] is not None:
             kwargs["device"] = CPU
         return function(*args, **kwargs)
