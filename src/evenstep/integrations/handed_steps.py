@@ -6,7 +6,7 @@ pass is under way, every step of an optimizer is followed by a look at what it w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import fields
 from typing import Any
 
@@ -54,7 +54,7 @@ def watched(
     scaling: bool,
     counts: Callable[[], bool],
     update_option: str,
-) -> Iterator[tuple[Any, HandedStep]]:
+) -> Generator[tuple[Any, HandedStep], None, None]:
     """Hands steps on.
 
     Args:

@@ -90,7 +90,7 @@ class StepCallback(Callback):
         scale = self.step.loss_scale
         if pl_module.automatic_optimization:
             scale *= trainer.accumulate_grad_batches
-        loss.register_hook(lambda gradient: gradient * scale)
+        loss.register_hook(lambda gradient: gradient * scale)  # type: ignore[no-untyped-call]
 
     def on_before_optimizer_step(
         self, trainer: Trainer, pl_module: LightningModule, optimizer: torch.optim.Optimizer
