@@ -79,8 +79,8 @@ def trainer_class(base: type, *, policy: Policy | None = None, **options: Any) -
         check_arguments(self, policy)
         _begin(self, policy, options)
 
-    made = _with_hooks(base)
-    made.__init__ = __init__  # type: ignore[misc]
+    made: Any = _with_hooks(base)
+    made.__init__ = __init__
     return made
 
 

@@ -140,9 +140,10 @@ class SupervisedTokens:
         # A collate function may take fields out of its samples.
         alone = dict(sample) if isinstance(sample, Mapping) else sample
         batch = self.collate_fn([alone])
-        if not isinstance(batch, Mapping) or labels_of(batch) is None:
+        labels = labels_of(batch) if isinstance(batch, Mapping) else None
+        if labels is None:
             return supervised_of(sample, length_of(sample))
-        row = {"labels": labels_of(batch)[0]}
+        row = {"labels": labels[0]}
         if "input_ids" in batch:
             row["input_ids"] = batch["input_ids"][0]
         return supervised_of(row, 0)
