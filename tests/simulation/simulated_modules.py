@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 import traceback
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -146,7 +147,10 @@ def simulated_cluster() -> Iterator[None]:
         actors.register_arrays = actors.register_tensors = lambda: None  # type: ignore
         sys.modules.update(simulated_ray.MODULES)
         try:
-            yield
+            with warnings.catch_warnings():
+                # Of a process that ends, no coroutine is awaited.
+                warnings.filterwarnings("ignore", "coroutine .* was never awaited")
+                yield
         finally:
             for name, module in before.items():
                 if module is None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from evenstep.loader.batcher.index_feed import IndexFeed
+from evenstep.loader.batcher.intake import Intake
 from evenstep.loader.batcher.pipeline import EpochRun
 from evenstep.loader.batcher.ports import PipePorts
 from evenstep.loader.batcher.process import BatcherProcess
@@ -18,7 +19,10 @@ from evenstep.loader.batcher.sample_store import SampleStore
 from evenstep.loader.feeder import Feeder
 from evenstep.loader.iterator import StepIterator
 from evenstep.loader.resume.epoch_cursor import EpochCursor
+from evenstep.loader.transport.cp_peers import WindowChecksum
+from evenstep.loader.transport.rank_exchange import GlooExchange
 from evenstep.loader.transport.session import Session
+from evenstep.loader.workers.iterable import ChunkedIterable
 
 
 @dataclass(frozen=True)
@@ -91,6 +95,68 @@ MUTATIONS = (
     ),
     Mutation("the end is not awaited", StepIterator, "_next", "self._await_others()"),
     Mutation("a reason is not passed on", Session, "leave", "self._reason = reason", near=37),
+    Mutation(
+        "what was asked for samples that failed is not read",
+        IndexFeed,
+        "drain",
+        "not (over.is_set() or self._kept)",
+        "False",
+        near=100677,
+    ),
+    Mutation(
+        "a lost message is not explained",
+        StepIterator,
+        "_next",
+        "self._exchange.failure or self._session.broken",
+        "self._exchange.failure",
+        near=100031,
+    ),
+    Mutation(
+        "a chunk of skipped samples is none",
+        WindowChecksum,
+        "note",
+        "if len(numbers):",
+        "if True:",
+        near=100121,
+    ),
+    Mutation(
+        "an error of another rank at the end",
+        GlooExchange,
+        "_serve",
+        "session.note(messages)",
+        near=4,
+    ),
+    Mutation(
+        "a pipe that nobody reads stays open",
+        Session,
+        "end",
+        "self.connection.close()",
+        near=191,
+    ),
+    Mutation(
+        "a worker whose turn it is not begins",
+        ChunkedIterable,
+        "__iter__",
+        "worker < states.turn",
+        "False",
+        near=140,
+    ),
+    Mutation(
+        "one worker's end is that of all",
+        Intake,
+        "_streamed",
+        "max(self._spec.num_workers, 1)",
+        "1",
+        near=45,
+    ),
+    Mutation(
+        "samples before a checkpoint come again",
+        Intake,
+        "_streamed",
+        "numbers[positions] = remaining",
+        "numbers[:] = begin + np.arange(chunk.size)",
+        near=43,
+    ),
     Mutation(
         "a failure is forgotten", SampleStore, "end", "self._failure or failure", "self._failure"
     ),
