@@ -64,14 +64,13 @@ class UpdateStream:
         Raises:
             ConfigurationError: an epoch has no samples.
         """
-        begun = None
+        first = True
         while not self._epochs or self.loader.epoch < self._epochs:
             handed = self._handed
             yield from self._epoch()
-            # A resumed epoch may have nothing left.
-            if self._handed == handed and begun is not None:
+            if self._handed == handed and not first:  # a resumed epoch may have nothing left
                 raise ConfigurationError("an epoch has no samples; give a dataset that has some")
-            begun = handed
+            first = False
 
     def _epoch(self) -> Iterator[dict[str, Any]]:
         for batch, step in self.loader.steps():

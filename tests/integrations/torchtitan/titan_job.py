@@ -73,7 +73,7 @@ class WatchedLoader(EvenDataLoader):
     class Config(EvenDataLoader.Config):
         pass
 
-    seen: list[list[int]]
+    seen: list[list[int]] | None = None
 
     def __iter__(self) -> Iterator[Any]:
         self.seen, last = [], None
@@ -158,6 +158,8 @@ class Audit:
 
     def before_step(self, *_: Any) -> None:
         loader = self.trainer.dataloader
+        if loader.seen is None:  # before training, a state is loaded into the optimizer
+            return
         steps, loader.seen = loader.seen, []
         self.updates.append([i for step in steps for i in step])
         everyone: list[Any] = [None] * dist.get_world_size()
@@ -208,7 +210,6 @@ def main(
     die_at: int = 0,
     parallelism: dict[str, Any] | None = None,
     training: dict[str, Any] | None = None,
-    loader: dict[str, Any] | None = None,
 ) -> None:
     config = make_config(folder, steps, micro_batches, interval, parallelism or {})
     for name, value in (training or {}).items():
@@ -219,7 +220,6 @@ def main(
         micro_batches_per_step=micro_batches,
         epochs=epochs,
         options={"buffer_size": 16},
-        **(loader or {}),
     )
     trainer = config.build()
 

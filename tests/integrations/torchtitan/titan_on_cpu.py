@@ -40,19 +40,20 @@ if not hasattr(dist, "set_timeout"):
 
 def masked_attention(
     self: FlexAttention,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
+    q_BLNH: torch.Tensor,
+    k_BLNH: torch.Tensor,
+    v_BLNH: torch.Tensor,
     *,
     attention_masks: Any,
     scale: float | None = None,
     enable_gqa: bool = False,
     **others: Any,
 ) -> torch.Tensor:
-    """Of [batch, length, heads, size] under the mask of FlexAttention."""
-    batch, length = query.shape[:2]
+    """Of [batch, length, heads, size] under the mask of FlexAttention. torchtitan shards arguments
+    by their names."""
+    batch, length = q_BLNH.shape[:2]
     mask = create_mask(attention_masks.mask_mod, batch, 1, length, length, device="cpu")
-    heads = (x.transpose(1, 2) for x in (query, key, value))
+    heads = (x.transpose(1, 2) for x in (q_BLNH, k_BLNH, v_BLNH))
     out = scaled_dot_product_attention(*heads, attn_mask=mask, scale=scale, enable_gqa=enable_gqa)
     return out.transpose(1, 2)
 
