@@ -83,9 +83,6 @@ def _epoch_samples(loader: DataLoader) -> int | None:
     in_order = loader.sampler is None and not isinstance(loader.dataset, IterableDataset)
     if own is not None and in_order and loader.policy.deals_on_demand:
         own = min(own, len(loader.dataset))  # none is repeated to make shares equal
-    if loader.world_size == 1:
-        return own
     # Where the user's samplers are those of single ranks, so are their sizes.
     sizes = of_all_ranks(own)
-    known: list[int] = [samples for samples in sizes if samples is not None]
-    return sum(known) // len(sizes) if len(known) == len(sizes) else None
+    return None if None in sizes else sum(sizes) // len(sizes)

@@ -13,7 +13,7 @@ from torch.utils.data import IterableDataset, RandomSampler, SequentialSampler
 from evenstep.batch.labels import labels_of
 from evenstep.batch.measure import length_of, supervised_of
 from evenstep.errors import ConfigurationError
-from evenstep.integrations.rank_values import ranks
+from evenstep.integrations.rank_values import check_ranks, ranks
 from evenstep.integrations.transformers.rank_share import share_of_rank
 from evenstep.loader.dataloader import DataLoader
 from evenstep.loader.torch_loader import wrap
@@ -31,6 +31,7 @@ def check_arguments(trainer: Any, policy: Policy | None) -> None:
         ConfigurationError: evenstep cannot train with the trainer's arguments.
     """
     args = trainer.args
+    check_ranks("Trainer", args.world_size)
     if args.n_gpu > 1:
         raise ConfigurationError(
             f"this process has {args.n_gpu} GPUs, among which Trainer would split every batch; "
