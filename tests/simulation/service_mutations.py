@@ -26,14 +26,6 @@ SERVICE_MUTATIONS = (
         "if len(waiting) < len(self.clients)",
         near=12,
     ),
-    Mutation(
-        "a restarted client is taken for a stale message",
-        DataConstructor,
-        "deliver",
-        "may_restart=step == taken",
-        "may_restart=False",
-        near=18,
-    ),
     Mutation("releases are lost", StepFetcher, "_fetch_from", "*_messages(own), ", ""),
     Mutation(
         "samples that were released are not staged again",
@@ -61,14 +53,6 @@ SERVICE_MUTATIONS = (
     ),
     Mutation(
         "reports count too soon", Signals, "__init__", "prefetch + 3", "prefetch + 2", near=45
-    ),
-    Mutation(
-        "what is known is asked for again",
-        LoaderPool,
-        "refresh",
-        "known.end))",
-        "known.begin))",
-        near=40,
     ),
     Mutation(
         "loaders that share a source are out of step",
