@@ -140,7 +140,7 @@ def prepare(accelerator: Accelerator, loader: DataLoader) -> AcceleratedLoader:
 
     Raises:
         ConfigurationError: the accelerator's updates go on from one epoch into the next, or it
-            counts other processes than there are.
+            averages over other ranks than share the data.
     """
     check_ranks("Accelerate", accelerator.num_processes)
     if not isinstance(loader, DataLoader):

@@ -28,20 +28,21 @@ def ranks() -> tuple[int, int]:
     return 0, 1
 
 
-def check_ranks(trainer: str, processes: int) -> None:
+def check_ranks(trainer: str, averaging: int, sharing: int | None = None) -> None:
     """
     Args:
-        processes: how many a trainer counts.
+        averaging: ranks over which the trainer averages gradients.
+        sharing: ranks that share the data; None is all of the default group.
 
     Raises:
-        ConfigurationError: others than share the data.
+        ConfigurationError: they are not the same.
     """
-    world_size = ranks()[1]
-    if processes != world_size:
+    sharing = ranks()[1] if sharing is None else sharing
+    if averaging != sharing:
         raise ConfigurationError(
-            f"{trainer} counts {processes} processes and torch.distributed {world_size}, so "
-            "gradients would not be averaged over the ranks that share the data; start the job as "
-            f"{trainer} wants it, on a CPU with its option for CPUs"
+            f"{trainer} averages gradients over {averaging} ranks, and {sharing} share the data; "
+            f"start the job as {trainer} wants it, on a CPU with its option for CPUs, and give the "
+            "loader the group of the data-parallel ranks where there are others"
         )
 
 

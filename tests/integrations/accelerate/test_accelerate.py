@@ -260,7 +260,7 @@ def test_processes_that_accelerate_does_not_count_are_told(
     accelerator: accelerate.Accelerator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("evenstep.integrations.rank_values.ranks", lambda: (0, 2))
-    with pytest.raises(evenstep.ConfigurationError, match="Accelerate counts 1 processes"):
+    with pytest.raises(evenstep.ConfigurationError, match="over 1 ranks, and 2 share"):
         even.prepare(accelerator, loader_of())
 
 

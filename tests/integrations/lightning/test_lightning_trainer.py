@@ -14,10 +14,12 @@ pytest.importorskip("lightning")
 
 from lightning.pytorch import LightningDataModule
 from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.strategies import ModelParallelStrategy
 from lightning_job import DOCUMENTS, Log, Module, Update, loader_of, trained, trainer_of
 from ranks import Job, Rank, run
 from script_jobs import torchrun
 from tiny_model import TinyModel, flat
+from torch.distributed.fsdp import fully_shard
 
 import evenstep
 from evenstep.integrations import lightning as even
@@ -53,10 +55,10 @@ def fit(rank: Rank, folder: Path, accumulate: int, **options: Any) -> Any:
     return trained(module), log.logged
 
 
-@pytest.mark.parametrize("accumulate", [1, 3])
-def test_every_update_on_two_ranks_is_that_of_one_batch(tmp_path: Path, accumulate: int) -> None:
-    outcomes = run(fit, 2, tmp_path, accumulate, folder=tmp_path, within=90)
-    ranks = [epochs[0] for epochs, _ in outcomes]
+def check_updates(
+    ranks: list[list[Update]], accumulate: int, logged: list[dict[str, float]]
+) -> None:
+    """Every update is that of all its samples in one batch, on a model trained so."""
     sizes = [update.steps for update in ranks[0]]
     assert [update.steps for update in ranks[1]] == sizes
     assert sizes[:-1] == [accumulate] * (len(sizes) - 1)
@@ -65,7 +67,7 @@ def test_every_update_on_two_ranks_is_that_of_one_batch(tmp_path: Path, accumula
     assert sorted(i for update in samples for i in update) == EVERYTHING
     model = TinyModel()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for indices, values, *updates in zip(samples, outcomes[0][1], *ranks, strict=True):
+    for indices, values, *updates in zip(samples, logged, *ranks, strict=True):
         gradient, loss = one_batch(model, indices)
         for update in updates:
             assert update.gradient is not None
@@ -73,7 +75,58 @@ def test_every_update_on_two_ranks_is_that_of_one_batch(tmp_path: Path, accumula
         assert values["evenstep/loss"] == pytest.approx(loss, rel=1e-5)
         assert 0 <= values["evenstep/padding"] < 1
         optimizer.step()
+
+
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_every_update_on_two_ranks_is_that_of_one_batch(tmp_path: Path, accumulate: int) -> None:
+    outcomes = run(fit, 2, tmp_path, accumulate, folder=tmp_path, within=90)
+    ranks = [epochs[0] for epochs, _ in outcomes]
+    check_updates(ranks, accumulate, outcomes[0][1])
     assert outcomes[0][1][-1]["evenstep/tokens"] == DOCUMENTS.lengths.sum()
+
+
+class Sharded(Module):
+    """With FSDP2."""
+
+    def configure_model(self) -> None:
+        mesh = self.device_mesh["data_parallel"]
+        for block in self.model.blocks:
+            fully_shard(block, mesh=mesh)
+        fully_shard(self.model, mesh=mesh)
+
+
+def sharded(rank: Rank, folder: Path, path: Path | None = None) -> Any:
+    # Its default is tensor parallelism.
+    trainer = trainer_of(rank, folder, strategy=ModelParallelStrategy())
+    with pytest.raises(evenstep.ConfigurationError, match="over 1 ranks, and 2 share the data"):
+        trainer.fit(Sharded(), even.loader(loader_of()))
+    module, log = Sharded(), Log()
+    trainer = trainer_of(
+        rank,
+        folder,
+        strategy=ModelParallelStrategy(data_parallel_size=2, tensor_parallel_size=1),
+        accumulate_grad_batches=3,
+        log_every_n_steps=1,
+        logger=log,
+        callbacks=[ModelCheckpoint(folder, "{step}", every_n_train_steps=2, save_top_k=-1)],
+    )
+    trainer.fit(module, even.loader(loader_of(3)), ckpt_path=path)
+    return trained(module), log.logged
+
+
+def test_a_sharded_model_trains_and_resumes_as_well(tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ("whole", "resumed")]
+    for folder in folders:
+        folder.mkdir()
+    outcomes = run(sharded, 2, tmp_path, folder=folders[0], within=90)
+    ranks = [epochs[0] for epochs, _ in outcomes]
+    check_updates(ranks, 3, outcomes[0][1])
+    path = tmp_path / "step=2.ckpt"
+    after = [
+        epochs[0] for epochs, _ in run(sharded, 2, tmp_path, path, folder=folders[1], within=90)
+    ]
+    assert together(after) == together([updates[2:] for updates in ranks])
+    assert torch.equal(after[0][-1].gradient, ranks[0][-1].gradient)
 
 
 def test_the_example_goes_on_where_it_stopped(tmp_path: Path) -> None:

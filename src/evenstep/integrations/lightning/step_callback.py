@@ -48,8 +48,11 @@ class StepCallback(Callback):
         self._state = checkpoint.get(_KEY)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        check_ranks("Lightning", trainer.world_size)
-        for loader in _loaders(trainer.train_dataloader) if self._resumes else ():
+        for loader in _loaders(trainer.train_dataloader):
+            averaging = (trainer.distributed_sampler_kwargs or {}).get("num_replicas", 1)
+            check_ranks("Lightning", averaging, loader.loader.world_size)
+            if not self._resumes:
+                continue
             if self._state is None:
                 raise MismatchError(
                     f"the checkpoint {trainer.ckpt_path} was saved without evenstep, and does not "
