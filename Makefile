@@ -7,7 +7,7 @@
 #   make learning DATA=FILE.parquet:COLUMN   held-out loss of every policy on your own text
 #   make docs                       the documentation as a site, in site/
 #   make integrations               trainers of other projects, in .venv-integrations
-#   make integrations-4             Trainer of transformers 4 and DeepSpeed, in .venv-integrations-4
+#   make integrations-4             Trainer of transformers 4, in .venv-integrations-4
 #   make soak                       20 minutes of killed and resumed jobs; EVENSTEP_SOAK_SECONDS=
 #   make demo PYTHON=python3.12     another interpreter, 3.10 or later
 #   make test PYTEST_ARGS="-k cost" a part of the suite; JOBS=8 runs it in so many processes
@@ -58,13 +58,12 @@ integrations:
 integrations-4:
 	@test -d $(INTEGRATIONS)-4 || $(PYTHON) -m venv $(INTEGRATIONS)-4
 	$(INTEGRATIONS)-4/bin/python -m pip install -q -c constraints.txt -e '.[test]' transformers==$(TRANSFORMERS_4)
-	$(INTEGRATIONS)-4/bin/python -m pip install -q -c constraints.txt $$(grep ^deepspeed constraints-integrations.txt)
-	PATH="$(CURDIR)/$(INTEGRATIONS)-4/bin:$$PATH" OMP_NUM_THREADS=1 DS_ACCELERATOR=cpu $(INTEGRATIONS)-4/bin/python -m pytest tests/integrations/transformers $(PYTEST_ARGS)
+	PATH="$(CURDIR)/$(INTEGRATIONS)-4/bin:$$PATH" OMP_NUM_THREADS=1 $(INTEGRATIONS)-4/bin/python -m pytest tests/integrations/transformers $(PYTEST_ARGS)
 
 # Not the whole of the extra `test`: Ray, say, comes late to new interpreters.
 matrix:
 	$(UV) venv -q --clear --python $(PYTHON) $(MATRIX)
-	$(UV) pip install -q --python $(MATRIX)/bin/python --resolution $(RESOLUTION) -e '.[cli,fast,fit,sources,test-tools]'
+	$(UV) pip install -q --compile-bytecode --python $(MATRIX)/bin/python --resolution $(RESOLUTION) -e '.[cli,fast,fit,sources,test-tools]'
 	$(UV) pip freeze -q --python $(MATRIX)/bin/python | grep -iE '^(torch|numpy|numba|scipy|pyarrow)=='
 	$(MATRIX)/bin/python -m benchmarks.planning.plan_digests | sha256sum
 	OMP_NUM_THREADS=1 $(MATRIX)/bin/python -m pytest -m "not soak and not integrations" -n $(JOBS) --dist loadfile $(MATRIX_TESTS) $(PYTEST_ARGS)
