@@ -21,6 +21,7 @@ from ranks import Job, Rank
 
 from documents import Documents
 
+COUNT = 1000
 NEW_NETWORK, NEW_HOSTNAME = 0x40000000, 0x04000000
 TOOLS = ("ip", "ss", "nsenter", "unshare")
 
@@ -128,16 +129,19 @@ def test_connections_between_hosts_that_are_reset_are_an_error_on_both(
         assert_died(outcome, "PeerError", f"rank {number} can make no further step")
 
 
-def one_epoch(rank: Rank) -> tuple[list[int], float]:
+def one_epoch(rank: Rank, cut: Path) -> tuple[list[int], float]:
     """Samples, and the longest wait for a step."""
     seen: list[int] = []
     longest, before = 0.0, time.monotonic()
-    for number, (_, step) in enumerate(loader_over(Documents(400)).steps()):
+    for number, (_, step) in enumerate(loader_over(Documents(COUNT)).steps()):
         seen += step.indices or ()
         longest = max(longest, time.monotonic() - before)
         before = time.monotonic()
         if number == 3:
             rank.say("training")
+            while not cut.exists():
+                time.sleep(0.01)
+            before = time.monotonic()
         time.sleep(0.01)
     return seen, longest
 
@@ -147,15 +151,16 @@ def one_epoch(rank: Rank) -> tuple[list[int], float]:
 def test_a_network_that_is_gone_for_a_while_costs_time_and_no_sample(
     tmp_path: Path, hosts: None, gone: float
 ) -> None:
-    with Job(one_epoch, 2, folder=tmp_path, prepare=move_to_a_host) as job:
+    with Job(one_epoch, 2, tmp_path / "cut", folder=tmp_path, prepare=move_to_a_host) as job:
         all_training(job, 2)
         on(job, 0, "ip", "link", "set", "cable0", "down")
+        (tmp_path / "cut").touch()
         time.sleep(gone)
         on(job, 0, "ip", "link", "set", "cable0", "up")
         outcomes = job.join(30)
     for outcome in outcomes:
         assert not outcome.error, outcome.traceback
-    assert sorted(i for outcome in outcomes for i in outcome.value[0]) == list(range(400))
+    assert sorted(i for outcome in outcomes for i in outcome.value[0]) == list(range(COUNT))
     longest = max(outcome.value[1] for outcome in outcomes)
     assert longest > gone / 2, "the network was not gone"
     print(f"{longest - gone:.2f} s longer than the network was gone")
