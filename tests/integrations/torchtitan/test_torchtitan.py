@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from script_jobs import run_script, torchrun
 
-pytest.importorskip("torchtitan", reason="torchtitan is not installed")
+pytest.importorskip("torchtitan.config", reason="torchtitan is not installed")
 
 pytestmark = [pytest.mark.integrations, pytest.mark.timeout(1800)]
 HERE = Path(__file__).parent

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-pytest.importorskip("torchtitan", reason="torchtitan is not installed")
+pytest.importorskip("torchtitan.config", reason="torchtitan is not installed")
 
 import evenstep
 from documents import Documents
