@@ -4,6 +4,7 @@ make the labels, and trainers that a launcher makes."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib.metadata import version
 from typing import Any
 
 import pytest
@@ -194,6 +195,10 @@ class Rows(TrainerCallback):
         self.rows.append([])
 
 
+@pytest.mark.skipif(
+    int(version("transformers").split(".")[0]) < 5,
+    reason="before, documents of a row see each other, but for flash attention",
+)
 def test_batches_without_padding(tmp_path) -> None:
     """Documents of a batch in one row, by Transformers' own collate function."""
     samples = [{k: list_of(documents()[i][k]) for k in ("input_ids", "labels")} for i in range(N)]

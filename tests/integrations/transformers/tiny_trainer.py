@@ -119,6 +119,8 @@ def as_rank(rank: int = 0, world_size: int = 1) -> None:
 
 
 def arguments(folder: Any, **options: Any) -> TrainingArguments:
+    # transformers 4 leaves there what arguments before asked for.
+    os.environ.pop("ACCELERATE_MIXED_PRECISION", None)
     return TrainingArguments(
         **{
             "output_dir": str(folder),
