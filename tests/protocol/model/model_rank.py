@@ -20,8 +20,8 @@ from model_notes import Notes
 
 from evenstep.batch.step_info import StepInfo
 from evenstep.errors import DamagedMessageError, PeerError
-from evenstep.loader.batcher.filler_sample import FillerSample
 from evenstep.loader.batcher.chunk_checks import ReadySamples
+from evenstep.loader.batcher.filler_sample import FillerSample
 from evenstep.loader.batcher.round_planner import RoundPlanner, make_protocol
 from evenstep.loader.batcher.spec import EpochSpec
 from evenstep.loader.batcher.whole_updates import StepOfUpdate
