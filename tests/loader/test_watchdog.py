@@ -156,23 +156,26 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return made
 
 
-def enter_elsewhere(call: AbstractContextManager[None]) -> None:
+def enter_elsewhere(call: AbstractContextManager[None]) -> AbstractContextManager[None]:
+    """Begins a call in another thread. It lasts as long as what is returned."""
     thread = threading.Thread(target=call.__enter__)
     thread.start()
     thread.join()
+    return call
 
 
 def test_the_call_that_has_taken_longest_is_reported(clock: Clock) -> None:
     watchdog = pickle.loads(pickle.dumps(Watchdog(5, rank=3)))
     with watchdog.call("first"):
         clock.now += 1
-        enter_elsewhere(watchdog.call("second"))
+        second = enter_elsewhere(watchdog.call("second"))
         clock.now += 3
         assert watchdog.overdue() is None
         clock.now += 2.5
         error, stacks = watchdog.overdue()
     assert "rank 3: first has taken 6.5 s, over timeout=5" in str(error)
     assert "test_the_call_that_has_taken_longest" in stacks
+    del second
     off = Watchdog(0)
     with off.call("anything"):
         clock.now += 100
@@ -181,11 +184,12 @@ def test_the_call_that_has_taken_longest_is_reported(clock: Clock) -> None:
 
 def test_a_watch_looks_again_when_a_call_can_be_overdue(clock: Clock) -> None:
     watchdog = Watchdog(10)
+    calls = []
 
     def begin() -> None:
         if len(clock.slept) == 2:
             clock.now += 4  # of the ten that it sleeps
-            enter_elsewhere(watchdog.call("late"))
+            calls.append(enter_elsewhere(watchdog.call("late")))
             clock.now -= 4
 
     clock.while_asleep = begin

@@ -61,6 +61,7 @@ MUTATIONS = (
         PipePorts,
         "end_delivery",
         "self._credits.put(None)",
+        near=97,
     ),
     Mutation(
         "the state is one step late",
@@ -93,7 +94,7 @@ MUTATIONS = (
         "if True:",
         near=54,
     ),
-    Mutation("the end is not awaited", StepIterator, "_next", "self._await_others()"),
+    Mutation("the end is not awaited", StepIterator, "_next", "self._await_others()", near=50),
     Mutation("a reason is not passed on", Session, "leave", "self._reason = reason", near=37),
     Mutation(
         "what was asked for samples that failed is not read",
@@ -124,7 +125,7 @@ MUTATIONS = (
         GlooExchange,
         "_serve",
         "session.note(messages)",
-        near=4,
+        near=50,
     ),
     Mutation(
         "a pipe that nobody reads stays open",

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-pytest.importorskip("lightning")
+pytest.importorskip("lightning.fabric")
 
 from lightning.fabric import Fabric
 from lightning_job import DOCUMENTS, loader_of, trainer_environment

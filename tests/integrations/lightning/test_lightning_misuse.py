@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-pytest.importorskip("lightning")
+pytest.importorskip("lightning.fabric")
 
 from lightning_job import DOCUMENTS, Module, loader_of, trainer_of
 
