@@ -16,19 +16,15 @@ from weakref import WeakKeyDictionary
 from evenstep.errors import ConfigurationError
 from evenstep.integrations.handed_steps import HandedStep, watched
 from evenstep.integrations.rank_values import check_ranks
-from evenstep.integrations.releases import check_hooks, check_release
+from evenstep.integrations.releases import check_hooks, check_release, importing
 from evenstep.integrations.states import read_state, save_state
 from evenstep.loader.dataloader import DataLoader
 
-try:
+with importing("accelerate", "accelerate"):
     from accelerate import Accelerator
     from accelerate.data_loader import DataLoaderStateMixin
     from accelerate.state import GradientState
     from accelerate.utils import send_to_device
-except ImportError as error:
-    raise ImportError(
-        f"evenstep.integrations.accelerate needs accelerate ({error}); pip install accelerate"
-    ) from error
 
 check_release("accelerate", oldest="0.30", newest="1.15")
 check_hooks(

@@ -15,22 +15,18 @@ from typing import Any
 
 import torch
 
-try:
-    from megatron.core import parallel_state
-except ImportError as error:
-    raise ImportError(
-        f"evenstep.integrations.megatron needs megatron-core ({error}); pip install megatron-core"
-    ) from error
-
 from evenstep.batch.formats.megatron import to_megatron
 from evenstep.batch.pack import PackCollator
 from evenstep.batch.step_info import StepInfo
 from evenstep.errors import CollateError, ConfigurationError
-from evenstep.integrations.releases import check_hooks, check_release
+from evenstep.integrations.releases import check_hooks, check_release, importing
 from evenstep.integrations.step_values import StepValues
 from evenstep.integrations.update_stream import UpdateStream
 from evenstep.loader.dataloader import DataLoader
 from evenstep.plan.policy import Policy
+
+with importing("megatron", "megatron-core"):
+    from megatron.core import parallel_state
 
 check_release("megatron-core", oldest="0.16", newest="0.16")
 check_hooks(

@@ -3,7 +3,27 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import version
+
+
+@contextmanager
+def importing(module: str, package: str) -> Iterator[None]:
+    """
+    Args:
+        module: the name of an integration.
+        package: its trainer's on PyPI.
+
+    Raises:
+        ImportError: what is imported within is missing: with how to install it.
+    """
+    try:
+        yield
+    except ImportError as error:
+        raise ImportError(
+            f"evenstep.integrations.{module} needs {package} ({error}); pip install {package}"
+        ) from error
 
 
 def check_release(package: str, *, oldest: str, newest: str) -> None:

@@ -15,7 +15,18 @@ from typing import Annotated, Any
 import torch
 import torch.distributed as dist
 
-try:
+from evenstep.batch.formats.torchtitan import to_torchtitan
+from evenstep.batch.labels import IGNORE_INDEX
+from evenstep.batch.measure import length_of
+from evenstep.errors import ConfigurationError, SampleError
+from evenstep.integrations.rank_values import of_all_ranks
+from evenstep.integrations.releases import check_hooks, check_release, importing
+from evenstep.integrations.update_stream import UpdateStream
+from evenstep.loader.dataloader import DataLoader
+from evenstep.plan.policies.even.even import Even
+from evenstep.plan.policy import Policy
+
+with importing("torchtitan", "torchtitan"):
     import tyro
 
     try:
@@ -26,21 +37,6 @@ try:
         from torchtitan.components.data.loader import BaseDataLoader
 
         _ROWS = False
-except ImportError as error:
-    raise ImportError(
-        f"evenstep.integrations.torchtitan needs torchtitan ({error}); pip install torchtitan"
-    ) from error
-
-from evenstep.batch.formats.torchtitan import to_torchtitan
-from evenstep.batch.labels import IGNORE_INDEX
-from evenstep.batch.measure import length_of
-from evenstep.errors import ConfigurationError, SampleError
-from evenstep.integrations.rank_values import of_all_ranks
-from evenstep.integrations.releases import check_hooks, check_release
-from evenstep.integrations.update_stream import UpdateStream
-from evenstep.loader.dataloader import DataLoader
-from evenstep.plan.policies.even.even import Even
-from evenstep.plan.policy import Policy
 
 check_release("torchtitan", oldest="0.3", newest="0.3")
 check_hooks("torchtitan", BaseDataLoader, "Config", "state_dict", "load_state_dict")

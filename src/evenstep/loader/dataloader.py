@@ -370,8 +370,7 @@ class DataLoader(LoaderAttributes):
     @property
     def epoch_samples(self) -> int | None:
         """Samples of a whole pass, of all ranks together; None where that is unknown."""
-        share = self._epochs.share_size(self.world_size)
-        return None if share is None else share * self.world_size
+        return self._epochs.samples(self.world_size)
 
     def __len__(self) -> int:
         """Steps of a whole pass, where they are known in advance: with `FixedBatch` over a sized

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from evenstep.integrations.releases import check_hooks, check_release
+from evenstep.integrations.releases import check_hooks, check_release, importing
 
-try:
+with importing("lightning", "lightning"):
     from lightning.fabric import Fabric as Fabric
     from lightning.pytorch import Callback as Callback
     from lightning.pytorch import LightningModule as LightningModule
     from lightning.pytorch import Trainer as Trainer
-except ImportError as error:
-    raise ImportError(
-        f"evenstep.integrations.lightning needs lightning ({error}); pip install lightning"
-    ) from error
 
 check_release("lightning", oldest="2.5", newest="2.6")
 check_hooks("lightning", Callback, "on_before_backward", "on_before_optimizer_step")

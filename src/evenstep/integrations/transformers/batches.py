@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from torch.utils.data import IterableDataset
-
 from evenstep.batch.step_info import StepInfo
 from evenstep.integrations.rank_values import of_all_ranks
 from evenstep.loader.dataloader import DataLoader
@@ -79,10 +77,6 @@ def next_update(batches: Iterator[tuple[Any, StepInfo]]) -> list[tuple[Any, Step
 
 
 def _epoch_samples(loader: DataLoader) -> int | None:
-    own = loader.epoch_samples
-    in_order = loader.sampler is None and not isinstance(loader.dataset, IterableDataset)
-    if own is not None and in_order and loader.policy.deals_on_demand:
-        own = min(own, len(loader.dataset))  # none is repeated to make shares equal
     # Where the user's samplers are those of single ranks, so are their sizes.
-    sizes = of_all_ranks(own)
+    sizes = of_all_ranks(loader.epoch_samples)
     return None if None in sizes else sum(sizes) // len(sizes)

@@ -5,15 +5,10 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 from evenstep.errors import ConfigurationError
-from evenstep.integrations.releases import check_hooks, check_release
+from evenstep.integrations.releases import check_hooks, check_release, importing
 
-try:
+with importing("transformers", "transformers accelerate"):
     import transformers
-except ImportError as error:
-    raise ImportError(
-        "evenstep.integrations.transformers needs transformers and accelerate; install them with "
-        "pip install transformers accelerate"
-    ) from error
 
 from evenstep.integrations.transformers.callback import EvenCallback
 from evenstep.integrations.transformers.hooks import EvenTrainer

@@ -168,6 +168,15 @@ class Epochs:
             return size_of(self.dataset if self.iterable else self.sampler)
         return stream.total // world_size if self.drop_last else -(-stream.total // world_size)
 
+    def samples(self, world_size: int) -> int | None:
+        """Samples of all ranks in a whole epoch, those included that are repeated to make shares
+        equal; None where unknown."""
+        stream = self._stream()
+        if stream is not None and self.policy.deals_on_demand and not self.drop_last:
+            return stream.total  # there are no shares
+        share = self.share_size(world_size)
+        return None if share is None else share * world_size
+
     def describe(self) -> dict[str, Any]:
         """What must be the same when an epoch is resumed."""
         name = "built-in" if self.sampler is None else type(self.sampler).__qualname__

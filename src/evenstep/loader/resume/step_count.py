@@ -46,7 +46,7 @@ class StepCount:
         of samples is unknown."""
         if self._epochs.policy.lengths is not None:
             return self.exact(epoch, rank, world_size)
-        size = self._epochs.share_size(world_size)
-        if size is None or not self._samples:
+        samples = self._epochs.samples(world_size)
+        if samples is None or not self._samples:
             return None
-        return max(1, round(size * world_size * self._steps / self._samples))
+        return max(1, round(samples * self._steps / self._samples))
