@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from choices import Choices
-from job_settings import POLICIES, Fault, Run, Setup
+from job_settings import POLICIES, Run, Setup
+from process_faults import Fault
 from simulated_job import Attempt
 from verdict import check_attempt
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from process_faults import Fault
 from simulated_torch_loader import worker_info
 from simulated_world import current
 from torch.utils.data import IterableDataset
@@ -67,16 +68,6 @@ class Setup:
             or self.bad_batch is not None
             or self.bad_order is not None
         )
-
-
-@dataclass(frozen=True)
-class Fault:
-    """At a process's step number `step`, it is killed, stopped, delayed or refused something."""
-
-    kind: str
-    process: str
-    step: int
-    seconds: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ from typing import Any
 
 from choices import Choices
 from histories import Played, as_text, from_text
-from service_settings import MESHES, ServiceFault, ServiceRun, ServiceSetup
+from process_faults import Fault
+from service_settings import MESHES, ServiceRun, ServiceSetup
 from service_verdict import check_service
 from simulated_service import ServiceAttempt, Undisturbed, undisturbed
 
@@ -38,7 +39,7 @@ class ServiceHistory:
         plain = from_text(text.removeprefix("service:"))
         runs = []
         for run in plain["runs"]:
-            faults = tuple(ServiceFault(**fault) for fault in run.pop("faults"))
+            faults = tuple(Fault(**fault) for fault in run.pop("faults"))
             runs.append(ServiceRun(**run, faults=faults))
         setup = ServiceSetup(**{**plain["setup"], "sizes": tuple(plain["setup"]["sizes"])})
         given = plain["given"]
@@ -131,7 +132,7 @@ def _run_of(draw: random.Random, setup: ServiceSetup, mesh: str) -> ServiceRun:
     return dataclasses.replace(run, faults=faults)
 
 
-def _fault_of(draw: random.Random, run: ServiceRun) -> ServiceFault:
+def _fault_of(draw: random.Random, run: ServiceRun) -> Fault:
     sizes = MESHES[run.mesh]
     groups = sizes.get("DP", 1)
     ranks = groups * sizes.get("CP", 1) * sizes.get("TP", 1) * sizes.get("PP", 1)
@@ -154,7 +155,7 @@ def _fault_of(draw: random.Random, run: ServiceRun) -> ServiceFault:
         other = draw.choice(callees)
     seconds = {"stop": draw.choice([0.3, 2.0, 30.0]), "delay": draw.choice([0.01, 0.3, 2.0])}
     step = int(2 ** draw.uniform(0, 8))
-    return ServiceFault(kind, process, step, seconds.get(kind, 0.0), other)
+    return Fault(kind, process, step, seconds.get(kind, 0.0), other)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from job_settings import ERRORS, spend
+from process_faults import Fault
 
 import evenstep.service as es
 from evenstep.plan.rng import generator
@@ -52,17 +53,6 @@ class ServiceSetup:
 
 
 @dataclass(frozen=True)
-class ServiceFault:
-    """At a process's step number `step`, it is killed, stopped, delayed or cut off from another."""
-
-    kind: str
-    process: str
-    step: int
-    seconds: float = 0.0
-    other: str = ""
-
-
-@dataclass(frozen=True)
 class ServiceRun:
     """One life of the service, in which trainers may begin several times."""
 
@@ -90,7 +80,7 @@ class ServiceRun:
     """Whether messages may take their time."""
     repeats: bool = False
     """... and may arrive twice."""
-    faults: tuple[ServiceFault, ...] = ()
+    faults: tuple[Fault, ...] = ()
 
 
 class Rows:

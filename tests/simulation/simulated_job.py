@@ -12,7 +12,6 @@ from job_settings import (
     CONTEXT_POLICY,
     POLICIES,
     Collate,
-    Fault,
     Injected,
     Order,
     Run,
@@ -21,6 +20,7 @@ from job_settings import (
     length_of,
     spend,
 )
+from process_faults import Fault, inject_faults
 from simulated_distributed import Network
 from simulated_world import Process, World, current, stack_of
 
@@ -49,6 +49,10 @@ class Report:
         self.saved[len(self.saved) + 1] = json.dumps(loader.state_dict()), len(self.steps)
 
 
+def _refuse(process: Process, fault: Fault) -> None:
+    process.fails[fault.kind] = Injected(f"{process.name}: no memory that {fault.kind}")
+
+
 class Attempt:
     """Runs a `Run`."""
 
@@ -63,9 +67,7 @@ class Attempt:
         self._stopped = sum(fault.seconds for fault in run.faults)
         self.world = World(choices, seconds=60 + 3 * self._stopped)
         self.world.capacity = run.capacity
-        self.world.begun = self._plan_faults
-        self.injected: list[tuple[str, float]] = []
-        self._faults = list(run.faults)
+        self.injected = inject_faults(self.world, run.faults, _refuse)
         count = run.ranks * setup.context
         self.reports = [Report() for _ in range(count)]
         self.ranks = [
@@ -78,22 +80,6 @@ class Attempt:
             process.rank, process.world_size = rank, count
         if count > 1:
             self.world.network = Network(self.world, self.ranks)
-
-    def _plan_faults(self, process: Process) -> None:
-        for fault in [f for f in self._faults if f.process == process.name]:
-            self._faults.remove(fault)
-            process.faults[fault.step] = lambda process, fault=fault: self._inject(process, fault)
-
-    def _inject(self, process: Process, fault: Fault) -> None:
-        self.injected.append((f"{fault.kind} {fault.process}", self.world.now))
-        if fault.kind == "kill":
-            self.world.exit(process, -9)
-        elif fault.kind == "stop":
-            self.world.stop(process, fault.seconds)
-        elif fault.kind == "delay":
-            self.world.sleep(fault.seconds)
-        else:
-            process.fails[fault.kind] = Injected(f"{process.name}: no memory that {fault.kind}")
 
     def _loader(self) -> evenstep.DataLoader:
         setup, run = self.setup, self.settings

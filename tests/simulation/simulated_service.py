@@ -12,7 +12,8 @@ import simulated_processes
 from choices import Choices
 from job_settings import spend
 from os_process import Process
-from service_settings import ServiceFault, ServiceRun, ServiceSetup, job_of, loss_of
+from process_faults import Fault, inject_faults
+from service_settings import ServiceRun, ServiceSetup, job_of, loss_of
 from simulated_ray import Cluster
 from simulated_world import World
 
@@ -105,8 +106,7 @@ class ServiceAttempt:
         self.world = World(choices, seconds=400 + 4 * self.stopped)
         self.cluster = Cluster(self.world, late=run.late, repeats=run.repeats)
         self.world.network = self.cluster
-        self.world.begun = self._plan_faults
-        self.injected: list[tuple[str, float]] = []
+        self.injected = inject_faults(self.world, run.faults, self._cut)
         self.job = job_of(setup, run.mesh, buffer_size=run.buffer_size, slow=run.slow)
         self.first = 0 if state is None else int(json.loads(state)["step"])
         self.reports: list[ClientReport] = []
@@ -114,7 +114,6 @@ class ServiceAttempt:
         self.closed_at: float | None = None
         self.status: dict[str, Any] = {}
         self._changed: list[Any] = []
-        self._faults = list(run.faults)
         self.driver = simulated_processes.start_process(self.world, "service", self._serve, None)
         self._begin_life(0)
 
@@ -125,25 +124,10 @@ class ServiceAttempt:
         finally:
             actors.SHARED_BYTES = before
 
-    # Faults
-
-    def _plan_faults(self, process: Process) -> None:
-        for fault in [f for f in self._faults if f.process == process.name]:
-            self._faults.remove(fault)
-            process.faults[fault.step] = lambda process, fault=fault: self._inject(process, fault)
-
-    def _inject(self, process: Process, fault: ServiceFault) -> None:
-        self.injected.append((f"{fault.kind} {fault.process} {fault.other}", self.world.now))
-        if fault.kind == "kill":
-            self.world.exit(process, -9)
-        elif fault.kind == "stop":
-            self.world.stop(process, fault.seconds)
-        elif fault.kind == "delay":
-            self.world.sleep(fault.seconds)
-        else:
-            for actor in self.cluster.actors:
-                if actor.process.name == fault.other:
-                    actor.cut(process)
+    def _cut(self, process: Process, fault: Fault) -> None:
+        for actor in self.cluster.actors:
+            if actor.process.name == fault.other:
+                actor.cut(process)
 
     # The process that starts the service
 
