@@ -15,7 +15,8 @@ from histories import Played, as_text, from_text
 from process_faults import Fault
 from service_settings import MESHES, ServiceRun, ServiceSetup
 from service_verdict import check_service
-from simulated_service import ServiceAttempt, Undisturbed, undisturbed
+from simulated_service import ServiceAttempt
+from undisturbed_service import Undisturbed, undisturbed
 
 KINDS = (*["kill"] * 4, "stop", "stop", "delay", "cut", "cut")
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 
 from service_settings import ServiceSetup
-from simulated_service import ClientReport, CollectiveFailed, ServiceAttempt, Undisturbed
+from simulated_service import ClientReport, CollectiveFailed, ServiceAttempt
+from undisturbed_service import Undisturbed
 
 from evenstep.errors import (
     CollateError,
