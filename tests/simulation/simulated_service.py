@@ -13,7 +13,7 @@ from job_settings import spend
 from os_process import Process
 from process_faults import Fault, inject_faults
 from service_settings import ServiceRun, ServiceSetup, job_of, loss_of
-from simulated_ray import Cluster
+from simulated_actors import Cluster
 from simulated_world import World
 from undisturbed_service import Taken
 

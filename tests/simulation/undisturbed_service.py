@@ -10,7 +10,7 @@ from typing import Any
 import simulated_processes
 from choices import Choices
 from service_settings import ServiceSetup, job_of, loss_of
-from simulated_ray import Cluster
+from simulated_actors import Cluster
 from simulated_world import World
 
 import evenstep.service as es

@@ -1,0 +1,124 @@
+"""Values that travel between simulated actors, and the errors that come in their place."""
+
+from __future__ import annotations
+
+import asyncio
+import copyreg
+import io
+import pickle
+from collections.abc import Generator
+from typing import Any
+
+from os_process import Process
+from simulated_asyncio import Loop
+from simulated_world import World
+
+
+class RayError(Exception):
+    pass
+
+
+class RayActorError(RayError):
+    pass
+
+
+class ActorDiedError(RayActorError):
+    pass
+
+
+class ActorUnavailableError(RayActorError):
+    pass
+
+
+class RayTaskError(RayError):
+    pass
+
+
+class OwnerDiedError(RayError):
+    pass
+
+
+class GetTimeoutError(RayError, TimeoutError):
+    pass
+
+
+class Shared:
+    """A handle or reference: a copy of a value has the same."""
+
+
+class _Pickler(pickle.Pickler):
+    dispatch_table = copyreg.dispatch_table
+
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file, pickle.HIGHEST_PROTOCOL)
+        self.shared: list[Shared] = []
+
+    def persistent_id(self, obj: Any) -> Any:
+        if isinstance(obj, Shared):
+            self.shared.append(obj)
+            return len(self.shared) - 1
+        return None
+
+
+class Parcel:
+    """A value on its way: a copy."""
+
+    def __init__(self, value: Any) -> None:
+        file = io.BytesIO()
+        pickler = _Pickler(file)
+        pickler.dump(value)
+        self._data, self._shared = file.getvalue(), pickler.shared
+
+    def open(self) -> Any:
+        unpickler = pickle.Unpickler(io.BytesIO(self._data))
+        unpickler.persistent_load = self._shared.__getitem__  # type: ignore[method-assign]
+        return unpickler.load()
+
+
+class ObjectRef(Shared):
+    """A value that is there, will be, or cannot come any more."""
+
+    def __init__(self, owner: Process | None = None) -> None:
+        """
+        Args:
+            owner: the value is lost when this process ends.
+        """
+        self._owner = owner
+        self._parcel: Parcel | None = None
+        self._error: RayError | None = None
+        self.done = False
+        self.waiters: list[Any] = []
+        self._told: list[tuple[Loop, asyncio.Future[Any]]] = []
+
+    def resolve(self, world: World, parcel: Parcel | None, error: RayError | None = None) -> None:
+        if self.done:
+            return
+        self.done, self._parcel, self._error = True, parcel, error
+        world.wake(self.waiters)
+        for loop, future in self._told:
+            loop.call_soon_threadsafe(self._tell, future)
+
+    def value(self) -> Any:
+        if self._owner is not None and not self._owner.alive:
+            raise OwnerDiedError("the owner of an object has died")
+        if self._error is not None:
+            raise self._error.with_traceback(None)
+        assert self._parcel is not None
+        return self._parcel.open()
+
+    def _tell(self, future: asyncio.Future[Any]) -> None:
+        if not future.done():
+            try:
+                future.set_result(self.value())
+            except RayError as error:
+                future.set_exception(error)
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, Loop)
+        future = loop.create_future()
+        if self.done:
+            self._tell(future)
+        else:
+            self._told.append((loop, future))
+        return future.__await__()
