@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -11,23 +10,10 @@ import torch
 from accelerate import Accelerator
 from ranks import Rank
 from tiny_model import TinyModel, flat
+from update_checks import Update, loader_of
 
 import evenstep
-from documents import Documents
 from evenstep.integrations import accelerate as even
-
-DOCUMENTS = Documents(120, longest=64, prompts=True)
-
-
-@dataclass
-class Update:
-    """What the ranks' optimizers step on together."""
-
-    samples: list[int] = field(default_factory=list)
-    """Of this rank."""
-    steps: int = 0
-    loss: float = 0.0
-    gradient: torch.Tensor | None = None
 
 
 def accelerator_of(rank: Rank | None, **options: Any) -> Accelerator:
@@ -42,16 +28,6 @@ def accelerator_of(rank: Rank | None, **options: Any) -> Accelerator:
     accelerator = Accelerator(cpu=True, **options)
     assert accelerator.num_processes == (rank.world_size if rank is not None else 1)
     return accelerator
-
-
-def loader_of(**options: Any) -> evenstep.DataLoader:
-    return evenstep.DataLoader(
-        DOCUMENTS,
-        policy=evenstep.Even(256),
-        shuffle=True,
-        buffer_size=16,
-        **options,
-    )
 
 
 def train(

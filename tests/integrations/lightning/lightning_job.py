@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,22 +12,9 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers.logger import Logger
 from ranks import Rank
 from tiny_model import TinyModel, flat
+from update_checks import Update
 
-import evenstep
-from documents import Documents
 from evenstep.integrations import lightning as even
-
-DOCUMENTS = Documents(120, longest=64, prompts=True)
-
-
-@dataclass
-class Update:
-    """What the ranks' optimizers step on together."""
-
-    samples: list[int] = field(default_factory=list)
-    """Of this rank."""
-    steps: int = 0
-    gradient: torch.Tensor | None = None
 
 
 class Module(LightningModule):
@@ -72,17 +58,6 @@ class Log(Logger):
 
     def log_hyperparams(self, *arguments: Any, **options: Any) -> None:
         pass
-
-
-def loader_of(accumulate: int = 1, **options: Any) -> evenstep.DataLoader:
-    return evenstep.DataLoader(
-        DOCUMENTS,
-        policy=evenstep.Even(256),
-        shuffle=True,
-        buffer_size=16,
-        accumulate=accumulate,
-        **options,
-    )
 
 
 def trainer_environment(rank: Rank) -> None:

@@ -10,7 +10,8 @@ import torch
 
 pytest.importorskip("lightning.fabric")
 
-from lightning_job import DOCUMENTS, Module, loader_of, trainer_of
+from lightning_job import Module, trainer_of
+from update_checks import DOCUMENTS, loader_of
 
 import evenstep
 from evenstep.integrations import lightning as even

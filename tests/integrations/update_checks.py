@@ -1,0 +1,103 @@
+"""What every update of a loop has to be: that of all its samples in one batch."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from tiny_model import TinyModel, flat
+
+import evenstep
+from documents import Documents
+
+DOCUMENTS = Documents(120, longest=64, prompts=True)
+EVERYTHING = list(range(len(DOCUMENTS)))
+
+
+@dataclass
+class Update:
+    """What the ranks' optimizers step on together."""
+
+    samples: list[int] = field(default_factory=list)
+    """Of this rank."""
+    steps: int = 0
+    loss: float = 0.0
+    gradient: torch.Tensor | None = None
+
+
+def loader_of(accumulate: int = 1, **options: Any) -> evenstep.DataLoader:
+    return evenstep.DataLoader(
+        DOCUMENTS,
+        policy=evenstep.Even(256),
+        shuffle=True,
+        buffer_size=16,
+        accumulate=accumulate,
+        **options,
+    )
+
+
+def one_batch(model: torch.nn.Module, samples: list[int]) -> tuple[torch.Tensor, float]:
+    """Gradient and loss of all samples as one padded batch."""
+    model.zero_grad()
+    loss = model(**evenstep.PadCollator()([DOCUMENTS[i] for i in samples])).loss
+    loss.backward()
+    return flat([p.grad for p in model.parameters()]), loss.item()
+
+
+def samples_of(updates: list[Update]) -> list[int]:
+    return [i for update in updates for i in update.samples]
+
+
+def together(ranks: list[list[Update]]) -> list[list[int]]:
+    """Samples of all ranks, of each update."""
+    return [samples_of(list(same)) for same in zip(*ranks, strict=True)]
+
+
+def check_epoch(
+    ranks: list[list[Update]], accumulate: int, *, max_norm: float = math.inf
+) -> list[float]:
+    """Checks the updates of an epoch, each on the model that those before have made.
+
+    Returns:
+        The loss of each, which is that of all its samples.
+    """
+    sizes = [update.steps for update in ranks[0]]
+    assert all([update.steps for update in one] == sizes for one in ranks)
+    assert sizes[:-1] == [accumulate] * (len(sizes) - 1)
+    assert 0 < sizes[-1] <= max(1, accumulate - 1), "take other documents"
+    samples = together(ranks)
+    assert sorted(i for update in samples for i in update) == EVERYTHING
+    model = TinyModel()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    losses = []
+    for indices, *updates in zip(samples, *ranks, strict=True):
+        gradient, loss = one_batch(model, indices)
+        for update in updates:
+            assert update.gradient is not None
+            assert (update.gradient - gradient).norm() < 1e-5 * gradient.norm()
+        losses.append(loss)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+        optimizer.step()
+    return losses
+
+
+def check_resumed(
+    whole: list[list[Update]], same: list[list[Update]], other: list[Update], *, after: int
+) -> None:
+    """Checks what follows a checkpoint.
+
+    Args:
+        whole: updates of the uninterrupted job, by rank.
+        same: those after the checkpoint, on as many ranks.
+        other: those of the rest of its epoch, on one rank.
+        after: updates before the checkpoint.
+    """
+    rest = [updates[after:] for updates in whole]
+    assert together(same) == together(rest)
+    for resumed, truth in zip(same, rest, strict=True):
+        for update, true_update in zip(resumed, truth, strict=True):
+            assert torch.equal(update.gradient, true_update.gradient)
+    before = [i for updates in whole for i in samples_of(updates[:after])]
+    assert sorted(before + samples_of(other)) == EVERYTHING
