@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from service_world import (
+    Rows,
     balanced,
     comparable,
     failing,
@@ -19,13 +20,22 @@ from service_world import (
     rows,
     sources,
     steps_of,
+    tokens_of_row,
     write_parquet,
 )
 
 import evenstep.service as es
 from evenstep.errors import ConfigurationError, EvenstepError, SampleError
 from evenstep.service.trainer_reports import Signals
-from evenstep.strategy import BufferedMetadata, LoadingPlan, SampleTable, plan_raw, to_json
+from evenstep.strategy import (
+    BufferedMetadata,
+    DGraph,
+    LoadingPlan,
+    SampleTable,
+    plan_raw,
+    to_json,
+)
+from evenstep.strategy.mesh import ClientPlaceTree
 from evenstep.strategy.mixture import FeedbackSchedule, Staged
 
 
@@ -361,6 +371,22 @@ def test_too_few_samples_for_the_ranks_is_an_error_where_more_would_come(tmp_pat
         pytest.raises(ConfigurationError, match="draw more samples"),
     ):
         next(service.client(0))
+
+
+@pytest.mark.parametrize("axis", ["DP", "CP", "WORLD"])
+def test_a_mixture_that_ends_in_its_first_step_ends_at_every_axis(
+    axis: str, tmp_path: Path
+) -> None:
+    def strategy(graph: DGraph, mesh: ClientPlaceTree, step: int) -> LoadingPlan:
+        return graph.mix().distribute(axis).plan()
+
+    given = [es.Source("few", Rows(rows(3, 0, 20)), transform=tokens_of_row)]
+    for ranks, ends in [(2, axis == "WORLD"), (4, True)]:
+        mesh = es.Mesh(DP=ranks, PP=2)
+        job = job_of(tmp_path, sources=given, strategy=strategy, mesh=mesh, stop="all_exhausted")
+        with es.start(job, backend="local") as service:
+            assert (steps_of(service.client(0)) == []) == ends
+            assert service.status()["planner"]["left_over"] == 3 * ends
 
 
 def test_a_sample_over_max_tokens_is_named(tmp_path: Path) -> None:

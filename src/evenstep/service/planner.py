@@ -31,6 +31,7 @@ from evenstep.service.planner_state import (
 from evenstep.service.source_layout import StageKey
 from evenstep.service.trainer_reports import Signals
 from evenstep.strategy import DGraph, LoadingPlan
+from evenstep.strategy.plan_builder import TooFewSamplesError
 from evenstep.strategy.sample_table import Metadata, SampleTable
 
 _MAX_CARRIED = 2  # steps' worth of tokens that may be carried
@@ -65,7 +66,6 @@ class Planner:
         self._log = PlanLog(job.plans_kept, plan_log)
         self._carried = SampleTable.empty(job.names, job.columns)
         self._step = 0
-        self._buckets = job.tree.sizes["DP"]
         self._ended_at: int | None = None
         self._failure: Exception | None = None
         self._failed_at = 0
@@ -236,11 +236,11 @@ class Planner:
         ).modality(*job.counted)
         try:
             made = job.strategy(graph, job.tree, step)  # draws the step, by graph.mix()
-        except ConfigurationError:
-            left = self._left_over()
-            if not self._mixture.ended or len(left) >= self._buckets:
+        except TooFewSamplesError:
+            if not self._mixture.ended:
                 raise
-            self._carried, self._ended_at, self._state_before_last = left, step, before
+            self._carried, self._ended_at = self._left_over(), step
+            self._state_before_last = before
             return
         drawn = self._drawn()
         if drawn is None:
@@ -257,7 +257,7 @@ class Planner:
             self._loaders.stage(plan)
         assert self._mixture.record is not None
         self._log.add(LoggedPlan(plan, self._mixture.record, before))
-        self._carried, self._buckets, self._step = plan.carried, plan.buckets, step + 1
+        self._carried, self._step = plan.carried, step + 1
 
     def _drawn(self) -> SampleTable | None:
         """The samples that the strategy has drawn for the step being planned; None if it has drawn

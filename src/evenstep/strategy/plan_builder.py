@@ -25,6 +25,10 @@ from evenstep.strategy.sample_costs import CostFunction, name_of, sample_costs
 from evenstep.strategy.sample_table import SampleTable
 
 
+class TooFewSamplesError(ConfigurationError):
+    """A step has fewer samples than buckets. Where a mixture ends, that is its end."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class GraphSpec:
     """The arguments of a graph's primitives."""
@@ -184,7 +188,7 @@ def _check_lengths(
 def _micro_batch_count(samples: int, buckets: Buckets, wanted: int, notes: list[str]) -> int:
     """Micro-batches of each bucket: those wanted, or as many as there are samples for."""
     if samples < buckets.bucket_count:
-        raise ConfigurationError(
+        raise TooFewSamplesError(
             f"{samples} samples cannot give each of {buckets.bucket_count} buckets at "
             f"{buckets.axis} one, and a rank without samples would leave the others waiting; draw "
             "more samples in a step"
