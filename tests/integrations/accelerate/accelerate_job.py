@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
 import torch
 from accelerate import Accelerator
+from launched_rank import as_rank
 from ranks import Rank
 from tiny_model import TinyModel, flat
 from update_checks import Update, loader_of
@@ -18,13 +18,7 @@ from evenstep.integrations import accelerate as even
 
 def accelerator_of(rank: Rank | None, **options: Any) -> Accelerator:
     if rank is not None:
-        os.environ |= {
-            "RANK": str(rank.rank),
-            "LOCAL_RANK": str(rank.rank),
-            "WORLD_SIZE": str(rank.world_size),
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": "29500",
-        }
+        as_rank(rank)
     accelerator = Accelerator(cpu=True, **options)
     assert accelerator.num_processes == (rank.world_size if rank is not None else 1)
     return accelerator

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from launched_rank import as_rank
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers.logger import Logger
@@ -62,16 +63,8 @@ class Log(Logger):
 
 def trainer_environment(rank: Rank) -> None:
     """That of a rank which torchrun has started."""
-    os.environ |= {
-        "TORCHELASTIC_RUN_ID": "test",
-        "RANK": str(rank.rank),
-        "LOCAL_RANK": str(rank.rank),
-        "GROUP_RANK": "0",
-        "WORLD_SIZE": str(rank.world_size),
-        "LOCAL_WORLD_SIZE": str(rank.world_size),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": "29500",
-    }
+    as_rank(rank)
+    os.environ |= {"TORCHELASTIC_RUN_ID": "test", "GROUP_RANK": "0"}
 
 
 def trainer_of(rank: Rank | None, folder: Path, **options: Any) -> Trainer:

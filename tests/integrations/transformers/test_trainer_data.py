@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 import torch
+from launched_rank import as_rank
 from ranks import Rank, run
 from tiny_trainer import (
     POLICY,
     MeanLlama,
     TellingLlama,
-    as_rank,
     documents,
     gathered,
     losses,
@@ -50,7 +50,7 @@ class Sampled(Trainer):
 
 def fill(rank: Rank, folder: Any) -> None:
     """Rank 1 has a few samples: what it runs when it has none left bears no loss, in no way."""
-    as_rank(rank.rank, rank.world_size)
+    as_rank(rank)
     own = range(N - 6) if rank.rank == 0 else range(N - 6, N)
     for kind in (TellingLlama, MeanLlama):
         for accumulate in (1, 3):
@@ -78,7 +78,7 @@ def test_a_rank_that_has_nothing_left(tmp_path) -> None:
 
 
 def stream(rank: Rank, folder: Any, kind: str, workers: int) -> list[int]:
-    as_rank(rank.rank, rank.world_size)
+    as_rank(rank)
     dataset: Any = Stream()
     if kind == "datasets":
         from datasets import Dataset
@@ -126,7 +126,7 @@ def test_an_iterable_dataset_in_workers(tmp_path) -> None:
 
 
 def sampled(rank: Rank, folder: Any) -> list[int]:
-    as_rank(rank.rank, rank.world_size)
+    as_rank(rank)
     trainer = even.install(make_trainer(folder, cls=Sampled), policy=POLICY)
     torch.manual_seed(0)  # samplers of a whole job are the same on all ranks
     trainer.train()

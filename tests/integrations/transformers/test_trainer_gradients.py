@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 import torch
+from launched_rank import as_rank
 from ranks import Rank, run
 from tiny_trainer import (
     POLICY,
     MeanLlama,
     TellingLlama,
-    as_rank,
     documents,
     gathered,
     losses,
@@ -54,7 +54,7 @@ LOSSES: dict[str, tuple[Callable[[], TellingLlama], dict[str, Any], dict[str, An
 
 def train(rank: Rank | None, folder: Any, cases: list[tuple[str, int]]) -> None:
     if rank is not None:
-        as_rank(rank.rank, rank.world_size)
+        as_rank(rank)
     for name, accumulate in cases:
         kind, options, extra = LOSSES[name]
         model = kind()

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 import torch
+from launched_rank import as_rank
 from ranks import Job, Rank, run
-from tiny_trainer import POLICY, as_rank, documents, gathered, make_trainer, together
+from tiny_trainer import POLICY, documents, gathered, make_trainer, together
 from transformers import TrainerCallback
 
 import evenstep
@@ -40,7 +41,7 @@ class Stop(TrainerCallback):
 def train(
     rank: Rank, folder: Path, stop: int | None, resume: bool, options: dict[str, Any]
 ) -> dict[str, Any]:
-    as_rank(rank.rank, rank.world_size)
+    as_rank(rank)
     callbacks = [] if stop is None else [Stop(rank, stop)]
     trainer = even.install(
         make_trainer(

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 import torch
+from launched_rank import as_rank
 from ranks import Rank, run
 from tiny_trainer import (
     POLICY,
     TellingLlama,
     Witness,
     arguments,
-    as_rank,
     documents,
     gathered,
     losses,
@@ -49,7 +49,7 @@ known = {tuple(documents()[index]["input_ids"].tolist()): index for index in ran
 
 
 def train(rank: Rank, folder: Any, accumulate: int, masks: bool) -> None:
-    as_rank(rank.rank, rank.world_size)
+    as_rank(rank)
     rows = [documents()[index] for index in range(N)]
     fields: dict[str, Any] = {"input_ids": [row["input_ids"].tolist() for row in rows]}
     if masks:

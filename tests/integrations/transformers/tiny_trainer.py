@@ -106,18 +106,6 @@ def documents(count: int = 61) -> Documents:
     return Documents(count, longest=64, prompts=True, seed=3)
 
 
-def as_rank(rank: int = 0, world_size: int = 1) -> None:
-    """Sets what a launcher sets."""
-    os.environ.update(
-        RANK=str(rank),
-        LOCAL_RANK=str(rank),
-        WORLD_SIZE=str(world_size),
-        LOCAL_WORLD_SIZE=str(world_size),
-        MASTER_ADDR="127.0.0.1",
-        MASTER_PORT="29500",  # the group exists already
-    )
-
-
 def arguments(folder: Any, **options: Any) -> TrainingArguments:
     # transformers 4 leaves there what arguments before asked for.
     os.environ.pop("ACCELERATE_MIXED_PRECISION", None)
