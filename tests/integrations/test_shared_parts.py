@@ -64,6 +64,19 @@ def test_a_release_without_a_hook_is_refused_by_the_name_of_the_hook() -> None:
         releases.check_hooks("numpy", Documents, "__len__", "begin")
 
 
+def test_a_trainer_that_is_missing_is_told_with_how_to_install_it() -> None:
+    with (
+        pytest.raises(
+            ImportError,
+            match=r"^evenstep\.integrations\.boxed needs boxes \(No module named 'no_boxes'\); "
+            r"pip install boxes$",
+        ) as caught,
+        releases.importing("boxed", "boxes"),
+    ):
+        import no_boxes  # noqa: F401
+    assert isinstance(caught.value.__cause__, ModuleNotFoundError)
+
+
 def test_a_batch_without_loss_has_no_label_that_counts() -> None:
     batch = evenstep.PadCollator()([DOCUMENTS[0], DOCUMENTS[1]])
     batch["shift_labels"] = batch["labels"].clone()
