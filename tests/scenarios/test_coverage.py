@@ -107,6 +107,37 @@ def test_every_document_comes_once_an_epoch_through_breaks_and_evaluations(
     assert results[0][0][0][1] != results[0][0][2][1]
 
 
+NOT_DEALT = {"policy": evenstep.TokenBudget(1024)}
+EPOCH_SAMPLES = [
+    ({}, {1: 100, 3: 100}),
+    ({"shuffle": False, "sampler": range(100), "shard_sampler": True}, {1: 100, 3: 100}),
+    ({"drop_last": True}, {1: 100, 3: 99}),
+    (NOT_DEALT, {1: 100, 3: 102}),
+    ({**NOT_DEALT, "drop_last": True}, {1: 100, 3: 99}),
+]
+
+
+def count_samples(rank: Rank | None) -> list[tuple[int | None, int]]:
+    """By options: how many samples an epoch is said to have, and how many come."""
+    counts = []
+    for options, _ in EPOCH_SAMPLES:
+        loader = make_loader(Documents(100), **options)
+        said = loader.epoch_samples
+        counts.append((said, sum(step.global_samples for _, step in loader.steps())))
+        assert loader.epoch_samples == said
+    return counts
+
+
+@pytest.mark.timeout(60)
+def test_an_epoch_has_as_many_samples_as_it_says(tmp_path: Path) -> None:
+    """Where they are dealt on demand, those of the dataset: none is repeated for equal shares."""
+    jobs = {1: [count_samples(None)], 3: run(count_samples, 3, folder=tmp_path)}
+    for world_size, ranks in jobs.items():
+        for counts in ranks:
+            for (said, came), (options, expected) in zip(counts, EPOCH_SAMPLES, strict=True):
+                assert said == came == expected[world_size], (world_size, options)
+
+
 def uneven_epoch(rank: Rank, shards: list[list[int]], num_workers: int) -> Any:
     loader = make_loader(
         Documents(500),
