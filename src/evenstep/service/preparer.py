@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 import pickle
+import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from evenstep.errors import ConfigurationError, LoaderDiedError, SampleError
 from evenstep.processes import end_with_parent
 from evenstep.service.sample_measure import SampleMeasure
 
-_CHUNK = 8  # samples that a worker is sent at once
+_CHUNK = 8  # samples that a worker is sent at once, at most
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class PrepareFailure:
 
 
 class Preparer:
-    """Prepares samples of the given sources."""
+    """Prepares samples of the given sources. Several threads may use it."""
 
     def __init__(
         self, sources: Sequence[Source], measure: SampleMeasure, *, workers: int, name: str
@@ -52,13 +53,16 @@ class Preparer:
             name: the role that the workers belong to, for errors.
         """
         self._sources = {source.name: source for source in sources}
-        self._measure, self._workers, self._name = measure, workers, name
+        self.workers = workers
+        self._measure, self._name = measure, name
+        self._lock = threading.Lock()  # for the pool's beginning and end
         self._pool: ProcessPoolExecutor | None = None
 
     @property
-    def batch_size(self) -> int:
-        """Samples that keep all workers busy; 1 without workers."""
-        return self._workers * _CHUNK * 2 or 1
+    def at_once(self) -> tuple[int, int]:
+        """The fewest samples that it can be given without leaving a worker idle, and the most that
+        are worth giving it at once."""
+        return max(self.workers, 1), 2 * _CHUNK * max(self.workers, 4)
 
     def prepare(
         self, source: str, items: Sequence[StoredSample]
@@ -68,7 +72,7 @@ class Preparer:
         Raises:
             LoaderDiedError: a worker died.
         """
-        if not self._workers:
+        if not self.workers:
             made, error = _prepare(self._sources[source], self._measure, _plain(items))
         else:
             made, error = self._by_workers(source, items)
@@ -78,23 +82,25 @@ class Preparer:
 
     def close(self) -> None:
         """Ends the workers. Idempotent."""
-        if self._pool is not None:
-            self._pool.shutdown(wait=True, cancel_futures=True)
-            self._pool = None
+        with self._lock:
+            pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.shutdown(wait=True, cancel_futures=True)
 
     def _by_workers(
         self, source: str, items: Sequence[StoredSample]
     ) -> tuple[list[Prepared], SampleError | None]:
         plain, what = _plain(items), f"a sample of source {source!r}"
         made: list[Prepared] = []
+        size = min(-(-len(plain) // (2 * self.workers)), _CHUNK)
         try:
-            if self._pool is None:
-                self._pool = self._new_pool()
+            with self._lock:
+                if self._pool is None:
+                    self._pool = self._new_pool()
+                pool = self._pool
             replies = [
-                self._pool.submit(
-                    _prepare_in_worker, source, pickled(what, plain[at : at + _CHUNK])
-                )
-                for at in range(0, len(plain), _CHUNK)
+                pool.submit(_prepare_in_worker, source, pickled(what, plain[at : at + size]))
+                for at in range(0, len(plain), size)
             ]
             for reply in replies:
                 some, error = pickle.loads(reply.result())
@@ -112,7 +118,7 @@ class Preparer:
     def _new_pool(self) -> ProcessPoolExecutor:
         setup = pickled(f"what {self._name} reads", (self._sources, self._measure))
         return ProcessPoolExecutor(
-            self._workers,
+            self.workers,
             mp_context=multiprocessing.get_context("spawn"),
             initializer=_start_worker,
             initargs=(setup,),

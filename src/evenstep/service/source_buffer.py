@@ -4,10 +4,14 @@ The buffer knows a window of positions: samples in it are measured, and prepared
 until they are taken. The window moves forward with what is taken. Any other position can be asked
 for, too: the window then begins there, and samples that are no longer held are read again. So an
 answer depends on the source alone, never on what was asked before.
+
+Several threads may use it. One of them at a time reads; what is held already can be had meanwhile.
 """
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -21,6 +25,8 @@ from evenstep.service.source_layout import SourceStripe
 from evenstep.strategy.sample_table import SampleTable
 
 _MAX_SKIP = 64  # samples that are read and dropped rather than seeking past them
+_END_SECONDS = 5.0  # that `close` waits for another thread
+_CHUNK_SECONDS = 0.02  # of reading and preparing, in a chunk of a fill
 
 
 @dataclass(frozen=True)
@@ -90,6 +96,12 @@ class SourceBuffer:
         self._preparer = preparer
         self._columns = tuple(columns)
         self._passes, self._limit = passes, limit
+        self._reading = threading.Lock()  # for the reader, and to extend or replace the window
+        self._lock = threading.Lock()  # for the window and what is held; never held for long
+        self._pace = 0.0  # seconds that a sample takes; 0 until one was read
+        self._drawn = False
+        self.prepared = 0
+        """Samples that were prepared since the start."""
         self._window = _Window(0, 0)
         self._held: dict[int, Prepared] = {}
         self._stream: Iterator[StoredSample] | None = None
@@ -100,33 +112,71 @@ class SourceBuffer:
     def ahead(self, position: int, count: int) -> Ahead:
         """The owned samples among `count` positions from `position` on, reading as far as need
         be."""
-        window = self._window_at(position)
-        while window.end < position + count and not window.over and window.failure is None:
-            self._extend(position + count - window.end)
-        return self._answer(position, position + count)
+        end = position + count
+        with self._lock:
+            if self._knows(position, end):
+                return self._answer(position, end)
+        with self._reading:
+            while True:
+                with self._lock:
+                    self._move_to(position)
+                    if self._knows(position, end):
+                        return self._answer(position, end)
+                    missing = end - self._window.end
+                self._extend(max(missing, self._chunk() if self._preparer.workers else 1))
 
     def buffered(self, position: int) -> Ahead:
         """The owned samples from a position on that are known already."""
-        known = self._window.begin <= position <= self._window.end
-        if not known:
-            return Ahead(self._numbers([]), position, False)
-        return self._answer(position, max(self._window.end, position))
-
-    def fill(self, at_most: int | None = None) -> int:
-        """Prepares samples until the limit is held, or `at_most` are prepared (or somewhat more, to
-        keep all workers busy); returns their number."""
-        before, window = len(self._held), self._window
-        passed_over = sum(position < window.begin for position in self._held)
-        limit = passed_over + self._limit
-        if at_most is not None:
-            limit = min(limit, before + at_most)
-        while len(self._held) < limit and not window.over and window.failure is None:
-            self._extend(self._preparer.batch_size)
-        return len(self._held) - before
+        with self._lock:
+            window = self._window
+            if not window.begin <= position <= window.end:
+                return Ahead(self._numbers([]), position, False)
+            return self._answer(position, window.end)
 
     def __len__(self) -> int:
         """Prepared samples that are held."""
         return len(self._held)
+
+    # Filling
+
+    def has_room(self) -> bool:
+        """Whether samples are to be prepared ahead: none are before the first was drawn, since
+        it is not known where that will be."""
+        with self._lock:
+            return self._drawn and self._room() > 0
+
+    @property
+    def slow(self) -> bool:
+        """Whether a sample takes as long as a chunk of other sources."""
+        return self._pace > _CHUNK_SECONDS
+
+    def fill_chunk(self) -> int:
+        """Prepares a few samples ahead, as many as take little time; returns their number."""
+        with self._reading:
+            with self._lock:
+                room = self._room()
+            return self._extend(min(self._chunk(), room)) if room else 0
+
+    def fill(self, at_most: int | None = None) -> int:
+        """Prepares samples until the limit is held, or `at_most` are prepared (or somewhat more, to
+        keep all workers busy); returns their number."""
+        made = 0
+        while (at_most is None or made < at_most) and self._room() > 0:
+            made += self.fill_chunk()
+        return made
+
+    def _room(self) -> int:
+        """Samples that are to be prepared ahead."""
+        window = self._window
+        if window.over or window.failure is not None:
+            return 0
+        ahead = sum(position >= window.begin for position in self._held)
+        return self._limit - ahead
+
+    def _chunk(self) -> int:
+        """Samples that are read and prepared in about `_CHUNK_SECONDS`."""
+        least, most = self._preparer.at_once
+        return max(min(int(_CHUNK_SECONDS / self._pace), most) if self._pace else 0, least)
 
     # Staging
 
@@ -141,9 +191,12 @@ class SourceBuffer:
             MismatchError: one that had to be read again has other lengths than the planner knows.
         """
         positions = wanted.position.tolist()
-        missing = [position for position in positions if position not in self._held]
-        again = self._read_again(missing) if missing else {}
-        taken = [self._held.pop(p) if p in self._held else again[p] for p in positions]
+        found = self._pop(positions)
+        if len(found) < len(positions):
+            with self._reading:
+                found.update(self._pop(positions))  # prepared while this thread waited
+                found.update(self._read_again([p for p in positions if p not in found]))
+        taken = [found[position] for position in positions]
         for row, prepared in enumerate(taken):
             planned = tuple(int(wanted.lengths[name][row]) for name in self._columns)
             if prepared.lengths != planned:
@@ -153,34 +206,60 @@ class SourceBuffer:
                     f"{prepared.lengths} now; its transform must give the same each time, so seed "
                     "any random numbers in it by the sample"
                 )
-        self._forget_before(positions[-1] + 1)
+        with self._lock:
+            self._forget_before(positions[-1] + 1)
         return taken
+
+    def close(self) -> None:
+        """Closes the reader, unless another thread does not stop reading."""
+        if self._reading.acquire(timeout=_END_SECONDS):
+            try:
+                self.reader.close()
+            finally:
+                self._reading.release()
+
+    def _pop(self, positions: Sequence[int]) -> dict[int, Prepared]:
+        with self._lock:
+            return {p: self._held.pop(p) for p in positions if p in self._held}
 
     # Window
 
-    def _window_at(self, position: int) -> _Window:
+    def _knows(self, position: int, end: int) -> bool:
+        window = self._window
+        known = window.begin <= position <= window.end
+        ended = window.over or window.failure is not None
+        return known and (end <= window.end or ended)
+
+    def _move_to(self, position: int) -> None:
         if not self._window.begin <= position <= self._window.end:
             self._window = _Window(position, position)
-        return self._window
 
-    def _extend(self, count: int) -> None:
-        """Extends the window by about `count` positions, at least one."""
+    def _extend(self, count: int) -> int:
+        """Extends the window by about `count` positions, at least one; returns the number of
+        samples that were prepared."""
         window = self._window
         begin = window.end
+        made: list[Prepared] = []
+        started = time.perf_counter()
         if self.share.next_owned(begin) >= begin + count:
             read = self._skip(begin, begin + count)
         else:
-            read = self._read(begin, max(count, self._preparer.batch_size))
+            read = self._read(begin, count)
         end, over, failure = read.end, read.over, read.failure
         if read.items:
             made, unprepared = self._preparer.prepare(self.share.source, read.items)
+            seconds = (time.perf_counter() - started) / len(read.items)
+            self._pace = (self._pace + seconds) / 2 if self._pace else seconds
+            if unprepared is not None:
+                end, over, failure = unprepared.position, False, unprepared
+        with self._lock:
             for item, prepared in zip(read.items, made):
                 row = (item.position, item.shard, item.index, prepared.lengths)
                 window.rows.append(row)
                 self._held[item.position] = prepared
-            if unprepared is not None:
-                end, over, failure = unprepared.position, False, unprepared
-        window.end, window.over, window.failure = end, over, failure
+            window.end, window.over, window.failure = end, over, failure
+            self.prepared += len(made)
+        return len(made)
 
     def _skip(self, begin: int, end: int) -> _Read:
         """Passes positions that other loaders own; nothing is read."""
@@ -264,6 +343,7 @@ class SourceBuffer:
         be asked for; the last `limit` of them are held."""
         window = self._window
         if window.begin < position <= window.end:
+            self._drawn = True
             window.begin = position
             window.rows = [row for row in window.rows if row[0] >= position]
         passed_over = sorted(p for p in self._held if p < self._window.begin)

@@ -3,10 +3,14 @@
 It describes samples to the planner by metadata only. The samples themselves go to the constructors
 of the buckets that a plan names: the loader stages them, and the constructors fetch them. It opens
 no source but its own. Every message is idempotent: sent twice, it changes nothing the second time.
+
+Messages may come in several threads at a time. One about a source that is slow keeps no other
+waiting.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +21,7 @@ from evenstep.arrays import Int64Array
 from evenstep.data.reader_kinds import open_reader
 from evenstep.data.source import Source
 from evenstep.errors import ConfigurationError
+from evenstep.service.buffer_filler import BufferFiller
 from evenstep.service.preparer import Preparer
 from evenstep.service.sample_measure import SampleMeasure
 from evenstep.service.source_buffer import Ahead, SourceBuffer
@@ -58,6 +63,8 @@ class Fetched:
 class SourceLoader:
     """See the module docstring."""
 
+    in_threads = True
+
     def __init__(self, job: LoaderJob) -> None:
         """
         Raises:
@@ -77,8 +84,11 @@ class SourceLoader:
                 passes=job.passes,
                 limit=job.buffer_size,
             )
+        # With workers, a second thread sends samples to them while the first unpacks theirs.
+        self._filler = BufferFiller(threads=2 if job.workers else 1)
+        self._lock = threading.Lock()  # for what is staged and counted; never held for long
         self._staged: dict[int, dict[StageKey, Fetched]] = {}
-        self._counts = {"prepared": 0, "staged": 0, "fetched": 0}
+        self._counts = {"staged": 0, "fetched": 0}
 
     # Metadata
 
@@ -97,10 +107,12 @@ class SourceLoader:
     def ahead(self, source: str, position: int, count: int) -> Ahead:
         """The samples that it owns among `count` positions of a source from `position` on, read as
         far as need be. A sample that fails is described, not raised: it may never be drawn."""
+        self._check()
         return self._buffer(source).ahead(position, count)
 
     def buffered(self, asked: Sequence[tuple[str, int]]) -> list[Ahead]:
         """As `ahead`, for several sources and a position of each, as far as is known already."""
+        self._check()
         return [self._buffer(source).buffered(position) for source, position in asked]
 
     def fill(self, source: str, at_most: int | None = None) -> int:
@@ -110,9 +122,13 @@ class SourceLoader:
         Args:
             at_most: prepares no more than that, so that messages can be served in between.
         """
-        made = self._buffer(source).fill(at_most)
-        self._counts["prepared"] += made
-        return made
+        return self._buffer(source).fill(at_most)
+
+    def fill_in_background(self) -> None:
+        """From now on prepares samples ahead in threads of its own, of each source that was drawn
+        from, until `Job.buffer_size` are held. What they raise unexpectedly is raised by all
+        messages that follow."""
+        self._filler.start()
 
     # Samples
 
@@ -123,7 +139,9 @@ class SourceLoader:
         Raises:
             SampleError, MismatchError: see `SourceBuffer.take`.
         """
-        here = self._staged.get(task.step, {})
+        self._check()
+        with self._lock:
+            here = set(self._staged.get(task.step, ()))
         wanted: dict[StageKey, Int64Array] = {}  # [samples of a bucket] rows of the task
         for subplan, buckets in [(None, task.bucket), *task.subplans.items()]:
             for bucket in np.unique(buckets[buckets >= 0]).tolist():
@@ -134,58 +152,72 @@ class SourceLoader:
         used = np.zeros(len(task.rows), np.bool_)
         used[np.concatenate(list(wanted.values()))] = True
         payload: dict[int, Any] = {}
+        drawn = []
         for name, buffer in self._buffers.items():
             of_source = task.samples.source == task.samples.sources.index(name)
             rows = np.flatnonzero(of_source & used)
             if len(rows):
                 taken = buffer.take(task.samples[rows])
                 payload.update(zip(rows.tolist(), (prepared.sample for prepared in taken)))
-        staged = self._staged.setdefault(task.step, {})
-        for key, rows in wanted.items():
-            staged[key] = Fetched(task.rows[rows], [payload[row] for row in rows.tolist()])
-        self._counts["staged"] += len(payload)
+                drawn.append(buffer)
+        fetched = {
+            key: Fetched(task.rows[rows], [payload[row] for row in rows.tolist()])
+            for key, rows in wanted.items()
+        }
+        with self._lock:
+            self._staged.setdefault(task.step, {}).update(fetched)
+            self._counts["staged"] += len(payload)
+        self._filler.add(drawn)
 
     def fetch(self, step: int, bucket: int, subplan: str | None = None) -> Fetched | None:
         """The staged samples of a bucket, which stay staged until they are released. None if the
         step is not staged here (it was released, or this loader was restarted since): the planner
         stages it again."""
-        staged = self._staged.get(step)
-        if staged is None:
-            return None
-        fetched = staged.get((subplan, bucket))
-        if fetched is not None:
-            self._counts["fetched"] += len(fetched.samples)
+        self._check()
+        with self._lock:
+            fetched = self._staged.get(step, {}).get((subplan, bucket))
+            if fetched is not None:
+                self._counts["fetched"] += len(fetched.samples)
         return fetched
 
     def release(self, step: int, keys: Sequence[StageKey]) -> None:
         """Drops samples that every client has received."""
-        staged = self._staged.get(step)
-        if staged is None:
-            return
-        for key in keys:
-            staged.pop(key, None)
-        if not staged:
-            del self._staged[step]
+        with self._lock:
+            staged = self._staged.get(step, {})
+            for key in keys:
+                staged.pop(key, None)
+            if not staged:
+                self._staged.pop(step, None)
 
     # Operation
 
     def status(self) -> Mapping[str, Any]:
         """JSON-able."""
+        with self._lock:
+            counts = dict(self._counts)
+            samples = {
+                step: sum(len(fetched.samples) for fetched in staged.values())
+                for step, staged in self._staged.items()
+            }
         return {
             "loader": self.number,
             "sources": {name: len(buffer) for name, buffer in self._buffers.items()},
-            "staged_steps": sorted(self._staged),
-            "staged_samples": sum(
-                len(f.samples) for staged in self._staged.values() for f in staged.values()
-            ),
-            **self._counts,
+            "staged_steps": sorted(samples),
+            "staged_samples": sum(samples.values()),
+            "prepared": sum(buffer.prepared for buffer in self._buffers.values()),
+            **counts,
         }
 
     def close(self) -> None:
-        """Ends its workers and closes its files. Idempotent."""
+        """Ends its threads and workers and closes its files. Idempotent."""
+        self._filler.close()
         self._preparer.close()
         for buffer in self._buffers.values():
-            buffer.reader.close()
+            buffer.close()
+
+    def _check(self) -> None:
+        if self._filler.failure is not None:
+            raise self._filler.failure
 
     def _buffer(self, source: str) -> SourceBuffer:
         if source not in self._buffers:
