@@ -25,6 +25,7 @@ Source Loader, one process for some sources or for a part of one
 
     source_loader.py     `SourceLoader`: describes, stages and hands out samples
     source_buffer.py     one source's samples, read and prepared ahead
+    buffer_filler.py     the threads that prepare samples ahead
     preparer.py          transforms and measures samples, in worker processes if asked to
     source_layout.py     which loader owns which samples
 
