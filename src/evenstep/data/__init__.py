@@ -7,6 +7,8 @@ A source of a mixture, from its description to its samples, in reading order:
     shard_order        `ShardOrder`: position -> (pass, shard, index)
     reader             `SourceReader`: samples from any position on
     source_files       files of a source, on disk or in an object store
+    content_digest     tells whether files still hold what they held
+    code_digest        tells whether a transform still does what it did
     parquet, jsonl, webdataset, map_reader, iterable_reader    a reader for each kind
     reader_kinds       `open_reader`: from a `Source` to its reader; add a kind of source here
 

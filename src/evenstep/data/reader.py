@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from evenstep.arrays import Int64Array
+from evenstep.data.content_digest import content_digest
 from evenstep.data.shard_order import SampleLocation, ShardOrder, ShardPart
 from evenstep.data.source import Source
+from evenstep.data.source_files import SourceFile
 from evenstep.errors import ConfigurationError, MismatchError, SampleError, described
 
 
@@ -38,6 +40,8 @@ class SourceReader(abc.ABC):
     """Whether reading one sample costs no more than that sample. False: the samples before it in
     its shard are read, or the shard is decoded as a whole."""
 
+    _files: Sequence[SourceFile] = ()
+
     def __init__(self, source: Source, seed: int) -> None:
         self.source, self.seed = source, seed
 
@@ -60,12 +64,15 @@ class SourceReader(abc.ABC):
 
     @property
     def fingerprint(self) -> dict[str, Any]:
-        """JSON-able; equal for equal samples in equal order."""
+        """JSON-able; equal for equal samples in equal order, as far as some blocks of the files and
+        the transform's code tell."""
+        content = content_digest(self.source, self._files) if self._files else None
         return {
             "source": self.source.name,
             **self._content(),
+            "content": content,
             "columns": None if self.source.columns is None else list(self.source.columns),
-            "transform": self.source.transform_name,
+            "transform": self.source.transform_code,
             "shuffle": self.source.shuffle,
             "seed": self.seed,
         }

@@ -12,6 +12,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 from evenstep.batch.measure import length_of
+from evenstep.data.code_digest import code_digest
 from evenstep.data.pickling import check_picklable
 from evenstep.errors import ConfigurationError, SampleError, described
 from evenstep.plan.argument_checks import check_at_least
@@ -42,7 +43,8 @@ class Source:
     _: KW_ONLY
     transform: Callable[[Any], Any] | None = None
     """From a stored sample to the one that is trained on. Called in other processes, so it must not
-    hold open files, locks or connections."""
+    hold open files, locks or connections. A state is resumed with the same code only; see
+    `evenstep.data.code_digest`."""
     weight: float = 1.0
     """Mixing weight in a mixture without a schedule, in any unit."""
     columns: Sequence[str] | None = None
@@ -59,8 +61,8 @@ class Source:
     ``input_ids``."""
     block: int = 1024
     """Samples of a shard of JSON Lines or a map-style dataset, which have no shards themselves."""
-    storage_options: Mapping[str, Any] = field(default_factory=dict)
-    """For fsspec, such as credentials or an endpoint."""
+    storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    """For fsspec, such as credentials or an endpoint. Not in the source's repr."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
@@ -130,15 +132,13 @@ class Source:
 
     @property
     def transform_name(self) -> str | None:
-        """Identifies the transform in fingerprints."""
+        """The transform in errors."""
         return None if self.transform is None else _described(self.transform)
 
     @property
-    def fingerprint(self) -> str:
-        """Identifies the description, not the data; see `SourceReader.fingerprint`."""
-        data = self.paths or type(self.data).__qualname__
-        parts = (self.name, data, self.kind, self.columns, self.shuffle, self.seed, self.block)
-        return f"{parts} {self.transform_name}"
+    def transform_code(self) -> str | None:
+        """Identifies the transform in fingerprints; see `code_digest`."""
+        return None if self.transform is None else code_digest(self.transform)
 
     def prepare(self, stored: Any, shard: int, index: int) -> Any:
         """From a stored sample to the one that is trained on.
