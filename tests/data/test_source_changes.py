@@ -20,7 +20,8 @@ from evenstep.errors import MismatchError
 
 def write(path: Path, table: list[dict[str, Any]]) -> None:
     if path.suffix == ".parquet":
-        parquet.write_table(arrow.Table.from_pylist(table), path, row_group_size=100)
+        stored = {"compression": "none", "use_dictionary": False, "row_group_size": 100}
+        parquet.write_table(arrow.Table.from_pylist(table), path, **stored)
     else:
         path.write_text("".join(json.dumps(row) + "\n" for row in table))
 

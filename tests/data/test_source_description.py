@@ -64,6 +64,12 @@ def test_what_cannot_travel_is_refused_where_it_is_built():
     assert (source.name, source.transform, source.weight) == ("web", add, 2)
 
 
+def test_credentials_are_not_in_the_text_of_a_source():
+    source = Source("web", "s3://corpus/a.jsonl", storage_options={"secret": "hidden"})
+    assert "s3://corpus/a.jsonl" in repr(source)
+    assert "hidden" not in repr(source)
+
+
 def test_lengths_are_by_modality():
     assert Source("s", SAMPLES).measure(SAMPLES[4], 0, 4) == {"text": 5}
     source = Source("s", SAMPLES, lengths=image_and_text)
