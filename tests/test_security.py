@@ -28,7 +28,7 @@ UNPICKLES = {
     "service/preparer.py",
     # roles of the service, inside Ray's connections
     "service/ray/actors.py",
-    "service/ray/handles.py",
+    "service/remote/handles.py",
 }
 LISTENS = {"service/status_http.py"}
 

@@ -255,7 +255,7 @@ def test_a_function_of_the_job_that_exits_is_an_error(function: str, tmp_path: P
 
 def test_an_actor_answers_whatever_is_raised() -> None:
     from evenstep.service.ray.actors import RoleActor
-    from evenstep.service.ray.handles import decode_answer, encode_messages
+    from evenstep.service.remote.handles import decode_answer, encode_messages
 
     class Role:
         def status(self) -> None:

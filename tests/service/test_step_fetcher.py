@@ -15,7 +15,7 @@ from service_world import job_of, plain
 import evenstep.service as es
 from evenstep.service.data_constructor import DataConstructor
 from evenstep.service.handles import LocalHandle, Message, Reply
-from evenstep.service.ray.priority_lock import PriorityLock, WaitTimer
+from evenstep.service.remote.wait_timer import PriorityLock, WaitTimer
 
 PATIENCE = 30.0  # seconds
 AT_WORK = threading.Lock()  # roles behind local handles do one thing at a time

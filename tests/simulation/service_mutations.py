@@ -8,11 +8,11 @@ from evenstep.service.client import RankClient
 from evenstep.service.data_constructor import DataConstructor
 from evenstep.service.loader_pool import LoaderPool
 from evenstep.service.planner import Planner
-from evenstep.service.ray.common_state import CommonState
+from evenstep.service.remote.common_state import CommonState
 from evenstep.service.ray.launcher import Launcher
-from evenstep.service.ray.priority_lock import PriorityLock
-from evenstep.service.ray.registry import JobRegistry
-from evenstep.service.ray.role_inquiry import RoleInquiry
+from evenstep.service.remote.wait_timer import PriorityLock
+from evenstep.service.remote.registry import JobRegistry
+from evenstep.service.remote.role_inquiry import RoleInquiry
 from evenstep.service.source_buffer import SourceBuffer
 from evenstep.service.step_fetcher import StepFetcher
 from evenstep.service.trainer_reports import Signals
@@ -39,8 +39,8 @@ SERVICE_MUTATIONS = (
         "carried samples are forgotten",
         Planner,
         "_plan_next",
-        "self._carried, self._buckets, self._step = plan.carried,",
-        "self._carried, self._buckets, self._step = plan.carried[:0],",
+        "self._carried, self._step = plan.carried,",
+        "self._carried, self._step = plan.carried[:0],",
         near=40,
     ),
     Mutation(

@@ -127,6 +127,7 @@ def simulated_machine() -> Iterator[None]:
     modules = _modules(evenstep.loader)
     with _simulated([*modules, evenstep.processes, sys.modules["evenstep.batch.memory"]]):
         presence._made = simulated_processes.PerProcess(collections.Counter)  # type: ignore
+        peers.socket = _Module(gethostname=lambda: simulated.current().process.host)  # type: ignore
         peers.open = simulated_processes.open_proc  # type: ignore[attr-defined]
         yield
 

@@ -83,7 +83,7 @@ if TYPE_CHECKING:
     from evenstep.service.mesh import Mesh as Mesh
     from evenstep.service.plan_log import read_log as read_log
     from evenstep.service.planner import Planner as Planner
-    from evenstep.service.ray.client import Client as Client
+    from evenstep.service.remote.client import Client as Client
     from evenstep.service.sample_measure import SUPERVISED as SUPERVISED
     from evenstep.service.service_step import ServiceStep as ServiceStep
     from evenstep.service.service_step import StepDelivery as StepDelivery
@@ -107,7 +107,7 @@ _HOMES = {
     ".mesh": ("Mesh",),
     ".plan_log": ("read_log",),
     ".planner": ("Planner",),
-    ".ray.client": ("Client",),
+    ".remote.client": ("Client",),
     ".sample_measure": ("SUPERVISED",),
     ".service_step": ("ServiceStep", "StepDelivery", "SubplanStep"),
     ".source_layout": ("SourceLayout", "SourceStripe"),

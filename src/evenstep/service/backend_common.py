@@ -1,4 +1,4 @@
-"""What both backends, `LocalService` and `RayService`, check and compute alike."""
+"""What all backends check and compute alike."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from evenstep.plan.argument_checks import check_at_least
 from evenstep.service.job import Job
 from evenstep.strategy.mesh import AXES
 
+LOADER_THREADS = 4  # in which a loader handles messages
+_MAX_THREADS = 32  # of a constructor; further requests wait their turn
 _NAMED = 8  # ranks at one step, in messages
 
 
@@ -29,6 +31,13 @@ def groups_of(job: Job, constructors: int | None) -> list[list[int]]:
         )
     bounds = [groups * number // count for number in range(count + 1)]
     return [list(range(begin, end)) for begin, end in pairwise(bounds)]
+
+
+def constructor_threads(job: Job, groups: int) -> int:
+    """Threads in which a constructor of that many data-parallel groups handles requests: one for
+    each step that its clients prefetch."""
+    clients = groups * len(job.tree) // job.tree.sizes["DP"]
+    return min(clients * (job.prefetch + 1) + 1, _MAX_THREADS)
 
 
 def rank_of(job: Job, rank: int | None, place: Mapping[str, int]) -> int:

@@ -18,13 +18,14 @@ MessageName = Literal[
     # of every role
     "status",
     "close",
+    "measure",
+    "wait_forever",
     # of a Data Constructor, from clients; both the constructor and a Source Loader have "release"
     "fetches",
     "deliver",
     "release",
     # of the Planner, from constructors and clients
     "plan",
-    "restage",
     "fail",
     "report",
     "state_dict",
@@ -35,6 +36,15 @@ MessageName = Literal[
     "buffered",
     "stage",
     "fetch",
+    # of the registry, from clients
+    "job",
+    "begins",
+    "failed",
+    "record_steps",
+    "record_end",
+    "record_failure",
+    "common_state",
+    "explain",
 ]
 """All messages; each is the name of a method of the role's class."""
 

@@ -17,8 +17,7 @@ from evenstep.arrays import Int64Array
 from evenstep.service.handles import Handle, Message, Reply, results
 from evenstep.service.preparer import PrepareFailure
 from evenstep.service.source_buffer import Ahead
-from evenstep.service.source_layout import SourceLayout, StageKey, loader_tasks
-from evenstep.strategy import LoadingPlan
+from evenstep.service.source_layout import SourceLayout
 from evenstep.strategy.sample_table import SampleTable
 
 _STEPS_AHEAD = 3  # a loader is asked ahead when fewer steps like the last one are known
@@ -169,23 +168,6 @@ class LoaderPool:
                 parts.setdefault(source, []).append(answer)
         for source, answers in parts.items():
             _add(self._known[source], _merge(answers))
-
-    # Plans
-
-    def stage(self, plan: LoadingPlan, keys: Sequence[StageKey] | None = None) -> None:
-        """Has every loader stage its part of a plan, and waits until all are done.
-
-        Args:
-            keys: the buckets to stage; None is all.
-        """
-        tasks = loader_tasks(plan, self.layout, keys)
-        results(
-            [
-                handle.send("stage", task)
-                for handle, task, shares in zip(self.handles, tasks, self.layout.shares)
-                if shares
-            ]
-        )
 
     def _table(self, source: Int64Array, parts: Sequence[Int64Array]) -> SampleTable:
         columns = np.concatenate(parts).T.copy()  # [3 + columns, samples]

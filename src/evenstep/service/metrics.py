@@ -16,9 +16,6 @@ import numpy as np
 
 from evenstep.batch.labels import is_tensor
 
-_STAGES = {"restage": "plan"}
-"""The stage that a constructor's wait for a message counts as, where it is not the message."""
-
 _NUMBER_BYTES = 8
 
 
@@ -37,6 +34,20 @@ def payload_bytes(value: Any) -> int:
     if is_dataclass(value):
         return sum(payload_bytes(getattr(value, each.name)) for each in fields(value))
     return _NUMBER_BYTES if isinstance(value, (int, float)) else 0
+
+
+@dataclass(frozen=True)
+class StepRecord:
+    """A step that a client has taken, as it reports it."""
+
+    step: int
+    seconds: float
+    """That it waited."""
+    stages: Mapping[str, float]
+    """Seconds by message, and "build" for what the constructor did itself."""
+    imbalance: float
+    imbalance_before: float
+    tokens: int
 
 
 @dataclass
@@ -64,31 +75,16 @@ class WaitStatistics:
         self._waited: dict[int, float] = {}
         self._ended: set[int] = set()
 
-    def record_step(
-        self,
-        rank: int,
-        step: int,
-        seconds: float,
-        stages: Mapping[str, float],
-        *,
-        imbalance: float,
-        imbalance_before: float,
-        tokens: int,
-    ) -> None:
-        """Records that a client has taken a step.
-
-        Args:
-            seconds: that it waited.
-            stages: seconds by message, and "build" for what the constructor did itself.
-        """
-        found = self._steps.setdefault(step, _Step())
-        if seconds >= max(found.seconds.values(), default=0.0):
-            found.slowest = _by_stage(stages)
-        found.seconds[rank] = seconds
-        found.imbalance, found.imbalance_before = imbalance, imbalance_before
-        found.tokens += tokens
-        self._reached[rank] = step + 1
-        self._waited[rank] = self._waited.get(rank, 0.0) + seconds
+    def record_step(self, rank: int, record: StepRecord) -> None:
+        """Records that a client has taken a step."""
+        found = self._steps.setdefault(record.step, _Step())
+        if record.seconds >= max(found.seconds.values(), default=0.0):
+            found.slowest = dict(record.stages)
+        found.seconds[rank] = record.seconds
+        found.imbalance, found.imbalance_before = record.imbalance, record.imbalance_before
+        found.tokens += record.tokens
+        self._reached[rank] = record.step + 1
+        self._waited[rank] = self._waited.get(rank, 0.0) + record.seconds
         self._ended.discard(rank)
         while len(self._steps) > self._kept:
             self._steps.popitem(last=False)
@@ -145,14 +141,6 @@ class WaitStatistics:
             "imbalance_before": float(np.mean([s.imbalance_before for s in self._steps.values()])),
             "tokens": sum(step.tokens for step in self._steps.values()),
         }
-
-
-def _by_stage(stages: Mapping[str, float]) -> dict[str, float]:
-    by_stage: dict[str, float] = {}
-    for name, seconds in stages.items():
-        stage = _STAGES.get(name, name)
-        by_stage[stage] = by_stage.get(stage, 0.0) + seconds
-    return by_stage
 
 
 class MetricsExporter:

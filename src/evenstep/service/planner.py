@@ -28,7 +28,6 @@ from evenstep.service.planner_state import (
     loaded_state,
     state_to_dict,
 )
-from evenstep.service.source_layout import StageKey
 from evenstep.service.trainer_reports import Signals
 from evenstep.strategy import DGraph, LoadingPlan
 from evenstep.strategy.plan_builder import TooFewSamplesError
@@ -52,7 +51,7 @@ class Planner:
         Args:
             metadata: describes the samples that can be drawn; a `LoaderPool`, or an array of
                 lengths, such as `BufferedMetadata`.
-            loaders: stage the samples of each plan; None stages nothing, and plans all the same.
+            loaders: of the samples; None without any.
             plan_log: a file that plans are written to, a line of JSON each.
         """
         self._job, self._metadata, self._loaders = job, metadata, loaders
@@ -81,8 +80,7 @@ class Planner:
     # Plans
 
     def plan(self, step: int) -> LoadingPlan | None:
-        """The plan of a step, made now if need be, with all before it; its samples are staged.
-        None if the mixture has ended before it.
+        """The plan of a step, made now if need be, with all before it. None if the mixture has ended before it.
 
         Raises:
             ConfigurationError: the step's plan is not kept any more, or the strategy returned no
@@ -111,20 +109,6 @@ class Planner:
                 if known is error:
                     raise
                 raise known from error
-
-    def restage(self, step: int, keys: Sequence[StageKey] | None = None) -> None:
-        """Stages a planned step again, for a constructor that found its samples released or lost.
-        Loaders that have it staged do nothing.
-
-        Args:
-            keys: the buckets to stage; None is all. Others stay released.
-
-        Raises:
-            ConfigurationError: the step's plan is not kept.
-            MismatchError: a sample has changed since.
-        """
-        if self._loaders is not None:
-            self._loaders.stage(self._log.plan(step), keys)
 
     def report(self, step: int, rank: int, signals: Mapping[str, Any]) -> None:
         """Takes what a rank measured in a step, such as ``{"loss_by_source": {"web": 2.1}}``; see
@@ -253,8 +237,6 @@ class Planner:
             samples = SampleTable.concatenate([self._carried, drawn])
         plan = check_plan(made, step=step, tree=job.tree, samples=samples)
         self._check_room(plan)
-        if self._loaders is not None:
-            self._loaders.stage(plan)
         assert self._mixture.record is not None
         self._log.add(LoggedPlan(plan, self._mixture.record, before))
         self._carried, self._step = plan.carried, step + 1

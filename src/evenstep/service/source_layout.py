@@ -8,7 +8,7 @@ of a sample, so they are the same for any layout.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -109,23 +109,21 @@ def loader_tasks(
     """[loaders] the part of a plan that each loader carries out.
 
     Args:
-        keys: buckets whose samples are to be staged; None is all of them.
+        keys: the buckets that matter; None is all of them.
     """
-    samples = plan.samples
-    owner = layout.owners(samples.source, samples.position)  # [samples]
-    # [samples] by owner, then by source and position, in one sort: positions are below 2 ** 40
-    order = ((owner * len(layout.sources) + samples.source) << 40) + samples.position
+    rows = np.arange(len(plan)) if keys is None else rows_of(plan, keys)
+    source, position = plan.samples.source[rows], plan.samples.position[rows]
+    owner = layout.owners(source, position)  # [rows]
+    # [rows] by owner, then by source and position, in one sort: positions are below 2 ** 40
+    order = (((owner * len(layout.sources) + source) << 40) + position).argsort()
     ends = np.bincount(owner, minlength=len(layout.shares)).cumsum()
-    tasks = [LoaderTask.of(plan, rows) for rows in np.split(order.argsort(), ends[:-1])]
-    return tasks if keys is None else [_with_keys(task, keys) for task in tasks]
+    return [LoaderTask.of(plan, rows[part]) for part in np.split(order, ends[:-1])]
 
 
-def _with_keys(task: LoaderTask, keys: Sequence[StageKey]) -> LoaderTask:
-    """The same task with bucket -1 for samples that are not among the keys."""
-
-    def keep(bucket: Int64Array, subplan: str | None) -> Int64Array:
-        wanted = [number for name, number in keys if name == subplan]
-        return np.where(np.isin(bucket, wanted), bucket, -1)
-
-    subplans = {name: keep(bucket, name) for name, bucket in task.subplans.items()}
-    return replace(task, bucket=keep(task.bucket, None), subplans=subplans)
+def rows_of(plan: LoadingPlan, keys: Sequence[StageKey]) -> Int64Array:
+    """The rows of a plan in some buckets."""
+    wanted = np.zeros(len(plan), np.bool_)
+    for name, bucket in keys:
+        each = plan if name is None else plan.subplans[name]
+        wanted |= each.assignment.bucket == bucket
+    return np.flatnonzero(wanted)

@@ -26,6 +26,7 @@ from evenstep.service.preparer import Preparer
 from evenstep.service.sample_measure import SampleMeasure
 from evenstep.service.source_buffer import Ahead, SourceBuffer
 from evenstep.service.source_layout import SourceStripe, StageKey
+from evenstep.service.staged_steps import STEPS_KEPT, Fetched, StagedStep
 from evenstep.strategy import LoaderTask
 
 
@@ -49,15 +50,6 @@ class LoaderJob:
     workers: int
     buffer_size: int
     """Samples of each source that are prepared ahead."""
-
-
-@dataclass(frozen=True)
-class Fetched:
-    """Samples of a bucket that one loader has staged."""
-
-    rows: Int64Array
-    """[samples] rows of the plan."""
-    samples: list[Any]
 
 
 class SourceLoader:
@@ -87,7 +79,7 @@ class SourceLoader:
         # With workers, a second thread sends samples to them while the first unpacks theirs.
         self._filler = BufferFiller(threads=2 if job.workers else 1)
         self._lock = threading.Lock()  # for what is staged and counted; never held for long
-        self._staged: dict[int, dict[StageKey, Fetched]] = {}
+        self._staged: dict[int, StagedStep] = {}
         self._counts = {"staged": 0, "fetched": 0}
 
     # Metadata
@@ -132,50 +124,59 @@ class SourceLoader:
 
     # Samples
 
-    def stage(self, task: LoaderTask) -> None:
-        """Moves samples of a plan out of the buffers, for the constructors of their buckets to
-        fetch. Carried samples stay buffered, and samples staged already stay staged.
+    def stage(self, task: LoaderTask, keys: Sequence[StageKey] | None = None) -> None:
+        """Moves samples of a plan out of the buffers, for the constructor of their buckets to
+        fetch. Carried samples stay buffered, and samples staged already stay staged. A sample that
+        is in several buckets, as in one of an encoder's subplan, is read once for all of them.
+
+        Args:
+            keys: the buckets to stage; None is all that the task has.
 
         Raises:
             SampleError, MismatchError: see `SourceBuffer.take`.
         """
         self._check()
-        with self._lock:
-            here = set(self._staged.get(task.step, ()))
-        wanted: dict[StageKey, Int64Array] = {}  # [samples of a bucket] rows of the task
-        for subplan, buckets in [(None, task.bucket), *task.subplans.items()]:
-            for bucket in np.unique(buckets[buckets >= 0]).tolist():
-                if (subplan, bucket) not in here:
-                    wanted[(subplan, bucket)] = np.flatnonzero(buckets == bucket)
-        if not wanted:
-            return
-        used = np.zeros(len(task.rows), np.bool_)
-        used[np.concatenate(list(wanted.values()))] = True
-        payload: dict[int, Any] = {}
-        drawn = []
-        for name, buffer in self._buffers.items():
-            of_source = task.samples.source == task.samples.sources.index(name)
-            rows = np.flatnonzero(of_source & used)
+        step = self._step(task.step)
+        with step.lock:
+            wanted = step.missing(task, keys)
+            rows = step.to_read(task, wanted)
             if len(rows):
-                taken = buffer.take(task.samples[rows])
-                payload.update(zip(rows.tolist(), (prepared.sample for prepared in taken)))
-                drawn.append(buffer)
-        fetched = {
-            key: Fetched(task.rows[rows], [payload[row] for row in rows.tolist()])
-            for key, rows in wanted.items()
-        }
+                step.add(task, rows, self._take(task, rows))
+            step.stage(task, wanted)
         with self._lock:
-            self._staged.setdefault(task.step, {}).update(fetched)
-            self._counts["staged"] += len(payload)
+            self._counts["staged"] += len(rows)
+
+    def _take(self, task: LoaderTask, rows: Int64Array) -> list[Any]:
+        """The samples of some rows of a task."""
+        samples: list[Any] = [None] * len(rows)
+        source = task.samples.source[rows]
+        drawn = []
+        for number in np.unique(source).tolist():
+            buffer = self._buffer(task.samples.sources[number])
+            of_source = np.flatnonzero(source == number)
+            taken = buffer.take(task.samples[rows[of_source]])
+            for row, prepared in zip(of_source.tolist(), taken):
+                samples[row] = prepared.sample
+            drawn.append(buffer)
         self._filler.add(drawn)
+        return samples
+
+    def _step(self, number: int) -> StagedStep:
+        with self._lock:
+            step = self._staged.get(number)
+            if step is None:
+                step = self._staged[number] = StagedStep()
+                while len(self._staged) > STEPS_KEPT:
+                    del self._staged[min(self._staged)]
+            return step
 
     def fetch(self, step: int, bucket: int, subplan: str | None = None) -> Fetched | None:
-        """The staged samples of a bucket, which stay staged until they are released. None if the
-        step is not staged here (it was released, or this loader was restarted since): the planner
-        stages it again."""
+        """The staged samples of a bucket, which stay staged until they are released. None if they
+        are not staged here."""
         self._check()
         with self._lock:
-            fetched = self._staged.get(step, {}).get((subplan, bucket))
+            staged = self._staged.get(step)
+            fetched = None if staged is None else staged.buckets.get((subplan, bucket))
             if fetched is not None:
                 self._counts["fetched"] += len(fetched.samples)
         return fetched
@@ -183,11 +184,9 @@ class SourceLoader:
     def release(self, step: int, keys: Sequence[StageKey]) -> None:
         """Drops samples that every client has received."""
         with self._lock:
-            staged = self._staged.get(step, {})
-            for key in keys:
-                staged.pop(key, None)
-            if not staged:
-                self._staged.pop(step, None)
+            staged = self._staged.get(step)
+            for key in keys if staged is not None else ():
+                staged.buckets.pop(key, None)
 
     # Operation
 
@@ -196,8 +195,9 @@ class SourceLoader:
         with self._lock:
             counts = dict(self._counts)
             samples = {
-                step: sum(len(fetched.samples) for fetched in staged.values())
-                for step, staged in self._staged.items()
+                number: sum(len(fetched.samples) for fetched in step.buckets.values())
+                for number, step in self._staged.items()
+                if step.buckets
             }
         return {
             "loader": self.number,

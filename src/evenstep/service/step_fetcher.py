@@ -5,7 +5,8 @@ by whichever client asks first; all others that ask for the step wait for the sa
 wait for each other: clients ask from several threads, so one step is planned while the samples of
 another are on their way.
 
-Releases travel with the next fetch from the same loader, in one message.
+A loader is told in one message what to stage, and is asked for it; the releases of earlier steps
+travel along.
 """
 
 from __future__ import annotations
@@ -19,10 +20,8 @@ import numpy as np
 
 from evenstep.errors import InvariantError
 from evenstep.service.handles import Handle, Message, call, results
-from evenstep.service.source_layout import SourceLayout, StageKey
-from evenstep.strategy import LoadingPlan
-
-_ATTEMPTS = 4  # to fetch samples that restarted loaders have lost
+from evenstep.service.source_layout import SourceLayout, StageKey, loader_tasks, rows_of
+from evenstep.strategy import LoaderTask, LoadingPlan
 
 Samples = dict[StageKey, dict[int, Any]]
 """By bucket of the plan or of a subplan: samples by row."""
@@ -133,28 +132,29 @@ class StepFetcher:
 
     def _fetch(self, plan: LoadingPlan) -> tuple[dict[int, list[StageKey]], Samples]:
         """The loaders that have samples of a plan staged, and the samples."""
-        rows = self._rows(plan)
-        staged_on: dict[int, list[StageKey]] = {}
-        for key, wanted in rows.items():
-            owners = self._layout.owners(plan.samples.source[wanted], plan.samples.position[wanted])
-            for loader in np.unique(owners).tolist():
-                staged_on.setdefault(loader, []).append(key)
-        samples: Samples = {key: {} for key in rows}
-        asked = staged_on
-        for _ in range(_ATTEMPTS):
-            missing: dict[int, list[StageKey]] = {}
-            for loader, answers in zip(asked, self._fetch_from(plan.step, asked)):
-                for key, fetched in zip(asked[loader], answers):
-                    if fetched is None:
-                        missing.setdefault(loader, []).append(key)
-                    else:
-                        samples[key].update(zip(fetched.rows.tolist(), fetched.samples))
-            if not missing:
-                break
-            asked = missing
-            lost = sorted({key for keys in missing.values() for key in keys}, key=str)
-            call(self._planner, "restage", plan.step, lost)
-        for key, wanted in rows.items():
+        keys = self._keys(plan)
+        tasks = loader_tasks(plan, self._layout, keys)
+        with self._lock:
+            releases, self._releases = self._releases, {}
+        staged_on, replies = {}, []
+        for loader, task in enumerate(tasks):
+            own = _keys_in(task, keys)
+            if not own:
+                continue
+            staged_on[loader] = own
+            ended = releases.pop(loader, {})
+            ended.pop(plan.step, None)  # fetched again before it was released
+            fetches: list[Message] = [("fetch", (plan.step, bucket, name)) for name, bucket in own]
+            messages = [*_messages(ended), ("stage", (task, own)), *fetches]
+            replies.append(self._loaders[loader].send_all(messages))
+        self._send(releases)  # to loaders from which nothing is fetched now
+        samples: Samples = {key: {} for key in keys}
+        for own, answers in zip(staged_on.values(), results(replies)):
+            for key, fetched in zip(own, answers[-len(own) :]):
+                if fetched is not None:
+                    samples[key].update(zip(fetched.rows.tolist(), fetched.samples))
+        for key in keys:
+            wanted = rows_of(plan, [key])
             if samples[key].keys() != set(wanted.tolist()):
                 raise InvariantError(
                     f"step {plan.step}: bucket {key} has {len(wanted)} samples, and "
@@ -162,28 +162,22 @@ class StepFetcher:
                 )
         return staged_on, samples
 
-    def _fetch_from(self, step: int, asked: dict[int, list[StageKey]]) -> list[list[Any]]:
-        """[loaders asked] [buckets] what each has staged, or None. Pending releases go along."""
-        with self._lock:
-            releases, self._releases = self._releases, {}
-        replies = []
-        for loader, keys in asked.items():
-            own = releases.pop(loader, {})
-            own.pop(step, None)  # fetched again before it was released
-            fetches: list[Message] = [("fetch", (step, bucket, name)) for name, bucket in keys]
-            replies.append(self._loaders[loader].send_all([*_messages(own), *fetches]))
-        self._send(releases)  # to loaders from which nothing is fetched now
-        return [answers[-len(keys) :] for answers, keys in zip(results(replies), asked.values())]
-
-    def _rows(self, plan: LoadingPlan) -> dict[StageKey, Any]:
-        """The rows of the plan in each bucket that clients of this constructor fetch."""
-        found: dict[StageKey, Any] = {}
+    def _keys(self, plan: LoadingPlan) -> list[StageKey]:
+        """The buckets that clients of this constructor fetch."""
+        found: list[StageKey] = []
         for name, each in [(None, plan), *plan.subplans.items()]:
-            delivery = each.delivery
-            mine = np.isin(delivery.fetched_by, self._clients)
-            for bucket in np.unique(delivery.bucket[mine]).tolist():
-                found[(name, bucket)] = np.flatnonzero(each.assignment.bucket == bucket)
+            mine = np.isin(each.delivery.fetched_by, self._clients)
+            found += [(name, bucket) for bucket in np.unique(each.delivery.bucket[mine]).tolist()]
         return found
+
+
+def _keys_in(task: LoaderTask, keys: Sequence[StageKey]) -> list[StageKey]:
+    """The buckets of which a loader has samples."""
+    return [
+        (name, bucket)
+        for name, bucket in keys
+        if bool(((task.bucket if name is None else task.subplans[name]) == bucket).any())
+    ]
 
 
 def _messages(steps: dict[int, list[StageKey]]) -> list[Message]:

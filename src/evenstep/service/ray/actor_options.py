@@ -10,11 +10,10 @@ from collections.abc import Callable
 from typing import Any
 
 from evenstep.errors import ConfigurationError
-from evenstep.service.job import Job
 from evenstep.service.ray.actors import RoleActor
-from evenstep.service.ray.registry import JobRegistry
+from evenstep.service.ray.registry_actor import JobRegistryActor
+from evenstep.service.remote.roads import Answer
 
-_MAX_THREADS = 32  # of a constructor; further requests wait their turn
 _CPU_SHARE = 0.9  # of the cluster's free CPUs, at most, for all actors together
 
 
@@ -28,7 +27,7 @@ def role_actor(ray: Any, cpus: float) -> Any:
             super().wait_forever()
 
         @watch
-        def measure(self) -> dict[str, Any]:
+        def measure(self) -> Answer:
             return super().measure()
 
     return ray.remote(
@@ -40,14 +39,7 @@ def registry_actor(ray: Any, clients: int) -> Any:
     """The actor class of the registry. Each client keeps one call pending among others."""
     return ray.remote(
         max_restarts=0, max_task_retries=0, num_cpus=0, max_concurrency=clients * 4 + 100
-    )(JobRegistry)
-
-
-def constructor_threads(job: Job, groups: int) -> int:
-    """Threads in which a constructor of that many data-parallel groups handles requests: one for
-    each step that its clients prefetch."""
-    clients = groups * len(job.tree) // job.tree.sizes["DP"]
-    return min(clients * (job.prefetch + 1) + 1, _MAX_THREADS)
+    )(JobRegistryActor)
 
 
 def cpus_per_actor(ray: Any, cpus: float | None, count: int) -> float:

@@ -17,8 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from evenstep.errors import ConfigurationError, EvenstepError
-from evenstep.service.ray.handles import import_ray
-from evenstep.service.ray.registry import JobInfo, namespace_of
+from evenstep.service.ray.road import RayRoad, import_ray
+from evenstep.service.remote.discovery import Joined
+from evenstep.service.remote.registry import JobInfo, check_name
+from evenstep.service.remote.roads import RoleGoneError
 
 _ANSWER_TIMEOUT = 10.0  # seconds within which a living registry answers
 _RETRY_INTERVAL = 0.3  # seconds
@@ -96,6 +98,35 @@ def _keep_signal_handler() -> Iterator[None]:
         signal.signal(signal.SIGTERM, own)
 
 
+def join_cluster(address: str | None, name: str, deadline: float) -> Joined:
+    """A job on a cluster; connects this process to the cluster.
+
+    Args:
+        deadline: on the monotonic clock, until which the job may be started.
+
+    Raises:
+        ConfigurationError: no cluster, or no such job.
+    """
+    connected = connect(address or "auto")
+    leave = import_ray().shutdown if connected else None
+    try:
+        return Joined(find(name, patience=deadline - time.monotonic()), leave)
+    except BaseException:
+        if leave is not None:
+            leave()
+        raise
+
+
+def namespace_of(job: str) -> str:
+    """The Ray namespace of a job's actors.
+
+    Raises:
+        ConfigurationError: the name has other characters than are allowed.
+    """
+    check_name(job)
+    return f"evenstep-{job}"
+
+
 def running() -> list[tuple[str, int]]:
     """Jobs and their run ids, the latest first, whether their actors still answer or not."""
     from ray.util import list_named_actors
@@ -109,8 +140,8 @@ def running() -> list[tuple[str, int]]:
     return sorted(found, key=lambda each: -each[1])
 
 
-def find(job: str, *, patience: float = 0.0) -> tuple[JobInfo, Any]:
-    """A running job, and Ray's handle of its registry.
+def find(job: str, *, patience: float = 0.0) -> JobInfo:
+    """A running job.
 
     Args:
         patience: seconds to wait for the job to be started.
@@ -149,7 +180,7 @@ def find(job: str, *, patience: float = 0.0) -> tuple[JobInfo, Any]:
     )
 
 
-def _ask_registry(space: str, run_id: int) -> tuple[JobInfo, Any] | None:
+def _ask_registry(space: str, run_id: int) -> JobInfo | None:
     """None if it is gone, or its job has not begun.
 
     Raises:
@@ -158,10 +189,16 @@ def _ask_registry(space: str, run_id: int) -> tuple[JobInfo, Any] | None:
     ray = import_ray()
     try:
         registry = ray.get_actor(_registry_name(run_id), namespace=space)
-        job = ray.get(registry.job.remote(), timeout=_ANSWER_TIMEOUT)
-        return None if job is None else (job, registry)
-    except (ValueError, ray.exceptions.RayActorError):
+    except ValueError:
         return None
+    pending = RayRoad(registry).send([("job", ())])
+    if pending.first_of((), _ANSWER_TIMEOUT) is None:
+        raise TimeoutError
+    try:
+        job: JobInfo | None = pending.answer().value[0]
+    except RoleGoneError:
+        return None
+    return job
 
 
 def _registry_name(run_id: int) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Any
 
-from evenstep.service.ray.handles import import_ray
+from evenstep.service.ray.road import import_ray
 
 SHARED_BYTES = 64 * 1024
 """Answers up to this size are sent to each constructor: one message instead of two."""

@@ -1,4 +1,4 @@
-"""A two-priority lock (messages before background fill) and a timer of each message's waits."""
+"""A timer of each message's waits for other roles."""
 
 from __future__ import annotations
 
@@ -8,45 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from evenstep.service.ray.open_requests import OpenRequests, Request
-
-
-class PriorityLock:
-    """A lock that background work gets only when nothing urgent waits for it."""
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._held = False
-        self._urgent_waiting = 0
-
-    @contextmanager
-    def urgent(self) -> Iterator[None]:
-        """Holds the lock, for messages."""
-        with self._changed:
-            self._urgent_waiting += 1
-            self._changed.wait_for(lambda: not self._held)
-            self._urgent_waiting -= 1
-            self._held = True
-        try:
-            yield
-        finally:
-            self._release()
-
-    @contextmanager
-    def background(self) -> Iterator[None]:
-        """Holds the lock, for work that can wait."""
-        with self._changed:
-            self._changed.wait_for(lambda: not self._held and not self._urgent_waiting)
-            self._held = True
-        try:
-            yield
-        finally:
-            self._release()
-
-    def _release(self) -> None:
-        with self._changed:
-            self._held = False
-            self._changed.notify_all()
+from evenstep.service.remote.open_requests import OpenRequests, Request
 
 
 class WaitTimer(threading.local):

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
-from evenstep.service.ray.handles import RayHandle, decode_answer, encode_messages, import_ray
+from evenstep.service.remote.handles import RemoteHandle
+from evenstep.service.remote.roads import Answer, RoleGoneError
 
 ANSWER_LIMIT = 3.0
 """Seconds in which a process that runs answers."""
@@ -20,49 +20,47 @@ ANSWER_LIMIT = 3.0
 class RoleInquiry:
     """Asks the role of one handle."""
 
-    def __init__(self, handle: RayHandle) -> None:
+    def __init__(self, handle: RemoteHandle) -> None:
         self.handle = handle
-        self._late: dict[str, tuple[asyncio.Future[Any], float]] = {}
+        self._late: dict[str, tuple[asyncio.Future[Answer], float]] = {}
         """Questions that were not answered in time. They are not asked again before they are
         answered, so that they do not pile up at a process that is stopped."""
 
     async def status(self) -> dict[str, Any]:
         """JSON-able: what the role says, and `process`."""
-        actor, message = self.handle.actor, encode_messages([("status", ())])
-        asked = asyncio.ensure_future(self._ask("status", lambda: actor.handle.remote(message)))
+        asked = asyncio.ensure_future(self._ask("status"))
         about = await self.process()
         try:
-            said = await asked
-        except import_ray().exceptions.RayActorError:
+            answer = await asked
+        except RoleGoneError:
             return {"died": self.handle.name}
-        if said is None or "died" in about:
+        if answer is None or "died" in about:
             return about
-        answer = decode_answer(said)
         if answer.error is not None:
             return {**about, "failed": str(answer.error)}
         return {**answer.value[0], **about}
 
     async def process(self) -> dict[str, Any]:
-        """JSON-able: `process`, which has what `RoleActor.measure` says. If it says nothing in
+        """JSON-able: `process`, which has what `RoleHost.measure` says. If it says nothing in
         time, `silent_seconds` has the time since it was asked; if it is dead, `died` its name."""
         handle = self.handle
         try:
-            measured = await self._ask("measure", lambda: handle.actor.measure.remote())
-        except import_ray().exceptions.RayActorError:
+            measured = await self._ask("measure")
+        except RoleGoneError:
             return {"died": handle.name}
         if measured is not None:
-            return {"process": measured}
+            return {"process": measured.value[0]}
         silent = time.monotonic() - self._late["measure"][1]
         known = {"process": handle.process, "host": handle.host}
         return {"process": known, "silent_seconds": silent}
 
-    async def _ask(self, what: str, send: Callable[[], Any]) -> Any:
+    async def _ask(self, message: Literal["status", "measure"]) -> Answer | None:
         """The answer, or None if it is late."""
-        asked, since = self._late.get(what, (None, 0.0))
+        asked, since = self._late.get(message, (None, 0.0))
         if asked is None or asked.done():
-            asked, since = asyncio.ensure_future(send()), time.monotonic()
+            asked, since = asyncio.ensure_future(self.handle.ask(message)), time.monotonic()
         await asyncio.wait([asked], timeout=ANSWER_LIMIT)
         if asked.done():
             return asked.result()
-        self._late[what] = asked, since
+        self._late[message] = asked, since
         return None

@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
 
-from evenstep.service.ray.handles import RayHandle, import_ray
-from evenstep.service.ray.open_requests import Request
-from evenstep.service.ray.role_inquiry import ANSWER_LIMIT
+from evenstep.service.remote.handles import RemoteHandle
+from evenstep.service.remote.open_requests import Request
+from evenstep.service.remote.roads import PendingAnswer, RoleGoneError
+from evenstep.service.remote.role_inquiry import ANSWER_LIMIT
 
 logger = logging.getLogger("evenstep")
 
@@ -20,7 +20,7 @@ _LIMIT = 2 * ANSWER_LIMIT
 class WaitWarnings:
     """To be the `on_wait` of a handle."""
 
-    def __init__(self, registry: RayHandle, who: str) -> None:
+    def __init__(self, registry: RemoteHandle, who: str) -> None:
         """
         Args:
             who: waits, such as "rank 3".
@@ -28,25 +28,28 @@ class WaitWarnings:
         self._registry, self._who = registry, who
 
     def __call__(
-        self, waited_for: RayHandle, request: Request, seconds: float, awaited: Sequence[Any]
+        self,
+        waited_for: RemoteHandle,
+        request: Request,
+        seconds: float,
+        awaited: Sequence[PendingAnswer],
     ) -> None:
-        """See `evenstep.service.ray.handles.OnWait`."""
-        ray = import_ray()
+        """See `evenstep.service.remote.handles.OnWait`."""
         wait = {
             "by": self._who,
             **waited_for.about,
             **asdict(request),
             "seconds": seconds,
         }
-        told = self._registry.actor.explain.remote(wait)
-        ready, _ = ray.wait([told, *awaited], num_returns=1, timeout=_LIMIT)
+        told = self._registry.road.send([("explain", (wait,))])
+        first = told.first_of(awaited, _LIMIT)
         why = f"and {self._registry.name} has not answered for {_LIMIT:.0f} s either"
-        if told in ready:
+        if first is told:
             try:
-                why = ray.get(told)
-            except ray.exceptions.RayActorError:  # the wait ends with this error
+                why = told.answer().value[0]
+            except RoleGoneError:  # the wait ends with this error
                 return
-        elif ready:
+        elif first is not None:
             return
         logger.warning(
             "%s has waited %.0f s for %s of %s, %s",

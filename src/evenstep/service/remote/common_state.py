@@ -14,14 +14,8 @@ from typing import Any
 from evenstep.errors import ConfigurationError, EvenstepError
 from evenstep.service.backend_common import steps_text
 from evenstep.service.handles import MessageName
-from evenstep.service.ray.handles import (
-    Answer,
-    RayHandle,
-    cause_of_death,
-    decode_answer,
-    encode_messages,
-    import_ray,
-)
+from evenstep.service.remote.handles import RemoteHandle, cause_of_death
+from evenstep.service.remote.roads import Answer, RoleGoneError
 
 
 @dataclass
@@ -41,7 +35,7 @@ class _Meeting:
 class CommonState:
     """One meeting after another. Used in one event loop."""
 
-    def __init__(self, planner: RayHandle) -> None:
+    def __init__(self, planner: RemoteHandle) -> None:
         self._planner = planner
         self._taken: dict[int, int] = {}
         """By rank, the step that its client has taken last."""
@@ -85,7 +79,7 @@ class CommonState:
             )
 
     def waits(self) -> list[dict[str, Any]]:
-        """JSON-able, see `evenstep.service.ray.waits.Wait`: who waits for ranks, if any does."""
+        """JSON-able, see `evenstep.service.remote.waits.Wait`: who waits for ranks, if any does."""
         meeting = self._meeting
         if meeting is None or meeting.ranks is None:
             return []
@@ -125,10 +119,9 @@ class CommonState:
             self._end(answer)
 
     async def _answer(self, message: MessageName, step: int) -> Answer:
-        sent = encode_messages([(message, (step,))])
         try:
-            return decode_answer(await self._planner.actor.handle.remote(sent))
-        except import_ray().exceptions.RayActorError as error:
+            return await self._planner.ask(message, step)
+        except RoleGoneError as error:
             return Answer(error=cause_of_death(self._planner.name, error))
 
     def _end_if_decided(self) -> None:

@@ -1,9 +1,9 @@
-"""`JobRegistry`: the actor of a running job that trainers' processes find by name.
+"""`JobRegistry`: the part of a running job that trainers' processes find first.
 
-It knows which actor plays which role, and collects how long clients waited. It raises the alarm
-when an actor dies: each client keeps one pending `failed()` call, which resolves only when an actor
-dies or the service closes. And as it waits for no role itself, it can always say which keeps the
-others waiting.
+It knows who plays which role, and collects how long clients waited. It raises the alarm when a
+role's process dies: each client keeps one pending `failed` question, which is answered only when a
+role dies or the service closes. And as it waits for no role itself, it can always say which keeps
+the others waiting. Nothing of a step goes through it.
 """
 
 from __future__ import annotations
@@ -13,19 +13,27 @@ import math
 import os
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any
 
 from evenstep.errors import ConfigurationError, EvenstepError
-from evenstep.service.metrics import MetricsExporter, WaitStatistics
-from evenstep.service.ray.common_state import CommonState
-from evenstep.service.ray.handles import Answer, RayHandle, cause_of_death, import_ray
-from evenstep.service.ray.role_inquiry import RoleInquiry
-from evenstep.service.ray.waits import blame, is_silent, silence_text, waits_of
+from evenstep.service.handles import Message
+from evenstep.service.metrics import MetricsExporter, StepRecord, WaitStatistics
+from evenstep.service.remote.common_state import CommonState
+from evenstep.service.remote.handles import RemoteHandle, cause_of_death
+from evenstep.service.remote.role_host import encoded, sendable
+from evenstep.service.remote.role_inquiry import RoleInquiry
+from evenstep.service.remote.roads import Answer, RoleGoneError
+from evenstep.service.remote.waits import blame, is_silent, silence_text, waits_of
+from evenstep.service.transport.endpoint import Endpoint, Keys, new_folder, remove_socket
+from evenstep.service.transport.frames import Frame, from_frames
+from evenstep.service.transport.server import Server
 from evenstep.strategy.mesh import ClientPlaceTree
 
 _EXPORT_INTERVAL = 5.0  # seconds
+_FAREWELL = 0.05  # seconds in which what is answered at the end is sent
 _REPORT_MARGIN = 30.0  # seconds by which a client may be late to report that it still waits
 
 
@@ -34,6 +42,7 @@ class JobInfo:
     """A running job, for clients and other processes that take part in it."""
 
     name: str
+    backend: str
     run_id: int
     """Nanoseconds since 1970 when the job was started; no two runs of a name have the same."""
     fingerprint: str
@@ -42,17 +51,17 @@ class JobInfo:
     warn_after: float | None
     step: int
     """The first step."""
-    registry: RayHandle
-    planner: RayHandle
-    loaders: tuple[RayHandle, ...]
-    constructors: tuple[tuple[tuple[int, ...], RayHandle], ...]
+    registry: RemoteHandle
+    planner: RemoteHandle
+    loaders: tuple[RemoteHandle, ...]
+    constructors: tuple[tuple[tuple[int, ...], RemoteHandle], ...]
     """The ranks that each constructor serves, and the constructor."""
 
     @property
-    def roles(self) -> list[RayHandle]:
+    def roles(self) -> list[RemoteHandle]:
         return [self.planner, *self.loaders, *(handle for _, handle in self.constructors)]
 
-    def constructor(self, rank: int) -> RayHandle:
+    def constructor(self, rank: int) -> RemoteHandle:
         """The constructor that serves a rank.
 
         Raises:
@@ -63,66 +72,117 @@ class JobInfo:
 
 
 class JobRegistry:
-    """An actor whose methods run in one event loop."""
+    """Its methods run in one event loop, but for `submit`."""
 
     def __init__(self) -> None:
         self._open_job: JobInfo | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._alarm = asyncio.Event()
-        self._failure: Answer | None = None
+        self._failure: EvenstepError | None = None
         self._waits = WaitStatistics()
         self._client_waits: dict[str, tuple[dict[str, Any], float]] = {}
         """By who waits, what was reported, and when."""
         self._tasks: list[asyncio.Task[None]] = []
+        self._server: Server | None = None
 
-    async def open(self, job: JobInfo) -> JobInfo:
-        """Makes the job known, and begins to watch its actors; returns the job with the location of
-        this process."""
-        here = RayHandle(job.registry.actor, "the registry", os.getpid(), socket.gethostname())
-        self._open_job = job = replace(job, registry=here)
-        self._exporter = MetricsExporter(job.name)
-        self._common_state = CommonState(job.planner)
-        self._inquiries = [RoleInquiry(handle) for handle in job.roles]
-        for handle in job.roles:
-            self._tasks.append(asyncio.create_task(self._watch(handle)))
-        self._tasks.append(asyncio.create_task(self._export_metrics()))
+    async def open(
+        self,
+        job: JobInfo,
+        roles: Sequence[RemoteHandle],
+        exporter: MetricsExporter | None = None,
+    ) -> JobInfo:
+        """Makes the job known, and begins to watch its roles; returns the job with the location of
+        this process.
+
+        Args:
+            roles: as `JobInfo.roles`, on roads by which they are watched.
+            exporter: of figures to Prometheus.
+        """
+        self._loop = asyncio.get_running_loop()
+        self._open_job = job = replace(
+            job, registry=job.registry.at(os.getpid(), socket.gethostname())
+        )
+        self._exporter = exporter
+        self._roles = list(roles)
+        self._common_state = CommonState(self._roles[0])
+        self._inquiries = [RoleInquiry(handle) for handle in roles]
+        self._tasks = [asyncio.create_task(self._watch(handle)) for handle in roles]
+        if exporter is not None:
+            self._tasks.append(asyncio.create_task(self._export_metrics()))
         return job
+
+    def listen(self, name: str, *, host: str | None = None, keys: Keys | None = None) -> Endpoint:
+        """Takes messages by sockets; see `Server`."""
+        folder = new_folder()
+        self._server = Server(self._answering, folder=folder, name=name, host=host, keys=keys)
+        return self._server.endpoint
+
+    @property
+    def endpoint(self) -> Endpoint:
+        assert self._server is not None
+        return self._server.endpoint
+
+    # Messages
+
+    def submit(self, messages: Sequence[Message]) -> Future[Answer]:
+        """Has messages handled in the event loop, from any thread."""
+        assert self._loop is not None
+        return asyncio.run_coroutine_threadsafe(self.answer(messages), self._loop)
+
+    async def answer(self, messages: Sequence[Message]) -> Answer:
+        """Handles messages in order, up to one that raises."""
+        values = []
+        for message, arguments in messages:
+            try:
+                values.append(await getattr(self, message)(*arguments))
+            except EvenstepError as error:
+                return Answer(error=error)
+            except Exception as error:
+                return Answer(error=sendable(error))
+        return Answer(values)
+
+    def _answering(self, frames: list[Frame]) -> Future[list[Frame]]:
+        """See `evenstep.service.transport.server.Answering`."""
+        answered: Future[list[Frame]] = Future()
+        self.submit(from_frames(frames)).add_done_callback(
+            lambda done: answered.set_result(encoded(done.result()))
+        )
+        return answered
 
     async def job(self) -> JobInfo | None:
         """None before `open`."""
         return self._open_job
 
-    async def begins(self, rank: int) -> Answer:
+    async def begins(self, rank: int) -> None:
         """Notes a new client. It waits for the answer, as what it says next may overtake this."""
         self._common_state.begins_anew(rank)
-        return Answer([None])
 
-    async def failed(self) -> Answer:
-        """Waits until an actor has died, or the service is closed."""
+    async def failed(self) -> None:
+        """Waits until a role has died, or the service is closed, and raises that."""
         await self._alarm.wait()
         assert self._failure is not None
-        return self._failure
+        raise self._failure
 
     async def close(self) -> None:
-        """Answers all pending `failed()` calls."""
+        """Answers all pending `failed` questions, and ends the sockets. Idempotent."""
         for task in self._tasks:
             task.cancel()
         of_job = "" if self._open_job is None else f" of job {self._open_job.name!r}"
         self._raise_alarm(EvenstepError(f"the service{of_job} was closed"))
+        if self._server is not None:
+            await asyncio.sleep(_FAREWELL)
+            self._server.close()
+            remove_socket(self._server.endpoint)
 
     # Clients
 
-    async def record_step(
-        self,
-        rank: int,
-        step: int,
-        seconds: float,
-        stages: dict[str, float],
-        figures: dict[str, Any],
-    ) -> None:
-        """See `WaitStatistics.record_step`."""
-        self._waits.record_step(rank, step, seconds, stages, **figures)
-        self._exporter.observe_wait(seconds)
-        self._common_state.took_step(rank, step)
+    async def record_steps(self, rank: int, records: Sequence[StepRecord]) -> None:
+        """Notes steps that a client has taken, the last one last."""
+        for record in records:
+            self._waits.record_step(rank, record)
+            if self._exporter is not None:
+                self._exporter.observe_wait(record.seconds)
+            self._common_state.took_step(rank, record.step)
         self._client_waits.pop(f"rank {rank}", None)
 
     async def record_end(self, rank: int) -> None:
@@ -132,15 +192,19 @@ class JobRegistry:
     async def record_failure(self, rank: int, error: EvenstepError) -> None:
         self._common_state.failed(rank, error)
 
-    async def common_state(self, rank: int, step: int) -> Answer:
+    async def common_state(self, rank: int, step: int) -> Mapping[str, Any]:
         """See `CommonState.meet`."""
-        return await self._common_state.meet(rank, step)
+        answer = await self._common_state.meet(rank, step)
+        if answer.error is not None:
+            raise answer.error
+        state: Mapping[str, Any] = answer.value[0]
+        return state
 
     async def explain(self, wait: dict[str, Any]) -> str:
         """Why a client waits: whom the role that it waits for waits for itself, and so on.
 
         Args:
-            wait: see `evenstep.service.ray.waits.Wait`.
+            wait: see `evenstep.service.remote.waits.Wait`.
         """
         if wait["message"] == "common_state":
             missing = self._common_state.waits()
@@ -160,12 +224,12 @@ class JobRegistry:
         planner, loaders = roles[0], roles[1 : 1 + len(job.loaders)]
         constructors = roles[1 + len(job.loaders) :]
         return {
-            "backend": "ray",
+            "backend": job.backend,
             "name": job.name,
             "run_id": job.run_id,
             "job": job.fingerprint,
             "mesh": dict(job.tree.sizes),
-            "failed": None if self._failure is None else str(self._failure.error),
+            "failed": None if self._failure is None else str(self._failure),
             "ended": self._waits.all_ended,
             "planner": planner,
             "loaders": loaders,
@@ -202,20 +266,21 @@ class JobRegistry:
         found += [each for each in self._common_state.waits() if each["seconds"] >= least]
         return [*found, *waits_of(roles, least)]
 
-    async def _watch(self, handle: RayHandle) -> None:
+    async def _watch(self, handle: RemoteHandle) -> None:
         try:
-            await handle.actor.wait_forever.remote()
-        except import_ray().exceptions.RayActorError as error:
+            await handle.ask("wait_forever")
+        except RoleGoneError as error:
             self._raise_alarm(cause_of_death(handle.name, error))
 
     async def _export_metrics(self) -> None:
+        assert self._exporter is not None
         while True:
             await asyncio.sleep(_EXPORT_INTERVAL)
             self._exporter.export(await self.status())
 
     def _raise_alarm(self, error: EvenstepError) -> None:
         if self._failure is None:
-            self._failure = Answer(error=error)
+            self._failure = error
             self._alarm.set()
 
 
@@ -232,9 +297,8 @@ def _sum(roles: Sequence[dict[str, Any]], name: str) -> int:
     return sum(int(role.get("process", {}).get("done", {}).get(name, 0)) for role in roles)
 
 
-def namespace_of(job: str) -> str:
-    """The Ray namespace of a job's actors.
-
+def check_name(job: str) -> None:
+    """
     Raises:
         ConfigurationError: the name has other characters than are allowed.
     """
@@ -242,4 +306,3 @@ def namespace_of(job: str) -> str:
         raise ConfigurationError(
             f"name={job!r} of a job must consist of letters, digits, '-', '_' and '.'"
         )
-    return f"evenstep-{job}"

@@ -1,0 +1,37 @@
+"""`JobRegistryActor`: the registry of a job as a Ray actor, which clients find by its name."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from dataclasses import replace
+
+from evenstep.service.metrics import MetricsExporter
+from evenstep.service.remote.handles import RemoteHandle
+from evenstep.service.remote.registry import JobInfo, JobRegistry
+from evenstep.service.remote.roads import SocketRoad
+from evenstep.service.transport.endpoint import Keys
+
+
+class JobRegistryActor(JobRegistry):
+    """See the module docstring."""
+
+    async def begin(
+        self, job: JobInfo, roles: Sequence[RemoteHandle], keys: Keys | None
+    ) -> JobInfo:
+        """See `JobRegistry.open`.
+
+        Args:
+            keys: of sockets; None for a registry without sockets.
+        """
+        if keys is not None:
+            import ray
+
+            host = ray.util.get_node_ip_address()
+            road = SocketRoad(self.listen("registry", host=host, keys=keys))
+            job = replace(job, registry=RemoteHandle(job.registry.role, road))
+        return await self.open(job, roles, MetricsExporter(job.name))
+
+    async def handle(self, sent: bytes) -> bytes:
+        """Handles messages; see `evenstep.service.ray.road`."""
+        return pickle.dumps(await self.answer(pickle.loads(sent)), pickle.HIGHEST_PROTOCOL)

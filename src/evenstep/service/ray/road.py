@@ -1,0 +1,89 @@
+"""`RayRoad`: messages as calls of an actor.
+
+They are sent as bytes, and so are answers without samples: plain pickle takes a fraction of the
+time that Ray takes to find out how to serialize each value.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from typing import Any
+
+from evenstep.service.handles import Message
+from evenstep.service.remote.roads import Answer, PendingAnswer, RoleGoneError
+
+_BESIDE = ("measure", "wait_forever")
+"""Messages that an actor answers beside others, in threads of their own."""
+_BY_CLOUDPICKLE = ("fail", "report")
+"""Messages with users' objects, whose classes other processes may be unable to import."""
+
+
+def import_ray() -> Any:
+    """The module `ray`.
+
+    Raises:
+        ImportError: it is not installed.
+    """
+    try:
+        import ray
+    except ImportError as error:
+        raise ImportError(
+            "the service on Ray needs ray: pip install 'evenstep[service]'; or choose "
+            "backend='processes', which runs on one machine without it"
+        ) from error
+    return ray
+
+
+class RayRoad:
+    """To a role in an actor."""
+
+    def __init__(self, actor: Any) -> None:
+        """
+        Args:
+            actor: Ray's handle.
+        """
+        self.actor = actor
+
+    def send(self, messages: Sequence[Message]) -> RayPending:
+        name = messages[0][0]
+        if name in _BESIDE:
+            return RayPending(getattr(self.actor, name).remote())
+        if any(message in _BY_CLOUDPICKLE for message, _ in messages):
+            encoded: bytes = import_ray().cloudpickle.dumps(list(messages))
+        else:
+            encoded = pickle.dumps(list(messages), pickle.HIGHEST_PROTOCOL)
+        return RayPending(self.actor.handle.remote(encoded))
+
+
+class RayPending:
+    """An answer that is on its way, or in Ray's object store."""
+
+    def __init__(self, reference: Any) -> None:
+        self._reference = reference
+
+    def first_of(self, others: Sequence[RayPending], seconds: float | None) -> PendingAnswer | None:
+        pending = {each._reference: each for each in (self, *others)}
+        ready, _ = import_ray().wait(list(pending), num_returns=1, timeout=seconds)
+        return pending[ready[0]] if ready else None
+
+    def answer(self) -> Answer:
+        ray = import_ray()
+        try:
+            sent = ray.get(self._reference)
+            if isinstance(sent, ray.ObjectRef):  # a large answer, see `PlanCache`
+                sent = ray.get(sent)
+        except (ray.exceptions.RayActorError, ray.exceptions.OwnerDiedError) as error:
+            raise RoleGoneError from error
+        return _decoded(sent)
+
+    async def later(self) -> Answer:
+        try:
+            return _decoded(await self._reference)
+        except import_ray().exceptions.RayActorError as error:
+            raise RoleGoneError from error
+
+
+def _decoded(sent: Answer | bytes) -> Answer:
+    answer: Answer = pickle.loads(sent) if isinstance(sent, bytes) else sent
+    return answer

@@ -1,0 +1,22 @@
+"""Roles in processes of their own, whatever starts these: Ray, or the process that starts the job.
+
+In the process of a role:
+
+    role_host.py      `RoleHost` hands messages to the role, counts them, and listens for them
+    wait_timer.py     how long each message waited for other roles
+    open_requests.py  what a process works on, and what it waits for
+
+The registry:
+
+    registry.py       `JobRegistry`, which clients find by name, and which watches all other roles
+    role_inquiry.py   asks a role how it is, and does not wait for ever
+    waits.py          who waits for whom, out of what all roles say
+    common_state.py   where the ranks of a trainer meet to save
+
+Where a message is sent:
+
+    handles.py        `RemoteHandle`: a role, and the road to it
+    roads.py          roads: ZeroMQ, or threads of this process; that of Ray is in `ray/`
+    client.py         `RemoteClient`: a `RankClient` that watches the service
+    wait_warnings.py  logs which role keeps a client waiting
+"""

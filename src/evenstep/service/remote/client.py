@@ -1,0 +1,159 @@
+"""Clients of a service in other processes: in the process that started it, and in trainers'."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from evenstep.errors import ConfigurationError, EvenstepError
+from evenstep.service.client import RankClient
+from evenstep.service.handles import MessageName, Reply
+from evenstep.service.metrics import StepRecord
+from evenstep.service.remote.discovery import Joined, join
+from evenstep.service.remote.handles import Alarm
+from evenstep.service.remote.registry import JobInfo
+from evenstep.service.remote.roads import Answer
+from evenstep.service.remote.wait_warnings import WaitWarnings
+from evenstep.service.service_step import ServiceStep
+
+_REPORT_INTERVAL = 1.0  # seconds between reports of steps taken
+
+
+class RemoteClient(RankClient):
+    """A `RankClient` that watches the service: when any role dies, the next step raises an error
+    naming it, whatever was prefetched."""
+
+    def __init__(self, job: JobInfo, rank: int, *, step: int | None = None) -> None:
+        """
+        Args:
+            step: the first step; None is the service's first.
+        """
+        self._stages: Mapping[str, float] = {}
+        constructor = job.constructor(rank)  # refuses ranks that do not exist
+        watched: dict[str, Any] = {
+            "alarm": Alarm(job.registry),
+            "on_wait": WaitWarnings(job.registry, f"rank {rank}"),
+            "warn_after": job.warn_after,
+        }
+        self._registry = job.registry.using(**watched)
+        self._taken: list[StepRecord] = []
+        self._taken_lock = threading.Lock()
+        self._reported: Reply | None = None
+        self._reported_at = time.monotonic()
+        self._registry.send("begins", rank).result()
+        super().__init__(
+            job.tree,
+            rank,
+            constructor.using(**watched, on_answer=self._keep_stages),
+            job.planner.using(**watched),
+            prefetch=job.prefetch,
+            step=job.step if step is None else step,
+        )
+
+    def __next__(self) -> tuple[list[Any], ServiceStep]:
+        try:
+            micro_batches, step = super().__next__()
+        except StopIteration:
+            self.report_steps()
+            self._tell("record_end", self.rank)
+            raise
+        except EvenstepError as error:
+            self._tell("record_failure", self.rank, error)
+            raise
+        record = StepRecord(
+            step.step,
+            step.wait_seconds,
+            self._stages,
+            step.imbalance,
+            step.imbalance_before,
+            sum(step.tokens.values()),
+        )
+        with self._taken_lock:
+            self._taken.append(record)
+        if time.monotonic() > self._reported_at + _REPORT_INTERVAL:
+            self.report_steps()
+        return micro_batches, step
+
+    def report_steps(self) -> None:
+        """Tells the registry of the steps taken since the last time; else once a second."""
+        with self._taken_lock:
+            taken, self._taken = self._taken, []
+            self._reported_at = time.monotonic()
+        if taken:
+            self._tell("record_steps", self.rank, taken)
+
+    def common_state(self) -> Mapping[str, Any]:
+        if self._last is None and not self.fetches:
+            raise ConfigurationError(
+                f"rank {self.rank} takes no steps, and has nothing to save; call common_state() "
+                "where client.fetches is True"
+            )
+        self.report_steps()
+        state: Mapping[str, Any] = self._registry.send(
+            "common_state", self.rank, self.step
+        ).result()
+        return state
+
+    def close(self) -> None:
+        if not self._closed:
+            self.report_steps()
+        super().close()
+
+    def _tell(self, message: MessageName, *arguments: Any) -> None:
+        # The reply is kept: a message whose reply is dropped may not be sent.
+        self._reported = self._registry.send(message, *arguments)
+
+    def _keep_stages(self, answer: Answer) -> None:
+        self._stages = answer.stages
+
+
+class Client(RemoteClient):
+    """The client of a rank, in a trainer's process: ``evenstep.service.Client``."""
+
+    def __init__(
+        self,
+        address: str | os.PathLike[str] | None = "auto",
+        job_name: str = "job",
+        rank: int | None = None,
+        *,
+        step: int | None = None,
+        patience: float = 60.0,
+    ) -> None:
+        """
+        Args:
+            address: that the service prints: of its Ray cluster, or a file, with which a trainer
+                joins without Ray. "auto" finds a job on this machine, whatever runs it.
+            job_name: the name that the job was started with.
+            rank: None is that of the environment variable RANK, as torchrun sets it.
+            step: the first step; None is the service's first.
+            patience: seconds to wait for the service to be started.
+
+        Raises:
+            ConfigurationError: no service there, no such job, or no such rank.
+            ImportError: Ray or pyzmq is not installed.
+        """
+        if rank is None:
+            rank = _rank_of_environment()
+        self._joined: Joined = join(address, job_name, patience=patience)
+        try:
+            super().__init__(self._joined.job, rank, step=step)
+        except BaseException:
+            self._joined.leave()
+            raise
+
+    def close(self) -> None:
+        super().close()
+        self._joined.leave()
+
+
+def _rank_of_environment() -> int:
+    given = os.environ.get("RANK", "")
+    if not given.isdecimal() or len(given) > 9:
+        raise ConfigurationError(
+            f"rank is not given, and the environment variable RANK={given!r} is not a rank; give "
+            "rank=, or start the trainer with torchrun"
+        )
+    return int(given)

@@ -1,0 +1,160 @@
+"""Roads: how messages reach a role, and how its answers come back."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, Protocol
+
+from evenstep.errors import EvenstepError
+from evenstep.service.handles import Message
+from evenstep.service.transport.connection import ConnectionLostError, Connections, first_answered
+from evenstep.service.transport.connection import Pending as SentFrames
+from evenstep.service.transport.endpoint import Endpoint
+from evenstep.service.transport.frames import from_frames, to_frames
+
+_WATCHERS = 64  # threads that wait for what an event loop asked
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a role's process returns."""
+
+    value: Any = None
+    """The list of the role's answers, one for each message."""
+    error: Exception | None = None
+    """Raised instead."""
+    stages: dict[str, float] = field(default_factory=dict)
+    """Seconds that the answer took, by stage."""
+
+
+class RoleGoneError(Exception):
+    """The role's process has ended. The cause says how that was noticed."""
+
+
+class PendingAnswer(Protocol):
+    """The answer to messages that were sent. Those of one road can be waited for together."""
+
+    def first_of(
+        self, others: Sequence[PendingAnswer], seconds: float | None
+    ) -> PendingAnswer | None:
+        """Waits until this one or another is there, or its role is gone: that one, the first of
+        several. None if none is in time.
+
+        Args:
+            others: of the same road.
+        """
+        ...
+
+    def answer(self) -> Answer:
+        """The answer, which is waited for.
+
+        Raises:
+            RoleGoneError: it cannot come any more.
+        """
+        ...
+
+    async def later(self) -> Answer:
+        """As `answer`, in an event loop."""
+        ...
+
+
+class Road(Protocol):
+    """To one role. Can be sent to other processes."""
+
+    def send(self, messages: Sequence[Message]) -> PendingAnswer:
+        """Sends messages, without waiting for the answer."""
+        ...
+
+
+@dataclass(frozen=True)
+class SocketRoad:
+    """To a role that listens on sockets."""
+
+    endpoint: Endpoint
+
+    def send(self, messages: Sequence[Message]) -> _SocketPending:
+        frames = to_frames(list(messages))
+        return _SocketPending(_connections(self.endpoint, os.getpid()).send(frames))
+
+
+    def close(self) -> None:
+        """Closes connections of this process that no message uses."""
+        _connections(self.endpoint, os.getpid()).close()
+
+
+@cache
+def _connections(endpoint: Endpoint, process: int) -> Connections:
+    """All handles of an endpoint share its connections."""
+    return Connections(endpoint)
+
+
+@cache
+def _watchers() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(_WATCHERS, thread_name_prefix="evenstep-watch")
+
+
+class _SocketPending:
+    def __init__(self, sent: SentFrames) -> None:
+        self._sent = sent
+
+    def first_of(
+        self, others: Sequence[_SocketPending], seconds: float | None
+    ) -> PendingAnswer | None:
+        pending = [self, *others]
+        number = first_answered([each._sent for each in pending], seconds)
+        return None if number is None else pending[number]
+
+    def answer(self) -> Answer:
+        try:
+            self._sent.wait()
+        except ConnectionLostError as error:
+            raise RoleGoneError from error
+        answer: Answer = from_frames(self._sent.frames())
+        return answer
+
+    async def later(self) -> Answer:
+        return await asyncio.get_running_loop().run_in_executor(_watchers(), self.answer)
+
+
+class ThreadRoad:
+    """To a role of this process, whose messages are handled in other threads. Sent to another
+    process, it is the road to the role's sockets."""
+
+    def __init__(self, host: Any) -> None:
+        """
+        Args:
+            host: the role's `RoleHost`.
+        """
+        self._host = host
+
+    def send(self, messages: Sequence[Message]) -> _ThreadPending:
+        return _ThreadPending(self._host.submit(messages))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return SocketRoad, (self._host.endpoint,)
+
+
+class _ThreadPending:
+    def __init__(self, future: Future[Answer]) -> None:
+        self._future = future
+
+    def first_of(
+        self, others: Sequence[_ThreadPending], seconds: float | None
+    ) -> PendingAnswer | None:
+        pending = [self, *others]
+        wait([each._future for each in pending], seconds, FIRST_COMPLETED)
+        return next((each for each in pending if each._future.done()), None)
+
+    def answer(self) -> Answer:
+        try:
+            return self._future.result()
+        except RuntimeError as error:
+            raise EvenstepError("the service was closed") from error
+
+    async def later(self) -> Answer:
+        return await asyncio.wrap_future(self._future)

@@ -1,0 +1,232 @@
+"""`RoleHost`: a role in a process, and the threads in which its messages are handled.
+
+It passes messages on to the role, which knows nothing of processes. Messages are handled one at a
+time in order of arrival, or several at a time by a role that says so (`in_threads`).
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
+from typing import Any
+
+from evenstep.errors import ConfigurationError, EvenstepError, described
+from evenstep.service.handles import Message
+from evenstep.service.remote.open_requests import OpenRequests, Request
+from evenstep.service.remote.roads import Answer
+from evenstep.service.remote.wait_timer import WaitTimer
+from evenstep.service.transport.endpoint import Endpoint, Keys, new_folder, remove_socket
+from evenstep.service.transport.frames import Frame, from_frames, to_frames
+from evenstep.service.transport.server import Server
+
+_SHARED_PLANS = 16
+"""Encoded plans that are kept, as every constructor asks for them."""
+
+
+class RoleHost:
+    """See the module docstring."""
+
+    def __init__(self) -> None:
+        self.timer = WaitTimer(requests := OpenRequests())
+        self._waits, self._handled = requests, OpenRequests()
+        self._role: Any = None
+        self._lock = threading.Lock()
+        self._counters_lock = threading.Lock()
+        self._done: Counter[str] = Counter()
+        self._seconds: Counter[str] = Counter()
+        self._waited: Counter[str] = Counter()
+        self._server: Server | None = None
+        self._threads: ThreadPoolExecutor | None = None
+        self._plans: dict[int, list[Frame]] = {}
+
+    # The role
+
+    def make_role(
+        self,
+        make: Callable[..., Any],
+        job: Any,
+        *arguments: Any,
+        threads: int = 1,
+    ) -> None:
+        """Makes the role, and gives it threads.
+
+        Args:
+            make: called with the timer, the job and the arguments.
+            threads: for as many messages at a time.
+
+        Raises:
+            EvenstepError: the role could not be made.
+        """
+        self._role = make(self.timer, job, *arguments)
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="evenstep-role")
+        begin = getattr(self._role, "fill_in_background", None)
+        if begin is not None:
+            begin()
+
+    def listen(self, name: str, *, host: str | None = None, keys: Keys | None = None) -> Endpoint:
+        """Takes messages by sockets, too; see `Server`."""
+        self._server = Server(
+            self._answering, folder=new_folder(), name=name, host=host, keys=keys
+        )
+        return self._server.endpoint
+
+    @property
+    def endpoint(self) -> Endpoint:
+        assert self._server is not None
+        return self._server.endpoint
+
+    def close(self) -> None:
+        """Closes the role and its sockets. Idempotent."""
+        if self._role is not None:
+            self._role.close()
+        if self._server is not None:
+            self._server.close()
+            remove_socket(self._server.endpoint)
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+
+    # Messages
+
+    def answer(self, messages: Sequence[Message]) -> Answer:
+        """Handles messages in order, up to one that raises."""
+        if messages[0][0] == "measure":
+            return Answer([self.measure()])
+        in_threads = getattr(self._role, "in_threads", False)
+        with self._handled.open(Request.of(*messages[-1])), nullcontext() if in_threads else self._lock:
+            begin = time.perf_counter()
+            self.timer.reset()
+            values: list[Any] = []
+            for message, arguments in messages:
+                try:
+                    values.append(getattr(self._role, message)(*arguments))
+                except EvenstepError as error:
+                    return Answer(error=error)
+                except BaseException as error:
+                    return Answer(error=sendable(error))
+            stages = self.timer.waited
+            seconds = time.perf_counter() - begin
+        with self._counters_lock:
+            self._done.update(message for message, _ in messages)
+            self._seconds[messages[-1][0]] += seconds  # type: ignore[assignment]
+            self._waited.update(stages)  # type: ignore[arg-type]
+        return Answer(values, stages={**stages, "build": max(seconds - sum(stages.values()), 0.0)})
+
+    def submit(self, messages: Sequence[Message]) -> Future[Answer]:
+        """Has messages handled in other threads."""
+        if messages[0][0] == "wait_forever":
+            return Future()
+        assert self._threads is not None
+        return self._threads.submit(self.answer, messages)
+
+    def count_bytes(self, message: str, count: int) -> None:
+        """Counts the bytes of an answer."""
+        with self._counters_lock:
+            self._done[f"{message}_bytes"] += count
+
+    def measure(self) -> dict[str, Any]:
+        """JSON-able: what was done since the start, by message, and this process's memory; what it
+        works on, and what it waits for."""
+        with self._counters_lock:
+            return {
+                "process": os.getpid(),
+                "host": socket.gethostname(),
+                "resident_bytes": _resident_bytes(),
+                "done": dict(self._done),
+                "seconds": dict(self._seconds),
+                "waited_seconds": dict(self._waited),
+                "handles": self._handled.to_list(),
+                "waits": self._waits.to_list(),
+            }
+
+    # Sockets
+
+    def _answering(self, frames: list[Frame]) -> Future[list[Frame]]:
+        """See `evenstep.service.transport.server.Answering`."""
+        try:
+            messages: list[Message] = from_frames(frames)
+        except Exception as error:  # of a class that only the sender can import
+            return _done(to_frames(Answer(error=sendable(error))))
+        if messages[0][0] == "measure":
+            return _done(to_frames(self.answer(messages)))
+        if messages[0][0] == "wait_forever":
+            return Future()
+        assert self._threads is not None
+        return self._threads.submit(self._answer_frames, messages)
+
+    def _answer_frames(self, messages: Sequence[Message]) -> list[Frame]:
+        message, arguments = messages[0]
+        if message == "plan":
+            return self._plan_frames(messages, arguments[0])
+        frames = encoded(self.answer(messages))
+        self.count_bytes(messages[-1][0], sum(len(each) for each in frames))
+        return frames
+
+    def _plan_frames(self, messages: Sequence[Message], step: int) -> list[Frame]:
+        known = self._plans.get(step)
+        if known is not None:
+            return known
+        answer = self.answer(messages)
+        frames = encoded(answer)
+        if answer.error is None:
+            self._plans[step] = frames
+            while len(self._plans) > _SHARED_PLANS:
+                self._plans.pop(next(iter(self._plans)))
+        return frames
+
+
+def sendable(error: BaseException) -> Exception:
+    """An error for the caller, out of one that a role did not raise on purpose."""
+    where = traceback.extract_tb(error.__traceback__)
+    place = f" was raised in {where[-1].filename}, line {where[-1].lineno}," if where else ""
+    return EvenstepError(f"{described(error)}{place} in a process of the service")
+
+
+def unpickled_job(job: bytes, paths: Sequence[str]) -> Any:
+    """What was pickled where the service was started.
+
+    Args:
+        paths: where that process finds modules, such as those of the job's functions.
+
+    Raises:
+        ConfigurationError: it refers to modules that cannot be imported here.
+    """
+    sys.path.extend(each for each in paths if each not in sys.path and os.path.isdir(each))
+    try:
+        return pickle.loads(job)
+    except Exception as error:
+        raise ConfigurationError(
+            f"the job cannot be read on {socket.gethostname()} ({described(error)}); "
+            "make the modules that its functions import available there, by runtime_env in "
+            "ray_options="
+        ) from error
+
+
+def encoded(answer: Answer) -> list[Frame]:
+    """An answer's frames, or those of the error that it cannot be sent."""
+    try:
+        return to_frames(answer)
+    except Exception as error:  # whatever pickling raises
+        return to_frames(Answer(error=sendable(error)))
+
+
+def _done(frames: list[Frame]) -> Future[list[Frame]]:
+    future: Future[list[Frame]] = Future()
+    future.set_result(frames)
+    return future
+
+
+def _resident_bytes() -> int:
+    try:
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:  # no such file on this system
+        return 0

@@ -1,0 +1,56 @@
+"""Makers of roles, called in the role's own process."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from evenstep.service.job import Job
+from evenstep.service.loader_pool import LoaderPool
+from evenstep.service.planner import Planner
+from evenstep.service.remote.handles import RemoteHandle
+from evenstep.service.remote.wait_timer import WaitTimer
+from evenstep.service.source_layout import SourceLayout
+from evenstep.service.source_loader import LoaderJob, SourceLoader
+
+if TYPE_CHECKING:
+    from evenstep.service.data_constructor import DataConstructor
+
+
+def make_loader(timer: WaitTimer, job: LoaderJob) -> SourceLoader:
+    return SourceLoader(job)
+
+
+def make_planner(
+    timer: WaitTimer,
+    job: Job,
+    layout: SourceLayout,
+    loaders: list[RemoteHandle],
+    state: dict[str, Any] | None,
+    plan_log: str | None,
+) -> Planner:
+    handles = [handle.using(timer=timer) for handle in loaders]
+    pool = LoaderPool(layout, handles, columns=job.columns)
+    planner = Planner(job, pool, loaders=pool, plan_log=plan_log)
+    if state is not None:
+        planner.load_state_dict(state)
+    return planner
+
+
+def make_constructor(
+    timer: WaitTimer,
+    job: Job,
+    layout: SourceLayout,
+    loaders: list[RemoteHandle],
+    planner: RemoteHandle,
+    groups: list[int],
+) -> DataConstructor:
+    from evenstep.service.data_constructor import DataConstructor  # which needs torch
+
+    return DataConstructor(
+        job,
+        groups,
+        planner.using(timer=timer),
+        [handle.using(timer=timer) for handle in loaders],
+        layout,
+        on_queued=lambda seconds: timer.add("queue", seconds),
+    )

@@ -1,0 +1,153 @@
+"""What can be asked about a running job, by the process that started it and by others."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from evenstep.errors import ConfigurationError, EvenstepError
+from evenstep.service.backend_common import common_step, rank_of
+from evenstep.service.handles import call
+from evenstep.service.job import Job
+from evenstep.service.remote.client import RemoteClient
+from evenstep.service.remote.discovery import Joined, join
+from evenstep.service.remote.handles import RemoteHandle, cause_of_death
+from evenstep.service.remote.registry import JobInfo
+from evenstep.service.remote.role_inquiry import ANSWER_LIMIT
+from evenstep.service.remote.roads import RoleGoneError
+from evenstep.service.remote.wait_warnings import WaitWarnings
+from evenstep.strategy import LoadingPlan
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+_STATUS_LIMIT = 5 * ANSWER_LIMIT  # seconds
+
+
+def attach(
+    address: str | os.PathLike[str] | None = "auto", name: str = "job"
+) -> AttachedService:
+    """A job that another process runs, to look at.
+
+    Args:
+        address: see `evenstep.service.Client`.
+
+    Raises:
+        ConfigurationError: no such job.
+    """
+    return AttachedService(join(address, name))
+
+
+class RunningJob:
+    """A context manager."""
+
+    _info: JobInfo
+    _closed = False
+
+    @property
+    def name(self) -> str:
+        return self._info.name
+
+    def plan(self, step: int) -> LoadingPlan | None:
+        """The plan of a step, made now if need be; None if the mixture has ended before it."""
+        self._check_open()
+        plan: LoadingPlan | None = call(self._planner, "plan", step)
+        return plan
+
+    def status(self) -> dict[str, Any]:
+        """JSON-able: the state and counters of each role, how long clients waited, see
+        `evenstep.service.metrics`, and who waits for whom now.
+
+        Raises:
+            EvenstepError: the registry does not answer.
+            LoaderDiedError: it died.
+        """
+        self._check_open()
+        registry = self._info.registry
+        pending = registry.road.send([("status", ())])
+        if pending.first_of((), _STATUS_LIMIT) is None:
+            raise EvenstepError(
+                f"{registry.name} of job {self.name!r} has not answered for "
+                f"{_STATUS_LIMIT:.0f} s: it is stopped, hangs or is overloaded"
+            )
+        try:
+            answer = pending.answer()
+        except RoleGoneError as error:
+            raise cause_of_death(registry.name, error) from error
+        if answer.error is not None:
+            raise answer.error
+        status: dict[str, Any] = answer.value[0]
+        return status
+
+    def close(self) -> None:
+        """Idempotent."""
+        self._closed = True
+
+    @property
+    def _planner(self) -> RemoteHandle:
+        info = self._info
+        warnings = WaitWarnings(info.registry, f"process {os.getpid()}")
+        return info.planner.using(on_wait=warnings, warn_after=info.warn_after)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ConfigurationError("the service is closed; start the job again")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class AttachedService(RunningJob):
+    """See `attach`. The job keeps running when it is left."""
+
+    def __init__(self, joined: Joined) -> None:
+        self._joined, self._info = joined, joined.job
+
+    def close(self) -> None:
+        """Leaves the job. Idempotent."""
+        super().close()
+        self._joined.leave()
+
+
+class OwnedJob(RunningJob):
+    """A job that this process has started."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self._clients: list[RemoteClient] = []
+
+    def client(self, rank: int | None = None, **place: int) -> RemoteClient:
+        """The client of a rank, given by its number or its coordinates, in this process; see
+        `LocalService.client`. Trainers in other processes make an `evenstep.service.Client`."""
+        self._check_open()
+        client = RemoteClient(self._info, rank_of(self.job, rank, place))
+        self._clients.append(client)
+        return client
+
+    def status(self) -> dict[str, Any]:
+        for client in self._clients:
+            client.report_steps()
+        return super().status()
+
+    def state_dict(self, step: int | None = None) -> dict[str, Any]:
+        """The state to resume from; see `LocalService.state_dict`.
+
+        Raises:
+            ConfigurationError: clients have taken different numbers of steps, or the state before
+                the step is not kept.
+        """
+        self._check_open()
+        if step is None:
+            reached = {client["rank"]: client["step"] for client in self.status()["clients"]}
+            reached.update({client.rank: client.step for client in self._clients})
+            step = common_step(self._info.step, reached)
+        state: dict[str, Any] = call(self._planner, "state_dict", step)
+        return state
+
+    def _close_clients(self) -> None:
+        for client in self._clients:
+            client.close()

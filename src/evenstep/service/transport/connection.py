@@ -1,0 +1,162 @@
+"""`Connections`: sends messages to a role, and notices at once when it is gone.
+
+Each message has a connection to itself until it is answered; then the next one uses it again.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from evenstep.service.transport.endpoint import Endpoint, import_zmq
+from evenstep.service.transport.frames import Frame
+from evenstep.service.transport.server import keep_alive
+
+
+class ConnectionLostError(Exception):
+    """The role's process has ended, or cannot be reached."""
+
+
+class Connections:
+    """To one endpoint. Any number of threads may use it."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+        self._lock = threading.Lock()
+        self._free: list[_Connection] = []
+        self._process = os.getpid()
+
+    def send(self, frames: list[Frame]) -> Pending:
+        """Sends a message without waiting for its answer."""
+        with self._lock:
+            if self._process != os.getpid():  # a fork: sockets stay with the parent
+                self._free, self._process = [], os.getpid()
+            connection = self._free.pop() if self._free else None
+        connection = connection or _Connection(self._endpoint)
+        connection.socket.send_multipart(frames, copy=False)
+        return Pending(self, connection)
+
+    def _give_back(self, connection: _Connection) -> None:
+        with self._lock:
+            self._free.append(connection)
+
+    def close(self) -> None:
+        """Closes connections that no message uses. Idempotent."""
+        with self._lock:
+            free, self._free = self._free, []
+        for connection in free:
+            connection.close()
+
+
+class _Connection:
+    def __init__(self, endpoint: Endpoint) -> None:
+        zmq = import_zmq()
+        address = endpoint.address
+        self.socket = _context().socket(zmq.DEALER)
+        self.socket.linger = 0
+        self.socket.reconnect_ivl = -1  # who is gone is not waited for
+        if not address.startswith("ipc:") and endpoint.keys is not None:
+            keys = endpoint.keys
+            self.socket.curve_serverkey = keys.server_public
+            self.socket.curve_publickey = keys.client_public
+            self.socket.curve_secretkey = keys.client_secret
+            keep_alive(zmq, self.socket)
+        gone = zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED | zmq.EVENT_CONNECT_RETRIED
+        gone |= zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+        gone |= zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+        self.monitor = self.socket.get_monitor_socket(gone)
+        self.poller = zmq.Poller()
+        self.poller.register(self.socket, zmq.POLLIN)
+        self.poller.register(self.monitor, zmq.POLLIN)
+        self.socket.connect(address)
+
+    def close(self) -> None:
+        self.socket.disable_monitor()
+        self.socket.close(0)
+
+
+class Pending:
+    """A message that is sent, and its answer."""
+
+    def __init__(self, connections: Connections, connection: _Connection) -> None:
+        self._connections = connections
+        self._connection: _Connection | None = connection
+        self._frames: list[Frame] | None = None
+
+    def wait(self) -> None:
+        """Waits for the answer.
+
+        Raises:
+            ConnectionLostError: it cannot come any more.
+        """
+        if self._frames is None and self._connection is None:
+            raise ConnectionLostError
+        while self._frames is None:
+            assert self._connection is not None
+            self._receive(dict(self._connection.poller.poll()))
+
+    @property
+    def decided(self) -> bool:
+        """Whether it is answered, or cannot be any more."""
+        return self._connection is None
+
+    def _receive(self, ready: Mapping[Any, int]) -> None:
+        """Takes what has come.
+
+        Raises:
+            ConnectionLostError: its end has.
+        """
+        connection = self._connection
+        assert connection is not None
+        if connection.socket in ready:  # it may have been answered before the end
+            received = connection.socket.recv_multipart(copy=False)
+            self._frames = [frame.buffer for frame in received]
+            self._connection = None
+            self._connections._give_back(connection)
+        elif connection.monitor in ready:
+            self._connection = None
+            connection.close()
+            raise ConnectionLostError
+
+    def frames(self) -> list[Frame]:
+        """The answer, after `wait`."""
+        assert self._frames is not None
+        return self._frames
+
+    def __del__(self) -> None:
+        # An answer that nobody waits for would be taken for that of the next message.
+        if self._connection is not None:
+            self._connection.close()
+
+
+def first_answered(sent: Sequence[Pending], seconds: float | None = None) -> int | None:
+    """Waits for whichever message is decided first; its number, the lowest of several. None if
+    none is in time."""
+    decided = next((n for n, each in enumerate(sent) if each.decided), None)
+    if decided is not None:
+        return decided
+    zmq = import_zmq()
+    poller = zmq.Poller()
+    for each in sent:
+        assert each._connection is not None
+        poller.register(each._connection.socket, zmq.POLLIN)
+        poller.register(each._connection.monitor, zmq.POLLIN)
+    ready = dict(poller.poll(None if seconds is None else 1000 * seconds))
+    for each in sent:
+        with suppress(ConnectionLostError):
+            each._receive(ready)
+    return next((n for n, each in enumerate(sent) if each.decided), None)
+
+
+_contexts: dict[int, Any] = {}
+
+
+def _context() -> Any:
+    """ZeroMQ's context of this process; a forked child has its own."""
+    process = os.getpid()
+    if process not in _contexts:
+        _contexts[process] = import_zmq().Context()
+    return _contexts[process]

@@ -1,0 +1,142 @@
+"""`Server`: takes messages for a role, and sends its answers."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+from evenstep.service.transport.endpoint import Endpoint, Keys, import_zmq, machine
+from evenstep.service.transport.frames import Frame
+
+Answering = Callable[[list[Frame]], "Future[list[Frame]]"]
+"""From a message's frames to those of its answer. Called in the server's thread, so it must not
+wait; the future may be done by any thread, or never, for a question that lasts as long as the
+connection."""
+
+
+class Server:
+    """Listens from its construction on, in a thread of its own."""
+
+    def __init__(
+        self,
+        answering: Answering,
+        *,
+        folder: str,
+        name: str,
+        host: str | None = None,
+        keys: Keys | None = None,
+    ) -> None:
+        """
+        Args:
+            folder: for the socket, see `new_folder`.
+            name: of the socket in it.
+            host: an address of this machine, to listen on a TCP port of it too.
+            keys: needed with `host`.
+        """
+        zmq = import_zmq()
+        self._answering = answering
+        self._context = zmq.Context()
+        self._router = self._context.socket(zmq.ROUTER)
+        self._authenticator: Any = None
+        path = os.path.join(folder, name)
+        self._router.bind(f"ipc://{path}")
+        self._routers, tcp = [self._router], None
+        if host is not None:
+            assert keys is not None
+            self._authenticator = _authenticator(self._context, keys)
+            outer = _curve_router(zmq, self._context, keys)
+            port = outer.bind_to_random_port(f"tcp://{_in_brackets(host)}")
+            self._routers.append(outer)
+            tcp = f"tcp://{_in_brackets(host)}:{port}"
+        self.endpoint = Endpoint(machine(), path, tcp, keys)
+        self._done: deque[tuple[Any, list[Frame], list[Frame]]] = deque()
+        """Router, route and answer of questions that are answered, and not sent yet."""
+        self._bell, self._ring = self._context.socket(zmq.PULL), self._context.socket(zmq.PUSH)
+        self._bell.bind("inproc://bell")
+        self._ring.connect("inproc://bell")
+        self._ring_lock = threading.Lock()
+        self._closed = False
+        self._thread = threading.Thread(target=self._serve, name=f"evenstep-{name}", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Ends the connections. Idempotent. Peers that wait for an answer learn that it is gone."""
+        with self._ring_lock:
+            if self._closed:
+                return
+            self._closed = True
+            self._ring.send(b"")
+        self._thread.join()
+
+    def _serve(self) -> None:
+        zmq = import_zmq()
+        poller = zmq.Poller()
+        for socket in (self._bell, *self._routers):
+            poller.register(socket, zmq.POLLIN)
+        while True:
+            ready = dict(poller.poll())
+            if self._bell in ready:
+                self._bell.recv()
+                if self._closed:
+                    break
+            for router in self._routers:
+                if router in ready:
+                    self._take(router)
+            while self._done:
+                router, route, answer = self._done.popleft()
+                router.send_multipart([*route, *answer], copy=False)
+        for socket in (self._bell, self._ring, *self._routers):
+            socket.close(0)
+        if self._authenticator is not None:
+            self._authenticator.stop()
+        self._context.term()
+
+    def _take(self, router: Any) -> None:
+        route, *frames = router.recv_multipart(copy=False)
+        future = self._answering([frame.buffer for frame in frames])
+
+        def done(answered: Future[list[Frame]]) -> None:
+            self._done.append((router, [route.bytes], answered.result()))
+            if threading.current_thread() is not self._thread:
+                with self._ring_lock:  # a socket is used by one thread at a time
+                    if not self._closed:
+                        self._ring.send(b"")
+
+        future.add_done_callback(done)
+
+
+def _authenticator(context: Any, keys: Keys) -> Any:
+    """Lets in those that have the job's keys."""
+    from zmq.auth.thread import ThreadAuthenticator
+
+    class OfThisJob:
+        def callback(self, domain: str, key: bytes) -> bool:
+            return key == keys.client_public
+
+    authenticator = ThreadAuthenticator(context)
+    authenticator.start()
+    authenticator.configure_curve_callback(domain="*", credentials_provider=OfThisJob())
+    return authenticator
+
+
+def _curve_router(zmq: Any, context: Any, keys: Keys) -> Any:
+    router = context.socket(zmq.ROUTER)
+    router.curve_server = True
+    router.curve_publickey, router.curve_secretkey = keys.server_public, keys.server_secret
+    keep_alive(zmq, router)
+    return router
+
+
+def keep_alive(zmq: Any, socket: Any) -> None:
+    """Lets the kernel ask whether the other machine is there, in 5 s of silence. It answers for
+    processes that are stopped, too, which ZeroMQ's own heartbeat would take for dead."""
+    socket.tcp_keepalive, socket.tcp_keepalive_idle = 1, 3
+    socket.tcp_keepalive_intvl, socket.tcp_keepalive_cnt = 1, 2
+
+
+def _in_brackets(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
