@@ -95,13 +95,14 @@ class _Digests:
             return self._code(value)
         if isinstance(value, ModuleType):
             return value.__name__
-        if isinstance(value, (FunctionType, type)):
-            inside = _package(value) == self._package
-            content = self._function if isinstance(value, FunctionType) else self._class
-            return (_name(value), content(value) if inside else None)
+        inside = _package(value) == self._package
+        if isinstance(value, FunctionType):
+            return _name(value), self._function(value) if inside else None
+        if isinstance(value, type):
+            return _name(value), self._class(value) if inside else None
         if hasattr(value, "__wrapped__"):  # by functools.lru_cache and the like
             return self.of(value.__wrapped__)
-        if _package(value) == self._package:
+        if inside:
             return self.of(type(value)), self.of(getattr(value, "__dict__", None))
         return stable_repr(value)
 

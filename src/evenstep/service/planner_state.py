@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from evenstep.data.code_digest import same_code
 from evenstep.errors import MismatchError, parsing
 from evenstep.plan.schema import COUNT, check_schema, require
 from evenstep.service.job import Job
@@ -16,9 +17,9 @@ from evenstep.strategy.mixture import Mixture
 from evenstep.strategy.mixture.state import MixtureState
 from evenstep.strategy.sample_table import SampleTable
 
-_VERSION = 1
+_VERSION = 2
 _SCHEMA = {
-    "contents": {str: str},
+    "contents": {str: {str: str}},
     "columns": [str],
     "step": COUNT,
     "mixture": Mapping,
@@ -26,6 +27,17 @@ _SCHEMA = {
     "signals": [list],
     "drawn": Mapping,
 }
+_ORDER = "its order"
+_FILES = "its files, their sizes or counts"
+_TRANSFORM = "its transform"
+_PARTS = {
+    "content": "the content of its files",
+    "columns": "its columns",
+    "transform": _TRANSFORM,
+    "shuffle": _ORDER,
+    "seed": _ORDER,
+}
+"""What the fields of a source's fingerprint are about; all others are about `_FILES`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,18 +53,18 @@ class PlannerState:
     """Reports that no plan has used yet; see `Signals.to_list`."""
 
 
-def state_to_dict(
-    state: PlannerState, *, job: Job, contents: Mapping[str, str], mixture: Mixture
-) -> dict[str, Any]:
-    """JSON-able.
+Contents = Mapping[str, Mapping[str, str]]
+"""By source, see `content_digest`."""
 
-    Args:
-        contents: by source, see `content_digest`.
-    """
+
+def state_to_dict(
+    state: PlannerState, *, job: Job, contents: Contents, mixture: Mixture
+) -> dict[str, Any]:
+    """JSON-able."""
     return {
         "version": _VERSION,
         "job": job.fingerprint,
-        "contents": dict(contents),
+        "contents": {name: dict(parts) for name, parts in contents.items()},
         "columns": list(job.columns),
         "step": state.step,
         "mixture": mixture.state_dict(state.mixture),
@@ -76,12 +88,16 @@ def _check_version(state: Mapping[str, Any]) -> None:
 
 
 def loaded_state(
-    state: Mapping[str, Any], *, job: Job, contents: Mapping[str, str], mixture: Mixture
+    state: Mapping[str, Any],
+    *,
+    job: Job,
+    contents: Contents,
+    mixture: Mixture,
 ) -> PlannerState:
     """Inverse of `state_to_dict`; loads the mixture too.
 
     Args:
-        contents: by source, see `content_digest`; empty if not known.
+        contents: empty if not known.
 
     Raises:
         MismatchError: the state is of another release, job or data, or damaged. A state has no
@@ -106,27 +122,45 @@ def loaded_state(
         )
 
 
-def _check_data(state: Mapping[str, Any], *, job: Job, contents: Mapping[str, str]) -> None:
+def _check_data(state: Mapping[str, Any], *, job: Job, contents: Contents) -> None:
     """
     Args:
-        contents: by source, see `content_digest`; empty if not known.
+        contents: empty if not known.
 
     Raises:
         MismatchError: the state is of other data, or of other modalities than the job has.
     """
-    for name, content in state["contents"].items():
-        now = contents.get(name)
-        if contents and now != content:
+    for name, saved in state["contents"].items() if contents else ():
+        now = contents.get(name, {})
+        changed = [part for part in now if not _same(part, saved.get(part, ""), now[part])]
+        if changed or not now:
             raise MismatchError(
-                f"source {name!r} has changed since the state was saved: its files, columns, "
-                f"transform or order differ ({content} then, {now} now), so positions name other "
-                "samples; restore the source as it was, or start without a state"
+                f"source {name!r} has changed since the state was saved: "
+                f"{_difference(changed, saved, now)}, so positions may name other samples; restore "
+                "the source as it was, or start without a state"
             )
     if list(state["columns"]) != list(job.columns):
         raise MismatchError(
             f"the state was saved with lengths of {state['columns']}, and the job has "
             f"{list(job.columns)}; keep its modalities"
         )
+
+
+def _same(part: str, saved: str, now: str) -> bool:
+    return same_code(saved, now) if part == _TRANSFORM else saved == now
+
+
+def _difference(changed: Sequence[str], saved: Mapping[str, str], now: Mapping[str, str]) -> str:
+    """What has changed in a source, and how an edit of its transform is vouched for."""
+    if not now:
+        return "the job does not have it"
+    if list(changed) != [_TRANSFORM]:
+        return ", ".join(changed)
+    was = saved.get(_TRANSFORM)
+    return (
+        f"{_TRANSFORM} was {was} and is now {now[_TRANSFORM]} (if it still makes the same samples, "
+        f"set its attribute fingerprint = {was!r})"
+    )
 
 
 def _carried_of(state: Mapping[str, Any], names: tuple[str, ...]) -> SampleTable:
@@ -147,7 +181,16 @@ def _carried_of(state: Mapping[str, Any], names: tuple[str, ...]) -> SampleTable
     return SampleTable.from_dict({**saved, "sources": list(names), "source": numbers})
 
 
-def content_digest(fingerprint: Mapping[str, Any]) -> str:
-    """A short digest of a source's fingerprint; see `SourceLoader.describe`."""
-    text = json.dumps(fingerprint, sort_keys=True, default=repr)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+def content_digest(fingerprint: Mapping[str, Any]) -> dict[str, str]:
+    """By what may change in a source: a short digest of the fields of its fingerprint that tell;
+    see `SourceLoader.describe`. A transform is named as it is in the fingerprint."""
+    fields: dict[str, dict[str, Any]] = {}
+    for name, value in fingerprint.items():
+        fields.setdefault(_PARTS.get(name, _FILES), {})[name] = value
+    found = {part: _digest(values) for part, values in fields.items()}
+    return {**found, _TRANSFORM: str(fingerprint["transform"])}
+
+
+def _digest(fields: Mapping[str, Any]) -> str:
+    text = json.dumps(fields, sort_keys=True, default=repr)
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
