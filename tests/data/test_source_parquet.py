@@ -10,6 +10,7 @@ import pytest
 from source_checks import check_order_and_seeking, take
 
 from evenstep.data import Source, open_reader
+from evenstep.data.sized_cache import SizedCache
 from evenstep.errors import ConfigurationError, MismatchError, SampleError
 
 arrow = pytest.importorskip("pyarrow")
@@ -41,18 +42,81 @@ def test_order_and_seeking(corpus, shuffle):
     assert first[0].sample.keys() == {"id", "text", "n"}
 
 
-def test_a_row_group_is_read_once_for_all_its_rows(corpus, monkeypatch):
-    opened = []
-    real = parquet.ParquetFile.read_row_group
+@pytest.fixture
+def decoded(monkeypatch):
+    """Row groups in the order in which they are decoded."""
+    groups = []
+    real = parquet.ParquetFile.iter_batches
 
-    def counted(self, group, **options):
-        opened.append(group)
-        return real(self, group, **options)
+    def counted(self, *args, row_groups, **options):
+        groups.extend(row_groups)
+        return real(self, *args, row_groups=row_groups, **options)
 
-    monkeypatch.setattr(parquet.ParquetFile, "read_row_group", counted)
+    monkeypatch.setattr(parquet.ParquetFile, "iter_batches", counted)
+    return groups
+
+
+def test_a_row_group_is_decoded_once_where_there_is_room_for_all_its_rows(corpus, decoded):
     with open_reader(Source("s", corpus.glob)) as reader:
         take(reader, 72)
-    assert len(opened) == 8  # 3 + 1 + 4
+    assert len(decoded) == 8  # 3 + 1 + 4
+
+
+@pytest.mark.parametrize("room", [60, 100, 300])
+def test_a_row_group_in_slices_gives_the_same_samples(corpus, monkeypatch, decoded, room):
+    with open_reader(Source("s", corpus.glob)) as reader:
+        whole = take(reader, 150)
+    decoded.clear()
+    monkeypatch.setattr("evenstep.data.parquet.DECODED", SizedCache(room))
+    monkeypatch.setattr("evenstep.data.parquet._BATCH_BYTES", 200)  # several to a row group
+    with open_reader(Source("s", corpus.glob)) as reader:
+        assert take(reader, 150) == whole
+        assert len(decoded) > 2 * 8
+        for position in range(0, 150, 29):
+            assert take(reader, 150 - position, position) == whole[position:]
+
+
+def test_a_source_goes_on_from_its_place_after_its_rows_were_dropped(corpus, monkeypatch, decoded):
+    kept = SizedCache(128 << 20)
+    monkeypatch.setattr("evenstep.data.parquet.DECODED", kept)
+    monkeypatch.setattr("evenstep.data.row_slice._CHUNK_ROWS", 1)
+    with open_reader(Source("a", corpus.glob)) as a, open_reader(Source("b", corpus.glob)) as b:
+        whole = take(a, 20)
+        items = a.read()
+        begun = [next(items) for _ in range(3)]
+        size = kept.size
+        assert size > 0
+        take(b, 300)
+        assert kept.size < size  # those of a are gone, and b has been read to its end
+        decoded.clear()
+        assert begun + [next(items) for _ in range(17)] == whole
+        assert len(decoded) == 3  # the rest of one, and two more
+        assert a.size == 72
+
+
+def test_what_every_type_holds_is_what_pyarrow_gives(tmp_path, monkeypatch):
+    n = 300
+    columns = {
+        "missing": arrow.array([None if i % 7 == 0 else i for i in range(n)], arrow.int32()),
+        "words": arrow.array([f"w{i % 9 if i < 150 else i}" for i in range(n)]).dictionary_encode(),
+        "lists": arrow.array([list(range(i % 5)) if i % 11 else None for i in range(n)]),
+        "deep": arrow.array([{"a": i, "b": [{"c": str(i)}]} if i % 3 else None for i in range(n)]),
+        "times": arrow.array(range(n), arrow.timestamp("us", tz="Europe/Paris")),
+        "long": arrow.array(["x" * i for i in range(n)], arrow.large_string()),
+        "float32": arrow.array([[i / 3] * (i % 4) for i in range(n)], arrow.list_(arrow.float32())),
+        "map": arrow.array([[("k", i)] for i in range(n)], arrow.map_(arrow.string(), "int64")),
+        "nothing": arrow.nulls(n),
+    }
+    path = tmp_path / "types.parquet"
+    parquet.write_table(arrow.table(columns), path, row_group_size=200, data_page_size=500)
+    with parquet.ParquetFile(path) as file:
+        stored = [file.read_row_group(group).to_pylist() for group in range(2)]
+    monkeypatch.setattr("evenstep.data.parquet._BATCH_BYTES", 3000)
+    for room in (128 << 20, 10_000):
+        monkeypatch.setattr("evenstep.data.parquet.DECODED", SizedCache(room))
+        with open_reader(Source("s", str(path))) as reader:
+            for item in reader.read(passes=1):
+                assert repr(item.sample) == repr(stored[item.shard][item.index])
 
 
 @pytest.mark.parametrize("protocol", ["file", "memory"])

@@ -1,8 +1,10 @@
-"""Parquet: a shard is a row group, and one row group is in memory.
+"""Parquet: a shard is a row group, of which as many rows are decoded at once as there is room for.
 
-Footers are read once, when the source is opened, and files are open only while a row group is read.
-So a source that is not being read costs the memory of its footers; a file left open in the middle
-would cost tens of megabytes.
+The rows of a row group come in random order, so whichever rows come next, all of it has to be
+decoded; what is kept are those rows. All sources of a process share the room for them: where it is
+enough, each row group is decoded once, and otherwise once for each part of it that finds room. A
+source that is not read from loses its rows after a while, and goes on from its place by decoding
+them again. Files are open only while they are decoded.
 """
 
 from __future__ import annotations
@@ -14,16 +16,23 @@ from typing import Any
 import numpy as np
 
 from evenstep.data.reader import ShardedReader
+from evenstep.data.row_slice import RowSlice
 from evenstep.data.shard_order import ShardPart
+from evenstep.data.sized_cache import SizedCache
 from evenstep.data.source import Source
 from evenstep.data.source_files import SourceFile, digest, list_files, optional_package
 from evenstep.errors import ConfigurationError, described
 
+DECODED: SizedCache[RowSlice | None] = SizedCache(128 << 20)
+"""Rows of this process that are decoded and come next."""
+_FOOTERS: SizedCache[Any] = SizedCache(16 << 20)
+_FOOTER_MEMORY = 10
+"""Bytes that a footer takes for each byte of it in the file."""
 _BUFFER = 1 << 20
 """Bytes read at once of a column, so that a whole compressed column is never in memory beside the
 decoded one. `pre_buffer`, pyarrow's default, would hold all columns at once."""
-_ROWS = 64
-"""Rows converted to Python objects at once."""
+_BATCH_BYTES = 1 << 20
+"""Decoded at once, about."""
 
 
 class ParquetReader(ShardedReader):
@@ -34,48 +43,75 @@ class ParquetReader(ShardedReader):
         self._arrow = optional_package(source, "pyarrow", "parquet")
         self._parquet = self._arrow.parquet
         self._files = list_files(source)
-        self._footers = [self._footer(file) for file in self._files]
-        self._columns = self._checked_columns()
-        groups = [
-            (file, group)
-            for file, footer in enumerate(self._footers)
-            for group in range(footer.num_row_groups)
-        ]
+        self._key = object()  # of this reader, in caches
+        schemas = []
+        groups: list[tuple[int, int]] = []
+        sizes: list[int] = []
+        for number in range(len(self._files)):
+            footer = self._first_footer(number)
+            schemas.append(footer.schema.to_arrow_schema())
+            for group in range(footer.num_row_groups):
+                groups.append((number, group))
+                sizes.append(footer.row_group(group).num_rows)
+        self._columns = self._checked_columns(schemas)
         self._groups = np.array(groups, np.int64).reshape(-1, 2)
-        rows = [self._footers[file].row_group(group).num_rows for file, group in groups]
-        self._set_order(rows)
+        self._set_order(sizes)
+        DECODED.put(self._key, None, 0)
 
     def close(self) -> None:
+        DECODED.drop(self._key)
+        for number in range(len(self._files)):
+            _FOOTERS.drop((self._key, number))
         self._release()
 
     def _shard(self, part: ShardPart) -> Iterator[Any]:
-        table = self._row_group(part.shard)
+        at = 0
         try:
-            for begin in range(0, len(part.indices), _ROWS):
-                # Not pyarrow.array, which imports pandas where it is installed: 40 MB per process.
-                rows = part.indices[begin : begin + _ROWS]
-                chosen = self._arrow.Array.from_buffers(
-                    self._arrow.int64(), len(rows), [None, self._arrow.py_buffer(rows)]
-                )
-                try:
-                    samples = table.take(chosen).to_pylist()
-                except Exception as error:  # text that is not UTF-8, years that Python lacks
-                    raise self._failed(error, part.shard) from error
-                yield from samples
+            while at < len(part.indices):
+                rows = DECODED.get(self._key)
+                if not rows or rows.position != part.position + at:
+                    rows = self._decoded(part, at)
+                table = rows.pop()
+                DECODED.put(self._key, rows, rows.size)
+                del rows
+                samples = self._samples(table, part)
+                at += table.num_rows
+                del table
+                self._release()
+                samples.reverse()
+                while samples:
+                    yield samples.pop()
         finally:
-            del table
+            DECODED.drop(self._key)
             self._release()
 
-    def _row_group(self, shard: int) -> Any:
-        number, group = self._groups[shard].tolist()
+    def _samples(self, table: Any, part: ShardPart) -> list[Any]:
+        samples: list[Any]
+        try:
+            samples = table.to_pylist()
+        except Exception as error:  # text that is not UTF-8, years that Python lacks
+            raise self._failed(error, part.shard) from error
+        return samples
+
+    def _decoded(self, part: ShardPart, at: int) -> RowSlice:
+        """The rows of a part from one on that there is room for."""
+        number, group = self._groups[part.shard].tolist()
         try:
             with ExitStack() as opened:
-                file = self._open(self._files[number], opened, self._footers[number])
-                table = file.read_row_group(group, columns=self._columns, use_threads=False)
-            self._release()  # decoding needed several times as much
-            return table
+                footer = self._footer(number)
+                file = self._open(self._files[number], opened, footer)
+                stored, room = footer.row_group(group), DECODED.share
+                size = max(stored.total_byte_size, 1)
+                rows = stored.num_rows if size <= room else stored.num_rows * _BATCH_BYTES // size
+                batches = file.iter_batches(
+                    max(rows, 1), row_groups=[group], columns=self._columns, use_threads=False
+                )
+                indices, position = part.indices[at:], part.position + at
+                return RowSlice(self._arrow, batches, indices, position, room)
         except Exception as error:  # file systems raise their own types
-            raise self._failed(error, shard) from error
+            raise self._failed(error, part.shard) from error
+        finally:
+            self._release()  # decoding needed several times as much
 
     def _release(self) -> None:
         """Returns freed memory to the system; Arrow would keep a row group for each source."""
@@ -89,18 +125,24 @@ class ParquetReader(ShardedReader):
             )
         )
 
-    def _footer(self, file: SourceFile) -> Any:
-        try:
+    def _footer(self, number: int) -> Any:
+        footer = _FOOTERS.get((self._key, number))
+        if footer is None:
             with ExitStack() as opened:
-                return self._open(file, opened).metadata
+                footer = self._open(self._files[number], opened).metadata
+            _FOOTERS.put((self._key, number), footer, _FOOTER_MEMORY * footer.serialized_size)
+        return footer
+
+    def _first_footer(self, number: int) -> Any:
+        try:
+            return self._footer(number)
         except Exception as error:
             raise ConfigurationError(
-                f"source {self.source.name!r}: {file.path} cannot be read as Parquet: "
-                f"{described(error)}"
+                f"source {self.source.name!r}: {self._files[number].path} cannot be read as "
+                f"Parquet: {described(error)}"
             ) from error
 
-    def _checked_columns(self) -> list[str] | None:
-        schemas = [footer.schema.to_arrow_schema() for footer in self._footers]
+    def _checked_columns(self, schemas: list[Any]) -> list[str] | None:
         first = schemas[0]
         wanted = self.source.columns
         for name in wanted or ():
@@ -123,8 +165,8 @@ class ParquetReader(ShardedReader):
         return None if wanted is None else names
 
     def _content(self) -> Mapping[str, Any]:
-        rows = [footer.num_rows for footer in self._footers]
-        listed = [(file.name, file.size, count) for file, count in zip(self._files, rows)]
+        rows = np.bincount(self._groups[:, 0], self._order.sizes, len(self._files))
+        listed = [(file.name, file.size, int(count)) for file, count in zip(self._files, rows)]
         return {
             "format": "parquet",
             "files": len(listed),
