@@ -253,16 +253,15 @@ def test_a_function_of_the_job_that_exits_is_an_error(function: str, tmp_path: P
                 steps_of(service.client(rank), 1)
 
 
-def test_an_actor_answers_whatever_is_raised() -> None:
-    from evenstep.service.ray.actors import RoleActor
-    from evenstep.service.remote.handles import decode_answer, encode_messages
+def test_a_role_answers_whatever_is_raised() -> None:
+    from evenstep.service.remote.role_host import RoleHost
 
     class Role:
         def status(self) -> None:
             raise KeyboardInterrupt
 
-    actor = RoleActor()
-    actor._role = Role()
-    error = decode_answer(actor.handle(encode_messages([("status", ())]))).error
+    host = RoleHost()
+    host.make_role(lambda timer, job: Role(), None)
+    error = host.answer([("status", ())]).error
     assert isinstance(error, EvenstepError)
     assert f"KeyboardInterrupt was raised in {__file__}" in str(error)

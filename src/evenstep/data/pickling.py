@@ -63,6 +63,30 @@ def pickled(what: str, value: Any) -> bytes:
     return _pickled_by_value(value) or by_name
 
 
+def pickled_by_value(what: str, value: Any) -> bytes:
+    """As `pickled`, for a process that does not run this one's script.
+
+    Raises:
+        ConfigurationError: it cannot be pickled, or only by value and cloudpickle is not installed.
+    """
+    by_value = _pickled_by_value(value)
+    if by_value is not None:
+        return by_value
+    try:
+        by_name = pickle.dumps(value)
+    except Exception as error:
+        raise ConfigurationError(
+            f"{what} cannot be sent to other processes ({described(error)}); define what it holds "
+            "at the top level of a module, or install cloudpickle, which also comes with Ray"
+        ) from error
+    if b"__main__" in by_name:
+        raise ConfigurationError(
+            f"{what} is defined in this script, where other processes do not find it; put it into "
+            "a module, or install cloudpickle, which also comes with Ray"
+        )
+    return by_name
+
+
 def _pickled_by_value(value: Any) -> bytes | None:
     """Pickled by cloudpickle; None if that fails too."""
     for name in _CLOUDPICKLES:

@@ -10,9 +10,10 @@ from evenstep.service.job import Job
 
 if TYPE_CHECKING:
     from evenstep.service.local import LocalService
+    from evenstep.service.processes.service import ProcessService
     from evenstep.service.ray import RayService
 
-BACKENDS = ("ray", "local")
+BACKENDS = ("ray", "processes", "local")
 
 
 @overload
@@ -20,20 +21,27 @@ def start(job: Job, *, backend: Literal["ray"] = "ray", **options: Any) -> RaySe
 @overload
 def start(job: Job, *, backend: Literal["local"], **options: Any) -> LocalService: ...
 @overload
-def start(job: Job, *, backend: str, **options: Any) -> RayService | LocalService: ...
-def start(job: Job, *, backend: str = "ray", **options: Any) -> RayService | LocalService:
+def start(job: Job, *, backend: Literal["processes"], **options: Any) -> ProcessService: ...
+@overload
+def start(
+    job: Job, *, backend: str, **options: Any
+) -> RayService | ProcessService | LocalService: ...
+def start(
+    job: Job, *, backend: str = "ray", **options: Any
+) -> RayService | ProcessService | LocalService:
     """Starts a job. Use it in a ``with`` statement.
 
     Args:
         backend: "ray" runs each role in an actor, on this machine or on the cluster at
-            ``address=``; see `evenstep.service.ray.RayService`. "local" runs all roles in this
-            process, for tests and to try out a job; see `LocalService`. Both draw and plan the
-            same.
+            ``address=``; see `evenstep.service.ray.RayService`. "processes" needs no Ray: loaders
+            are processes of this machine, and all other roles threads of this one; see
+            `ProcessService`. "local" runs all roles in this process, for tests and to try out a
+            job; see `LocalService`. All draw and plan the same.
         options: of the backend, such as ``loaders=4``.
 
     Raises:
         ConfigurationError: an unknown backend, or a source that cannot be opened.
-        ImportError: Ray is not installed.
+        ImportError: Ray, or pyzmq for "processes", is not installed.
     """
     if not isinstance(job, Job):
         raise ConfigurationError(
@@ -44,6 +52,10 @@ def start(job: Job, *, backend: str = "ray", **options: Any) -> RayService | Loc
         from evenstep.service.local import LocalService
 
         return LocalService(job, **options)
+    if backend == "processes":
+        from evenstep.service.processes.service import ProcessService
+
+        return ProcessService(job, **options)
     from evenstep.service.ray.service import RayService
 
     return RayService(job, **options)

@@ -86,8 +86,9 @@ class RoleHost:
 
     def close(self) -> None:
         """Closes the role and its sockets. Idempotent."""
-        if self._role is not None:
-            self._role.close()
+        close = getattr(self._role, "close", None)
+        if close is not None:
+            close()
         if self._server is not None:
             self._server.close()
             remove_socket(self._server.endpoint)

@@ -1,0 +1,159 @@
+"""`ProcessService`: a job on this machine without Ray, from its start to its end.
+
+Loaders, which run users' transforms, are processes. The planner, the constructors and the registry
+are threads of the process that starts the job: it has torch loaded, and what its own clients get
+is sent nowhere. Trainers in other processes connect to it by sockets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import threading
+import time
+from collections.abc import Coroutine, Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from evenstep.errors import ConfigurationError
+from evenstep.plan.argument_checks import check_at_least
+from evenstep.service.backend_common import constructor_threads, groups_of
+from evenstep.service.job import Job
+from evenstep.service.processes.loader_process import LoaderProcess
+from evenstep.service.remote.discovery import job_in
+from evenstep.service.remote.handles import RemoteHandle
+from evenstep.service.remote.registry import JobInfo, JobRegistry, check_name
+from evenstep.service.remote.role_host import RoleHost
+from evenstep.service.remote.role_makers import make_constructor, make_planner
+from evenstep.service.remote.roads import SocketRoad, ThreadRoad
+from evenstep.service.remote.running_job import OwnedJob
+from evenstep.service.source_layout import STRIPE, SourceLayout
+from evenstep.service.transport.endpoint_file import path_of, remove_endpoint, write_endpoint
+
+_CLOSE_SECONDS = 10.0
+_HERE = socket.gethostname()
+
+
+class ProcessService(OwnedJob):
+    """A running job. Made by `evenstep.service.start`; a context manager."""
+
+    def __init__(
+        self,
+        job: Job,
+        *,
+        name: str = "job",
+        loaders: int = 1,
+        constructors: int | None = None,
+        state: Mapping[str, Any] | None = None,
+        plan_log: str | os.PathLike[str] | None = None,
+        stripe: int = STRIPE,
+        patience: float = 120.0,
+    ) -> None:
+        """
+        Args:
+            name: by which trainers in other processes find the job.
+            loaders: processes that read and transform.
+            constructors, state, plan_log, stripe: see `LocalService`.
+            patience: seconds within which loaders must have opened their sources.
+
+        Raises:
+            ConfigurationError: a running job of the same name, or what `LocalService` raises.
+            MismatchError: the state is of another job.
+            ImportError: pyzmq is not installed.
+        """
+        super().__init__(job)
+        check_at_least(1, loaders=loaders)
+        check_name(name)
+        self._groups = groups_of(job, constructors)
+        self._file = path_of(name)
+        if job_in(self._file) is not None:
+            raise ConfigurationError(
+                f"a job named {name!r} is already running; choose another name=, or end that job"
+            )
+        self._processes: list[LoaderProcess] = []
+        self._hosts: list[RoleHost] = []
+        self._registry = JobRegistry()
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(
+            target=self._loop.run_forever, name="evenstep-registry", daemon=True
+        ).start()
+        self._layout = SourceLayout.of(job.names, loaders, stripe=stripe)
+        try:
+            for number, shares in enumerate(self._layout.shares):
+                self._processes.append(LoaderProcess(job.for_loader(shares, number)))
+            import_module("evenstep.service.data_constructor")  # torch, while they start
+            made = self._made_roles(time.monotonic() + patience, state, plan_log)
+            info = JobInfo(
+                name=name,
+                backend="processes",
+                run_id=time.time_ns(),
+                fingerprint=job.fingerprint,
+                tree=job.tree,
+                prefetch=job.prefetch,
+                warn_after=job.warn_after,
+                step=0 if state is None else int(state["step"]),
+                registry=RemoteHandle("the registry", ThreadRoad(self._registry)),
+                **made,
+            )
+            self._registry.listen("registry")
+            self._info = self._run(self._registry.open(info, info.roles))
+            write_endpoint(self._file, self._registry.endpoint)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def address(self) -> str:
+        """For `evenstep.service.Client` in other processes of this user."""
+        return str(self._file)
+
+    def close(self) -> None:
+        """Ends all roles. Idempotent."""
+        if self._closed:
+            return
+        super().close()
+        self._close_clients()
+        for process in self._processes:
+            process.ask_to_end()
+        if hasattr(self, "_info"):
+            remove_endpoint(self._file, self._registry.endpoint)
+        self._run(self._registry.close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        for host in self._hosts:
+            host.close()
+        for process in self._processes:
+            process.end()
+
+    def _made_roles(
+        self,
+        deadline: float,
+        state: Mapping[str, Any] | None,
+        plan_log: str | os.PathLike[str] | None,
+    ) -> dict[str, Any]:
+        """Loaders, planner and constructors of `JobInfo`."""
+        layout, ranks = self._layout, self.job.tree.ranks
+        loaders = [
+            RemoteHandle(each.name, SocketRoad(each.endpoint(deadline)), each.pid, _HERE)
+            for each in self._processes
+        ]
+        log = None if plan_log is None else os.path.abspath(plan_log)
+        planner = self._made("the Planner", 1, make_planner, layout, loaders, state, log)
+        constructors = []
+        for number, groups in enumerate(self._groups):
+            role, threads = f"Data Constructor {number}", constructor_threads(self.job, len(groups))
+            made = self._made(role, threads, make_constructor, layout, loaders, planner, groups)
+            constructors.append((tuple(sorted(ranks[:, groups].ravel().tolist())), made))
+        return {"loaders": tuple(loaders), "planner": planner, "constructors": tuple(constructors)}
+
+    def _made(self, role: str, threads: int, make: Any, *arguments: Any) -> RemoteHandle:
+        """A role in threads of this process."""
+        host = RoleHost()
+        self._hosts.append(host)
+        host.make_role(make, self.job, *arguments, threads=threads)
+        host.listen("role")
+        return RemoteHandle(role, ThreadRoad(host), os.getpid(), _HERE)
+
+    def _run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(_CLOSE_SECONDS)
