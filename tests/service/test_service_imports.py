@@ -103,14 +103,16 @@ def test_loaders_and_the_planner_work_without_torch_and_constructors_load_it(set
         setup
         + """
 from evenstep.service.handles import LocalHandle
+from evenstep.service.source_layout import loader_tasks
 
 job = job_of()
 layout = es.SourceLayout.of(job.names, 1)
 loader = es.SourceLoader(job.for_loader(layout.shares[0]))
 pool = es.LoaderPool(layout, [LocalHandle(loader)], columns=job.columns)
 planner = es.Planner(job, pool, loaders=pool)
-planner.plan(0)
+(task,) = loader_tasks(planner.plan(0), layout)
 loader.fill("a")
+loader.stage(task)
 assert loader.fetch(0, 0).samples and loader.fetch(0, 1).samples
 """
     )

@@ -25,7 +25,7 @@ from evenstep.service.data_constructor import DataConstructor
 from evenstep.service.handles import Message, Reply
 
 PATIENCE = 60.0  # seconds; whoever waits longer hangs
-TWICE = ("plan", "restage", "stage", "fetch", "deliver", "release", "fill", "refresh")
+TWICE = ("plan", "stage", "fetch", "deliver", "release", "fill", "refresh")
 
 
 class Answer:
@@ -34,14 +34,6 @@ class Answer:
 
     def result(self) -> Any:
         return pickle.loads(self.future.result(PATIENCE))
-
-
-class Answers:
-    def __init__(self, replies: list[Reply]) -> None:
-        self.replies = replies
-
-    def result(self) -> Any:
-        return [reply.result() for reply in self.replies]
 
 
 class Actor:
@@ -67,7 +59,13 @@ class Actor:
         return Answer(self.threads.submit(self.play, message, sent))
 
     def send_all(self, messages: Sequence[Message]) -> Reply:
-        return Answers([self.send(message, *arguments) for message, arguments in messages])
+        sent = [(message, pickle.dumps(arguments)) for message, arguments in messages]
+        if self.chance.random() < self.twice:
+            self.threads.submit(self.play_all, sent)
+        return Answer(self.threads.submit(self.play_all, sent))
+
+    def play_all(self, sent: Sequence[tuple[str, bytes]]) -> bytes:
+        return pickle.dumps([pickle.loads(self.play(*each)) for each in sent])
 
     def play(self, message: str, sent: bytes) -> bytes:
         self.left -= 1

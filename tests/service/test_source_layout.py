@@ -40,15 +40,19 @@ def test_the_work_of_all_loaders_is_that_of_each(tmp_path: Path, loaders: int) -
                 assert work.subplans[name].tolist() == bucket[kept].tolist()
 
 
-def test_the_work_of_some_buckets_is_theirs_alone(tmp_path: Path) -> None:
+def test_the_work_of_some_buckets_is_that_of_their_samples(tmp_path: Path) -> None:
     with es.start(job_of(tmp_path), backend="local") as service:
         plan = service.plan(2)
-    plan = replace(plan, subplans={"again": plan})
+    turned = replace(plan, assignment=replace(plan.assignment, bucket=1 - plan.assignment.bucket))
+    plan = replace(plan, subplans={"turned": turned})
     layout = es.SourceLayout.of(("code", "web", "books"), 2)
-    for part, whole in zip(
-        loader_tasks(plan, layout, [(None, 1), ("again", 0)]), loader_tasks(plan, layout)
-    ):
-        assert part.rows.tolist() == whole.rows.tolist()
-        assert part.bucket.tolist() == [b if b == 1 else -1 for b in whole.bucket.tolist()]
-        again = whole.subplans["again"].tolist()
-        assert part.subplans["again"].tolist() == [b if b == 0 else -1 for b in again]
+    whole = loader_tasks(plan, layout)
+    for name, bucket in ((None, 1), ("turned", 0)):
+        for part, of in zip(loader_tasks(plan, layout, [(name, bucket)]), whole):
+            kept = [row for row, number in enumerate(of.bucket.tolist()) if number == 1]
+            assert part.rows.tolist() == of.rows[kept].tolist()
+            assert part.bucket.tolist() == of.bucket[kept].tolist()
+    both = loader_tasks(plan, layout, [(None, 1), ("turned", 1)])
+    assert [part.rows.tolist() for part in both] == [
+        of.rows[of.bucket >= 0].tolist() for of in whole
+    ]

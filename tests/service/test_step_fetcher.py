@@ -15,7 +15,7 @@ from service_world import job_of, plain
 import evenstep.service as es
 from evenstep.service.data_constructor import DataConstructor
 from evenstep.service.handles import LocalHandle, Message, Reply
-from evenstep.service.remote.wait_timer import PriorityLock, WaitTimer
+from evenstep.service.remote.wait_timer import WaitTimer
 
 PATIENCE = 30.0  # seconds
 AT_WORK = threading.Lock()  # roles behind local handles do one thing at a time
@@ -97,7 +97,7 @@ def test_steps_that_were_taken_are_released_with_the_next_fetch(world: World) ->
             world.constructor.deliver(step, rank, step)
     for loader in world.loaders:
         names = [[name for name, _ in messages] for messages in loader.sent]
-        assert names == [["fetch"], ["fetch"], ["release", "fetch"]]
+        assert names == [["stage", "fetch"], ["stage", "fetch"], ["release", "stage", "fetch"]]
         assert loader.sent[2][0][1][0] == 0
     world.constructor.deliver(3, 0, 3)
     world.constructor.release(0, 4)
@@ -115,25 +115,6 @@ def test_a_message_that_was_overtaken_takes_nothing_back(world: World) -> None:
     assert world.constructor.status()["taken"]["0"] == 1
     assert world.constructor.deliver(0, 0, 0).about.step == 0  # a restarted client
     assert world.constructor.status()["taken"]["0"] == 0
-
-
-def test_background_work_waits_for_all_urgent_work() -> None:
-    lock, order = PriorityLock(), []
-
-    def wait(kind: Any, name: str) -> None:
-        with kind():
-            order.append(name)
-
-    with ThreadPoolExecutor(11) as threads:
-        with lock.urgent():
-            last = threads.submit(wait, lock.background, "last")
-            time.sleep(0.05)
-            first = [threads.submit(wait, lock.urgent, "first") for _ in range(10)]
-            time.sleep(0.05)
-            assert not order
-        for each in (last, *first):
-            each.result(PATIENCE)
-    assert order == ["first"] * 10 + ["last"]
 
 
 def test_each_thread_has_its_own_timer() -> None:

@@ -23,6 +23,8 @@ from evenstep.service.handles import Handle, Message, call, results
 from evenstep.service.source_layout import SourceLayout, StageKey, loader_tasks, rows_of
 from evenstep.strategy import LoaderTask, LoadingPlan
 
+_ATTEMPTS = 4  # to fetch samples from loaders that are restarted meanwhile
+
 Samples = dict[StageKey, dict[int, Any]]
 """By bucket of the plan or of a subplan: samples by row."""
 
@@ -134,25 +136,21 @@ class StepFetcher:
         """The loaders that have samples of a plan staged, and the samples."""
         keys = self._keys(plan)
         tasks = loader_tasks(plan, self._layout, keys)
-        with self._lock:
-            releases, self._releases = self._releases, {}
-        staged_on, replies = {}, []
-        for loader, task in enumerate(tasks):
-            own = _keys_in(task, keys)
-            if not own:
-                continue
-            staged_on[loader] = own
-            ended = releases.pop(loader, {})
-            ended.pop(plan.step, None)  # fetched again before it was released
-            fetches: list[Message] = [("fetch", (plan.step, bucket, name)) for name, bucket in own]
-            messages = [*_messages(ended), ("stage", (task, own)), *fetches]
-            replies.append(self._loaders[loader].send_all(messages))
-        self._send(releases)  # to loaders from which nothing is fetched now
+        staged_on = {
+            loader: own for loader, task in enumerate(tasks) if (own := _keys_in(task, keys))
+        }
         samples: Samples = {key: {} for key in keys}
-        for own, answers in zip(staged_on.values(), results(replies)):
-            for key, fetched in zip(own, answers[-len(own) :]):
-                if fetched is not None:
-                    samples[key].update(zip(fetched.rows.tolist(), fetched.samples))
+        missing = staged_on
+        for _ in range(_ATTEMPTS):
+            asked, missing = missing, {}
+            for loader, answers in zip(asked, self._fetch_from(asked, tasks)):
+                for key, fetched in zip(asked[loader], answers):
+                    if fetched is None:
+                        missing.setdefault(loader, []).append(key)
+                    else:
+                        samples[key].update(zip(fetched.rows.tolist(), fetched.samples))
+            if not missing:
+                break
         for key in keys:
             wanted = rows_of(plan, [key])
             if samples[key].keys() != set(wanted.tolist()):
@@ -161,6 +159,22 @@ class StepFetcher:
                     f"{len(samples[key])} were staged for it"
                 )
         return staged_on, samples
+
+    def _fetch_from(
+        self, asked: dict[int, list[StageKey]], tasks: Sequence[LoaderTask]
+    ) -> list[list[Any]]:
+        """[loaders asked] [buckets] what each has staged, or None."""
+        with self._lock:
+            releases, self._releases = self._releases, {}
+        replies = []
+        for loader, keys in asked.items():
+            task, ended = tasks[loader], releases.pop(loader, {})
+            ended.pop(task.step, None)  # fetched again before it was released
+            fetches: list[Message] = [("fetch", (task.step, bucket, name)) for name, bucket in keys]
+            messages = [*_messages(ended), ("stage", (task, keys)), *fetches]
+            replies.append(self._loaders[loader].send_all(messages))
+        self._send(releases)  # to loaders from which nothing is fetched now
+        return [answers[-len(keys) :] for answers, keys in zip(results(replies), asked.values())]
 
     def _keys(self, plan: LoadingPlan) -> list[StageKey]:
         """The buckets that clients of this constructor fetch."""

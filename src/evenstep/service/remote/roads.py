@@ -5,19 +5,17 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Protocol
 
-from evenstep.errors import EvenstepError
 from evenstep.service.handles import Message
+from evenstep.service.remote.role_threads import RoleThreads
 from evenstep.service.transport.connection import ConnectionLostError, Connections, first_answered
 from evenstep.service.transport.connection import Pending as SentFrames
 from evenstep.service.transport.endpoint import Endpoint
 from evenstep.service.transport.frames import from_frames, to_frames
-
-_WATCHERS = 64  # threads that wait for what an event loop asked
 
 
 @dataclass(frozen=True)
@@ -93,11 +91,6 @@ def _connections(endpoint: Endpoint, process: int) -> Connections:
     return Connections(endpoint)
 
 
-@cache
-def _watchers() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(_WATCHERS, thread_name_prefix="evenstep-watch")
-
-
 class _SocketPending:
     def __init__(self, sent: SentFrames) -> None:
         self._sent = sent
@@ -118,7 +111,11 @@ class _SocketPending:
         return answer
 
     async def later(self) -> Answer:
-        return await asyncio.get_running_loop().run_in_executor(_watchers(), self.answer)
+        threads = RoleThreads(1)  # none of an executor, for which the interpreter would wait
+        try:
+            return await asyncio.wrap_future(threads.submit(self.answer))
+        finally:
+            threads.close()
 
 
 class ThreadRoad:
@@ -151,10 +148,7 @@ class _ThreadPending:
         return next((each for each in pending if each._future.done()), None)
 
     def answer(self) -> Answer:
-        try:
-            return self._future.result()
-        except RuntimeError as error:
-            raise EvenstepError("the service was closed") from error
+        return self._future.result()
 
     async def later(self) -> Answer:
         return await asyncio.wrap_future(self._future)

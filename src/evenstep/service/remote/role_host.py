@@ -15,7 +15,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import nullcontext
 from typing import Any
 
@@ -23,6 +23,7 @@ from evenstep.errors import ConfigurationError, EvenstepError, described
 from evenstep.service.handles import Message
 from evenstep.service.remote.open_requests import OpenRequests, Request
 from evenstep.service.remote.roads import Answer
+from evenstep.service.remote.role_threads import RoleThreads
 from evenstep.service.remote.wait_timer import WaitTimer
 from evenstep.service.transport.endpoint import Endpoint, Keys, new_folder, remove_socket
 from evenstep.service.transport.frames import Frame, from_frames, to_frames
@@ -45,7 +46,7 @@ class RoleHost:
         self._seconds: Counter[str] = Counter()
         self._waited: Counter[str] = Counter()
         self._server: Server | None = None
-        self._threads: ThreadPoolExecutor | None = None
+        self._threads: RoleThreads | None = None
         self._plans: dict[int, list[Frame]] = {}
 
     # The role
@@ -67,7 +68,7 @@ class RoleHost:
             EvenstepError: the role could not be made.
         """
         self._role = make(self.timer, job, *arguments)
-        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="evenstep-role")
+        self._threads = RoleThreads(threads)
         begin = getattr(self._role, "fill_in_background", None)
         if begin is not None:
             begin()
@@ -93,7 +94,7 @@ class RoleHost:
             self._server.close()
             remove_socket(self._server.endpoint)
         if self._threads is not None:
-            self._threads.shutdown(wait=False, cancel_futures=True)
+            self._threads.close()
 
     # Messages
 

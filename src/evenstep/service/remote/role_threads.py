@@ -1,0 +1,63 @@
+"""`RoleThreads`: threads that handle a role's messages, and that no exit of the process waits for."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from evenstep.errors import EvenstepError
+
+T = TypeVar("T")
+
+
+class RoleThreads:
+    """Up to some number, each started when all others are busy. An executor's threads would do, but
+    that the interpreter waits for them at its end, and one may wait for a role that never answers.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._lock = threading.Lock()
+        self._work: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None]
+        self._work = queue.SimpleQueue()
+        self._started, self._idle = 0, 0
+        self._closed = False
+
+    def submit(self, function: Callable[..., T], *arguments: Any) -> Future[T]:
+        """Calls the function in one of the threads."""
+        future: Future[T] = Future()
+        with self._lock:
+            if self._closed:
+                future.set_exception(EvenstepError("the service was closed"))
+                return future
+            self._work.put((future, lambda: function(*arguments)))
+            self._idle -= 1
+            if self._idle >= 0 or self._started == self._most:
+                return future
+            self._started += 1
+            self._idle += 1
+        threading.Thread(target=self._serve, name="evenstep-role", daemon=True).start()
+        return future
+
+    def close(self) -> None:
+        """Ends the threads, each after what it is at. What has not begun yet is not done."""
+        with self._lock:
+            self._closed = True
+        for _ in range(self._started):
+            self._work.put(None)
+
+    def _serve(self) -> None:
+        while (work := self._work.get()) is not None:
+            future, call = work
+            if self._closed:
+                future.set_exception(EvenstepError("the service was closed"))
+                continue
+            try:
+                future.set_result(call())
+            except BaseException as error:
+                future.set_exception(error)
+            with self._lock:
+                self._idle += 1
