@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import pickle
+import pydoc
+import re
 import subprocess
 import sys
 import threading
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -174,3 +178,15 @@ def test_start_refuses_what_is_no_job_and_unknown_backends(tmp_path: Path) -> No
     with pytest.raises(ConfigurationError, match="backend='slurm' must be one of ray, processes, local"):
         es.start(job_of(tmp_path), backend="slurm")
     assert balanced is job_of(tmp_path).strategy
+
+
+def test_help_explains_each_field_of_a_job_and_each_option_of_a_backend() -> None:
+    from evenstep.service.ray.service import RayService
+
+    explained = pydoc.render_doc(es.start, renderer=pydoc.plaintext)
+    for backend in (es.LocalService, RayService):
+        options = set(inspect.signature(backend).parameters) - {"job"}
+        assert not [name for name in options if not re.search(rf"\n +{name}: ", explained)]
+    explained = pydoc.render_doc(es.Job, renderer=pydoc.plaintext).split("Method resolution")[0]
+    names = [each.name for each in fields(es.Job)]
+    assert not [n for n in names if not re.search(rf"\n \|  +(\w+, )*{n}(, \w+)*: ", explained)]

@@ -2,46 +2,82 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_one_of
 from evenstep.service.job import Job
+from evenstep.service.source_layout import STRIPE
 
 if TYPE_CHECKING:
     from evenstep.service.local import LocalService
-    from evenstep.service.processes.service import ProcessService
-    from evenstep.service.ray import RayService
+    from evenstep.service.ray.service import RayService, Transport
 
-BACKENDS = ("ray", "processes", "local")
+BACKENDS = ("ray", "local")
 
 
-@overload
-def start(job: Job, *, backend: Literal["ray"] = "ray", **options: Any) -> RayService: ...
-@overload
-def start(job: Job, *, backend: Literal["local"], **options: Any) -> LocalService: ...
-@overload
-def start(job: Job, *, backend: Literal["processes"], **options: Any) -> ProcessService: ...
 @overload
 def start(
-    job: Job, *, backend: str, **options: Any
-) -> RayService | ProcessService | LocalService: ...
+    job: Job,
+    *,
+    backend: Literal["ray"] = "ray",
+    address: str | None = None,
+    name: str = "job",
+    loaders: int = 1,
+    constructors: int | None = None,
+    state: Mapping[str, Any] | None = None,
+    plan_log: str | os.PathLike[str] | None = None,
+    stripe: int = STRIPE,
+    cpus: float | None = None,
+    patience: float = 120.0,
+    transport: Transport = "sockets",
+    ray_options: Mapping[str, Any] | None = None,
+) -> RayService: ...
+@overload
 def start(
-    job: Job, *, backend: str = "ray", **options: Any
-) -> RayService | ProcessService | LocalService:
+    job: Job,
+    *,
+    backend: Literal["local"],
+    loaders: int = 1,
+    constructors: int | None = None,
+    state: Mapping[str, Any] | None = None,
+    plan_log: str | os.PathLike[str] | None = None,
+    stripe: int = STRIPE,
+) -> LocalService: ...
+@overload
+def start(job: Job, *, backend: str, **options: Any) -> RayService | LocalService: ...
+def start(job: Job, *, backend: str = "ray", **options: Any) -> RayService | LocalService:
     """Starts a job. Use it in a ``with`` statement.
 
     Args:
-        backend: "ray" runs each role in an actor, on this machine or on the cluster at
-            ``address=``; see `evenstep.service.ray.RayService`. "processes" needs no Ray: loaders
-            are processes of this machine, and all other roles threads of this one; see
-            `ProcessService`. "local" runs all roles in this process, for tests and to try out a
-            job; see `LocalService`. All draw and plan the same.
-        options: of the backend, such as ``loaders=4``.
+        backend: "ray" runs each role in an actor, on this machine or on the cluster at `address`.
+            "local" runs all roles in this process, for tests and to try out a job. Both draw and
+            plan the same.
+        loaders: Source Loaders, which divide the sources among them; 1 by default. If there are
+            more loaders than sources, several share a source.
+        constructors: Data Constructors, which divide the data-parallel groups among them; by
+            default one for each group.
+        state: of `state_dict`, to resume from.
+        plan_log: a file, on the planner's machine, that plans are written to; see `read_log`.
+        stripe: consecutive positions that one loader owns, of a source that several share.
+        name: by which trainers find the job; "job" by default.
+        address: of a Ray cluster; "local" starts one on this machine, which ends with the service.
+            By default that of this process or of the environment variable RAY_ADDRESS; if there is
+            none, one is started.
+        cpus: CPUs that Ray reserves for each actor, such as 0.5; by default 1, or an equal share of
+            the free ones if they are fewer.
+        patience: seconds within which actors must have opened their sources; 120 by default.
+        transport: of messages between roles; "sockets" by default, or "ray", Ray's own calls.
+        ray_options: more for ``ray.init``, such as ``num_cpus`` or ``runtime_env``.
+
+    "local" has the options up to `stripe`, "ray" all of them.
 
     Raises:
         ConfigurationError: an unknown backend, or a source that cannot be opened.
-        ImportError: Ray, or pyzmq for "processes", is not installed.
+        MismatchError: the state is of another job or of other data.
+        ImportError: Ray is not installed.
     """
     if not isinstance(job, Job):
         raise ConfigurationError(
