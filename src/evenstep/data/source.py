@@ -33,36 +33,41 @@ _SUFFIXES = {
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """See the module docstring."""
+    """See the module docstring.
+
+    Args:
+        name: identifies its samples, in a mixture and in states.
+        data: a path, a URL that fsspec understands, a glob of either, or a list of these; or a
+            map-style or iterable dataset, of torch, of Hugging Face or your own; or a function
+            without arguments that makes one where it is read.
+        transform: from a stored sample to the one that is trained on. Called in other processes, so
+            it must not hold open files, locks or connections. A state is resumed with the same code
+            only; see `evenstep.data.code_digest`.
+        weight: mixing weight in a mixture without a schedule, in any unit.
+        columns: fields to read; None is all of them.
+        shuffle: False keeps the stored order. None shuffles what can be shuffled: shards and the
+            samples in each; the files of a WebDataset; nothing of an iterable dataset.
+        seed: of the order; None takes the job's.
+        format: "parquet", "jsonl" or "webdataset", if file names do not show it.
+        lengths: from a transformed sample to its tokens, or to its lengths by modality; None counts
+            ``input_ids``.
+        block: samples of a shard of JSON Lines or a map-style dataset, which have no shards
+            themselves.
+        storage_options: for fsspec, such as credentials or an endpoint. Not in the source's repr.
+    """
 
     name: str
     data: Any
-    """A path, a URL that fsspec understands, a glob of either, or a list of these; or a map-style
-    or iterable dataset, of torch, of Hugging Face or your own; or a function without arguments that
-    makes one where it is read."""
     _: KW_ONLY
     transform: Callable[[Any], Any] | None = None
-    """From a stored sample to the one that is trained on. Called in other processes, so it must not
-    hold open files, locks or connections. A state is resumed with the same code only; see
-    `evenstep.data.code_digest`."""
     weight: float = 1.0
-    """Mixing weight in a mixture without a schedule, in any unit."""
     columns: Sequence[str] | None = None
-    """Fields to read; None is all of them."""
     shuffle: bool | None = None
-    """False keeps the stored order. None shuffles what can be shuffled: shards and the samples in
-    each; the files of a WebDataset; nothing of an iterable dataset."""
     seed: int | None = None
-    """Seed of the order; None takes the job's."""
     format: str | None = None
-    """"parquet", "jsonl" or "webdataset", if file names do not show it."""
     lengths: Callable[[Any], int | Mapping[str, int]] | None = None
-    """From a transformed sample to its tokens, or to its lengths by modality; None counts
-    ``input_ids``."""
     block: int = 1024
-    """Samples of a shard of JSON Lines or a map-style dataset, which have no shards themselves."""
     storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    """For fsspec, such as credentials or an endpoint. Not in the source's repr."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
