@@ -31,8 +31,12 @@ _FOOTER_MEMORY = 10
 _BUFFER = 1 << 20
 """Bytes read at once of a column, so that a whole compressed column is never in memory beside the
 decoded one. `pre_buffer`, pyarrow's default, would hold all columns at once."""
-_BATCH_BYTES = 1 << 20
-"""Decoded at once, about."""
+_BATCH_BYTES, _BATCH_ROWS = 1 << 20, 2048
+"""Decoded at once where there is no room for all."""
+_unused = 0
+_UNUSED = 4 << 20
+"""Bytes that the allocator may keep after they were freed: to get them back from the system takes
+longer than to decode them."""
 
 
 class ParquetReader(ShardedReader):
@@ -62,7 +66,7 @@ class ParquetReader(ShardedReader):
         DECODED.drop(self._key)
         for number in range(len(self._files)):
             _FOOTERS.drop((self._key, number))
-        self._release()
+        self._freed(_UNUSED)
 
     def _shard(self, part: ShardPart) -> Iterator[Any]:
         at = 0
@@ -76,14 +80,13 @@ class ParquetReader(ShardedReader):
                 del rows
                 samples = self._samples(table, part)
                 at += table.num_rows
+                self._freed(table.nbytes)
                 del table
-                self._release()
                 samples.reverse()
                 while samples:
                     yield samples.pop()
         finally:
             DECODED.drop(self._key)
-            self._release()
 
     def _samples(self, table: Any, part: ShardPart) -> list[Any]:
         samples: list[Any]
@@ -101,21 +104,26 @@ class ParquetReader(ShardedReader):
                 footer = self._footer(number)
                 file = self._open(self._files[number], opened, footer)
                 stored, room = footer.row_group(group), DECODED.share
-                size = max(stored.total_byte_size, 1)
-                rows = stored.num_rows if size <= room else stored.num_rows * _BATCH_BYTES // size
+                size, rows = max(stored.total_byte_size, 1), stored.num_rows
+                if 2 * size > room:  # more than that when decoded, where text repeats
+                    rows = max(min(rows * _BATCH_BYTES // size, _BATCH_ROWS), 1)
                 batches = file.iter_batches(
-                    max(rows, 1), row_groups=[group], columns=self._columns, use_threads=False
+                    rows, row_groups=[group], columns=self._columns, use_threads=False
                 )
                 indices, position = part.indices[at:], part.position + at
-                return RowSlice(self._arrow, batches, indices, position, room)
+                made = RowSlice(self._arrow, batches, indices, position, room)
+            self._freed(size)
+            return made
         except Exception as error:  # file systems raise their own types
             raise self._failed(error, part.shard) from error
-        finally:
-            self._release()  # decoding needed several times as much
 
-    def _release(self) -> None:
+    def _freed(self, size: int) -> None:
         """Returns freed memory to the system; Arrow would keep a row group for each source."""
-        self._arrow.default_memory_pool().release_unused()
+        global _unused
+        _unused += size
+        if _unused >= _UNUSED:
+            _unused = 0
+            self._arrow.default_memory_pool().release_unused()
 
     def _open(self, file: SourceFile, opened: ExitStack, footer: Any = None) -> Any:
         where = file.path if file.local else opened.enter_context(file.open())
