@@ -19,8 +19,9 @@ from documents import Documents
 LIMIT = 1.0  # seconds
 
 
-def make_passes(rank: Rank, passes: int) -> None:
-    """Rank 1 makes fewer than the others, and ends as if all were well."""
+def make_passes(rank: Rank, passes: int, stays: bool) -> None:
+    """Rank 1 makes fewer than the others, and ends, or goes on without a loader, as if all were
+    well."""
     loader = loader_over(Documents(60), **THREADS)
     for number in range(3 if rank.rank != 1 else passes):
         rank.say("begins", number)
@@ -28,16 +29,24 @@ def make_passes(rank: Rank, passes: int) -> None:
             pass
     if rank.rank == 1:
         time.sleep(0.3)  # so that the others wait in the collective
+    if stays:
+        loader.close()
+        rank.heard(0, "outcome")
 
 
 @pytest.mark.parametrize(
-    ("passes", "error"), [(0, "could not connect to the other ranks"), (1, "rank 1 (process ")]
+    ("passes", "stays", "error"),
+    [
+        (0, False, "could not connect to the other ranks"),
+        (1, False, "rank 1 (process "),
+        (1, True, "rank 1 (process "),
+    ],
 )
 @pytest.mark.timeout(60)
 def test_a_rank_that_ends_without_beginning_a_pass_is_missed(
-    tmp_path: Path, passes: int, error: str
+    tmp_path: Path, passes: int, stays: bool, error: str
 ) -> None:
-    with Job(make_passes, 3, passes, folder=tmp_path) as job:
+    with Job(make_passes, 3, passes, stays, folder=tmp_path) as job:
         first, absent, last = job.join(WITHIN)
     assert not absent.error, absent.traceback
     for outcome in (first, last):

@@ -158,7 +158,8 @@ def history_of(seed: int) -> History:
         ranks = runs[-1].ranks if same else draw.choice([1, 2, 2, 2, 3, 4])
         if setup.context > 1:
             ranks = min(ranks, 2)
-        runs.append(_run_of(draw, setup, **{"ranks": ranks, **fixed}))
+        where = {"apart": kinds.random() < 0.3, "stays": kinds.choice([0.0, 0.0, 1.0, 10.0])}
+        runs.append(_run_of(draw, setup, **{"ranks": ranks, **fixed, **where}))
     return History(setup, tuple(runs), seed)
 
 
@@ -226,13 +227,13 @@ def play(history: History) -> Played:
     states: list[str] = []
     known: dict[Any, Any] = {}  # what each rank has received at a step, since ranks changed
     trained: Counter[tuple[int, int]] = Counter()
-    last, ranks = history.runs[-1], 0
+    last, ranks, dealt_anew = history.runs[-1], 0, False
     quiet = dataclasses.replace(last, faults=(), leaves=None, timeout=0.0)
     for run in (*history.runs, quiet):
         merged = bool(states) and (
             len(states) != run.ranks or (setup.iterable is None and choices.pick(4, dull=0.7) > 0)
         )
-        if merged or run.ranks != ranks:
+        if merged or dealt_anew or run.ranks != ranks:
             known, ranks = {}, run.ranks
         attempt = Attempt(setup, run, choices, states, merged=merged)
         played.violation = attempt.world.run()
@@ -253,6 +254,8 @@ def play(history: History) -> Played:
             break
         finished = all(report.finished for report in reports)
         complete = set.intersection(*(set(report.saved) for report in reports))
+        # Unless it has saved, the next run may resume from what was there before it was merged.
+        dealt_anew = merged and not complete
         if complete:
             number = max(complete)
             reports = reports[:: setup.context]

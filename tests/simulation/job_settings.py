@@ -92,6 +92,10 @@ class Run:
     """The only rank that does; all when None."""
     how: str = "break"
     """... and what they do then: see `_leave`."""
+    stays: float = 0.0
+    """Seconds for which the process of a rank that has left goes on, without its loader."""
+    apart: bool = False
+    """Whether each rank is on a host of its own."""
     timeout: float = 0.0
     slow: bool = False
     """Whether samples, batches and training steps may take their time."""

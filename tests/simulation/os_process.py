@@ -27,7 +27,7 @@ class Process:
         self.signals: list[int] = []
         self.handlers: dict[int, Any] = {}
         self.fails: dict[str, BaseException] = {}  # what the next call of a kind raises
-        self.rank, self.world_size = 0, 1
+        self.rank, self.world_size, self.host = 0, 1, "node0"
         if parent is not None:
             parent.children.append(self)
             self.rank, self.world_size = parent.rank, parent.world_size

@@ -12,6 +12,7 @@ from typing import Any
 
 import simulated_pipes
 from simulated_pipes import Connection
+from simulated_threading import Simulated
 from simulated_world import Process, World, current
 
 _LOST = (
@@ -67,15 +68,26 @@ class ProcessGroup:
         self.lefts[rank].release(process)
 
 
-class Store:
-    """The store by which the group was formed. It runs in the process of rank 0."""
+class FileStore:
+    """No job here has one."""
 
-    def __init__(self, keeper: Process) -> None:
+
+class Store:
+    """The store by which the group was formed."""
+
+    def __init__(self, keeper: Process | None) -> None:
+        """
+        Args:
+            keeper: the process in which it is; None for a launcher's, to which nothing happens.
+        """
         self._keeper = keeper
         self._values: set[str] = set()
 
     def _reach(self) -> set[str]:
         keeper = self._keeper
+        if keeper is None:
+            current().process.world.pause()
+            return self._values
         keeper.world.until(lambda: keeper.paused is None, keeper.exited)
         if not keeper.alive:
             raise RuntimeError("Connection reset by peer")
@@ -121,7 +133,8 @@ class Network:
         self.groups: list[ProcessGroup] = []
         self.opened = [0] * len(ranks)
         self.default = ProcessGroup(ranks)
-        self.store = Store(ranks[0])
+        one_host = ranks[0].host == ranks[-1].host
+        self.store = Store(ranks[0] if one_host else None)
 
     def new_group(self, rank: int) -> ProcessGroup:
         number = self.opened[rank]
@@ -172,7 +185,13 @@ def _destroy(group: Any = None) -> None:
 
 _WORLD = _World()
 
-distributed = SimpleNamespace(
+
+class _Distributed(Simulated, SimpleNamespace):
+    pass
+
+
+distributed = _Distributed(
+    FileStore=FileStore,
     ProcessGroup=ProcessGroup,
     group=SimpleNamespace(WORLD=_WORLD),
     PrefixStore=PrefixStore,

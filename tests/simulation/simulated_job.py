@@ -78,6 +78,7 @@ class Attempt:
         ]
         for rank, process in enumerate(self.ranks):
             process.rank, process.world_size = rank, count
+            process.host = f"node{rank}" if run.apart else "node0"
         if count > 1:
             self.world.network = Network(self.world, self.ranks)
 
@@ -130,6 +131,8 @@ class Attempt:
             report.error = error
         report.ended_at = world.now
         loader.close()
+        if report.left:
+            world.sleep(self.settings.stays)
         main = current()
         others = [fiber for fiber in main.process.fibers if fiber is not main]
         for fiber in others:

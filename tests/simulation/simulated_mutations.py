@@ -161,4 +161,14 @@ MUTATIONS = (
     Mutation(
         "a failure is forgotten", SampleStore, "end", "self._failure or failure", "self._failure"
     ),
+    Mutation(
+        "nobody asks who is missing",
+        GlooExchange,
+        "_explain",
+        "gone = self._presence.not_losing()",
+        near=0,
+    ),
+    Mutation(
+        "a lost connection is not noted", GlooExchange, "_explain", "self._presence.lose()", near=0
+    ),
 )

@@ -74,18 +74,12 @@ def _causes(attempt: Attempt) -> str | None:
             # Ranks that share micro-batches are one data-parallel rank, which is named.
             number = int(culprit.removeprefix("rank"))
             named = any(f"rank {n}" in str(error) for n in (number, number // setup.context))
-            if not named and not _nameless(attempt, str(error)):
+            if not named and "could not connect" not in str(error):  # who it is was not said yet
                 return f"rank {rank} does not name {culprit}: {error!r}"
     left = any(report.left for report in attempt.reports)
     if setup.fails and not (grave or left or killed or all(r.error for r in attempt.reports)):
         return "some ranks end without an error, and others fail"
     return None
-
-
-def _nameless(attempt: Attempt, error: str) -> bool:
-    """Whether nobody can know who failed: it has not said who it is, or its process lives on."""
-    refused = any(what.split()[0] in REFUSED for what, _ in attempt.injected)
-    return "could not connect" in error or (refused and "a rank" in error)
 
 
 def _steps(attempt: Attempt, known: dict[Any, Any], expected: list[list[Any]] | None) -> str | None:

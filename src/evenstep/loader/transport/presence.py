@@ -1,13 +1,15 @@
-"""Which ranks take part in a collective that does not end: Gloo itself does not say.
+"""Which ranks take no part in a collective that does not end, or has failed: Gloo does not say.
 
-Only a rank that has been in one for a while notes this, in the store by which the process group was
-formed; the note is deleted when the collective ends. So as long as all answer, nothing is stored.
+Only a rank that has been in one for a while, or has seen it fail, notes this, in the store by which
+the process group was formed; the first note is deleted when the collective ends. So as long as all
+answer, nothing is stored.
 """
 
 from __future__ import annotations
 
 import collections
 import queue
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -16,12 +18,13 @@ import torch.distributed as dist
 from evenstep.loader.threads import GuardedThread
 
 _ANSWER_SECONDS = 2.0  # for the store, which ends with the process that keeps it, or stops with it
+_SPREAD_SECONDS = 0.5  # a lost connection is noticed by one rank after the other
 
 _made: collections.Counter[str] = collections.Counter()
 
 
 class Presence:
-    """This rank's notes, and those of others. For one thread."""
+    """This rank's notes, and those of others. One thread at a time waits for answers."""
 
     def __init__(self, group: dist.ProcessGroup | None, rank: int, size: int) -> None:
         """
@@ -56,10 +59,24 @@ class Presence:
     def absent(self, collective: int) -> list[int] | None:
         """Ranks that are not in a collective, nor in the one before or after; None if the store
         does not answer."""
+        return self._without(str(collective))
+
+    def lose(self) -> None:
+        """Notes that this rank has lost a connection; does not wait until it is noted."""
+        self._put(lambda store: store.set(f"lost/{self._rank}", "here"))
+
+    def not_losing(self) -> list[int]:
+        """Ranks that have not noted that they lost a connection: those that broke it. Empty if
+        there are none, or the store does not answer."""
+        time.sleep(_SPREAD_SECONDS)
+        return self._without("lost") or []
+
+    def _without(self, note: str) -> list[int] | None:
+        """Ranks that have not left a note; None if the store does not answer."""
 
         def find(store: Any, ranks: range) -> list[int]:
             # Few are absent as a rule, so halving finds them in few requests.
-            if not ranks or store.check([f"{collective}/{rank}" for rank in ranks]):
+            if not ranks or store.check([f"{note}/{rank}" for rank in ranks]):
                 return []
             if len(ranks) == 1:
                 return list(ranks)
@@ -73,13 +90,21 @@ class Presence:
         """The store's answer; None if there is none in time, and for ever after."""
         if self._silent:
             return None
-        answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        GuardedThread(lambda: answers.put(question(self._connected())), name="store").start()
         try:
-            return answers.get(timeout=_ANSWER_SECONDS)
+            return self._put(question).get(timeout=_ANSWER_SECONDS)
         except queue.Empty:
             self._silent = True
             return None
+
+    def _put(self, question: Callable[[Any], Any]) -> queue.SimpleQueue[Any]:
+        """Asks, and returns where the answer will be; None if the store fails."""
+        answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        GuardedThread(
+            lambda: answers.put(question(self._connected())),
+            name="store",
+            failed=lambda _: answers.put(None),
+        ).start()
+        return answers
 
     def _connected(self) -> Any:
         """The store, through a connection of its own: the trainer's may be waiting for a key."""

@@ -149,8 +149,8 @@ class GlooExchange(RankExchange):
         self._keep = self.place.size < dist.get_world_size()
         self._group: Any = None
         self._ticks = 0
-        presence = Presence(group, self.place.number, self.place.size) if warn_after else None
-        patience = Patience(warn_after, self.place.number, presence)
+        self._presence = Presence(group, self.place.number, self.place.size)
+        patience = Patience(warn_after, self.place.number, self._presence)
         patience.trainer(Doing.WAITS)
         try:
             with patience.gathering(CONNECT):
@@ -243,12 +243,20 @@ class GlooExchange(RankExchange):
         self._release()
         if isinstance(error, PeerError):
             return error
+        if not isinstance(error, RuntimeError):  # Gloo's; anything else is this rank's own
+            return super()._explain(error)
+        self._presence.lose()
         time.sleep(0.1)  # a killed process needs a moment to become a zombie
-        dead = [f"rank {n} ({peer})" for n, peer in enumerate(self.patience.peers) if peer.dead]
-        lost = "the connection to a rank was lost, or it failed, or died on another host"
-        cause = ", ".join(dead) + " died" if dead else lost
+        what = "died"
+        gone = [rank for rank, peer in enumerate(self.patience.peers) if peer.dead]
+        if not gone:
+            self.patience.close()  # only its thread has asked so far
+            what = "closed the loader, lost its network or died"
+            gone = self._presence.not_losing()
+        cause = ", ".join(f"rank {rank} ({self.patience.peers[rank]})" for rank in gone)
         return PeerError(
-            f"{cause}, so rank {self.place.number} can make no further step ({_brief(error)})"
+            f"{cause or 'a rank'} {what}, so rank {self.place.number} can make no further step "
+            f"({_brief(error)})"
         )
 
     def _release(self) -> None:
