@@ -11,7 +11,8 @@ A source of a mixture, from its description to its samples, in reading order:
     code_digest        tells whether a transform still does what it did
     parquet, jsonl, webdataset, map_reader, iterable_reader    a reader for each kind
     row_slice, sized_cache    the rows of a row group that come next, as many as there is room for
-    reader_kinds       `open_reader`: from a `Source` to its reader; add a kind of source here
+    reader_kinds       `open_reader`: from a `Source` to its reader, `open_readers`: several at once;
+                       add a kind of source here
 
 `Source.weight` is the mixing weight of a source where no schedule says otherwise; schedules and the
 draws by them are in `evenstep.strategy.mixture`.
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from evenstep.data.reader import SourceReader as SourceReader
     from evenstep.data.reader import StoredSample as StoredSample
     from evenstep.data.reader_kinds import open_reader as open_reader
+    from evenstep.data.reader_kinds import open_readers as open_readers
     from evenstep.data.shard_order import SampleLocation as SampleLocation
     from evenstep.data.shard_order import ShardOrder as ShardOrder
     from evenstep.data.source import Source as Source
@@ -54,7 +56,7 @@ _HOMES = {
     ".lengths_count": ("count_lengths",),
     ".pool_sort_dataset": ("PoolSortDataset",),
     ".reader": ("SourceReader", "StoredSample"),
-    ".reader_kinds": ("open_reader",),
+    ".reader_kinds": ("open_reader", "open_readers"),
     ".shard_order": ("SampleLocation", "ShardOrder"),
     ".source": ("Source",),
 }

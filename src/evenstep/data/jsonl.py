@@ -16,7 +16,7 @@ import numpy.typing as npt
 from evenstep.data.reader import ShardedReader, fields_of
 from evenstep.data.shard_order import ShardPart
 from evenstep.data.source import Source
-from evenstep.data.source_files import SourceFile, digest, list_files
+from evenstep.data.source_files import SourceFile, digest, in_threads, list_files
 from evenstep.errors import ConfigurationError, described
 
 _PACKED = (".gz", ".zst", ".bz2", ".xz")
@@ -30,21 +30,23 @@ class JsonLinesReader(ShardedReader):
     def __init__(self, source: Source, seed: int) -> None:
         super().__init__(source, seed)
         self._files = list_files(source)
-        blocks = []
-        for number, file in enumerate(self._files):
-            if file.path.endswith(_PACKED):
-                raise ConfigurationError(
-                    f"source {source.name!r}: {file.path} is compressed, so its lines cannot be "
-                    "sought; decompress it, or convert it to Parquet"
-                )
-            try:
-                blocks.append(_blocks(file, number, source.block))
-            except Exception as error:  # file systems raise their own types
-                raise ConfigurationError(
-                    f"source {source.name!r}: {file.path} cannot be read: {described(error)}"
-                ) from error
+        blocks = in_threads(self._indexed, range(len(self._files)))
         self._blocks = np.concatenate(blocks)
         self._set_order(self._blocks["lines"].astype(np.int64))
+
+    def _indexed(self, number: int) -> npt.NDArray[Any]:
+        file = self._files[number]
+        if file.path.endswith(_PACKED):
+            raise ConfigurationError(
+                f"source {self.source.name!r}: {file.path} is compressed, so its lines cannot be "
+                "sought; decompress it, or convert it to Parquet"
+            )
+        try:
+            return _blocks(file, number, self.source.block)
+        except Exception as error:  # file systems raise their own types
+            raise ConfigurationError(
+                f"source {self.source.name!r}: {file.path} cannot be read: {described(error)}"
+            ) from error
 
     def _shard(self, part: ShardPart) -> Iterator[Any]:
         block = self._blocks[part.shard]

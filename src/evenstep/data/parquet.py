@@ -20,7 +20,13 @@ from evenstep.data.row_slice import RowSlice
 from evenstep.data.shard_order import ShardPart
 from evenstep.data.sized_cache import SizedCache
 from evenstep.data.source import Source
-from evenstep.data.source_files import SourceFile, digest, list_files, optional_package
+from evenstep.data.source_files import (
+    SourceFile,
+    digest,
+    in_threads,
+    list_files,
+    optional_package,
+)
 from evenstep.errors import ConfigurationError, described
 
 DECODED: SizedCache[RowSlice | None] = SizedCache(128 << 20)
@@ -48,15 +54,10 @@ class ParquetReader(ShardedReader):
         self._parquet = self._arrow.parquet
         self._files = list_files(source)
         self._key = object()  # of this reader, in caches
-        schemas = []
-        groups: list[tuple[int, int]] = []
-        sizes: list[int] = []
-        for number in range(len(self._files)):
-            footer = self._first_footer(number)
-            schemas.append(footer.schema.to_arrow_schema())
-            for group in range(footer.num_row_groups):
-                groups.append((number, group))
-                sizes.append(footer.row_group(group).num_rows)
+        opened = in_threads(self._opened, range(len(self._files)))
+        schemas = [schema for schema, _ in opened]
+        sizes = [size for _, of_file in opened for size in of_file]
+        groups = [(n, group) for n, (_, found) in enumerate(opened) for group in range(len(found))]
         self._columns = self._checked_columns(schemas)
         self._groups = np.array(groups, np.int64).reshape(-1, 2)
         self._set_order(sizes)
@@ -141,14 +142,17 @@ class ParquetReader(ShardedReader):
             _FOOTERS.put((self._key, number), footer, _FOOTER_MEMORY * footer.serialized_size)
         return footer
 
-    def _first_footer(self, number: int) -> Any:
+    def _opened(self, number: int) -> tuple[Any, list[int]]:
+        """The schema of a file, and the rows of each of its row groups."""
         try:
-            return self._footer(number)
+            footer = self._footer(number)
         except Exception as error:
             raise ConfigurationError(
                 f"source {self.source.name!r}: {self._files[number].path} cannot be read as "
                 f"Parquet: {described(error)}"
             ) from error
+        groups = range(footer.num_row_groups)
+        return footer.schema.to_arrow_schema(), [footer.row_group(g).num_rows for g in groups]
 
     def _checked_columns(self, schemas: list[Any]) -> list[str] | None:
         first = schemas[0]

@@ -6,10 +6,12 @@ files needs no torch, and one that reads JSON Lines no pyarrow.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib import import_module
 
 from evenstep.data.reader import SourceReader
 from evenstep.data.source import Source
+from evenstep.data.source_files import in_threads
 from evenstep.errors import ConfigurationError, described
 
 _FILE_READERS = {
@@ -40,6 +42,30 @@ def open_reader(source: Source, *, seed: int = 0, repeat: bool = True) -> Source
         reader = getattr(import_module(module), name)(source, seed)
     reader.repeat = repeat
     return reader
+
+
+def open_readers(sources: Sequence[Source], *, seed: int = 0) -> list[SourceReader]:
+    """As `open_reader` for each source, several at a time; datasets one after the other, as the
+    functions that make them may share something.
+
+    Raises:
+        ConfigurationError, ImportError: as `open_reader`, of the first source that has an error;
+            none stays open.
+    """
+    opened: list[SourceReader] = []
+
+    def opened_one(source: Source) -> SourceReader:
+        reader = open_reader(source, seed=seed)
+        opened.append(reader)
+        return reader
+
+    try:
+        of_files = iter(in_threads(opened_one, [s for s in sources if s.kind != "dataset"]))
+        return [opened_one(s) if s.kind == "dataset" else next(of_files) for s in sources]
+    except BaseException:
+        for reader in opened:
+            reader.close()
+        raise
 
 
 def _open_dataset(source: Source, seed: int) -> SourceReader:

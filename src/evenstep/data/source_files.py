@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from typing import Any, TypeVar
 
 from evenstep.data.source import Source
 from evenstep.errors import ConfigurationError, described
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+_THREADS = 16  # an object store is mostly waited for
 
 
 @dataclass(frozen=True)
@@ -93,6 +98,15 @@ def optional_package(source: Source, name: str, *submodules: str) -> Any:
         raise ImportError(
             f"source {source.name!r} needs {name}: pip install 'evenstep[sources]'"
         ) from error
+
+
+def in_threads(function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+    """What a function gives for each item, several at a time; raises the error of the first item
+    that has one."""
+    if len(items) < 2:
+        return [function(item) for item in items]
+    with ThreadPoolExecutor(min(len(items), _THREADS)) as pool:
+        return list(pool.map(function, items))
 
 
 def digest(parts: Sequence[object]) -> str:

@@ -16,7 +16,13 @@ from typing import Any
 from evenstep.data.reader import ShardedReader, fields_of
 from evenstep.data.shard_order import ShardPart
 from evenstep.data.source import Source
-from evenstep.data.source_files import SourceFile, digest, list_files, optional_package
+from evenstep.data.source_files import (
+    SourceFile,
+    digest,
+    in_threads,
+    list_files,
+    optional_package,
+)
 from evenstep.errors import ConfigurationError, described
 
 _TEXT = ("txt", "text", "transcript", "json", "jsn")
@@ -49,7 +55,7 @@ class WebDatasetReader(ShardedReader):
         self._library = optional_package(source, "webdataset", "autodecode", "tariterators")
         self._decode = self._library.autodecode.Decoder([self._plain], post=[])
         self._files = list_files(source)
-        self._set_order([self._count(file) for file in self._files], shuffle_samples=False)
+        self._set_order(in_threads(self._count, self._files), shuffle_samples=False)
 
     def _shard(self, part: ShardPart) -> Iterator[Any]:
         begin = int(part.indices[0])
