@@ -11,7 +11,7 @@ A source of a mixture, from its description to its samples, in reading order:
     code_digest        tells whether a transform still does what it did
     parquet, jsonl, webdataset, map_reader, iterable_reader    a reader for each kind
     row_slice, sized_cache    the rows of a row group that come next, as many as there is room for
-    reader_kinds       `open_reader`: from a `Source` to its reader, `open_readers`: several at once;
+    reader_kinds       `open_reader`: from a `Source` to its reader; `open_readers`: of many;
                        add a kind of source here
 
 `Source.weight` is the mixing weight of a source where no schedule says otherwise; schedules and the
