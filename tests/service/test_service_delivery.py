@@ -10,7 +10,15 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from service_world import broadcast_at_tp, job_of, plain, sources, squares, steps_of
+from service_world import (
+    broadcast_at_tp,
+    comparable,
+    job_of,
+    plain,
+    sources,
+    squares,
+    steps_of,
+)
 
 import evenstep.service as es
 from evenstep.context_parallel import unshard
@@ -183,3 +191,21 @@ def test_a_step_that_draws_more_than_it_holds_is_refused_before_samples_pile_up(
         pytest.raises(Exception, match="more than it holds"),
     ):
         steps_of(service.client(0), 5)
+
+
+def test_clients_far_apart_hold_few_steps_and_get_the_same(tmp_path: Path) -> None:
+    """The one behind has its steps made again, from the same plans."""
+    job = job_of(tmp_path, prefetch=1, plans_kept=64)
+    with es.start(job, backend="local", constructors=2) as service:
+        expected = [comparable(steps_of(service.client(rank), 40)) for rank in range(2)]
+    with es.start(job, backend="local", constructors=1, loaders=2) as service:
+        ahead, behind = service.client(0), service.client(1)
+        found = [comparable(steps_of(ahead, 40)), []]
+        for _ in range(20):
+            status = service.status()
+            assert max(each["held_steps"] for each in status["constructors"]) <= 8
+            assert max(len(each["staged_steps"]) for each in status["loaders"]) <= 9
+            found[1] += comparable(steps_of(behind, 2))
+            found[0] += comparable(steps_of(ahead, 1))
+        assert found[0][:40] == expected[0]
+        assert found[1] == expected[1]

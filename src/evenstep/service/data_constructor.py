@@ -2,7 +2,8 @@
 
 It builds each bucket once, however many clients share it, when the first of them asks. A step is
 kept until every client that fetches it has moved on, so asking twice gives the same twice; then it
-is dropped, here and at the loaders. A step asked for after that is built again, from the same plan.
+is dropped, here and at the loaders. Where clients are far apart, so are the samples of the steps
+asked for longest ago. A step asked for after that is built again, from the same plan.
 
 Clients ask ahead, and may ask from several threads: one step is built while the plan and the
 samples of others are on their way.
@@ -30,6 +31,9 @@ from evenstep.service.service_step import ServiceStep, StepDelivery, SubplanStep
 from evenstep.service.source_layout import SourceLayout, StageKey
 from evenstep.service.step_fetcher import Samples, StepFetcher
 from evenstep.strategy import Assignment, LoadingPlan
+
+_WINDOWS = 4
+"""Steps of which samples are held, in windows of those that a client requests ahead."""
 
 
 @dataclass
@@ -92,6 +96,9 @@ class DataConstructor:
         """By client: it has received all steps below this one."""
         self._steps_lock = threading.Lock()
         self._steps: dict[int, _Step] = {}
+        self._most_held = _WINDOWS * (job.prefetch + 1)
+        self._recent: dict[int, None] = {}
+        """Steps whose samples or batches are here; that asked for last comes last."""
 
     # Messages of clients
 
@@ -120,12 +127,13 @@ class DataConstructor:
         if not _fetches(plan, rank):
             return StepDelivery(step=step, fetched_by=_fetched_by(plan, rank))
         try:
-            samples = self._fetcher.samples(plan)
+            self._fetcher.samples(plan)  # while other steps are built
             begin = time.perf_counter()
             with self._steps_lock:
                 if self._on_queued is not None:
                     self._on_queued(time.perf_counter() - begin)
-                return self._delivery(self._step(plan, samples), rank)
+                self._drop_all_but_recent(step)
+                return self._delivery(self._step(plan), rank)
         except EvenstepError as error:
             call(self._planner, "fail", step + 1, error)
             raise
@@ -142,6 +150,7 @@ class DataConstructor:
             "buckets": list(self.buckets),
             "clients": list(self.clients),
             "steps": sorted(plan.step for plan in self._fetcher.plans()),
+            "held_steps": len(self._recent),
             "taken": {str(rank): taken for rank, taken in self._taken.items()},
         }
 
@@ -168,12 +177,25 @@ class DataConstructor:
                 if not any(_fetches(plan, each) for each in waiting):
                     self._fetcher.forget(plan.step)
                     self._steps.pop(plan.step, None)
+                    self._recent.pop(plan.step, None)
+
+    def _drop_all_but_recent(self, step: int) -> None:
+        """Notes that a step is asked for. If clients are so far apart that many steps are held,
+        drops the samples and batches of those asked for longest ago."""
+        with self._taken_lock:
+            self._recent.pop(step, None)
+            self._recent[step] = None
+            for number in list(self._recent)[: -self._most_held]:
+                self._fetcher.drop_samples(number)
+                self._steps.pop(number, None)
+                del self._recent[number]
 
     # Deliveries
 
-    def _step(self, plan: LoadingPlan, samples: Samples) -> _Step:
+    def _step(self, plan: LoadingPlan) -> _Step:
         step = self._steps.get(plan.step)
         if step is None:
+            samples = self._fetcher.samples(plan)
             step = _Step(plan, samples, context_shards(self._job, plan))
             self._steps[plan.step] = step
         return step

@@ -100,10 +100,19 @@ class StepFetcher:
 
     def forget(self, step: int) -> None:
         """Drops a step, here at once and at the loaders with the next fetch."""
+        self.drop_samples(step)
         with self._lock:
-            each = self._steps.pop(step, None)
-            for loader, keys in each.staged_on.items() if each is not None else ():
+            self._steps.pop(step, None)
+
+    def drop_samples(self, step: int) -> None:
+        """As `forget`, but keeps the plan, from which the samples can be fetched again."""
+        with self._lock:
+            each = self._steps.get(step)
+            if each is None:
+                return
+            for loader, keys in each.staged_on.items():
                 self._releases.setdefault(loader, {})[step] = keys
+            each.samples, each.staged_on = None, {}
 
     def flush(self) -> None:
         """Sends the pending releases now, for when no fetch may follow soon."""
