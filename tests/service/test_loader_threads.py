@@ -13,6 +13,7 @@ import pytest
 from service_world import Rows, job_of, rows, tokens_of_row
 
 import evenstep.service as es
+from evenstep.service import source_buffer
 from evenstep.service.source_layout import loader_tasks
 
 HANG = 20.0  # seconds
@@ -51,9 +52,10 @@ def through_the_gate(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> Iterator[es.Job]:
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[es.Job]:
     global gate
     gate = Gate()
+    monkeypatch.setattr(source_buffer, "_SLOW_SECONDS", 0.02)
     transforms = {"slow": through_the_gate, "quick": tokens_of_row}
     sources = [
         es.Source(name, Rows(rows(200, 1000 * k, 20)), transform=transform)
@@ -153,9 +155,10 @@ def test_what_a_fill_raises_is_the_answer_to_the_next_message(job: es.Job) -> No
     loader.close()
 
 
-def test_many_threads_get_what_one_gets(tmp_path: Path) -> None:
+@pytest.mark.parametrize("buffer_bytes", [1, 1 << 20])
+def test_many_threads_get_what_one_gets(tmp_path: Path, buffer_bytes: int) -> None:
     """Staged by two threads at once, while what comes next is asked for and filled."""
-    job = job_of(tmp_path, buffer_size=6, stop="all_exhausted")
+    job = job_of(tmp_path, buffer_size=6, buffer_bytes=buffer_bytes, stop="all_exhausted")
     with es.start(job, backend="local") as service:
         plans = [plan for n in range(100) if (plan := service.plan(n)) is not None]
         tasks = [loader_tasks(plan, es.SourceLayout.of(job.names, 1))[0] for plan in plans]

@@ -111,7 +111,7 @@ loader = es.SourceLoader(job.for_loader(layout.shares[0]))
 pool = es.LoaderPool(layout, [LocalHandle(loader)], columns=job.columns)
 planner = es.Planner(job, pool, loaders=pool)
 (task,) = loader_tasks(planner.plan(0), layout)
-loader.fill("a")
+loader._buffers["a"].fill_chunk()
 loader.stage(task)
 assert loader.fetch(0, 0).samples and loader.fetch(0, 1).samples
 """

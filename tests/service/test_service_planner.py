@@ -47,7 +47,7 @@ def errors_of(job: es.Job, loaders: int = 1, *, fill: bool = False) -> list[tupl
             for number, _ in enumerate(job.sources):
                 service._planner._metadata.ahead(number, 0, 1)
             for name in loader.sources:
-                loader.fill(name)
+                loader._buffers[name].fill_chunk()
         for rank in range(len(job.tree)):
             client = service.client(rank)
             with pytest.raises(EvenstepError) as caught:

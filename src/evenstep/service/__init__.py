@@ -25,8 +25,12 @@ Source Loader, one process for some sources or for a part of one
 
     source_loader.py     `SourceLoader`: describes, stages and hands out samples
     source_buffer.py     one source's samples, read and prepared ahead
+    sample_window.py     what is held of it
+    buffer_budget.py     the bytes that all buffers may hold
     buffer_filler.py     the threads that prepare samples ahead
+    source_stream.py     one source's stored samples, those of other loaders left out
     preparer.py          transforms and measures samples, in worker processes if asked to
+    sample_bytes.py      the memory that a sample takes
     source_layout.py     which loader owns which samples
 
 Planner, one process

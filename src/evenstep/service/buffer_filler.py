@@ -26,19 +26,29 @@ class _Lane:
         self.most = threads
         self.started, self.idle = 0, 0
 
+    @property
+    def filling(self) -> int:
+        return self.started - self.idle
+
 
 class BufferFiller:
     """See the module docstring."""
 
-    def __init__(self, *, threads: int) -> None:
+    def __init__(self, *, workers: int) -> None:
         """
         Args:
-            threads: for sources that are not slow.
+            workers: processes that prepare samples, 0 for none. Slow sources leave one of them to
+                the others.
         """
+        self._workers = workers
         self.failure: BaseException | None = None
         """What a fill has raised. Nothing is filled after it."""
         self._lock = threading.Lock()
-        self._quick, self._slow = _Lane(self._lock, threads), _Lane(self._lock, _SLOW_THREADS)
+        # A second thread keeps workers busy while the first unpacks what they have sent.
+        self._quick = _Lane(self._lock, 2 if workers else 1)
+        self._slow = _Lane(
+            self._lock, max(min(workers - 1, _SLOW_THREADS), 1) if workers else _SLOW_THREADS
+        )
         self._busy: set[SourceBuffer] = set()  # those that wait or are being filled
         self._threads: list[threading.Thread] = []
         self._ended = True
@@ -53,7 +63,7 @@ class BufferFiller:
             if self._ended:
                 return
             for buffer in buffers:
-                if buffer not in self._busy and buffer.has_room():
+                if buffer not in self._busy and buffer.has_room(much=True):
                     self._busy.add(buffer)
                     self._put(buffer)
 
@@ -84,7 +94,7 @@ class BufferFiller:
     def _serve(self, lane: _Lane) -> None:
         while (buffer := self._next(lane)) is not None:
             try:
-                buffer.fill_chunk()
+                buffer.fill_chunk(self._at_most(lane))
             except BaseException as error:
                 with self._lock:
                     if not self._ended:  # one that ends breaks off what it is at
@@ -96,6 +106,13 @@ class BufferFiller:
                     self._put(buffer)
                 else:
                     self._busy.discard(buffer)
+
+    def _at_most(self, lane: _Lane) -> int | None:
+        """Samples of a chunk: of slow sources, those that leave a worker to the others."""
+        if lane is not self._slow or not self._workers:
+            return None
+        with self._lock:
+            return max((self._workers - 1) // max(lane.filling, 1), 1)
 
     def _next(self, lane: _Lane) -> SourceBuffer | None:
         with self._lock:

@@ -34,67 +34,81 @@ _REDUCTIONS = ("mean", "sum")
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Job:
-    """A mixture of sources, a mesh of trainer ranks, and a strategy."""
+    """A mixture of sources, a mesh of trainer ranks, and a strategy.
+
+    Args:
+        sources: what to draw from, each with a name of its own.
+        mesh: `Mesh(...)`, a mapping of sizes, or torch's DeviceMesh; a `ClientPlaceTree` once
+            built.
+        strategy: from a step's graph, the mesh and the step's number to its plan; see `DGraph`.
+        micro_batches: of each bucket in each step.
+        max_tokens: tokens that a micro-batch holds.
+        seed: of the draws and of each source's order.
+        samples_per_step: samples that all ranks together draw in a step.
+        tokens_per_step: instead: as many samples as fit into that many tokens. If neither is given,
+            nine tenths of what the micro-batches of all data-parallel ranks hold.
+        unit: what weights count: "samples" or "tokens".
+        stop: when the mixture ends; see `evenstep.strategy.mixture.stop`.
+        schedule: weights of sources by step; None uses each source's own weight.
+        curriculum: by step, the longest sample that may be drawn; None admits all.
+        collate: "pack" for `PackCollator()`, "pad" for `PadCollator()`, or a function from a
+            micro-batch's samples to a batch.
+        subplan_collate: collate functions of subplans, by name; `vision_fields` by default.
+        sharding: how a packed row is cut over the context-parallel ranks that share it: methods of
+            `evenstep.plan.sharding`, the fastest of which is taken for each row, or a function of
+            the documents' lengths and the number of ranks; None gives each of these ranks the whole
+            row.
+        loss_reduction: how the trainer's loss reduces the supervised tokens of a micro-batch:
+            "mean" or "sum".
+        modalities: by name, from a sample to its length in the modality, 0 if it has none of it.
+        counted: modalities whose lengths add up to a sample's tokens, by which samples are drawn;
+            by default "text" if the job has it, and otherwise the first.
+        supervised: from a sample to its supervised tokens; None counts labels, as the collate
+            function will leave them.
+        prefetch: steps that each client requests beyond the one that it trains on.
+        buffer_size: samples of each source that a loader prepares ahead, if `buffer_bytes` allows.
+        buffer_bytes: bytes of prepared samples that each loader holds, beside those that wait for a
+            constructor. Sources share them by what is drawn; each holds at least what a step takes
+            of it.
+        workers: processes of each loader that transform samples; 0 transforms in the loader.
+        plans_kept: steps whose plans stay in the planner's memory, for clients that ask again and
+            for checkpoints.
+        warn_after: seconds after which a client that waits logs, as a warning of the logger
+            "evenstep", which role keeps it waiting; again after twice as long, and so on. None or 0
+            logs nothing.
+        world_size: ranks of the trainer, if known: the mesh must fill it.
+    """
 
     sources: Sequence[Source]
     mesh: Any
-    """`Mesh(...)`, a mapping of sizes, or torch's DeviceMesh; a `ClientPlaceTree` once built."""
     strategy: Strategy
     micro_batches: int = 1
-    """Micro-batches of each bucket in each step."""
     max_tokens: int | None = None
-    """Tokens that a micro-batch holds."""
     seed: int = 0
-    """Seed of the draws and of each source's order."""
 
     samples_per_step: int | None = None
-    """Samples that all ranks together draw in a step."""
     tokens_per_step: int | None = None
-    """Instead: as many samples as fit into that many tokens. If neither is given, nine tenths of
-    what the micro-batches of all data-parallel ranks hold."""
     unit: str = "samples"
-    """What weights count: "samples" or "tokens"."""
     stop: str = "repeat"
-    """When the mixture ends; see `evenstep.strategy.mixture.stop`."""
     schedule: Schedule | Mapping[str, float] | Callable[[int], Mapping[str, float]] | None = None
-    """Weights of sources by step; None uses each source's own weight."""
     curriculum: LengthCurriculum | None = None
 
     collate: str | Collate = "pack"
-    """"pack" for `PackCollator()`, "pad" for `PadCollator()`, or a function from a micro-batch's
-    samples to a batch."""
     subplan_collate: Mapping[str, Collate] = field(default_factory=dict)
-    """Collate functions of subplans, by name; `vision_fields` by default."""
     sharding: str | Sequence[str] | Callable[[Any, int], Sharding] | None = METHODS
-    """How a packed row is cut over the context-parallel ranks that share it: methods of
-    `evenstep.plan.sharding`, the fastest of which is taken for each row, or a function of the
-    documents' lengths and the number of ranks; None gives each of these ranks the whole row."""
     loss_reduction: str = "mean"
-    """How the trainer's loss reduces the supervised tokens of a micro-batch: "mean" or "sum"."""
 
     modalities: Mapping[str, Callable[[Any], int]] = field(default_factory=lambda: dict(MODALITIES))
-    """By name, from a sample to its length in the modality, 0 if it has none of it."""
     counted: Sequence[str] = ()
-    """Modalities whose lengths add up to a sample's tokens, by which samples are drawn; by default
-    "text" if the job has it, and otherwise the first."""
     supervised: Callable[[Any], int] | None = None
-    """From a sample to its supervised tokens; None counts labels, as the collate function will
-    leave them."""
 
     prefetch: int = 2
-    """Steps that each client requests beyond the one that it trains on."""
     buffer_size: int = 256
-    """Samples of each source that a loader prepares ahead."""
+    buffer_bytes: int = 256 << 20
     workers: int = 0
-    """Processes of each loader that transform samples; 0 transforms in the loader."""
     plans_kept: int = 64
-    """Steps whose plans stay in the planner's memory, for clients that ask again and for
-    checkpoints."""
     warn_after: float | None = 20.0
-    """Seconds after which a client that waits logs, as a warning of the logger "evenstep", which
-    role keeps it waiting; again after twice as long, and so on. None or 0 logs nothing."""
     world_size: int | None = None
-    """Number of ranks of the trainer, if known: the mesh must fill it."""
 
     def __post_init__(self) -> None:
         self._check_sources()
@@ -110,12 +124,18 @@ class Job:
                 f"strategy={self.strategy!r} must be a function of (graph, mesh, step) that "
                 "returns a plan, such as graph.plan()"
             )
-        check_given(seed=self.seed, prefetch=self.prefetch, buffer_size=self.buffer_size)
+        check_given(
+            seed=self.seed,
+            prefetch=self.prefetch,
+            buffer_size=self.buffer_size,
+            buffer_bytes=self.buffer_bytes,
+        )
         check_at_least(
             1,
             micro_batches=self.micro_batches,
             max_tokens=self.max_tokens,
             buffer_size=self.buffer_size,
+            buffer_bytes=self.buffer_bytes,
             plans_kept=self.plans_kept,
         )
         check_at_least(0, seed=self.seed, prefetch=self.prefetch, workers=self.workers)
@@ -221,6 +241,7 @@ class Job:
             passes=self.passes,
             workers=self.workers,
             buffer_size=self.buffer_size,
+            buffer_bytes=self.buffer_bytes,
         )
 
     def __getstate__(self) -> dict[str, Any]:

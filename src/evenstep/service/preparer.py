@@ -9,28 +9,32 @@ from __future__ import annotations
 import multiprocessing
 import pickle
 import threading
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from evenstep.data.pickling import pickled
 from evenstep.data.reader import StoredSample
 from evenstep.data.source import Source
 from evenstep.errors import ConfigurationError, LoaderDiedError, SampleError
 from evenstep.processes import end_with_parent
+from evenstep.service.sample_bytes import sample_bytes
 from evenstep.service.sample_measure import SampleMeasure
 
-_CHUNK = 8  # samples that a worker is sent at once, at most
+CHUNK = 8
+"""Samples that a worker is sent at once, at most."""
 
 
-@dataclass(frozen=True)
-class Prepared:
+class Prepared(NamedTuple):
     """A sample that is ready to be drawn."""
 
+    row: tuple[int, ...]
+    """Position, shard, index, and lengths as from `SampleMeasure`."""
     sample: Any
-    lengths: tuple[int, ...]
-    """See `SampleMeasure`."""
+    size: int
+    """Bytes of memory, about."""
 
 
 @dataclass(frozen=True)
@@ -58,27 +62,20 @@ class Preparer:
         self._lock = threading.Lock()  # for the pool's beginning and end
         self._pool: ProcessPoolExecutor | None = None
 
-    @property
-    def at_once(self) -> tuple[int, int]:
-        """The fewest samples that it can be given without leaving a worker idle, and the most that
-        are worth giving it at once."""
-        return max(self.workers, 1), 2 * _CHUNK * max(self.workers, 4)
-
     def prepare(
-        self, source: str, items: Sequence[StoredSample]
+        self, source: str, items: Iterable[StoredSample], seconds: float | None = None
     ) -> tuple[list[Prepared], PrepareFailure | None]:
         """Prepares samples up to the first that fails; returns them and the failure.
+
+        Args:
+            seconds: without workers, takes no further sample from `items` after that long.
 
         Raises:
             LoaderDiedError: a worker died.
         """
         if not self.workers:
-            made, error = _prepare(self._sources[source], self._measure, _plain(items))
-        else:
-            made, error = self._by_workers(source, items)
-        if error is None:
-            return made, None
-        return made, PrepareFailure(items[len(made)].position, error)
+            return _prepare(self._sources[source], self._measure, items, seconds)
+        return self._by_workers(source, list(items))
 
     def close(self) -> None:
         """Ends the workers. Idempotent."""
@@ -89,24 +86,24 @@ class Preparer:
 
     def _by_workers(
         self, source: str, items: Sequence[StoredSample]
-    ) -> tuple[list[Prepared], SampleError | None]:
-        plain, what = _plain(items), f"a sample of source {source!r}"
+    ) -> tuple[list[Prepared], PrepareFailure | None]:
+        what = f"a sample of source {source!r}"
         made: list[Prepared] = []
-        size = min(-(-len(plain) // (2 * self.workers)), _CHUNK)
+        size = min(-(-len(items) // (2 * self.workers)), CHUNK)
         try:
             with self._lock:
                 if self._pool is None:
                     self._pool = self._new_pool()
                 pool = self._pool
             replies = [
-                pool.submit(_prepare_in_worker, source, pickled(what, plain[at : at + size]))
-                for at in range(0, len(plain), size)
+                pool.submit(_prepare_in_worker, source, pickled(what, items[at : at + size]))
+                for at in range(0, len(items), size or 1)
             ]
             for reply in replies:
-                some, error = pickle.loads(reply.result())
+                some, failure = pickle.loads(reply.result())
                 made += some
-                if error is not None:
-                    return made, error
+                if failure is not None:
+                    return made, failure
         except BrokenExecutor as error:
             self.close()
             raise LoaderDiedError(
@@ -125,24 +122,24 @@ class Preparer:
         )
 
 
-_Plain = tuple[int, int, Any]
-"""Shard, index and stored sample."""
-
-
-def _plain(items: Sequence[StoredSample]) -> list[_Plain]:
-    return [(item.shard, item.index, item.sample) for item in items]
-
-
 def _prepare(
-    source: Source, measure: SampleMeasure, items: Sequence[_Plain]
-) -> tuple[list[Prepared], SampleError | None]:
-    made = []
-    for shard, index, stored in items:
+    source: Source,
+    measure: SampleMeasure,
+    items: Iterable[StoredSample],
+    seconds: float | None = None,
+) -> tuple[list[Prepared], PrepareFailure | None]:
+    made: list[Prepared] = []
+    end = None if seconds is None else time.perf_counter() + seconds
+    for item in items:
+        shard, index = item.shard, item.index
         try:
-            sample = source.prepare(stored, shard, index)
-            made.append(Prepared(sample, measure(source, sample, shard, index)))
+            sample = source.prepare(item.sample, shard, index)
+            lengths = measure(source, sample, shard, index)
         except SampleError as error:
-            return made, error
+            return made, PrepareFailure(item.position, error)
+        made.append(Prepared((item.position, shard, index, *lengths), sample, sample_bytes(sample)))
+        if end is not None and time.perf_counter() >= end:
+            break
     return made, None
 
 
@@ -170,5 +167,5 @@ def _prepare_in_worker(source: str, items: bytes) -> bytes:
             "workers=0"
         ) from _setup
     sources, measure = _setup
-    made, error = _prepare(sources[source], measure, pickle.loads(items))
-    return pickled(f"a prepared sample of source {source!r}", (made, error))
+    answer = _prepare(sources[source], measure, pickle.loads(items))
+    return pickled(f"a prepared sample of source {source!r}", answer)

@@ -13,16 +13,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
-
-import numpy as np
 
 from evenstep.arrays import Int64Array
 from evenstep.data.reader_kinds import open_reader
 from evenstep.data.source import Source
 from evenstep.errors import ConfigurationError
+from evenstep.service.buffer_budget import BufferBudget
 from evenstep.service.buffer_filler import BufferFiller
 from evenstep.service.preparer import Preparer
+from evenstep.service.sample_bytes import sample_bytes
 from evenstep.service.sample_measure import SampleMeasure
 from evenstep.service.source_buffer import Ahead, SourceBuffer
 from evenstep.service.source_layout import SourceStripe, StageKey
@@ -49,7 +50,8 @@ class LoaderJob:
     """How often each source is read; None means endlessly."""
     workers: int
     buffer_size: int
-    """Samples of each source that are prepared ahead."""
+    """Samples of each source that are prepared ahead, and `buffer_bytes`, bytes of all together."""
+    buffer_bytes: int
 
 
 class SourceLoader:
@@ -62,10 +64,11 @@ class SourceLoader:
         Raises:
             ConfigurationError: a source cannot be opened.
         """
-        self.number = job.number
+        self.number, self._columns = job.number, job.columns
         self._preparer = Preparer(
             job.sources, job.measure, workers=job.workers, name=f"Source Loader {job.number}"
         )
+        self._budget = BufferBudget(job.buffer_bytes)
         self._buffers: dict[str, SourceBuffer] = {}
         for source, share in zip(job.sources, job.shares):
             self._buffers[source.name] = SourceBuffer(
@@ -75,9 +78,9 @@ class SourceLoader:
                 columns=job.columns,
                 passes=job.passes,
                 limit=job.buffer_size,
+                budget=self._budget,
             )
-        # With workers, a second thread sends samples to them while the first unpacks theirs.
-        self._filler = BufferFiller(threads=2 if job.workers else 1)
+        self._filler = BufferFiller(workers=job.workers)
         self._lock = threading.Lock()  # for what is staged and counted; never held for long
         self._staged: dict[int, StagedStep] = {}
         self._counts = {"staged": 0, "fetched": 0}
@@ -107,19 +110,10 @@ class SourceLoader:
         self._check()
         return [self._buffer(source).buffered(position) for source, position in asked]
 
-    def fill(self, source: str, at_most: int | None = None) -> int:
-        """Prepares samples of a source ahead until `Job.buffer_size` are held; returns their
-        number.
-
-        Args:
-            at_most: prepares no more than that, so that messages can be served in between.
-        """
-        return self._buffer(source).fill(at_most)
-
     def fill_in_background(self) -> None:
         """From now on prepares samples ahead in threads of its own, of each source that was drawn
-        from, until `Job.buffer_size` are held. What they raise unexpectedly is raised by all
-        messages that follow."""
+        from, as far as `Job.buffer_size` and `Job.buffer_bytes` allow. What they raise unexpectedly
+        is raised by all messages that follow."""
         self._filler.start()
 
     # Samples
@@ -147,19 +141,21 @@ class SourceLoader:
             self._counts["staged"] += len(rows)
 
     def _take(self, task: LoaderTask, rows: Int64Array) -> list[Any]:
-        """The samples of some rows of a task."""
-        samples: list[Any] = [None] * len(rows)
-        source = task.samples.source[rows]
-        drawn = []
-        for number in np.unique(source).tolist():
-            buffer = self._buffer(task.samples.sources[number])
-            of_source = np.flatnonzero(source == number)
-            taken = buffer.take(task.samples[rows[of_source]])
-            for row, prepared in zip(of_source.tolist(), taken):
-                samples[row] = prepared.sample
+        """The samples of some rows of a task, ascending."""
+        samples = task.samples[rows]
+        positions, sources = samples.position.tolist(), samples.source.tolist()
+        lengths = list(zip(*(samples.lengths[name].tolist() for name in self._columns)))
+        taken: list[Any] = []
+        drawn: list[SourceBuffer] = []
+        for source, run in groupby(sources):  # a task is ordered by source and position
+            buffer = self._buffer(samples.sources[source])
+            begin = len(taken)
+            end = begin + sum(1 for _ in run)
+            found = buffer.take(positions[begin:end], lengths[begin:end])
+            taken += [prepared.sample for prepared in found]
             drawn.append(buffer)
         self._filler.add(drawn)
-        return samples
+        return taken
 
     def _step(self, number: int) -> StagedStep:
         with self._lock:
@@ -184,9 +180,9 @@ class SourceLoader:
     def release(self, step: int, keys: Sequence[StageKey]) -> None:
         """Drops samples that every client has received."""
         with self._lock:
-            staged = self._staged.get(step)
-            for key in keys if staged is not None else ():
-                staged.buckets.pop(key, None)
+            if step in self._staged:
+                for key in keys:
+                    self._staged[step].buckets.pop(key, None)
 
     # Operation
 
@@ -194,16 +190,19 @@ class SourceLoader:
         """JSON-able."""
         with self._lock:
             counts = dict(self._counts)
-            samples = {
-                number: sum(len(fetched.samples) for fetched in step.buckets.values())
+            staged = {
+                number: [sample for each in step.buckets.values() for sample in each.samples]
                 for number, step in self._staged.items()
                 if step.buckets
             }
+        held = {name: buffer.held() for name, buffer in self._buffers.items()}
         return {
             "loader": self.number,
-            "sources": {name: len(buffer) for name, buffer in self._buffers.items()},
-            "staged_steps": sorted(samples),
-            "staged_samples": sum(samples.values()),
+            "sources": {name: samples for name, (samples, _) in held.items()},
+            "source_bytes": {name: size for name, (_, size) in held.items()},
+            "staged_steps": sorted(staged),
+            "staged_samples": sum(map(len, staged.values())),
+            "staged_bytes": sum(sum(map(sample_bytes, each)) for each in staged.values()),
             "prepared": sum(buffer.prepared for buffer in self._buffers.values()),
             **counts,
         }
