@@ -34,6 +34,7 @@ pytest.importorskip("ray", reason="ray is not installed")
 import evenstep.service as es
 from evenstep.errors import ConfigurationError, EvenstepError, LoaderDiedError, SampleError
 from evenstep.service.ray import RayService, attach
+from evenstep.service.ray.actor_options import cpus_per_actor
 from evenstep.service.ray.plan_cache import SHARED_BYTES
 from evenstep.strategy import to_json
 
@@ -195,8 +196,19 @@ def test_names(service: RayService, job: es.Job) -> None:
         RayService(job, name="shared")
     with pytest.raises(ConfigurationError, match=r"no job named 'other'.*running are: shared"):
         attach(service.address, "other")
-    with pytest.raises(ConfigurationError, match="choose at most"):
-        RayService(job, name="greedy", cpus=5)
+
+
+def test_more_cpus_than_are_free_are_asked_for_as_the_cluster_may_grow(
+    service: RayService, caplog: pytest.LogCaptureFixture
+) -> None:
+    import ray
+
+    assert cpus_per_actor(ray, 0.0, 3) == 0.0
+    assert not caplog.text
+    assert cpus_per_actor(ray, 5.0, 3) == 5.0
+    assert "CPUs free: some wait until others end or the cluster grows" in caplog.text
+    with pytest.raises(ConfigurationError, match="must be at least 0"):
+        cpus_per_actor(ray, -1.0, 3)
 
 
 def test_a_client_of_a_rank_that_does_not_exist_is_refused(

@@ -6,6 +6,7 @@ No actor is restarted and no call is repeated: a death is reported to all client
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -43,18 +44,24 @@ def registry_actor(ray: Any, clients: int) -> Any:
 
 
 def cpus_per_actor(ray: Any, cpus: float | None, count: int) -> float:
-    """CPUs that each of `count` actors reserves.
+    """CPUs that each of `count` actors reserves. Those that are asked for may be more than are
+    free: only actors that wait make a cluster grow.
 
     Raises:
-        ConfigurationError: together they are more than are free.
+        ConfigurationError: less than 0.
     """
     free = float(ray.available_resources().get("CPU", 0.0))
     if cpus is None:
         return min(1.0, int(1000 * _CPU_SHARE * free / count) / 1000)
-    if cpus < 0 or cpus * count > free:
-        raise ConfigurationError(
-            f"cpus={cpus:g} for each of {count} actors, but the cluster has {free:g} CPUs free; "
-            f"choose at most {free / count:.3g}, such as 0.25 or 0, or fewer loaders and "
-            "constructors"
+    if cpus < 0:
+        raise ConfigurationError(f"cpus={cpus:g} must be at least 0, such as 0.25")
+    if cpus * count > free:
+        logging.getLogger("evenstep").warning(
+            "cpus=%g for each of %d actors, and the cluster has %g CPUs free: some wait until "
+            "others end or the cluster grows; without autoscaling choose at most %.3g",
+            cpus,
+            count,
+            free,
+            free / count,
         )
     return cpus
