@@ -9,20 +9,21 @@ from __future__ import annotations
 
 import operator
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from evenstep.arrays import Int64Array
-from evenstep.batch.labels import as_array, count_supervised, is_tensor, labels_of
+from evenstep.batch.labels import MAPPINGS, as_array, count_supervised, is_tensor, labels_of
 from evenstep.errors import ConfigurationError, SampleError, described
 
 VISION_GRIDS = {"image_grid_thw": "pixel_values", "video_grid_thw": "pixel_values_videos"}
 """Grid field -> pixel field, as processors of the Qwen-VL kind name them: the grid has one row
 (time, height, width) per image or video, the pixels one row per patch."""
 
+_VISION_FIELDS = frozenset([*VISION_GRIDS, *VISION_GRIDS.values()])
 _LENGTH_LIMIT = 2**31  # what the planner's sort keys hold
 _NUMBERS = (int, float, np.number)
 _LENGTH_REMEDY = "pass length_fn=, a function from a sample to its number of tokens"
@@ -47,7 +48,7 @@ def length_of(sample: Any) -> int:
             "one-dimensional input_ids from the dataset (a tokenizer asked for tensors adds a "
             f"leading dimension: take [0]), or {_LENGTH_REMEDY}"
         )
-    if isinstance(sample, Mapping):
+    if isinstance(sample, MAPPINGS):
         raise SampleError(f"no 'input_ids' among its fields {list(sample)}; {_LENGTH_REMEDY}")
     raise SampleError(f"it is {_describe(sample)} without 'input_ids'; {_LENGTH_REMEDY}")
 
@@ -65,15 +66,12 @@ def supervised_of(sample: Any, length: int) -> int:
     Raises:
         SampleError: the labels are neither numbers nor text.
     """
+    labels = labels_of(sample)
+    if labels is None:
+        return supervised_without_labels(sample, length)
     tokens = tokens_of(sample)
     if _sequence_length(tokens) is None:
         tokens = None
-    labels = labels_of(sample)
-    if labels is None:
-        unnamed = isinstance(sample, (tuple, list)) and tokens is not sample
-        if tokens is None or (unnamed and not hasattr(sample, "input_ids")):
-            return length
-        return max(length - 1, 0)
     try:
         return count_supervised(labels, tokens)
     except (TypeError, ValueError) as error:
@@ -81,6 +79,17 @@ def supervised_of(sample: Any, length: int) -> int:
             f"its labels are {_describe(labels)} ({error}); pass supervised_fn=, a function from a "
             "sample to the number of its supervised tokens"
         ) from error
+
+
+def supervised_without_labels(sample: Any, length: int) -> int:
+    """`supervised_of` a sample that has no labels."""
+    tokens = tokens_of(sample)
+    if _sequence_length(tokens) is None:
+        return length
+    unnamed = isinstance(sample, (tuple, list)) and tokens is not sample
+    if unnamed and not hasattr(sample, "input_ids"):
+        return length
+    return max(length - 1, 0)
 
 
 def patches_of(sample: Any) -> int:
@@ -94,6 +103,8 @@ def patches_of(sample: Any) -> int:
     Raises:
         SampleError: a grid whose rows are not triples.
     """
+    if isinstance(sample, dict) and _VISION_FIELDS.isdisjoint(sample):
+        return 0
     total = 0
     for grid_name, pixel_name in VISION_GRIDS.items():
         grid = _field(sample, grid_name)
@@ -217,12 +228,12 @@ def _call(role: str, function: Callable[..., Any]) -> str:
 
 
 def _field(sample: Any, name: str) -> Any | None:
-    return sample.get(name) if isinstance(sample, Mapping) else getattr(sample, name, None)
+    return sample.get(name) if isinstance(sample, MAPPINGS) else getattr(sample, name, None)
 
 
 def tokens_of(sample: Any) -> Any | None:
     """The tokens of a sample, by key, by attribute or by position; None where there are none."""
-    if isinstance(sample, Mapping):
+    if isinstance(sample, MAPPINGS):
         return sample.get("input_ids")
     if isinstance(sample, np.ndarray) or is_tensor(sample):
         return sample

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
-from evenstep.batch.labels import is_tensor
+from evenstep.batch.labels import MAPPINGS, is_tensor
 
 _OBJECT = 112  # bytes of an array or tensor beside its numbers
 _NUMBER = 32  # bytes of a number in a list
@@ -19,12 +19,14 @@ _DEPTH = 4  # levels of containers; what lies deeper is not counted
 def sample_bytes(value: Any, level: int = 0) -> int:
     """Bytes of a sample and of what it holds: text, numbers, arrays, tensors, images, and mappings
     and lists of them. Of an array that is a part of another one, that part is counted."""
-    if type(value) is np.ndarray or is_tensor(value):
+    if type(value) is np.ndarray:
         return int(value.nbytes) + _OBJECT
     size = sys.getsizeof(value, _OBJECT)
     parts: Iterable[Any] = ()
-    if isinstance(value, (dict, Mapping)):
+    if isinstance(value, MAPPINGS):
         parts = value.values()
+    elif is_tensor(value):
+        return int(value.nbytes) + _OBJECT
     elif isinstance(value, (list, tuple)):
         if value and isinstance(value[0], (int, float)):
             return size + _NUMBER * len(value)

@@ -98,7 +98,8 @@ class SourceBuffer:
             while True:
                 with self._lock:
                     if not self._window.begin <= position <= self._window.end:
-                        self._pass_over(self._window.end)
+                        for prepared in self._window.held:
+                            self._passed.add(prepared)
                         self._window = SampleWindow(position, position)
                     if self._knows(position, end):
                         return self._answer(position, end)
@@ -256,12 +257,15 @@ class SourceBuffer:
             window, passed = self._window, self._passed
             if window.begin <= positions[-1] < window.end:
                 self._taken = max(len(positions), 0.9 * self._taken)
-            self._pass_over(positions[-1] + 1)
-            picked = {each: passed.pop(each) for each in positions if each in passed.held}
+            wanted = set(positions)
+            picked: dict[int, Prepared] = {}
+            for prepared in window.move(positions[-1] + 1):
+                if prepared.row[0] in wanted:
+                    picked[prepared.row[0]] = prepared
+                else:
+                    passed.add(prepared)
+            if len(picked) < len(wanted):
+                picked.update((p.row[0], p) for p in map(passed.pop, positions) if p is not None)
             most = max(self._budget.share(self), _PASSED_PLANS * self._taken * self._size)
             passed.limit(self._limit, most)
         return picked
-
-    def _pass_over(self, end: int) -> None:
-        for prepared in self._window.move(end):
-            self._passed.add(prepared)

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from evenstep.arrays import Int64Array
 from evenstep.data.reader_kinds import open_reader
 from evenstep.data.source import Source
 from evenstep.errors import ConfigurationError
@@ -132,17 +131,13 @@ class SourceLoader:
         self._check()
         step = self._step(task.step)
         with step.lock:
-            wanted = step.missing(task, keys)
-            rows = step.to_read(task, wanted)
-            if len(rows):
-                step.add(task, rows, self._take(task, rows))
-            step.stage(task, wanted)
+            taken = step.stage(task, keys, lambda rows: self._take(task, rows))
         with self._lock:
-            self._counts["staged"] += len(rows)
+            self._counts["staged"] += taken
 
-    def _take(self, task: LoaderTask, rows: Int64Array) -> list[Any]:
+    def _take(self, task: LoaderTask, rows: list[int]) -> list[Any]:
         """The samples of some rows of a task, ascending."""
-        samples = task.samples[rows]
+        samples = task.samples if len(rows) == len(task.rows) else task.samples[rows]
         positions, sources = samples.position.tolist(), samples.source.tolist()
         lengths = list(zip(*(samples.lengths[name].tolist() for name in self._columns)))
         taken: list[Any] = []

@@ -7,7 +7,7 @@ different times, so a sample that is read for the first of them is kept for the 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,43 +43,53 @@ class StagedStep:
     _samples: dict[int, Any] = field(default_factory=dict)
     """By row of the plan, samples that buckets not seen yet have too."""
 
-    def missing(
-        self, task: LoaderTask, keys: Sequence[StageKey] | None
-    ) -> dict[StageKey, Int64Array]:
-        """Buckets that are not staged now, with their rows of the task: those among the keys, or
-        all if None are given."""
-        found: dict[StageKey, Int64Array] = {}
-        for name, buckets in _columns(task).items():
-            for bucket in np.unique(buckets[buckets >= 0]).tolist():
-                key = (name, bucket)
-                if key not in self.buckets and (keys is None or key in keys):
-                    found[key] = np.flatnonzero(buckets == bucket)
-        return found
+    def stage(
+        self,
+        task: LoaderTask,
+        keys: Sequence[StageKey] | None,
+        take: Callable[[list[int]], Sequence[Any]],
+    ) -> int:
+        """Makes buckets ready that are not; returns the number of samples that were taken for it.
 
-    def to_read(self, task: LoaderTask, wanted: dict[StageKey, Int64Array]) -> Int64Array:
-        """Rows of the task, ascending, that are in wanted buckets and not kept from before."""
-        rows = sorted({row for each in wanted.values() for row in each.tolist()})
-        kept = [row for row in rows if int(task.rows[row]) not in self._samples]
-        return np.array(kept, np.int64)
-
-    def add(self, task: LoaderTask, rows: Int64Array, samples: Sequence[Any]) -> None:
-        """Keeps samples that were read."""
-        self._samples.update(zip(task.rows[rows].tolist(), samples))
-
-    def stage(self, task: LoaderTask, wanted: dict[StageKey, Int64Array]) -> None:
-        """Makes wanted buckets ready, and forgets the samples that no other bucket is to have."""
-        for key, rows in wanted.items():
-            plan_rows = task.rows[rows]
-            samples = [self._samples[row] for row in plan_rows.tolist()]
-            self.buckets[key] = Fetched(plan_rows, samples)
+        Args:
+            keys: the buckets; None is all that the task has.
+            take: gives the samples of some rows of the task, ascending.
+        """
+        numbers = task.rows.tolist()  # rows of the plan
+        columns = {None: task.bucket.tolist()}
+        columns.update((name, buckets.tolist()) for name, buckets in task.subplans.items())
+        wanted = self._missing(columns, keys)
+        rows = sorted(
+            row
+            for row in {r for each in wanted.values() for r in each}
+            if numbers[row] not in self._samples
+        )
+        if rows:
+            self._samples.update(zip([numbers[row] for row in rows], take(rows)))
+        for key, each in wanted.items():
+            of_plan = [numbers[row] for row in each]
+            samples = [self._samples[number] for number in of_plan]
+            self.buckets[key] = Fetched(np.array(of_plan, np.int64), samples)
         self._seen.update(wanted)
-        columns = {name: buckets.tolist() for name, buckets in _columns(task).items()}
-        for row in {row for each in wanted.values() for row in each.tolist()}:
-            keys = [(name, buckets[row]) for name, buckets in columns.items() if buckets[row] >= 0]
-            if self._seen.issuperset(keys):
-                self._samples.pop(int(task.rows[row]), None)
+        for row in {r for each in wanted.values() for r in each}:
+            others = [
+                (name, buckets[row]) for name, buckets in columns.items() if buckets[row] >= 0
+            ]
+            if self._seen.issuperset(others):
+                self._samples.pop(numbers[row], None)
+        return len(rows)
 
-
-def _columns(task: LoaderTask) -> dict[str | None, Int64Array]:
-    """By subplan, None for the plan itself: the bucket of each row of the task."""
-    return {None: task.bucket, **task.subplans}
+    def _missing(
+        self, columns: Mapping[str | None, list[int]], keys: Sequence[StageKey] | None
+    ) -> dict[StageKey, list[int]]:
+        """The rows of each bucket that is wanted and not ready."""
+        found: dict[StageKey, list[int]] = {}
+        for name, buckets in columns.items():
+            for row, bucket in enumerate(buckets):
+                if bucket >= 0:
+                    found.setdefault((name, bucket), []).append(row)
+        return {
+            key: rows
+            for key, rows in found.items()
+            if key not in self.buckets and (keys is None or key in keys)
+        }
