@@ -1,10 +1,13 @@
-"""The mixture that `throughput.py` reads: needs no torch, as loaders do not."""
+"""The mixture that `throughput.py` reads, and what a sample of it costs: needs no torch, as loaders
+do not."""
 
 from __future__ import annotations
 
 import hashlib
+import importlib.util
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,9 +18,25 @@ import evenstep.service as es
 from evenstep.strategy import DGraph, LoadingPlan
 from evenstep.strategy.mesh import ClientPlaceTree
 
-__all__ = ["SETTINGS", "Setting", "paths_of", "sources_of", "strategy", "weights_of", "write"]
+__all__ = [
+    "MOSAIC",
+    "SETTINGS",
+    "Setting",
+    "prepared",
+    "setting_of",
+    "sources_of",
+    "strategy",
+    "streams_of",
+    "weights_of",
+    "write",
+]
 
-ROWS = 1500  # of each source
+_FILES = 8  # of each source: streaming `datasets` gives each worker whole files
+_SOURCE_BYTES = 24 << 20
+"""Of a source of large samples, which has fewer rows."""
+_STREAMS = "mds"
+MOSAIC = ("streaming", "torchvision")
+"""Packages that MosaicML Streaming needs."""
 
 
 @dataclass(frozen=True)
@@ -25,22 +44,58 @@ class Setting:
     """What a step is made of."""
 
     samples: int
-    rounds: int
-    """Rounds of hashing that stand for what making a sample takes."""
-    train_ms: float
+    transform_ms: float
+    """Processor time of a sample's transform."""
+    sample_kb: float
+    """KB of a stored sample on average; lengths spread around it."""
     steps: int
+    """Measured, after some more."""
+
+    @property
+    def most_tokens(self) -> int:
+        """Of a sample."""
+        return int(self.sample_kb * 1000 / 4 * 4)
+
+    @property
+    def warm_up(self) -> int:
+        return min(6, self.steps)
+
+    @property
+    def waits(self) -> int:
+        """Steps of which the exposed wait is measured."""
+        return min(20, self.steps)
+
+    @property
+    def text(self) -> str:
+        return (
+            f"{self.samples} samples a step of {self.sample_kb:g} KB and {self.transform_ms:g} ms"
+        )
+
+    def as_dict(self) -> dict[str, float]:
+        return asdict(self)
 
 
 SETTINGS = {
-    "small": Setting(samples=64, rounds=40, train_ms=50.0, steps=200),
-    "realistic": Setting(samples=192, rounds=600, train_ms=400.0, steps=20),
+    "small": Setting(samples=64, transform_ms=0.1, sample_kb=2.0, steps=200),
+    "realistic": Setting(samples=192, transform_ms=2.0, sample_kb=2.0, steps=20),
 }
 
 
-def prepared(row: Mapping[str, Any], *, rounds: int) -> dict[str, Any]:
+def setting_of(transform_ms: float, sample_kb: float, loaders: int) -> Setting:
+    """Steps of 64 samples, of 8 if they are large; as many as take a few seconds."""
+    samples = 64 if sample_kb < 100 else 8
+    guess = samples * (0.1 + transform_ms + sample_kb / 500) / loaders  # milliseconds
+    steps = int(np.clip(4000 / guess, 6, 200))
+    return Setting(samples, transform_ms, sample_kb, steps)
+
+
+def prepared(row: Mapping[str, Any], *, milliseconds: float) -> dict[str, Any]:
+    """A sample of the stored tokens, after this much work in the processor."""
     blob = row["tokens"]
-    for _ in range(rounds):
-        hashlib.sha256(blob).digest()
+    if milliseconds:
+        end = time.thread_time() + milliseconds / 1000
+        while time.thread_time() < end:
+            hashlib.sha256(blob[:4096]).digest()
     return {"input_ids": np.frombuffer(blob, np.int32).astype(np.int64)}
 
 
@@ -52,26 +107,45 @@ def weights_of(count: int) -> list[float]:
     return [1.0 + k % 3 for k in range(count)]
 
 
-def paths_of(folder: Path, count: int) -> list[Path]:
-    return [folder / f"{k}.parquet" for k in range(count)]
-
-
-def sources_of(folder: Path, count: int, rounds: int) -> list[es.Source]:
-    transform = partial(prepared, rounds=rounds)
+def sources_of(folder: Path, count: int, setting: Setting) -> list[es.Source]:
+    transform = partial(prepared, milliseconds=setting.transform_ms)
     return [
-        es.Source(f"source-{k}", str(path), transform=transform, weight=weight)
-        for k, (path, weight) in enumerate(zip(paths_of(folder, count), weights_of(count)))
+        es.Source(f"source-{k}", f"{folder}/{k}/*.parquet", transform=transform, weight=weight)
+        for k, weight in enumerate(weights_of(count))
     ]
 
 
-def write(folder: Path, count: int, seed: int) -> None:
-    """Token ids as bytes, some hundreds to a row."""
+def streams_of(folder: Path, count: int) -> list[Path]:
+    """The same sources in the format of MosaicML Streaming."""
+    return [folder / _STREAMS / str(k) for k in range(count)]
+
+
+def write(folder: Path, count: int, setting: Setting, seed: int) -> None:
+    """Token ids as bytes: Parquet, and the format of MosaicML Streaming if it is installed."""
     import pyarrow
     import pyarrow.parquet
 
     rng = np.random.default_rng(seed)
-    for path in paths_of(folder, count):
-        lengths = np.clip(rng.lognormal(6.0, 0.7, ROWS).astype(int), 16, 4096)
-        blobs = [rng.integers(0, 50_000, n, np.int32).tobytes() for n in lengths]
-        table = pyarrow.table({"tokens": pyarrow.array(blobs, pyarrow.binary())})
-        pyarrow.parquet.write_table(table, path, row_group_size=500)
+    rows = int(np.clip(_SOURCE_BYTES / (1000 * setting.sample_kb), 24, 1500)) // _FILES
+    mean = setting.sample_kb * 1000 / 4
+    streams = streams_of(folder, count)
+    for k in range(count):
+        (folder / str(k)).mkdir(parents=True)
+        blobs = []
+        for file in range(_FILES):
+            lengths = mean * rng.lognormal(-0.2, 0.6, rows)
+            lengths = np.clip(lengths, 16, setting.most_tokens).astype(int)
+            own = [rng.integers(0, 50_000, n, np.int32).tobytes() for n in lengths]
+            table = pyarrow.table({"tokens": pyarrow.array(own, pyarrow.binary())})
+            pyarrow.parquet.write_table(table, folder / str(k) / f"{file}.parquet")
+            blobs += own
+        if all(map(importlib.util.find_spec, MOSAIC)):
+            _write_stream(streams[k], blobs)
+
+
+def _write_stream(folder: Path, blobs: list[bytes]) -> None:
+    from streaming import MDSWriter
+
+    with MDSWriter(out=str(folder), columns={"tokens": "bytes"}) as writer:
+        for blob in blobs:
+            writer.write({"tokens": blob})

@@ -1,24 +1,30 @@
-"""Samples per second, and how long a trainer waits: service, torch DataLoader and Ray Data.
+"""Samples per second, and how long a trainer waits: the service beside other readers.
 
-One trainer, Parquet sources with weights, samples that take some time to make, packed micro-batches
-of the same number of samples. Each loader mixes in its own way:
+One trainer, Parquet sources with weights, samples whose transform takes some time, packed
+micro-batches of the same number of samples. Each reader mixes the sources in its own way:
 
-    service     one Source Loader actor for each reading process, planner, constructor; batches come
-                balanced, in an order that does not depend on timing
-    torch       DataLoader over an iterable dataset; every worker has all sources open and draws by
-                weight
-    Ray Data    one dataset for each source, `Dataset.mix` with the same weights, which mixes whole
-                blocks; samples made by `map`, packed where they arrive
+    torch DataLoader      every worker has all sources open and draws by weight
+    service, processes    evenstep's service, its roles processes of this machine
+    service, Ray          the same, its roles Ray actors
+    Ray Data              a dataset for each source, `Dataset.mix`, which mixes whole blocks
+    HF datasets           streaming `datasets`, `interleave_datasets`, in torch's workers
+    MosaicML Streaming    a stream for each source, in torch's workers; skipped if not installed
 
-Two settings: "small", steps of 64 samples of 0.1 ms each, is the worst case for any service, as
-each step is a handful of messages whatever is in it; "realistic" has 192 samples of some 2 ms each.
+Two settings: "small", 64 samples of 0.1 ms a step, is the worst case for any service, as each step
+is a handful of messages whatever is in it; "realistic" has 192 samples of 2 ms. With --transform-ms
+or --sample-kb, each pair of them instead; and each with each number of --loaders, the processes
+that read.
 
-"CPU ms" is CPU time of all processes for a step, after the first ones: on a machine whose cores
-are all busy, it decides. Ray Data's is left out, as its processes come and go. Samples per second
-are as fast as the trainer can ask, after the first steps; Ray Data may have made much before it
-gives the first batch, so compare "whole" with it, samples per second from the first request on.
-Exposed wait is that of a trainer that takes some time for a step, afterwards. Each measurement is a
-process of its own; loaders take turns, and ratios are of neighbouring runs.
+    samples/s      as fast as the trainer can ask, after the first steps
+    whole          the same from the first request on; Ray Data may have made much before that gives
+                   its first batch
+    CPU ms         processor time of all processes for a step, after the first ones; Ray Data's is
+                   left out, as its processes come and go
+    wait ms        exposed wait of a step where training takes 1.25 times as long as loading does
+    first step s   from the start, everything included
+    messages, KB   of a step, by role, if the reader counts them
+
+Each measurement is a process of its own; readers take turns, and ratios are of neighbouring runs.
 """
 
 from __future__ import annotations
@@ -30,138 +36,75 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-import evenstep.service as es
 from benchmarks.lib.report import Spread, machine, parser, print_json, progress
-from benchmarks.service.mix import (
-    SETTINGS,
-    Setting,
-    paths_of,
-    sources_of,
-    strategy,
-    weights_of,
-    write,
-)
-from evenstep.data import open_reader
+from benchmarks.service.mix import SETTINGS, Setting, setting_of, write
+from benchmarks.service.readers import NAMES, READERS, Reading, missing
 from evenstep.tools.report import text_table
 
-SIDES = {"service": "service", "torch": "torch", "ray_data": "Ray Data"}
-WARM_UP = 6
-WAITS = 20
-Steps = Iterator[int]
-
-
-def with_torch(options: argparse.Namespace, setting: Setting) -> Steps:
-    from torch.utils.data import DataLoader, IterableDataset, get_worker_info
-
-    from evenstep.batch.pack import PackCollator
-
-    class Mixed(IterableDataset[Any]):
-        """Every worker has all sources open."""
-
-        def __iter__(self) -> Iterator[Any]:
-            info = get_worker_info()
-            seed = 0 if info is None else info.id
-            sources = sources_of(options.folder, options.sources, setting.rounds)
-            streams = [open_reader(source, seed=seed).read(passes=1_000) for source in sources]
-            weights = np.array([source.weight for source in sources])
-            rng = np.random.default_rng(seed)
-            while True:
-                for k in rng.choice(len(streams), 64, p=weights / weights.sum()).tolist():
-                    yield next(streams[k]).sample
-
-    loader = DataLoader(
-        Mixed(),
-        batch_size=setting.samples,
-        num_workers=options.workers,
-        collate_fn=PackCollator(),
-        multiprocessing_context="fork",
-    )
-    for _ in loader:
-        yield setting.samples
-
-
-def with_service(options: argparse.Namespace, setting: Setting) -> Steps:
-    job = es.Job(
-        sources=sources_of(options.folder, options.sources, setting.rounds),
-        mesh=es.Mesh(DP=1),
-        strategy=strategy,
-        max_tokens=setting.samples * 4096,
-        samples_per_step=setting.samples,
-        seed=options.seed,
-        stop="repeat",
-    )
-    more = {"address": "local", "ray_options": ray_options(), "loaders": options.workers}
-    with es.start(job, **more) as service:
-        for _, step in service.client(0):
-            yield sum(len(table) for table in step.samples)
-
-
-def with_ray_data(options: argparse.Namespace, setting: Setting) -> Steps:
-    import logging
-
-    import ray
-
-    from evenstep.batch.pack import PackCollator
-
-    ray.init(**ray_options(), log_to_driver=False, logging_level="ERROR", include_dashboard=False)
-    ray.data.DataContext.get_current().enable_progress_bars = False
-    logging.getLogger("ray.data").setLevel(logging.ERROR)
-    # Every source's reading and mapping is a task of its own, which must not wait for all others.
-    share = options.workers / (2 * options.sources)
-    transform = sources_of(options.folder, 1, setting.rounds)[0].transform
-    each = [
-        ray.data.read_parquet(str(path), num_cpus=share).map(transform, num_cpus=share)
-        for path in paths_of(options.folder, options.sources)
-    ]
-    mixed = each[0].mix(*each[1:], weights=weights_of(options.sources))
-    pack = PackCollator()
-    while True:
-        for batch in mixed.iter_batches(
-            batch_size=setting.samples, batch_format="numpy", prefetch_batches=2, drop_last=True
-        ):
-            samples = [{"input_ids": np.array(ids)} for ids in batch["input_ids"]]
-            pack(samples)
-            yield len(samples)
-
-
-def ray_options() -> dict[str, Any]:
-    return {"num_cpus": os.cpu_count(), "object_store_memory": 500_000_000}
+HEADROOM = 1.25
+BASE = "torch"
+Figures = dict[str, float]
 
 
 def one_run(options: argparse.Namespace) -> None:
-    setting = SETTINGS[options.setting]
-    sides = {"service": with_service, "torch": with_torch, "ray_data": with_ray_data}
-    steps = sides[options.side](options, setting)
+    given = json.loads(options.run)
+    setting = Setting(**given["setting"])
+    reading = Reading(
+        folder=Path(given["folder"]),
+        sources=options.sources,
+        setting=setting,
+        loaders=given["loaders"],
+        seed=options.seed,
+        counters={},
+    )
     begin = time.perf_counter()
+    steps = READERS[given["side"]](reading)
     next(steps)
     first = time.perf_counter() - begin
-    early = sum(next(steps) for _ in range(WARM_UP))
-    before, middle = cpu_seconds(), time.perf_counter()
+    early = sum(next(steps) for _ in range(setting.warm_up))
+    sent, before, middle = _sent(reading), cpu_seconds(), time.perf_counter()
     samples = sum(next(steps) for _ in range(setting.steps))
-    end, after = time.perf_counter(), cpu_seconds()
+    end, after, sent_after = time.perf_counter(), cpu_seconds(), _sent(reading)
+    train = HEADROOM * (end - middle) / setting.steps
     waits = []
-    for _ in range(WAITS):
-        time.sleep(setting.train_ms / 1000)
+    for _ in range(setting.waits):
+        time.sleep(train)
         asked = time.perf_counter()
         next(steps)
         waits.append(1000 * (time.perf_counter() - asked))
     figures = {
-        "first_seconds": first,
-        "whole_samples_per_second": (early + samples) / (end - begin),
         "samples_per_second": samples / (end - middle),
+        "whole_samples_per_second": (early + samples) / (end - begin - first),
         "wait_ms": float(np.mean(waits)),
         "wait_p95_ms": float(np.percentile(waits, 95)),
+        "train_ms": 1000 * train,
+        "first_seconds": first,
     }
-    if options.side != "ray_data":
+    for name, total in sent_after.items():
+        figures[name] = (total - sent.get(name, 0)) / setting.steps
+    if given["side"] != "ray_data":
         figures["cpu_ms_per_step"] = 1000 * (after - before) / setting.steps
     print(json.dumps(figures), flush=True)
     steps.close()  # type: ignore[attr-defined]
+
+
+def _sent(reading: Reading) -> Figures:
+    """By role, messages and bytes that were sent so far; empty if the reader counts none."""
+    count = reading.counters.get("messages")
+    by_role: Mapping[str, Mapping[str, float]] = {} if count is None else count()
+    return {
+        f"{what} {role}": float(counted[what])
+        for role, counted in by_role.items()
+        for what in ("messages", "bytes")
+        if what in counted
+    }
 
 
 def cpu_seconds() -> float:
@@ -181,83 +124,106 @@ def cpu_seconds() -> float:
     return sum(found.get(process, 0) for process in mine) / os.sysconf("SC_CLK_TCK")
 
 
-def run(side: str, setting: str, options: argparse.Namespace, folder: str) -> dict[str, float]:
-    command = [
-        sys.executable,
-        "-m",
-        "benchmarks.service.throughput",
-        "--side",
-        side,
-        "--setting",
-        setting,
-        "--folder",
-        folder,
-    ]
-    for name in ("sources", "workers", "seed"):
-        command += [f"--{name}", str(getattr(options, name))]
+def run(side: str, setting: Setting, loaders: int, folder: str, options: Any) -> Figures:
+    """
+    Raises:
+        RuntimeError: the reader failed.
+    """
+    given = {"side": side, "setting": setting.as_dict(), "loaders": loaders, "folder": folder}
+    command = [sys.executable, "-m", "benchmarks.service.throughput", "--run", json.dumps(given)]
+    command += ["--sources", str(options.sources), "--seed", str(options.seed)]
     environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0"}
-    made = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    made = subprocess.run(command, env=environment, capture_output=True, text=True)
     printed = [line for line in made.stdout.splitlines() if line.startswith("{")]
-    figures: dict[str, float] = json.loads(printed[-1])
+    if not printed:
+        raise RuntimeError(f"{NAMES[side]} failed:\n{made.stderr[-2000:]}")
+    figures: Figures = json.loads(printed[-1])
     return figures
 
 
+def arguments() -> argparse.ArgumentParser:
+    example = "python -m benchmarks.service.throughput --repeats 5 --loaders 1 2 4"
+    result = parser(__doc__ or "", example, repeats=3)
+    result.add_argument("--sources", type=int, default=8)
+    result.add_argument("--loaders", type=int, nargs="+", default=[2], help="reading processes")
+    result.add_argument("--setting", choices=list(SETTINGS), help="one alone")
+    result.add_argument("--transform-ms", type=float, nargs="+", help="of a sample")
+    result.add_argument("--sample-kb", type=float, nargs="+", help="stored")
+    result.add_argument("--sides", nargs="+", choices=list(NAMES), default=list(NAMES))
+    result.add_argument("--run", help=argparse.SUPPRESS)
+    return result
+
+
+def cases_of(options: argparse.Namespace) -> list[tuple[str, Setting, int]]:
+    """Name, setting and number of loaders of each case."""
+    if options.transform_ms or options.sample_kb:
+        grid = product(options.sample_kb or [2.0], options.transform_ms or [0.1], options.loaders)
+        made = [(setting_of(ms, kb, loaders), loaders) for kb, ms, loaders in grid]
+        return [(setting.text, setting, loaders) for setting, loaders in made]
+    names = [options.setting] if options.setting else list(SETTINGS)
+    return [
+        (f"{name}: {SETTINGS[name].text}", SETTINGS[name], loaders)
+        for name in names
+        for loaders in options.loaders
+    ]
+
+
 def main() -> None:
-    arguments = parser(
-        __doc__ or "", "python -m benchmarks.service.throughput --repeats 5", repeats=3
-    )
-    arguments.add_argument("--sources", type=int, default=8)
-    arguments.add_argument("--workers", type=int, default=2, help="reading processes")
-    arguments.add_argument("--setting", choices=list(SETTINGS), help="one alone")
-    arguments.add_argument("--side", choices=list(SIDES), help=argparse.SUPPRESS)
-    arguments.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
-    options = arguments.parse_args()
-    if options.side:
+    options = arguments().parse_args()
+    if options.run:
         return one_run(options)
-    wanted = [options.setting] if options.setting else list(SETTINGS)
-    runs: dict[tuple[str, str], list[dict[str, float]]] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        write(Path(folder), options.sources, options.seed)
-        for repeat in range(options.repeats):
-            for setting in wanted:
-                for side in SIDES:
-                    progress(f"run {repeat}: {setting}, {SIDES[side]}")
-                    figures = run(side, setting, options, folder)
-                    runs.setdefault((setting, side), []).append(figures)
-    progress("")
-    results = {setting: summary(setting, runs) for setting in wanted}
+    skipped = {NAMES[side]: missing(side) for side in options.sides if missing(side)}
+    sides = [side for side in options.sides if not missing(side)]
+    results = []
+    for name, setting, loaders in cases_of(options):
+        runs: dict[str, list[Figures]] = {side: [] for side in sides}
+        with tempfile.TemporaryDirectory() as folder:
+            write(Path(folder), options.sources, setting, options.seed)
+            for repeat in range(options.repeats):
+                for side in sides:
+                    progress(f"{name}, {loaders} loaders, run {repeat}: {NAMES[side]}")
+                    runs[side].append(run(side, setting, loaders, folder, options))
+        progress("")
+        found = summary(runs)
+        results.append({"case": name, "loaders": loaders, **setting.as_dict(), "sides": found})
+        if not options.json:
+            print(f"{name}; {options.sources} sources, {loaders} reading processes; median", end="")
+            print(f" (p10-p90) of {options.repeats} runs")
+            print(table(found), "\n")
     if options.json:
-        print_json({"machine": machine(), **results})
-        return None
-    for setting, found in results.items():
-        show(setting, found, options)
+        print_json({"machine": machine(), "skipped": skipped, "cases": results})
+    for side, why in skipped.items() if not options.json else ():
+        print(f"{side}: skipped, {why}")
     return None
 
 
-def summary(
-    setting: str, runs: dict[tuple[str, str], list[dict[str, float]]]
-) -> dict[str, dict[str, dict[str, float]]]:
-    """By side, the spread of each figure, and of the service's over it."""
+def summary(runs: Mapping[str, Sequence[Figures]]) -> dict[str, dict[str, dict[str, float]]]:
+    """By side, the spread of each figure, and of its ratio to torch's."""
     found: dict[str, dict[str, dict[str, float]]] = {}
-    for side in SIDES:
-        theirs, ours = runs[setting, side], runs[setting, "service"]
-        found[side] = {n: Spread.of([t[n] for t in theirs]).as_dict() for n in theirs[0]}
-        for name in ("samples_per_second", "whole_samples_per_second", "cpu_ms_per_step"):
-            ratios = [o[name] / t[name] for o, t in zip(ours, theirs) if t.get(name)]
+    for side, own in runs.items():
+        found[side] = {name: Spread.of([f[name] for f in own]).as_dict() for name in own[0]}
+        for name in ("samples_per_second", "cpu_ms_per_step"):
+            base = runs.get(BASE, [])
+            ratios = [f[name] / b[name] for f, b in zip(own, base) if b.get(name) and name in f]
             if ratios:
-                found[side][f"service_over_it_{name}"] = Spread.of(ratios).as_dict()
+                found[side][f"over_torch_{name}"] = Spread.of(ratios).as_dict()
     return found
 
 
-def show(
-    name: str, found: dict[str, dict[str, dict[str, float]]], options: argparse.Namespace
-) -> None:
-    setting = SETTINGS[name]
-    print(
-        f"{name}: {options.sources} sources, {options.workers} reading processes, "
-        f"{setting.samples} samples a step, training {setting.train_ms:g} ms a step; median "
-        f"(p10-p90), {options.repeats} runs"
-    )
+COLUMNS = {
+    "samples/s": ("samples_per_second", 0),
+    "x torch": ("over_torch_samples_per_second", 2),
+    "whole": ("whole_samples_per_second", 0),
+    "CPU ms": ("cpu_ms_per_step", 1),
+    "x torch's": ("over_torch_cpu_ms_per_step", 2),
+    "wait ms": ("wait_ms", 2),
+    "p95": ("wait_p95_ms", 2),
+    "first step s": ("first_seconds", 1),
+}
+
+
+def table(found: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str:
+    """A row for each reader; below it, what each role sends for a step."""
 
     def text(side: str, figure: str, digits: int) -> str:
         spread = found[side].get(figure)
@@ -265,20 +231,18 @@ def show(
             return "-"
         return Spread(spread["median"], spread["p10"], spread["p90"]).text(digits)
 
-    figures = {
-        "samples/s": ("samples_per_second", 0),
-        "service over it": ("service_over_it_samples_per_second", 2),
-        "whole": ("whole_samples_per_second", 0),
-        "service over it, whole": ("service_over_it_whole_samples_per_second", 2),
-        "CPU ms a step": ("cpu_ms_per_step", 0),
-        "service over it, CPU": ("service_over_it_cpu_ms_per_step", 2),
-        "wait ms": ("wait_ms", 1),
-        "wait p95 ms": ("wait_p95_ms", 1),
-        "first step s": ("first_seconds", 1),
-    }
-    rows = [(title, *(text(side, *figure) for side in SIDES)) for title, figure in figures.items()]
-    print(text_table(("", *SIDES.values()), rows))
-    print()
+    rows = [(NAMES[side], *(text(side, *column) for column in COLUMNS.values())) for side in found]
+    lines = [text_table(("", *COLUMNS), rows)]
+    for side, figures in found.items():
+        roles = [name.partition(" ")[2] for name in figures if name.startswith("messages ")]
+        sent = [
+            f"{role} {figures[f'messages {role}']['median']:.1f} messages"
+            f" {figures.get(f'bytes {role}', {}).get('median', 0) / 1000:,.1f} KB"
+            for role in roles
+        ]
+        if sent:
+            lines.append(f"{NAMES[side]}, for a step: {', '.join(sent)}")
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":
