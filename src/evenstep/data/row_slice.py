@@ -14,7 +14,7 @@ import numpy as np
 
 from evenstep.arrays import Int64Array
 
-_CHUNK_ROWS, _CHUNK_BYTES = 64, 1 << 18
+_CHUNK_ROWS, _CHUNK_BYTES = 64, 1 << 17
 """Rows that become Python objects at once, which are not counted as kept."""
 
 
