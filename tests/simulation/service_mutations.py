@@ -13,7 +13,7 @@ from evenstep.service.ray.launcher import Launcher
 from evenstep.service.remote.wait_timer import PriorityLock
 from evenstep.service.remote.registry import JobRegistry
 from evenstep.service.remote.role_inquiry import RoleInquiry
-from evenstep.service.source_buffer import SourceBuffer
+from evenstep.service.source_stream import SourceStream
 from evenstep.service.step_fetcher import StepFetcher
 from evenstep.service.trainer_reports import Signals
 
@@ -64,9 +64,9 @@ SERVICE_MUTATIONS = (
     ),
     Mutation(
         "a sample that is passed over is read on from there",
-        SourceBuffer,
-        "_next",
-        "or self._stream_at != position",
+        SourceStream,
+        "stored",
+        "or self._at != position",
         "",
         near=40,
     ),
