@@ -11,6 +11,7 @@ from source_checks import check_order_and_seeking, take
 
 from evenstep.data import Source, open_reader
 from evenstep.data.sized_cache import SizedCache
+from evenstep.data.source_files import SourceFile
 from evenstep.errors import ConfigurationError, MismatchError, SampleError
 
 arrow = pytest.importorskip("pyarrow")
@@ -74,6 +75,33 @@ def test_a_row_group_in_slices_gives_the_same_samples(corpus, monkeypatch, decod
         assert len(decoded) > 2 * 8
         for position in range(0, 150, 29):
             assert take(reader, 150 - position, position) == whole[position:]
+
+
+@pytest.mark.parametrize("columns", [None, ["text"], ["words", "n"]])
+def test_a_row_group_of_another_machine_is_fetched_once(tmp_path, monkeypatch, decoded, columns):
+    table = arrow.table(
+        {
+            "id": list(range(400)),
+            "text": [f"text {i} " * 20 for i in range(400)],
+            "words": [[f"w{i % 7}"] * 30 for i in range(400)],
+            "n": [i / 7 for i in range(400)],
+        }
+    )
+    parquet.write_table(table, tmp_path / "a.parquet", row_group_size=200)
+    memory = pytest.importorskip("fsspec").filesystem("memory")
+    memory.pipe("/far/a.parquet", (tmp_path / "a.parquet").read_bytes())
+    monkeypatch.setattr("evenstep.data.parquet.DECODED", SizedCache(8000))
+    opened = []
+    real = SourceFile.open
+    monkeypatch.setattr(SourceFile, "open", lambda file: opened.append(file.path) or real(file))
+    with open_reader(Source("s", str(tmp_path / "a.parquet"), columns=columns)) as reader:
+        there = take(reader, 400)
+    assert not opened
+    decoded.clear()
+    with open_reader(Source("s", "memory://far/a.parquet", columns=columns)) as reader:
+        assert take(reader, 400) == there
+    assert len(decoded) > 2 * 2
+    assert len(opened) == 1 + 2  # the footer, and each row group
 
 
 def test_a_source_goes_on_from_its_place_after_its_rows_were_dropped(corpus, monkeypatch, decoded):

@@ -11,6 +11,7 @@ A source of a mixture, from its description to its samples, in reading order:
     code_digest        tells whether a transform still does what it did
     parquet, jsonl, webdataset, map_reader, iterable_reader    a reader for each kind
     row_slice, sized_cache    the rows of a row group that come next, as many as there is room for
+    local_copy         a row group of another machine, while it is decoded more than once
     reader_kinds       `open_reader`: from a `Source` to its reader; `open_readers`: of many;
                        add a kind of source here
 

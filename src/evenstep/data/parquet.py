@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from evenstep.data.local_copy import LocalCopy
 from evenstep.data.reader import ShardedReader
 from evenstep.data.row_slice import RowSlice
 from evenstep.data.shard_order import ShardPart
@@ -31,6 +32,9 @@ from evenstep.errors import ConfigurationError, described
 
 DECODED: SizedCache[RowSlice | None] = SizedCache(128 << 20)
 """Rows of this process that are decoded and come next."""
+_COPIES: SizedCache[tuple[int, LocalCopy]] = SizedCache(4 << 30)
+"""Shard, and the part of its file, of each reader that decodes a row group of another machine more
+than once. On disk."""
 _FOOTERS: SizedCache[Any] = SizedCache(16 << 20)
 _FOOTER_MEMORY = 10
 """Bytes that a footer takes for each byte of it in the file."""
@@ -88,6 +92,7 @@ class ParquetReader(ShardedReader):
                     yield samples.pop()
         finally:
             DECODED.drop(self._key)
+            _COPIES.drop(self._key)
 
     def _samples(self, table: Any, part: ShardPart) -> list[Any]:
         samples: list[Any]
@@ -103,11 +108,16 @@ class ParquetReader(ShardedReader):
         try:
             with ExitStack() as opened:
                 footer = self._footer(number)
-                file = self._open(self._files[number], opened, footer)
                 stored, room = footer.row_group(group), DECODED.share
                 size, rows = max(stored.total_byte_size, 1), stored.num_rows
-                if 2 * size > room:  # more than that when decoded, where text repeats
+                whole = 2 * size <= room  # more than that when decoded, where text repeats
+                if not whole:
                     rows = max(min(rows * _BATCH_BYTES // size, _BATCH_ROWS), 1)
+                if whole or self._files[number].local:
+                    file = self._open(self._files[number], opened, footer)
+                else:
+                    copy = self._copy(part.shard, stored)
+                    file = self._parquet_file(copy.file, opened, footer)
                 batches = file.iter_batches(
                     rows, row_groups=[group], columns=self._columns, use_threads=False
                 )
@@ -128,11 +138,30 @@ class ParquetReader(ShardedReader):
 
     def _open(self, file: SourceFile, opened: ExitStack, footer: Any = None) -> Any:
         where = file.path if file.local else opened.enter_context(file.open())
+        return self._parquet_file(where, opened, footer)
+
+    def _parquet_file(self, where: Any, opened: ExitStack, footer: Any) -> Any:
         return opened.enter_context(
             self._parquet.ParquetFile(
                 where, metadata=footer, buffer_size=_BUFFER, pre_buffer=False, memory_map=False
             )
         )
+
+    def _copy(self, shard: int, stored: Any) -> LocalCopy:
+        """Of a row group, with the columns that are read."""
+        kept = _COPIES.get(self._key)
+        if kept is not None and kept[0] == shard:
+            return kept[1]
+        columns = [stored.column(n) for n in range(stored.num_columns)]
+        wanted = None if self._columns is None else tuple(f"{name}." for name in self._columns)
+        parts = []
+        for column in columns:
+            if wanted is None or f"{column.path_in_schema}.".startswith(wanted):
+                begin = min(column.dictionary_page_offset or 1 << 62, column.data_page_offset)
+                parts.append((begin, begin + column.total_compressed_size))
+        copy = LocalCopy(self._files[self._groups[shard][0]], parts)
+        _COPIES.put(self._key, (shard, copy), sum(end - begin for begin, end in parts))
+        return copy
 
     def _footer(self, number: int) -> Any:
         footer = _FOOTERS.get((self._key, number))
