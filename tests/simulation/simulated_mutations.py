@@ -166,9 +166,6 @@ MUTATIONS = (
         GlooExchange,
         "_explain",
         "gone = self._presence.not_losing()",
-        near=0,
     ),
-    Mutation(
-        "a lost connection is not noted", GlooExchange, "_explain", "self._presence.lose()", near=0
-    ),
+    Mutation("a lost connection is not noted", GlooExchange, "_explain", "self._presence.lose()"),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from job_settings import Injected, Samples
@@ -76,6 +77,11 @@ def _causes(attempt: Attempt) -> str | None:
             named = any(f"rank {n}" in str(error) for n in (number, number // setup.context))
             if not named and "could not connect" not in str(error):  # who it is was not said yet
                 return f"rank {rank} does not name {culprit}: {error!r}"
+            accused = set(map(int, re.findall(r"rank (\d+) \(process", str(error))))
+            slow = {int(what.split()[1][4:5]) for what, _ in attempt.injected}
+            # On one host, those that have ended by then died, too.
+            if run.apart and not accused <= {number, *slow}:
+                return f"rank {rank} also names who is not {culprit}: {error!r}"
     left = any(report.left for report in attempt.reports)
     if setup.fails and not (grave or left or killed or all(r.error for r in attempt.reports)):
         return "some ranks end without an error, and others fail"
