@@ -9,6 +9,7 @@ them again. Files are open only while they are decoded.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from typing import Any
@@ -66,6 +67,7 @@ class ParquetReader(ShardedReader):
         self._groups = np.array(groups, np.int64).reshape(-1, 2)
         self._set_order(sizes)
         DECODED.put(self._key, None, 0)
+        weakref.finalize(self, DECODED.drop, self._key)
 
     def close(self) -> None:
         DECODED.drop(self._key)
@@ -109,14 +111,16 @@ class ParquetReader(ShardedReader):
             with ExitStack() as opened:
                 footer = self._footer(number)
                 stored, room = footer.row_group(group), DECODED.share
-                size, rows = max(stored.total_byte_size, 1), stored.num_rows
+                columns = self._column_chunks(stored)
+                size = 1 + sum(column.total_uncompressed_size for column in columns)
+                rows = stored.num_rows
                 whole = 2 * size <= room  # more than that when decoded, where text repeats
                 if not whole:
                     rows = max(min(rows * _BATCH_BYTES // size, _BATCH_ROWS), 1)
-                if whole or self._files[number].local:
+                if self._files[number].local or (whole and not at):
                     file = self._open(self._files[number], opened, footer)
                 else:
-                    copy = self._copy(part.shard, stored)
+                    copy = self._copy(part.shard, columns)
                     file = self._parquet_file(copy.file, opened, footer)
                 batches = file.iter_batches(
                     rows, row_groups=[group], columns=self._columns, use_threads=False
@@ -147,18 +151,22 @@ class ParquetReader(ShardedReader):
             )
         )
 
-    def _copy(self, shard: int, stored: Any) -> LocalCopy:
-        """Of a row group, with the columns that are read."""
+    def _column_chunks(self, stored: Any) -> list[Any]:
+        """Those of a row group that are read."""
+        chunks = [stored.column(n) for n in range(stored.num_columns)]
+        if self._columns is None:
+            return chunks
+        wanted = tuple(f"{name}." for name in self._columns)
+        return [chunk for chunk in chunks if f"{chunk.path_in_schema}.".startswith(wanted)]
+
+    def _copy(self, shard: int, columns: list[Any]) -> LocalCopy:
         kept = _COPIES.get(self._key)
         if kept is not None and kept[0] == shard:
             return kept[1]
-        columns = [stored.column(n) for n in range(stored.num_columns)]
-        wanted = None if self._columns is None else tuple(f"{name}." for name in self._columns)
         parts = []
         for column in columns:
-            if wanted is None or f"{column.path_in_schema}.".startswith(wanted):
-                begin = min(column.dictionary_page_offset or 1 << 62, column.data_page_offset)
-                parts.append((begin, begin + column.total_compressed_size))
+            begin = min(column.dictionary_page_offset or 1 << 62, column.data_page_offset)
+            parts.append((begin, begin + column.total_compressed_size))
         copy = LocalCopy(self._files[self._groups[shard][0]], parts)
         _COPIES.put(self._key, (shard, copy), sum(end - begin for begin, end in parts))
         return copy

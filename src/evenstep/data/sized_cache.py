@@ -31,7 +31,8 @@ class SizedCache(Generic[Value]):
         self.size = 0
         """Bytes that are kept."""
         self._uses = 0
-        self._lock = threading.Lock()
+        # Reentrant, as what drops a value may be a garbage collection in the middle of the below.
+        self._lock = threading.RLock()
 
     def get(self, key: object) -> Value | None:
         """The value of a key; None if it was never put here, or was dropped."""
@@ -44,11 +45,12 @@ class SizedCache(Generic[Value]):
 
     def put(self, key: object, value: Value, size: int) -> None:
         """Keeps a value, in place of what the key had, unless it is larger than the limit."""
+        entry = _Entry(value, size, 0)
         dropped = []  # freed after the lock is, as that takes a while
         with self._lock:
             dropped.append(self._pop(key))
             self.size += size
-            self._use(key, _Entry(value, size, 0))
+            self._use(key, entry)
             idle = self._uses - _IDLE * len(self._entries)
             while self._entries:
                 oldest, entry = next(iter(self._entries.items()))
