@@ -108,11 +108,13 @@ class BufferFiller:
                     self._busy.discard(buffer)
 
     def _at_most(self, lane: _Lane) -> int | None:
-        """Samples of a chunk: of slow sources, those that leave a worker to the others."""
+        """Samples of a chunk. Slow sources share the workers, and leave one to others that want
+        any."""
         if lane is not self._slow or not self._workers:
             return None
         with self._lock:
-            return max((self._workers - 1) // max(lane.filling, 1), 1)
+            wanted = bool(self._quick.queue or self._quick.filling)
+            return max((self._workers - wanted) // max(lane.filling, 1), 1)
 
     def _next(self, lane: _Lane) -> SourceBuffer | None:
         with self._lock:

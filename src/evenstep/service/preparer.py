@@ -45,6 +45,15 @@ class PrepareFailure:
     error: Exception
 
 
+class Outcome(NamedTuple):
+    """What became of samples, up to the first that failed."""
+
+    made: list[Prepared]
+    failure: PrepareFailure | None
+    seconds: float
+    """What reading and preparing them took, without waiting for a worker."""
+
+
 class Preparer:
     """Prepares samples of the given sources. Several threads may use it."""
 
@@ -64,8 +73,8 @@ class Preparer:
 
     def prepare(
         self, source: str, items: Iterable[StoredSample], seconds: float | None = None
-    ) -> tuple[list[Prepared], PrepareFailure | None]:
-        """Prepares samples up to the first that fails; returns them and the failure.
+    ) -> Outcome:
+        """Prepares samples up to the first that fails.
 
         Args:
             seconds: without workers, takes no further sample from `items` after that long.
@@ -75,7 +84,9 @@ class Preparer:
         """
         if not self.workers:
             return _prepare(self._sources[source], self._measure, items, seconds)
-        return self._by_workers(source, list(items))
+        begin = time.perf_counter()
+        read = list(items)
+        return self._by_workers(source, read, time.perf_counter() - begin)
 
     def close(self) -> None:
         """Ends the workers. Idempotent."""
@@ -84,9 +95,7 @@ class Preparer:
         if pool is not None:
             pool.shutdown(wait=True, cancel_futures=True)
 
-    def _by_workers(
-        self, source: str, items: Sequence[StoredSample]
-    ) -> tuple[list[Prepared], PrepareFailure | None]:
+    def _by_workers(self, source: str, items: Sequence[StoredSample], seconds: float) -> Outcome:
         what = f"a sample of source {source!r}"
         made: list[Prepared] = []
         size = min(-(-len(items) // (2 * self.workers)), CHUNK)
@@ -100,17 +109,18 @@ class Preparer:
                 for at in range(0, len(items), size or 1)
             ]
             for reply in replies:
-                some, failure = pickle.loads(reply.result())
-                made += some
-                if failure is not None:
-                    return made, failure
+                some = Outcome(*pickle.loads(reply.result()))
+                made += some.made
+                seconds += some.seconds
+                if some.failure is not None:
+                    return Outcome(made, some.failure, seconds)
         except BrokenExecutor as error:
             self.close()
             raise LoaderDiedError(
                 f"a worker process of {self._name} died while it transformed samples of source "
                 f"{source!r}; it ran out of memory or was killed, see the system's log"
             ) from error
-        return made, None
+        return Outcome(made, None, seconds)
 
     def _new_pool(self) -> ProcessPoolExecutor:
         setup = pickled(f"what {self._name} reads", (self._sources, self._measure))
@@ -127,20 +137,22 @@ def _prepare(
     measure: SampleMeasure,
     items: Iterable[StoredSample],
     seconds: float | None = None,
-) -> tuple[list[Prepared], PrepareFailure | None]:
+) -> Outcome:
     made: list[Prepared] = []
-    end = None if seconds is None else time.perf_counter() + seconds
+    failure: PrepareFailure | None = None
+    begin = time.perf_counter()
     for item in items:
         shard, index = item.shard, item.index
         try:
             sample = source.prepare(item.sample, shard, index)
             lengths = measure(source, sample, shard, index)
         except SampleError as error:
-            return made, PrepareFailure(item.position, error)
-        made.append(Prepared((item.position, shard, index, *lengths), sample, sample_bytes(sample)))
-        if end is not None and time.perf_counter() >= end:
+            failure = PrepareFailure(item.position, error)
             break
-    return made, None
+        made.append(Prepared((item.position, shard, index, *lengths), sample, sample_bytes(sample)))
+        if seconds is not None and time.perf_counter() >= begin + seconds:
+            break
+    return Outcome(made, failure, time.perf_counter() - begin)
 
 
 # In a worker process
@@ -167,5 +179,5 @@ def _prepare_in_worker(source: str, items: bytes) -> bytes:
             "workers=0"
         ) from _setup
     sources, measure = _setup
-    answer = _prepare(sources[source], measure, pickle.loads(items))
-    return pickled(f"a prepared sample of source {source!r}", answer)
+    outcome = _prepare(sources[source], measure, pickle.loads(items))
+    return pickled(f"a prepared sample of source {source!r}", tuple(outcome))

@@ -11,7 +11,6 @@ Several threads may use it. One of them at a time reads; what is held already ca
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -184,10 +183,9 @@ class SourceBuffer:
         in the time given, at least one; returns the number of samples in them."""
         window = self._window
         stretch = Stretch(self._stream, window.end, count)
-        begin = time.perf_counter()
-        made, failure = self._preparer.prepare(self.share.source, stretch, seconds)
+        made, failure, spent = self._preparer.prepare(self.share.source, stretch, seconds)
         if made:
-            self._note_pace(time.perf_counter() - begin, len(made))
+            self._note_pace(spent / len(made), len(made))
         if failure is None and stretch.error is not None:
             failure = PrepareFailure(stretch.end, stretch.error)
         size = sum(prepared.size for prepared in made)
@@ -201,10 +199,9 @@ class SourceBuffer:
         return len(made)
 
     def _note_pace(self, seconds: float, count: int) -> None:
-        workers = self._preparer.workers
-        self._pace = max(seconds * min(count, workers or 1) / count, 0.9 * self._pace)
-        if workers:
-            in_time = int(_CHUNK_SECONDS * count / seconds) if seconds else 4 * count
+        self._pace = max(seconds, 0.9 * self._pace)
+        if workers := self._preparer.workers:
+            in_time = int(_CHUNK_SECONDS * workers / seconds) if seconds else 4 * count
             self._batch = max(min(in_time, 4 * count, 2 * CHUNK * workers), workers)
 
     # Staging
@@ -225,7 +222,7 @@ class SourceBuffer:
             with self._reading:
                 found.update(self._pick(positions))  # prepared while this thread waited
                 again = self._stream.at([each for each in positions if each not in found])
-                made, failure = self._preparer.prepare(self.share.source, again)
+                made, failure, _ = self._preparer.prepare(self.share.source, again)
             if failure is not None:
                 raise failure.error
             found.update((prepared.row[0], prepared) for prepared in made)
