@@ -175,7 +175,9 @@ def test_importing_the_service_imports_no_ray() -> None:
 def test_start_refuses_what_is_no_job_and_unknown_backends(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="must be given an evenstep"):
         es.start({"sources": []}, backend="local")  # type: ignore[arg-type]
-    with pytest.raises(ConfigurationError, match="backend='slurm' must be one of ray, processes, local"):
+    with pytest.raises(
+        ConfigurationError, match="backend='slurm' must be one of ray, processes, local"
+    ):
         es.start(job_of(tmp_path), backend="slurm")
     assert balanced is job_of(tmp_path).strategy
 

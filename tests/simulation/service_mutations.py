@@ -8,9 +8,8 @@ from evenstep.service.client import RankClient
 from evenstep.service.data_constructor import DataConstructor
 from evenstep.service.loader_pool import LoaderPool
 from evenstep.service.planner import Planner
-from evenstep.service.remote.common_state import CommonState
 from evenstep.service.ray.launcher import Launcher
-from evenstep.service.remote.wait_timer import PriorityLock
+from evenstep.service.remote.common_state import CommonState
 from evenstep.service.remote.registry import JobRegistry
 from evenstep.service.remote.role_inquiry import RoleInquiry
 from evenstep.service.source_stream import SourceStream
@@ -26,12 +25,13 @@ SERVICE_MUTATIONS = (
         "if len(waiting) < len(self.clients)",
         near=12,
     ),
-    Mutation("releases are lost", StepFetcher, "_fetch_from", "*_messages(own), ", ""),
+    Mutation("releases are lost", StepFetcher, "_fetch_from", "*_messages(ended), ", ""),
     Mutation(
-        "samples that were released are not staged again",
+        "samples are fetched that nobody has staged",
         StepFetcher,
-        "_fetch",
-        'call(self._planner, "restage", plan.step, lost)',
+        "_fetch_from",
+        '("stage", (task, keys)), ',
+        "",
         near=1,
     ),
     Mutation("a planned step is planned again", Planner, "plan", "step < self._step", "False"),
@@ -100,9 +100,6 @@ SERVICE_MUTATIONS = (
         "a rank that failed is waited for", CommonState, "failed", "self._end(", "repr(", near=53
     ),
     Mutation(
-        "a lock is not passed on", PriorityLock, "_release", "self._changed.notify_all()", near=40
-    ),
-    Mutation(
         "a registry that dies at the start",
         Launcher,
         "launch",
@@ -114,8 +111,8 @@ SERVICE_MUTATIONS = (
         "a dead role is asked for ever",
         RoleInquiry,
         "process",
-        "RayActorError",
-        "OwnerDiedError",
+        "RoleGoneError",
+        "KeyError",
         near=43,
     ),
 )

@@ -19,8 +19,8 @@ from undisturbed_service import Taken
 
 from evenstep.errors import EvenstepError
 from evenstep.service.ray import actors
-from evenstep.service.remote.client import Client
 from evenstep.service.ray.service import RayService
+from evenstep.service.remote.client import Client
 
 _LAUNCHER_SECONDS = 5.0  # after which a launcher ends the ranks that are left
 
@@ -96,6 +96,7 @@ class ServiceAttempt:
             service = RayService(
                 self.job,
                 address="local",
+                transport="ray",
                 loaders=run.loaders,
                 constructors=run.constructors,
                 stripe=run.stripe,

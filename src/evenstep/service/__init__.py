@@ -94,9 +94,9 @@ if TYPE_CHECKING:
     from evenstep.service.service_step import SubplanStep as SubplanStep
     from evenstep.service.source_layout import SourceLayout as SourceLayout
     from evenstep.service.source_layout import SourceStripe as SourceStripe
-    from evenstep.service.source_loader import Fetched as Fetched
     from evenstep.service.source_loader import LoaderJob as LoaderJob
     from evenstep.service.source_loader import SourceLoader as SourceLoader
+    from evenstep.service.staged_steps import Fetched as Fetched
     from evenstep.service.startup import start as start
     from evenstep.service.status_http import StatusEndpoint as StatusEndpoint
 
@@ -115,7 +115,8 @@ _HOMES = {
     ".sample_measure": ("SUPERVISED",),
     ".service_step": ("ServiceStep", "StepDelivery", "SubplanStep"),
     ".source_layout": ("SourceLayout", "SourceStripe"),
-    ".source_loader": ("Fetched", "LoaderJob", "SourceLoader"),
+    ".source_loader": ("LoaderJob", "SourceLoader"),
+    ".staged_steps": ("Fetched",),
     ".startup": ("start",),
     ".status_http": ("StatusEndpoint",),
     "evenstep.data.source": ("Source",),

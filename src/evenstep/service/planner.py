@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -80,7 +80,8 @@ class Planner:
     # Plans
 
     def plan(self, step: int) -> LoadingPlan | None:
-        """The plan of a step, made now if need be, with all before it. None if the mixture has ended before it.
+        """The plan of a step, made now if need be, with all before it. None if the mixture has
+        ended before it.
 
         Raises:
             ConfigurationError: the step's plan is not kept any more, or the strategy returned no

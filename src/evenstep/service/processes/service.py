@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Coroutine, Mapping
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 from evenstep.errors import ConfigurationError
@@ -25,9 +24,9 @@ from evenstep.service.processes.loader_process import LoaderProcess
 from evenstep.service.remote.discovery import job_in
 from evenstep.service.remote.handles import RemoteHandle
 from evenstep.service.remote.registry import JobInfo, JobRegistry, check_name
+from evenstep.service.remote.roads import SocketRoad, ThreadRoad
 from evenstep.service.remote.role_host import RoleHost
 from evenstep.service.remote.role_makers import make_constructor, make_planner
-from evenstep.service.remote.roads import SocketRoad, ThreadRoad
 from evenstep.service.remote.running_job import OwnedJob
 from evenstep.service.source_layout import STRIPE, SourceLayout
 from evenstep.service.transport.endpoint_file import path_of, remove_endpoint, write_endpoint

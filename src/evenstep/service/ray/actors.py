@@ -22,8 +22,8 @@ from evenstep.service.handles import Message
 from evenstep.service.metrics import payload_bytes
 from evenstep.service.ray.plan_cache import SHARED_BYTES, PlanCache
 from evenstep.service.ray.serializers import register_arrays, register_tensors
-from evenstep.service.remote.role_host import RoleHost, unpickled_job
 from evenstep.service.remote.roads import Answer
+from evenstep.service.remote.role_host import RoleHost, unpickled_job
 from evenstep.service.transport.endpoint import Keys
 
 _BULK = ("fetch", "deliver")  # messages whose answers have samples in them

@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from evenstep.errors import ConfigurationError
-from evenstep.service.job import Job
 from evenstep.service.backend_common import LOADER_THREADS, constructor_threads
+from evenstep.service.job import Job
 from evenstep.service.ray.actor_options import cpus_per_actor, registry_actor, role_actor
 from evenstep.service.ray.discovery import namespace_of
 from evenstep.service.ray.road import RayRoad, import_ray
 from evenstep.service.remote.handles import RemoteHandle, cause_of_death
 from evenstep.service.remote.registry import JobInfo
+from evenstep.service.remote.roads import SocketRoad
 from evenstep.service.remote.role_makers import make_constructor, make_loader, make_planner
-from evenstep.service.remote.roads import Road, SocketRoad
 from evenstep.service.source_layout import SourceLayout
 from evenstep.service.transport.endpoint import Keys
 
@@ -192,7 +192,7 @@ class Launcher:
             if answer.error is not None:
                 raise answer.error
             process, host, endpoint = answer.value
-            road: Road = handle.road if endpoint is None else SocketRoad(endpoint)
+            road = handle.road if endpoint is None else SocketRoad(endpoint)
             made.append(RemoteHandle(handle.role, road, process, host))
         return made
 

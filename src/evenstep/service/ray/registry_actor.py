@@ -9,7 +9,7 @@ from dataclasses import replace
 from evenstep.service.metrics import MetricsExporter
 from evenstep.service.remote.handles import RemoteHandle
 from evenstep.service.remote.registry import JobInfo, JobRegistry
-from evenstep.service.remote.roads import SocketRoad
+from evenstep.service.remote.roads import Answer, SocketRoad
 from evenstep.service.transport.endpoint import Keys
 
 
@@ -32,6 +32,7 @@ class JobRegistryActor(JobRegistry):
             job = replace(job, registry=RemoteHandle(job.registry.role, road))
         return await self.open(job, roles, MetricsExporter(job.name))
 
-    async def handle(self, sent: bytes) -> bytes:
-        """Handles messages; see `evenstep.service.ray.road`."""
-        return pickle.dumps(await self.answer(pickle.loads(sent)), pickle.HIGHEST_PROTOCOL)
+    async def handle(self, sent: bytes) -> Answer:
+        """Handles messages; see `evenstep.service.ray.road`. Ray serializes the answer itself, as
+        it may have handles of actors."""
+        return await self.answer(pickle.loads(sent))

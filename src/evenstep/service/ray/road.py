@@ -62,7 +62,7 @@ class RayPending:
     def __init__(self, reference: Any) -> None:
         self._reference = reference
 
-    def first_of(self, others: Sequence[RayPending], seconds: float | None) -> PendingAnswer | None:
+    def first_of(self, others: Sequence[Any], seconds: float | None) -> PendingAnswer | None:
         pending = {each._reference: each for each in (self, *others)}
         ready, _ = import_ray().wait(list(pending), num_returns=1, timeout=seconds)
         return pending[ready[0]] if ready else None

@@ -18,6 +18,7 @@ from evenstep.service.job import Job
 from evenstep.service.ray.discovery import connect, find, namespace_of
 from evenstep.service.ray.launcher import Launcher, LaunchOptions
 from evenstep.service.ray.road import import_ray
+from evenstep.service.remote.roads import SocketRoad
 from evenstep.service.remote.running_job import OwnedJob
 from evenstep.service.source_layout import STRIPE, SourceLayout
 from evenstep.service.transport.endpoint_file import path_of, remove_endpoint, write_endpoint
@@ -85,9 +86,10 @@ class RayService(OwnedJob):
         try:
             _refuse_running(name)
             self._info = self._launcher.launch()
-            if transport == "sockets":
-                self._file = path_of(name)
-                write_endpoint(self._file, self._info.registry.road.endpoint)
+            road = self._info.registry.road
+            if isinstance(road, SocketRoad):
+                self._file, self._endpoint = path_of(name), road.endpoint
+                write_endpoint(self._file, self._endpoint)
         except BaseException:
             self.close()
             raise
@@ -110,7 +112,7 @@ class RayService(OwnedJob):
         self._closed = True
         self._close_clients()
         if self._file is not None:
-            remove_endpoint(self._file, self._info.registry.road.endpoint)
+            remove_endpoint(self._file, self._endpoint)
         if import_ray().is_initialized():
             self._launcher.end()
             if self._connected:

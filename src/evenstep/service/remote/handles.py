@@ -33,8 +33,8 @@ def cause_of_death(name: str, error: BaseException | None = None) -> LoaderDiedE
 
 
 OnWait = Callable[["RemoteHandle", Request, float, Sequence[PendingAnswer]], None]
-"""Called with the role that is waited for, what it was asked, the seconds waited, and the answers of
-which the first that is there ends the wait."""
+"""Called with the role that is waited for, what it was asked, the seconds waited, and the answers
+of which the first that is there ends the wait."""
 
 
 def located(about: Mapping[str, Any]) -> str:
@@ -63,7 +63,8 @@ class Alarm:
 
 
 class RemoteHandle:
-    """A role in another process, or in other threads of this one. Can be sent to other processes."""
+    """A role in another process, or in other threads of this one. Other processes can be sent it.
+    """
 
     def __init__(
         self,
@@ -134,7 +135,12 @@ class RemoteReply:
     """An answer that is on its way, or has come."""
 
     def __init__(
-        self, handle: RemoteHandle, pending: PendingAnswer, request: Request, *, single: bool = False
+        self,
+        handle: RemoteHandle,
+        pending: PendingAnswer,
+        request: Request,
+        *,
+        single: bool = False,
     ) -> None:
         """
         Args:

@@ -23,9 +23,9 @@ from evenstep.service.handles import Message
 from evenstep.service.metrics import MetricsExporter, StepRecord, WaitStatistics
 from evenstep.service.remote.common_state import CommonState
 from evenstep.service.remote.handles import RemoteHandle, cause_of_death
+from evenstep.service.remote.roads import Answer, RoleGoneError
 from evenstep.service.remote.role_host import encoded, sendable
 from evenstep.service.remote.role_inquiry import RoleInquiry
-from evenstep.service.remote.roads import Answer, RoleGoneError
 from evenstep.service.remote.waits import blame, is_silent, silence_text, waits_of
 from evenstep.service.transport.endpoint import Endpoint, Keys, new_folder, remove_socket
 from evenstep.service.transport.frames import Frame, from_frames

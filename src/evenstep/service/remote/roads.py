@@ -38,7 +38,7 @@ class PendingAnswer(Protocol):
     """The answer to messages that were sent. Those of one road can be waited for together."""
 
     def first_of(
-        self, others: Sequence[PendingAnswer], seconds: float | None
+        self, others: Sequence[Any], seconds: float | None
     ) -> PendingAnswer | None:
         """Waits until this one or another is there, or its role is gone: that one, the first of
         several. None if none is in time.
@@ -79,7 +79,6 @@ class SocketRoad:
         frames = to_frames(list(messages))
         return _SocketPending(_connections(self.endpoint, os.getpid()).send(frames))
 
-
     def close(self) -> None:
         """Closes connections of this process that no message uses."""
         _connections(self.endpoint, os.getpid()).close()
@@ -96,7 +95,7 @@ class _SocketPending:
         self._sent = sent
 
     def first_of(
-        self, others: Sequence[_SocketPending], seconds: float | None
+        self, others: Sequence[Any], seconds: float | None
     ) -> PendingAnswer | None:
         pending = [self, *others]
         number = first_answered([each._sent for each in pending], seconds)
@@ -141,7 +140,7 @@ class _ThreadPending:
         self._future = future
 
     def first_of(
-        self, others: Sequence[_ThreadPending], seconds: float | None
+        self, others: Sequence[Any], seconds: float | None
     ) -> PendingAnswer | None:
         pending = [self, *others]
         wait([each._future for each in pending], seconds, FIRST_COMPLETED)

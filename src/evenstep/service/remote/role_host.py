@@ -14,7 +14,7 @@ import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import nullcontext
 from typing import Any
@@ -75,9 +75,7 @@ class RoleHost:
 
     def listen(self, name: str, *, host: str | None = None, keys: Keys | None = None) -> Endpoint:
         """Takes messages by sockets, too; see `Server`."""
-        self._server = Server(
-            self._answering, folder=new_folder(), name=name, host=host, keys=keys
-        )
+        self._server = Server(self._answering, folder=new_folder(), name=name, host=host, keys=keys)
         return self._server.endpoint
 
     @property
@@ -103,7 +101,10 @@ class RoleHost:
         if messages[0][0] == "measure":
             return Answer([self.measure()])
         in_threads = getattr(self._role, "in_threads", False)
-        with self._handled.open(Request.of(*messages[-1])), nullcontext() if in_threads else self._lock:
+        with (
+            self._handled.open(Request.of(*messages[-1])),
+            nullcontext() if in_threads else self._lock,
+        ):
             begin = time.perf_counter()
             self.timer.reset()
             values: list[Any] = []

@@ -59,8 +59,15 @@ class RoleInquiry:
         asked, since = self._late.get(message, (None, 0.0))
         if asked is None or asked.done():
             asked, since = asyncio.ensure_future(self.handle.ask(message)), time.monotonic()
+            asked.add_done_callback(_noted)
         await asyncio.wait([asked], timeout=ANSWER_LIMIT)
         if asked.done():
             return asked.result()
         self._late[message] = asked, since
         return None
+
+
+def _noted(asked: asyncio.Future[Answer]) -> None:
+    """That of an answer which comes when nobody asks any more, asyncio would log the error."""
+    if not asked.cancelled():
+        asked.exception()

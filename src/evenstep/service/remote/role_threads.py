@@ -1,4 +1,4 @@
-"""`RoleThreads`: threads that handle a role's messages, and that no exit of the process waits for."""
+"""`RoleThreads`: threads that handle a role's messages, for which no exit of the process waits."""
 
 from __future__ import annotations
 
@@ -55,9 +55,10 @@ class RoleThreads:
             if self._closed:
                 future.set_exception(EvenstepError("the service was closed"))
                 continue
-            try:
-                future.set_result(call())
-            except BaseException as error:
-                future.set_exception(error)
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(call())
+                except BaseException as error:
+                    future.set_exception(error)
             with self._lock:
                 self._idle += 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from evenstep.errors import ConfigurationError, EvenstepError
@@ -14,8 +13,8 @@ from evenstep.service.remote.client import RemoteClient
 from evenstep.service.remote.discovery import Joined, join
 from evenstep.service.remote.handles import RemoteHandle, cause_of_death
 from evenstep.service.remote.registry import JobInfo
-from evenstep.service.remote.role_inquiry import ANSWER_LIMIT
 from evenstep.service.remote.roads import RoleGoneError
+from evenstep.service.remote.role_inquiry import ANSWER_LIMIT
 from evenstep.service.remote.wait_warnings import WaitWarnings
 from evenstep.strategy import LoadingPlan
 
@@ -25,9 +24,7 @@ if TYPE_CHECKING:
 _STATUS_LIMIT = 5 * ANSWER_LIMIT  # seconds
 
 
-def attach(
-    address: str | os.PathLike[str] | None = "auto", name: str = "job"
-) -> AttachedService:
+def attach(address: str | os.PathLike[str] | None = "auto", name: str = "job") -> AttachedService:
     """A job that another process runs, to look at.
 
     Args:

@@ -36,7 +36,13 @@ class Connections:
                 self._free, self._process = [], os.getpid()
             connection = self._free.pop() if self._free else None
         connection = connection or _Connection(self._endpoint)
-        connection.socket.send_multipart(frames, copy=False)
+        zmq = import_zmq()
+        try:
+            # To one whose other end is gone, a socket would wait for ever to send.
+            connection.socket.send_multipart(frames, flags=zmq.DONTWAIT, copy=False)
+        except zmq.Again:
+            connection.close()
+            return Pending(self, None)
         return Pending(self, connection)
 
     def _give_back(self, connection: _Connection) -> None:
@@ -81,9 +87,13 @@ class _Connection:
 class Pending:
     """A message that is sent, and its answer."""
 
-    def __init__(self, connections: Connections, connection: _Connection) -> None:
+    def __init__(self, connections: Connections, connection: _Connection | None) -> None:
+        """
+        Args:
+            connection: None if it is lost already.
+        """
         self._connections = connections
-        self._connection: _Connection | None = connection
+        self._connection = connection
         self._frames: list[Frame] | None = None
 
     def wait(self) -> None:

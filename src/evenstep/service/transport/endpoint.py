@@ -99,7 +99,9 @@ def machine() -> str:
 def new_folder() -> str:
     """A folder for sockets that only this user may enter. Its path is short: that of a socket may
     have about a hundred characters."""
-    return tempfile.mkdtemp(prefix="evenstep-", dir=None if len(tempfile.gettempdir()) < 60 else "/tmp")
+    return tempfile.mkdtemp(
+        prefix="evenstep-", dir=None if len(tempfile.gettempdir()) < 60 else "/tmp"
+    )
 
 
 def remove_socket(endpoint: Endpoint) -> None:

@@ -76,7 +76,7 @@ def _own_folder() -> Path:
     about = folder.lstat()
     if about.st_uid != os.getuid() or about.st_mode & 0o077 or not stat.S_ISDIR(about.st_mode):
         raise ConfigurationError(
-            f"{folder} belongs to another user, or others may enter it; remove it, or set TMPDIR to "
-            "a folder of your own"
+            f"{folder} belongs to another user, or others may enter it; remove it, or set TMPDIR "
+            "to a folder of your own"
         )
     return folder

@@ -1,0 +1,201 @@
+"""The service in processes of this machine, without Ray: the same as in one process."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from ray_cluster import HERE, PATIENCE, processes, until
+from service_world import (
+    comparable,
+    failing,
+    job_of,
+    rows,
+    sources,
+    steps_of,
+    tokens_of_row,
+    write_parquet,
+)
+
+pytest.importorskip("zmq", reason="pyzmq is not installed")
+
+import evenstep.service as es
+from evenstep.errors import ConfigurationError, LoaderDiedError, SampleError
+from evenstep.service.processes.service import ProcessService
+from evenstep.service.remote.running_job import attach
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> es.Job:
+    return job_of(tmp_path_factory.mktemp("sources"), mesh=es.Mesh(DP=2, CP=2))
+
+
+@pytest.fixture(scope="module")
+def service(job: es.Job) -> Iterator[ProcessService]:
+    with ProcessService(job, name="shared", loaders=2, stripe=8) as service:
+        yield service
+
+
+def in_one_process(job: es.Job, steps: int | None = None) -> list[Any]:
+    """[ranks] the steps of each."""
+    with es.start(job, backend="local") as local:
+        return [comparable(steps_of(local.client(rank), steps)) for rank in range(len(job.tree))]
+
+
+def slowly(row: Mapping[str, Any]) -> dict[str, Any]:
+    time.sleep(0.3)
+    return tokens_of_row(row)
+
+
+def test_all_steps_are_those_of_one_process(tmp_path: Path) -> None:
+    job = job_of(tmp_path, stop="first_exhausted")
+    with es.start(job, backend="processes", name="whole", loaders=3, stripe=8) as service:
+        taken = [comparable(steps_of(service.client(rank))) for rank in range(2)]
+        status = service.status()
+    assert taken == in_one_process(job)
+    assert len(taken[0]) > 3
+    assert status["ended"]
+    assert status["bytes"]["loader_to_constructor"] > 0
+    assert not any(constructor["steps"] for constructor in status["constructors"])
+    assert not any(loader["staged_samples"] for loader in status["loaders"])
+    json.dumps(status, allow_nan=False)
+
+
+def test_trainers_in_other_processes_join_by_the_printed_address_alone(
+    service: ProcessService, job: es.Job
+) -> None:
+    command = [str(HERE / "ray_trainer.py"), service.address, "shared"]
+    ranks = [{"RANK": str(rank)} for rank in range(len(job.tree))]
+    with processes([command] * len(ranks), ranks) as trainers:
+        taken = [trainer.json() for trainer in trainers]
+        with attach(name="shared") as seen:
+            assert seen.status()["backend"] == "processes"
+            assert seen.plan(0) is not None
+    assert taken == json.loads(json.dumps(in_one_process(job, 3), default=repr))
+
+
+def test_a_job_is_resumed_on_another_mesh(service: ProcessService, tmp_path: Path) -> None:
+    state = service.state_dict(2)
+    resumed = job_of(tmp_path, mesh=es.Mesh(DP=1), sources=list(service.job.sources))
+    with es.start(resumed, backend="processes", name="resumed", state=state) as again:
+        taken = comparable(steps_of(again.client(0), 3))
+    with es.start(resumed, backend="local", state=state) as local:
+        assert comparable(steps_of(local.client(0), 3)) == taken
+
+
+def test_names_that_run_already_are_refused(service: ProcessService, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="'shared' is already running"):
+        ProcessService(job_of(tmp_path), name="shared")
+    with pytest.raises(ConfigurationError, match="no service answers at .*gone.evenstep"):
+        es.Client(tmp_path / "gone.evenstep", rank=0, patience=0.1)
+
+
+def test_a_missing_file_and_a_bad_row_are_the_errors_of_one_process(tmp_path: Path) -> None:
+    given = sources(tmp_path, transform=failing)
+    with es.start(job_of(tmp_path, sources=given), backend="processes", name="bad") as service:
+        for rank in range(2):
+            with pytest.raises(SampleError, match="a bad row"):
+                steps_of(service.client(rank))
+    given = sources(tmp_path / "gone")
+    job = job_of(tmp_path, sources=given)
+    (tmp_path / "gone" / "a.parquet").unlink()
+    with pytest.raises(ConfigurationError, match="code"):
+        ProcessService(job, name="missing")
+    assert not psutil.Process().children()
+
+
+def loaders_of(service: ProcessService) -> list[int]:
+    return [handle.process for handle in service._info.loaders if handle.process]
+
+
+@pytest.mark.parametrize("waiting", [False, True])
+def test_a_loader_that_dies_is_named_to_all_clients_at_once(waiting: bool, tmp_path: Path) -> None:
+    given = sources(tmp_path, transform=slowly if waiting else tokens_of_row)
+    job = job_of(tmp_path, sources=given)
+    with ProcessService(job, name="mortal", loaders=2) as service, ThreadPoolExecutor(2) as threads:
+        clients = [service.client(rank) for rank in range(2)]
+        if not waiting:
+            for client in clients:
+                assert len(steps_of(client, 2)) == 2
+        trainers = [threads.submit(steps_of, client) for client in clients] if waiting else []
+        time.sleep(0.5)
+        killed = time.monotonic()
+        os.kill(loaders_of(service)[1], signal.SIGKILL)
+        trainers = trainers or [threads.submit(steps_of, client) for client in clients]
+        for trainer in trainers:
+            with pytest.raises(LoaderDiedError, match=r"Source Loader 1 \(process \d+ on"):
+                trainer.result(PATIENCE)
+        assert time.monotonic() < killed + 10
+
+
+def test_a_service_leaves_nothing_behind(tmp_path: Path) -> None:
+    before, threads = set(os.listdir("/tmp")), evensteps_threads()
+    service = ProcessService(job_of(tmp_path), name="tidy", loaders=2)
+    steps_of(service.client(0), 1)
+    pids = loaders_of(service)
+    service.close()
+    service.close()
+    assert not any(map(psutil.pid_exists, pids))
+    assert not os.path.exists(service.address)
+    left = {name for name in set(os.listdir("/tmp")) - before if name.startswith("evenstep-")}
+    assert not left - {f"evenstep-{os.getuid()}"}
+    until(lambda: not evensteps_threads() - threads, "the end of all threads")
+    with pytest.raises(ConfigurationError, match="closed"):
+        service.client(0)
+
+
+def evensteps_threads() -> set[threading.Thread]:
+    return {each for each in threading.enumerate() if each.name.startswith("evenstep-")}
+
+
+SCRIPT = """
+import sys
+import numpy as np
+import evenstep.service as es
+
+def tokens(row):  # of a script without an importable name
+    print("a transform may print")
+    return {"input_ids": np.arange(row["length"])}
+
+def strategy(graph, mesh, step):
+    return graph.mix().distribute("DP").balance("greedy").plan()
+
+job = es.Job(sources=[es.Source("a", sys.argv[1], transform=tokens)], mesh=es.Mesh(DP=1),
+             strategy=strategy, max_tokens=256)
+service = es.start(job, backend="processes", name="script")
+next(service.client(0))
+print("loader", service.status()["loaders"][0]["process"]["process"], flush=True)
+if sys.argv[2] == "wait":
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("how", ["ends without closing", "wait"])
+def test_loaders_end_with_the_process_that_started_them(how: str, tmp_path: Path) -> None:
+    path = write_parquet(tmp_path / "a.parquet", rows(40, 0, 30))
+    (tmp_path / "script.py").write_text(SCRIPT)
+    script = subprocess.Popen(
+        [sys.executable, str(tmp_path / "script.py"), str(path), how],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert script.stdout is not None
+    found = re.match(r"loader (\d+)", script.stdout.readline())
+    assert found is not None
+    if how == "wait":
+        script.kill()
+    assert script.wait(PATIENCE) == (-signal.SIGKILL if how == "wait" else 0)
+    until(lambda: not psutil.pid_exists(int(found[1])), "the end of the loader")
