@@ -37,9 +37,9 @@ import evenstep.loader
 import evenstep.processes
 import evenstep.service
 from evenstep.loader.transport import peers, presence
-from evenstep.service import source_loader, step_fetcher
+from evenstep.service import step_fetcher
 from evenstep.service.ray import actors
-from evenstep.service.remote import common_state, handles, role_host, wait_timer
+from evenstep.service.remote import common_state, handles, role_host, role_makers, wait_timer
 
 logger = logging.getLogger("evenstep")
 
@@ -141,10 +141,9 @@ def simulated_cluster() -> Iterator[None]:
         timer = vars(wait_timer.WaitTimer)
         own = {name: value for name, value in timer.items() if name not in vars(object)}
         per_thread = type("WaitTimer", (simulated.Local,), {**own, "__init__": timer["__init__"]})
-        for module in (role_host, handles, wait_timer):
+        for module in (handles, role_host, role_makers, wait_timer):
             module.WaitTimer = per_thread  # type: ignore
         _with_default(step_fetcher, "_Step", "lock", simulated.Lock)
-        _with_default(source_loader, "StagedStep", "lock", simulated.Lock)
         _with_default(common_state, "_Meeting", "begin", _now)
         # Real actors of this process would take them for registered.
         actors.register_arrays = actors.register_tensors = lambda: None  # type: ignore
