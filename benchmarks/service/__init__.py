@@ -4,4 +4,5 @@ imbalance   how uneven ranks are without and with balance; writes docs/service-f
 planner     seconds that the planner takes for a step, with the number of clients
 memory      memory of reading many sources, beside one PyTorch DataLoader on every rank
 throughput  samples per second and waiting, beside other readers of the same mixture
+transport   what a message between two processes costs, over seven roads
 """
