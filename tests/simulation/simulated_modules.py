@@ -37,7 +37,7 @@ import evenstep.loader
 import evenstep.processes
 import evenstep.service
 from evenstep.loader.transport import peers, presence
-from evenstep.service import step_fetcher
+from evenstep.service import source_loader, step_fetcher
 from evenstep.service.ray import actors
 from evenstep.service.remote import common_state, handles, role_host, role_makers, wait_timer
 
@@ -143,6 +143,7 @@ def simulated_cluster() -> Iterator[None]:
         per_thread = type("WaitTimer", (simulated.Local,), {**own, "__init__": timer["__init__"]})
         for module in (handles, role_host, role_makers, wait_timer):
             module.WaitTimer = per_thread  # type: ignore
+        _with_default(source_loader, "StagedStep", "lock", simulated.Lock)
         _with_default(step_fetcher, "_Step", "lock", simulated.Lock)
         _with_default(common_state, "_Meeting", "begin", _now)
         # Real actors of this process would take them for registered.

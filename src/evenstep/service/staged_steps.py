@@ -56,7 +56,7 @@ class StagedStep:
             take: gives the samples of some rows of the task, ascending.
         """
         numbers = task.rows.tolist()  # rows of the plan
-        columns = {None: task.bucket.tolist()}
+        columns: dict[str | None, list[int]] = {None: task.bucket.tolist()}
         columns.update((name, buckets.tolist()) for name, buckets in task.subplans.items())
         wanted = self._missing(columns, keys)
         rows = sorted(

@@ -13,6 +13,7 @@ from evenstep.service.source_layout import STRIPE
 
 if TYPE_CHECKING:
     from evenstep.service.local import LocalService
+    from evenstep.service.processes.service import ProcessService
     from evenstep.service.ray.service import RayService, Transport
 
 BACKENDS = ("ray", "local")
@@ -47,14 +48,32 @@ def start(
     stripe: int = STRIPE,
 ) -> LocalService: ...
 @overload
-def start(job: Job, *, backend: str, **options: Any) -> RayService | LocalService: ...
-def start(job: Job, *, backend: str = "ray", **options: Any) -> RayService | LocalService:
+def start(
+    job: Job,
+    *,
+    backend: Literal["processes"],
+    name: str = "job",
+    loaders: int = 1,
+    constructors: int | None = None,
+    state: Mapping[str, Any] | None = None,
+    plan_log: str | os.PathLike[str] | None = None,
+    stripe: int = STRIPE,
+    patience: float = 120.0,
+) -> ProcessService: ...
+@overload
+def start(
+    job: Job, *, backend: str, **options: Any
+) -> RayService | ProcessService | LocalService: ...
+def start(
+    job: Job, *, backend: str = "ray", **options: Any
+) -> RayService | ProcessService | LocalService:
     """Starts a job. Use it in a ``with`` statement.
 
     Args:
         backend: "ray" runs each role in an actor, on this machine or on the cluster at `address`.
-            "local" runs all roles in this process, for tests and to try out a job. Both draw and
-            plan the same.
+            "processes" needs no Ray: loaders are processes of this machine, and all other roles
+            threads of this one. "local" runs all roles in this thread, for tests and to try out a
+            job. All draw and plan the same.
         loaders: Source Loaders, which divide the sources among them; 1 by default. If there are
             more loaders than sources, several share a source.
         constructors: Data Constructors, which divide the data-parallel groups among them; by
@@ -68,11 +87,12 @@ def start(job: Job, *, backend: str = "ray", **options: Any) -> RayService | Loc
             none, one is started.
         cpus: CPUs that Ray reserves for each actor, such as 0.5; by default 1, or an equal share of
             the free ones if they are fewer.
-        patience: seconds within which actors must have opened their sources; 120 by default.
+        patience: seconds within which loaders must have opened their sources; 120 by default.
         transport: of messages between roles; "sockets" by default, or "ray", Ray's own calls.
         ray_options: more for ``ray.init``, such as ``num_cpus`` or ``runtime_env``.
 
-    "local" has the options up to `stripe`, "ray" all of them.
+    "local" has the options up to `stripe`, "processes" also `name` and `patience`, "ray" all of
+    them.
 
     Raises:
         ConfigurationError: an unknown backend, or a source that cannot be opened.

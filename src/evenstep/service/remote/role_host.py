@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 import traceback
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import nullcontext
@@ -43,8 +43,8 @@ class RoleHost:
         self._lock = threading.Lock()
         self._counters_lock = threading.Lock()
         self._done: Counter[str] = Counter()
-        self._seconds: Counter[str] = Counter()
-        self._waited: Counter[str] = Counter()
+        self._seconds: defaultdict[str, float] = defaultdict(float)
+        self._waited: defaultdict[str, float] = defaultdict(float)
         self._server: Server | None = None
         self._threads: RoleThreads | None = None
         self._plans: dict[int, list[Frame]] = {}
@@ -119,8 +119,9 @@ class RoleHost:
             seconds = time.perf_counter() - begin
         with self._counters_lock:
             self._done.update(message for message, _ in messages)
-            self._seconds[messages[-1][0]] += seconds  # type: ignore[assignment]
-            self._waited.update(stages)  # type: ignore[arg-type]
+            self._seconds[messages[-1][0]] += seconds
+            for stage, waited in stages.items():
+                self._waited[stage] += waited
         return Answer(values, stages={**stages, "build": max(seconds - sum(stages.values()), 0.0)})
 
     def submit(self, messages: Sequence[Message]) -> Future[Answer]:
