@@ -98,7 +98,7 @@ def test_a_job_is_resumed_on_another_mesh(service: ProcessService, tmp_path: Pat
 def test_names_that_run_already_are_refused(service: ProcessService, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="'shared' is already running"):
         ProcessService(job_of(tmp_path), name="shared")
-    with pytest.raises(ConfigurationError, match="no service answers at .*gone.evenstep"):
+    with pytest.raises(ConfigurationError, match=r"no service answers at .*gone\.evenstep"):
         es.Client(tmp_path / "gone.evenstep", rank=0, patience=0.1)
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from evenstep.service.processes.service import ProcessService
     from evenstep.service.ray.service import RayService, Transport
 
-BACKENDS = ("ray", "local")
+BACKENDS = ("ray", "processes", "local")
 
 
 @overload
