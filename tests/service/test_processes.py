@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import re
 import signal
 import subprocess
@@ -108,12 +109,13 @@ def test_a_missing_file_and_a_bad_row_are_the_errors_of_one_process(tmp_path: Pa
         for rank in range(2):
             with pytest.raises(SampleError, match="a bad row"):
                 steps_of(service.client(rank))
+    before = set(psutil.Process().children())
     given = sources(tmp_path / "gone")
     job = job_of(tmp_path, sources=given)
     (tmp_path / "gone" / "a.parquet").unlink()
     with pytest.raises(ConfigurationError, match="code"):
         ProcessService(job, name="missing")
-    assert not psutil.Process().children()
+    assert set(psutil.Process().children()) == before
 
 
 def loaders_of(service: ProcessService) -> list[int]:
@@ -141,16 +143,19 @@ def test_a_loader_that_dies_is_named_to_all_clients_at_once(waiting: bool, tmp_p
 
 
 def test_a_service_leaves_nothing_behind(tmp_path: Path) -> None:
-    before, threads = set(os.listdir("/tmp")), evensteps_threads()
+    threads = evensteps_threads()
     service = ProcessService(job_of(tmp_path), name="tidy", loaders=2)
     steps_of(service.client(0), 1)
     pids = loaders_of(service)
+    info = service._info
+    roads = [each.road for each in (info.registry, *info.roles)]
+    sockets = [pickle.loads(pickle.dumps(road)).endpoint.path for road in roads]
+    assert all(map(os.path.exists, sockets))
     service.close()
     service.close()
     assert not any(map(psutil.pid_exists, pids))
     assert not os.path.exists(service.address)
-    left = {name for name in set(os.listdir("/tmp")) - before if name.startswith("evenstep-")}
-    assert not left - {f"evenstep-{os.getuid()}"}
+    assert not [path for path in sockets if os.path.exists(os.path.dirname(path))]
     until(lambda: not evensteps_threads() - threads, "the end of all threads")
     with pytest.raises(ConfigurationError, match="closed"):
         service.client(0)
