@@ -26,11 +26,18 @@ UNPICKLES = {
     "loader/transport/codec.py",
     # a Source Loader and its own workers, through pipes
     "service/preparer.py",
-    # roles of the service, inside Ray's connections
+    # roles of the service: over sockets of the same user, or with the job's keys
+    "service/remote/role_host.py",
+    "service/transport/frames.py",
+    # a loader's process and the one that started it, through pipes
+    "service/processes/loader_main.py",
+    "service/processes/loader_process.py",
+    # inside Ray's connections
     "service/ray/actors.py",
-    "service/remote/handles.py",
+    "service/ray/registry_actor.py",
+    "service/ray/road.py",
 }
-LISTENS = {"service/status_http.py"}
+LISTENS = {"service/status_http.py", "service/transport/server.py"}
 
 
 def files_with(pattern: str) -> set[str]:
@@ -47,7 +54,7 @@ def test_only_what_comes_from_the_same_job_is_unpickled() -> None:
     assert files_with(calls) == UNPICKLES
 
 
-def test_only_the_status_endpoint_listens() -> None:
+def test_only_the_status_endpoint_and_the_services_roles_listen() -> None:
     assert files_with(r"HTTPServer|\.bind\(|\.listen\(|Listener\(|create_server\(") == LISTENS
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from evenstep.service.metrics import StepRecord, WaitStatistics, payload_bytes
+from evenstep.service.metrics import TakenStep, WaitStatistics, payload_bytes
 
 
 def test_bytes_are_those_of_tensors_arrays_text_and_numbers() -> None:
@@ -18,7 +18,7 @@ def test_waits_are_those_of_the_slowest_rank() -> None:
     for step, seconds in enumerate([(3.0, 1.0), (0.1, 0.4)]):
         for rank in (0, 1):
             stages = {"plan": rank + 1.0, "build": 2.0}
-            waits.record_step(rank, StepRecord(step, seconds[rank], stages, **figures))
+            waits.record_step(rank, TakenStep(step, seconds[rank], stages, **figures))
     summary = waits.summary()
     assert summary["exposed_seconds"] == {
         "first": 3.0, "last": 0.4, "mean": 0.4, "p95": 0.4, "largest": 0.4,
@@ -35,6 +35,6 @@ def test_waits_are_those_of_the_slowest_rank() -> None:
 def test_only_the_last_steps_are_kept() -> None:
     waits = WaitStatistics(kept=3)
     for step in range(10):
-        waits.record_step(0, StepRecord(step, 0.5, {}, 1.0, 1.0, 1))
+        waits.record_step(0, TakenStep(step, 0.5, {}, 1.0, 1.0, 1))
     assert waits.summary()["first_step"] == 7
     assert waits.clients() == [{"rank": 0, "step": 10, "wait_seconds": 5.0, "ended": False}]

@@ -34,8 +34,8 @@ pytest.importorskip("zmq", reason="pyzmq is not installed")
 
 import evenstep.service as es
 from evenstep.errors import ConfigurationError, LoaderDiedError, SampleError
+from evenstep.service.joining import attach
 from evenstep.service.processes.service import ProcessService
-from evenstep.service.remote.running_job import attach
 
 
 @pytest.fixture(scope="module")

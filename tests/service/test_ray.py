@@ -33,7 +33,8 @@ pytest.importorskip("ray", reason="ray is not installed")
 
 import evenstep.service as es
 from evenstep.errors import ConfigurationError, EvenstepError, LoaderDiedError, SampleError
-from evenstep.service.ray import RayService, attach
+from evenstep.service.joining import attach
+from evenstep.service.ray import RayService
 from evenstep.service.ray.actor_options import cpus_per_actor
 from evenstep.service.ray.plan_cache import SHARED_BYTES
 from evenstep.strategy import to_json

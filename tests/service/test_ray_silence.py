@@ -23,7 +23,8 @@ pytest.importorskip("ray", reason="ray is not installed")
 import evenstep.service as es
 from evenstep.cli.service_text import print_status
 from evenstep.errors import ConfigurationError, EvenstepError
-from evenstep.service.ray import RayService, attach
+from evenstep.service.joining import attach
+from evenstep.service.ray import RayService
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -26,14 +26,6 @@ SERVICE_MUTATIONS = (
         near=12,
     ),
     Mutation("releases are lost", StepFetcher, "_fetch_from", "*_messages(ended), ", ""),
-    Mutation(
-        "samples are fetched that nobody has staged",
-        StepFetcher,
-        "_fetch_from",
-        '("stage", (task, keys)), ',
-        "",
-        near=1,
-    ),
     Mutation("a planned step is planned again", Planner, "plan", "step < self._step", "False"),
     Mutation(
         "carried samples are forgotten",

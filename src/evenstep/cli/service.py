@@ -170,7 +170,7 @@ def status(address: Address = "auto", name: Name = "job", json: Json = False) ->
       evenstep service status
       evenstep service status --address 10.0.0.1:6379 --name pretrain --json
     """
-    from evenstep.service.ray import attach
+    from evenstep.service.joining import attach
 
     with attach(address, name) as service:
         found = service.status()
@@ -247,7 +247,7 @@ def _plan(step: int, address: str, name: str, log: Path | None) -> LoadingPlan:
             raise ConfigurationError(f"there is no file {log}")
         found, where = read_log(log, step), str(log)
     else:
-        from evenstep.service.ray import attach
+        from evenstep.service.joining import attach
 
         with attach(address, name) as service:
             found, where = service.plan(step), f"job {name!r}, whose mixture has ended before it"

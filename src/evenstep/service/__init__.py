@@ -6,7 +6,7 @@ A `Job` describes a run, and `start` runs it. Metadata and samples take differen
     Source Loaders --samples--> Data Constructors --batches--> clients     bulk data: never central
 
 Each role is a plain class with a method for each message, and runs in one process with the others
-(`LocalService`) or in an actor (`ray/`). Calls go one way: clients call constructors, these call
+(`LocalService`) or in others (`processes/`, `ray/`). Calls go one way: clients call constructors, these call
 the planner and loaders, and the planner calls loaders. The files, in reading order:
 
 The job, in the process that starts it
@@ -24,6 +24,7 @@ The job, in the process that starts it
 Source Loader, one process for some sources or for a part of one
 
     source_loader.py     `SourceLoader`: describes, stages and hands out samples
+    staged_steps.py      samples that constructors are to fetch
     source_buffer.py     one source's samples, read and prepared ahead
     sample_window.py     what is held of it
     buffer_budget.py     the bytes that all buffers may hold
@@ -57,7 +58,14 @@ Between roles
 
     handles.py           messages and replies
     metrics.py           how long trainers waited, and for what
-    ray/                 each role an actor on a cluster; `Client` for trainers' processes
+    remote/              roles in other processes, whatever starts these
+    transport/           sockets between processes
+
+What starts roles in other processes, and how trainers join
+
+    processes/           loaders are processes of this machine, all other roles threads
+    ray/                 each role an actor on a cluster
+    joining.py           `Client` for trainers' processes; `attach`
 
 What a step draws, and how it is balanced, is decided in `evenstep.strategy` (`mixture/`,
 `balance/`); the planner runs it.
@@ -82,12 +90,12 @@ if TYPE_CHECKING:
     from evenstep.service.handles import Reply as Reply
     from evenstep.service.job import Job as Job
     from evenstep.service.job import Strategy as Strategy
+    from evenstep.service.joining import Client as Client
     from evenstep.service.loader_pool import LoaderPool as LoaderPool
     from evenstep.service.local import LocalService as LocalService
     from evenstep.service.mesh import Mesh as Mesh
     from evenstep.service.plan_log import read_log as read_log
     from evenstep.service.planner import Planner as Planner
-    from evenstep.service.remote.client import Client as Client
     from evenstep.service.sample_measure import SUPERVISED as SUPERVISED
     from evenstep.service.service_step import ServiceStep as ServiceStep
     from evenstep.service.service_step import StepDelivery as StepDelivery
@@ -111,7 +119,7 @@ _HOMES = {
     ".mesh": ("Mesh",),
     ".plan_log": ("read_log",),
     ".planner": ("Planner",),
-    ".remote.client": ("Client",),
+    ".joining": ("Client",),
     ".sample_measure": ("SUPERVISED",),
     ".service_step": ("ServiceStep", "StepDelivery", "SubplanStep"),
     ".source_layout": ("SourceLayout", "SourceStripe"),

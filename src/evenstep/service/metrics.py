@@ -37,7 +37,7 @@ def payload_bytes(value: Any) -> int:
 
 
 @dataclass(frozen=True)
-class StepRecord:
+class TakenStep:
     """A step that a client has taken, as it reports it."""
 
     step: int
@@ -75,7 +75,7 @@ class WaitStatistics:
         self._waited: dict[int, float] = {}
         self._ended: set[int] = set()
 
-    def record_step(self, rank: int, record: StepRecord) -> None:
+    def record_step(self, rank: int, record: TakenStep) -> None:
         """Records that a client has taken a step."""
         found = self._steps.setdefault(record.step, _Step())
         if record.seconds >= max(found.seconds.values(), default=0.0):

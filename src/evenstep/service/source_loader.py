@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from evenstep.data.reader_kinds import open_reader
+from evenstep.data.reader_kinds import open_readers
 from evenstep.data.source import Source
 from evenstep.errors import ConfigurationError
 from evenstep.service.buffer_budget import BufferBudget
@@ -69,9 +69,10 @@ class SourceLoader:
         )
         self._budget = BufferBudget(job.buffer_bytes)
         self._buffers: dict[str, SourceBuffer] = {}
-        for source, share in zip(job.sources, job.shares):
+        readers = open_readers(job.sources, seed=job.seed)
+        for source, share, reader in zip(job.sources, job.shares, readers):
             self._buffers[source.name] = SourceBuffer(
-                open_reader(source, seed=job.seed),
+                reader,
                 share,
                 self._preparer,
                 columns=job.columns,

@@ -32,7 +32,7 @@ def main() -> None:
     try:
         job, paths = pickle.load(asked)
         host.make_role(make_loader, unpickled_job(job, paths), threads=LOADER_THREADS)
-        answer = host.listen("loader")
+        answer = host.open_sockets("loader")
     except EvenstepError as error:
         answer = error
     except Exception as error:

@@ -96,7 +96,7 @@ class ProcessService(OwnedJob):
                 registry=RemoteHandle("the registry", ThreadRoad(self._registry)),
                 **made,
             )
-            self._registry.listen("registry")
+            self._registry.open_sockets("registry")
             self._info = self._run(self._registry.open(info, info.roles))
             write_endpoint(self._file, self._registry.endpoint)
         except BaseException:
@@ -151,7 +151,7 @@ class ProcessService(OwnedJob):
         host = RoleHost()
         self._hosts.append(host)
         host.make_role(make, self.job, *arguments, threads=threads)
-        host.listen("role")
+        host.open_sockets("role")
         return RemoteHandle(role, ThreadRoad(host), os.getpid(), _HERE)
 
     def _run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:

@@ -22,6 +22,5 @@ Messages by Ray's own calls, where sockets are not wanted, and to watch roles:
 """
 
 from evenstep.service.ray.service import RayService
-from evenstep.service.remote.running_job import attach
 
-__all__ = ["RayService", "attach"]
+__all__ = ["RayService"]

@@ -61,12 +61,16 @@ class RoleActor:
             self._host.make_role(make, unpickled_job(job, paths), *arguments, threads=threads)
         except EvenstepError as error:
             return Answer(error=error)
+        if "torch" in sys.modules:
+            import torch
+
+            torch.set_num_threads(1)  # more would spin between batches, which are small
         endpoint = None
         if keys is not None:
             import ray
 
             host = ray.util.get_node_ip_address()
-            endpoint = self._host.listen("role", host=host, keys=keys)
+            endpoint = self._host.open_sockets("role", host=host, keys=keys)
         return Answer((os.getpid(), socket.gethostname(), endpoint))
 
     def handle(self, sent: bytes) -> Any:

@@ -28,7 +28,7 @@ class JobRegistryActor(JobRegistry):
             import ray
 
             host = ray.util.get_node_ip_address()
-            road = SocketRoad(self.listen("registry", host=host, keys=keys))
+            road = SocketRoad(self.open_sockets("registry", host=host, keys=keys))
             job = replace(job, registry=RemoteHandle(job.registry.role, road))
         return await self.open(job, roles, MetricsExporter(job.name))
 

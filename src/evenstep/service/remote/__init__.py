@@ -3,6 +3,8 @@
 In the process of a role:
 
     role_host.py      `RoleHost` hands messages to the role, counts them, and listens for them
+    role_threads.py   threads that handle its messages
+    role_makers.py    makes roles, in their own processes
     wait_timer.py     how long each message waited for other roles
     open_requests.py  what a process works on, and what it waits for
 
@@ -12,6 +14,11 @@ The registry:
     role_inquiry.py   asks a role how it is, and does not wait for ever
     waits.py          who waits for whom, out of what all roles say
     common_state.py   where the ranks of a trainer meet to save
+
+The job as a whole:
+
+    running_job.py    what can be asked about a running job, by its owner and by others
+    discovery.py      finds a running job by the file that it writes
 
 Where a message is sent:
 

@@ -1,8 +1,7 @@
-"""Clients of a service in other processes: in the process that started it, and in trainers'."""
+"""`RemoteClient`: the client of a service whose roles are elsewhere."""
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Mapping
@@ -11,8 +10,7 @@ from typing import Any
 from evenstep.errors import ConfigurationError, EvenstepError
 from evenstep.service.client import RankClient
 from evenstep.service.handles import MessageName, Reply
-from evenstep.service.metrics import StepRecord
-from evenstep.service.remote.discovery import Joined, join
+from evenstep.service.metrics import TakenStep
 from evenstep.service.remote.handles import Alarm
 from evenstep.service.remote.registry import JobInfo
 from evenstep.service.remote.roads import Answer
@@ -39,7 +37,7 @@ class RemoteClient(RankClient):
             "warn_after": job.warn_after,
         }
         self._registry = job.registry.using(**watched)
-        self._taken: list[StepRecord] = []
+        self._taken: list[TakenStep] = []
         self._taken_lock = threading.Lock()
         self._reported: Reply | None = None
         self._reported_at = time.monotonic()
@@ -63,7 +61,7 @@ class RemoteClient(RankClient):
         except EvenstepError as error:
             self._tell("record_failure", self.rank, error)
             raise
-        record = StepRecord(
+        record = TakenStep(
             step.step,
             step.wait_seconds,
             self._stages,
@@ -108,52 +106,3 @@ class RemoteClient(RankClient):
 
     def _keep_stages(self, answer: Answer) -> None:
         self._stages = answer.stages
-
-
-class Client(RemoteClient):
-    """The client of a rank, in a trainer's process: ``evenstep.service.Client``."""
-
-    def __init__(
-        self,
-        address: str | os.PathLike[str] | None = "auto",
-        job_name: str = "job",
-        rank: int | None = None,
-        *,
-        step: int | None = None,
-        patience: float = 60.0,
-    ) -> None:
-        """
-        Args:
-            address: that the service prints: of its Ray cluster, or a file, with which a trainer
-                joins without Ray. "auto" finds a job on this machine, whatever runs it.
-            job_name: the name that the job was started with.
-            rank: None is that of the environment variable RANK, as torchrun sets it.
-            step: the first step; None is the service's first.
-            patience: seconds to wait for the service to be started.
-
-        Raises:
-            ConfigurationError: no service there, no such job, or no such rank.
-            ImportError: Ray or pyzmq is not installed.
-        """
-        if rank is None:
-            rank = _rank_of_environment()
-        self._joined: Joined = join(address, job_name, patience=patience)
-        try:
-            super().__init__(self._joined.job, rank, step=step)
-        except BaseException:
-            self._joined.leave()
-            raise
-
-    def close(self) -> None:
-        super().close()
-        self._joined.leave()
-
-
-def _rank_of_environment() -> int:
-    given = os.environ.get("RANK", "")
-    if not given.isdecimal() or len(given) > 9:
-        raise ConfigurationError(
-            f"rank is not given, and the environment variable RANK={given!r} is not a rank; give "
-            "rank=, or start the trainer with torchrun"
-        )
-    return int(given)

@@ -1,19 +1,14 @@
-"""Finds a running job: by the file that it writes, or on a Ray cluster."""
+"""A running job that a process takes part in, found by the file that it writes."""
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from evenstep.errors import ConfigurationError
 from evenstep.service.remote.registry import JobInfo
 from evenstep.service.remote.roads import RoleGoneError, SocketRoad
-from evenstep.service.transport.endpoint_file import SUFFIX, path_of, read_endpoint
-
-_RETRY_INTERVAL = 0.2  # seconds
+from evenstep.service.transport.endpoint_file import read_endpoint
 
 
 @dataclass
@@ -30,34 +25,6 @@ class Joined:
             disconnect()
 
 
-def join(address: str | os.PathLike[str] | None, name: str, *, patience: float = 0.0) -> Joined:
-    """
-    Args:
-        address: see `evenstep.service.Client`.
-        patience: seconds to wait for the job to be started.
-
-    Raises:
-        ConfigurationError: there is no such job.
-    """
-    deadline = time.monotonic() + patience
-    given = _is_file(address)
-    file = Path(str(address)) if given else path_of(name)
-    while given or address in (None, "auto"):
-        job = job_in(file)
-        if job is not None:
-            return Joined(job)
-        if not given:
-            break
-        if time.monotonic() > deadline:
-            raise ConfigurationError(
-                f"no service answers at {file}; start it first, or give the address that it prints"
-            )
-        time.sleep(_RETRY_INTERVAL)
-    from evenstep.service.ray.discovery import join_cluster
-
-    return join_cluster(None if address is None else str(address), name, deadline)
-
-
 def job_in(file: Path) -> JobInfo | None:
     """The job that has written a file; None if there is no file, or the job has ended.
 
@@ -72,7 +39,3 @@ def job_in(file: Path) -> JobInfo | None:
     except RoleGoneError:
         return None
     return job
-
-
-def _is_file(address: str | os.PathLike[str] | None) -> bool:
-    return isinstance(address, os.PathLike) or str(address).endswith(SUFFIX)

@@ -63,8 +63,7 @@ class Alarm:
 
 
 class RemoteHandle:
-    """A role in another process, or in other threads of this one. Other processes can be sent it.
-    """
+    """A role in another process, or in other threads of this one. Other processes can be sent it."""
 
     def __init__(
         self,

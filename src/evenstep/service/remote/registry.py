@@ -20,7 +20,7 @@ from typing import Any
 
 from evenstep.errors import ConfigurationError, EvenstepError
 from evenstep.service.handles import Message
-from evenstep.service.metrics import MetricsExporter, StepRecord, WaitStatistics
+from evenstep.service.metrics import MetricsExporter, TakenStep, WaitStatistics
 from evenstep.service.remote.common_state import CommonState
 from evenstep.service.remote.handles import RemoteHandle, cause_of_death
 from evenstep.service.remote.roads import Answer, RoleGoneError
@@ -111,7 +111,9 @@ class JobRegistry:
             self._tasks.append(asyncio.create_task(self._export_metrics()))
         return job
 
-    def listen(self, name: str, *, host: str | None = None, keys: Keys | None = None) -> Endpoint:
+    def open_sockets(
+        self, name: str, *, host: str | None = None, keys: Keys | None = None
+    ) -> Endpoint:
         """Takes messages by sockets; see `Server`."""
         folder = new_folder()
         self._server = Server(self._answering, folder=folder, name=name, host=host, keys=keys)
@@ -176,7 +178,7 @@ class JobRegistry:
 
     # Clients
 
-    async def record_steps(self, rank: int, records: Sequence[StepRecord]) -> None:
+    async def record_steps(self, rank: int, records: Sequence[TakenStep]) -> None:
         """Notes steps that a client has taken, the last one last."""
         for record in records:
             self._waits.record_step(rank, record)
@@ -238,6 +240,11 @@ class JobRegistry:
             "steps": self._waits.summary(),
             "silent": [silence_text(h.name, s) for h, s in zip(job.roles, roles) if is_silent(s)],
             "waits": self._all_waits({h.role: said for h, said in zip(job.roles, roles)}),
+            "messages": {
+                handle.role: said["process"]["sent"]
+                for handle, said in zip(job.roles, roles)
+                if "sent" in said.get("process", {})
+            },
             "bytes": {
                 "loader_to_constructor": _sum(loaders, "fetch_bytes"),
                 "constructor_to_client": _sum(constructors, "deliver_bytes"),

@@ -37,9 +37,7 @@ class RoleGoneError(Exception):
 class PendingAnswer(Protocol):
     """The answer to messages that were sent. Those of one road can be waited for together."""
 
-    def first_of(
-        self, others: Sequence[Any], seconds: float | None
-    ) -> PendingAnswer | None:
+    def first_of(self, others: Sequence[Any], seconds: float | None) -> PendingAnswer | None:
         """Waits until this one or another is there, or its role is gone: that one, the first of
         several. None if none is in time.
 
@@ -94,9 +92,7 @@ class _SocketPending:
     def __init__(self, sent: SentFrames) -> None:
         self._sent = sent
 
-    def first_of(
-        self, others: Sequence[Any], seconds: float | None
-    ) -> PendingAnswer | None:
+    def first_of(self, others: Sequence[Any], seconds: float | None) -> PendingAnswer | None:
         pending = [self, *others]
         number = first_answered([each._sent for each in pending], seconds)
         return None if number is None else pending[number]
@@ -139,9 +135,7 @@ class _ThreadPending:
     def __init__(self, future: Future[Answer]) -> None:
         self._future = future
 
-    def first_of(
-        self, others: Sequence[Any], seconds: float | None
-    ) -> PendingAnswer | None:
+    def first_of(self, others: Sequence[Any], seconds: float | None) -> PendingAnswer | None:
         pending = [self, *others]
         wait([each._future for each in pending], seconds, FIRST_COMPLETED)
         return next((each for each in pending if each._future.done()), None)

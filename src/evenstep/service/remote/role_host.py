@@ -43,6 +43,7 @@ class RoleHost:
         self._lock = threading.Lock()
         self._counters_lock = threading.Lock()
         self._done: Counter[str] = Counter()
+        self._sent: Counter[str] = Counter(messages=0, bytes=0)
         self._seconds: defaultdict[str, float] = defaultdict(float)
         self._waited: defaultdict[str, float] = defaultdict(float)
         self._server: Server | None = None
@@ -73,7 +74,9 @@ class RoleHost:
         if begin is not None:
             begin()
 
-    def listen(self, name: str, *, host: str | None = None, keys: Keys | None = None) -> Endpoint:
+    def open_sockets(
+        self, name: str, *, host: str | None = None, keys: Keys | None = None
+    ) -> Endpoint:
         """Takes messages by sockets, too; see `Server`."""
         self._server = Server(self._answering, folder=new_folder(), name=name, host=host, keys=keys)
         return self._server.endpoint
@@ -132,9 +135,10 @@ class RoleHost:
         return self._threads.submit(self.answer, messages)
 
     def count_bytes(self, message: str, count: int) -> None:
-        """Counts the bytes of an answer."""
+        """Counts an answer that was sent to another process, and its bytes."""
         with self._counters_lock:
             self._done[f"{message}_bytes"] += count
+            self._sent.update(messages=1, bytes=count)
 
     def measure(self) -> dict[str, Any]:
         """JSON-able: what was done since the start, by message, and this process's memory; what it
@@ -145,6 +149,7 @@ class RoleHost:
                 "host": socket.gethostname(),
                 "resident_bytes": _resident_bytes(),
                 "done": dict(self._done),
+                "sent": dict(self._sent),
                 "seconds": dict(self._seconds),
                 "waited_seconds": dict(self._waited),
                 "handles": self._handled.to_list(),
@@ -168,22 +173,15 @@ class RoleHost:
 
     def _answer_frames(self, messages: Sequence[Message]) -> list[Frame]:
         message, arguments = messages[0]
-        if message == "plan":
-            return self._plan_frames(messages, arguments[0])
-        frames = encoded(self.answer(messages))
-        self.count_bytes(messages[-1][0], sum(len(each) for each in frames))
-        return frames
-
-    def _plan_frames(self, messages: Sequence[Message], step: int) -> list[Frame]:
-        known = self._plans.get(step)
-        if known is not None:
-            return known
-        answer = self.answer(messages)
-        frames = encoded(answer)
-        if answer.error is None:
-            self._plans[step] = frames
+        known = self._plans.get(arguments[0]) if message == "plan" else None
+        answer = None if known is not None else self.answer(messages)
+        frames = known if answer is None else encoded(answer)
+        assert frames is not None
+        if message == "plan" and answer is not None and answer.error is None:
+            self._plans[arguments[0]] = frames
             while len(self._plans) > _SHARED_PLANS:
                 self._plans.pop(next(iter(self._plans)))
+        self.count_bytes(messages[-1][0], sum(map(len, frames)))
         return frames
 
 

@@ -44,11 +44,8 @@ def make_constructor(
     planner: RemoteHandle,
     groups: list[int],
 ) -> DataConstructor:
-    import torch
+    from evenstep.service.data_constructor import DataConstructor  # which needs torch
 
-    from evenstep.service.data_constructor import DataConstructor
-
-    torch.set_num_threads(1)  # more would spin between batches, which are small
     return DataConstructor(
         job,
         groups,

@@ -10,7 +10,6 @@ from evenstep.service.backend_common import common_step, rank_of
 from evenstep.service.handles import call
 from evenstep.service.job import Job
 from evenstep.service.remote.client import RemoteClient
-from evenstep.service.remote.discovery import Joined, join
 from evenstep.service.remote.handles import RemoteHandle, cause_of_death
 from evenstep.service.remote.registry import JobInfo
 from evenstep.service.remote.roads import RoleGoneError
@@ -22,18 +21,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 _STATUS_LIMIT = 5 * ANSWER_LIMIT  # seconds
-
-
-def attach(address: str | os.PathLike[str] | None = "auto", name: str = "job") -> AttachedService:
-    """A job that another process runs, to look at.
-
-    Args:
-        address: see `evenstep.service.Client`.
-
-    Raises:
-        ConfigurationError: no such job.
-    """
-    return AttachedService(join(address, name))
 
 
 class RunningJob:
@@ -96,18 +83,6 @@ class RunningJob:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-class AttachedService(RunningJob):
-    """See `attach`. The job keeps running when it is left."""
-
-    def __init__(self, joined: Joined) -> None:
-        self._joined, self._info = joined, joined.job
-
-    def close(self) -> None:
-        """Leaves the job. Idempotent."""
-        super().close()
-        self._joined.leave()
 
 
 class OwnedJob(RunningJob):

@@ -1,10 +1,11 @@
 """Messages between the processes of a service over ZeroMQ: sockets of the same user on one machine,
 and encrypted TCP between machines.
 
-    frames.py      values as frames: the pickled rest, and each large array or tensor on its own
-    endpoint.py    where a role is reached, and the keys that let its peers in
-    server.py      `Server`: takes messages for a role, and sends its answers
-    connection.py  `Connections`: sends messages to a role, and notices at once when it is gone
+    frames.py         values as frames: the pickled rest, and each large array or tensor on its own
+    endpoint.py       where a role is reached, and the keys that let its peers in
+    endpoint_file.py  files that say where a service is reached
+    server.py         `Server`: takes messages for a role, and sends its answers
+    connection.py     `Connections`: sends messages to a role, and notices at once when it is gone
 
 A message is a list of frames, and so is its answer. A connection carries one message at a time, so
 what a slow receiver has not taken yet is bounded by what it has asked for.

@@ -61,6 +61,7 @@ class _Connection:
     def __init__(self, endpoint: Endpoint) -> None:
         zmq = import_zmq()
         address = endpoint.address
+        self._process = os.getpid()
         self.socket = _context().socket(zmq.DEALER)
         self.socket.linger = 0
         self.socket.reconnect_ivl = -1  # who is gone is not waited for
@@ -80,8 +81,10 @@ class _Connection:
         self.socket.connect(address)
 
     def close(self) -> None:
-        self.socket.disable_monitor()
-        self.socket.close(0)
+        # A forked child has no thread that would close it, and must leave its parent's alone.
+        if self._process == os.getpid() and not self.socket.closed:
+            self.socket.disable_monitor()
+            self.socket.close(0)
 
 
 class Pending:

@@ -1,0 +1,121 @@
+"""Joins a service that another process runs: `Client` as a trainer's rank, `attach` to look at
+it."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+from evenstep.errors import ConfigurationError
+from evenstep.service.remote.client import RemoteClient
+from evenstep.service.remote.discovery import Joined, job_in
+from evenstep.service.remote.running_job import RunningJob
+from evenstep.service.transport.endpoint_file import SUFFIX, path_of
+
+_RETRY_INTERVAL = 0.2  # seconds
+
+
+class Client(RemoteClient):
+    """The client of a rank, in a trainer's process: ``evenstep.service.Client``."""
+
+    def __init__(
+        self,
+        address: str | os.PathLike[str] | None = "auto",
+        job_name: str = "job",
+        rank: int | None = None,
+        *,
+        step: int | None = None,
+        patience: float = 60.0,
+    ) -> None:
+        """
+        Args:
+            address: that the service prints: of its Ray cluster, or a file, with which a trainer
+                joins without Ray. "auto" finds a job on this machine, whatever runs it.
+            job_name: the name that the job was started with.
+            rank: None is that of the environment variable RANK, as torchrun sets it.
+            step: the first step; None is the service's first.
+            patience: seconds to wait for the service to be started.
+
+        Raises:
+            ConfigurationError: no service there, no such job, or no such rank.
+            ImportError: Ray or pyzmq is not installed.
+        """
+        if rank is None:
+            rank = _rank_of_environment()
+        self._joined: Joined = join(address, job_name, patience=patience)
+        try:
+            super().__init__(self._joined.job, rank, step=step)
+        except BaseException:
+            self._joined.leave()
+            raise
+
+    def close(self) -> None:
+        super().close()
+        self._joined.leave()
+
+
+def _rank_of_environment() -> int:
+    given = os.environ.get("RANK", "")
+    if not given.isdecimal() or len(given) > 9:
+        raise ConfigurationError(
+            f"rank is not given, and the environment variable RANK={given!r} is not a rank; give "
+            "rank=, or start the trainer with torchrun"
+        )
+    return int(given)
+
+
+def attach(address: str | os.PathLike[str] | None = "auto", name: str = "job") -> AttachedService:
+    """A job that another process runs, to look at.
+
+    Args:
+        address: see `evenstep.service.Client`.
+
+    Raises:
+        ConfigurationError: no such job.
+    """
+    return AttachedService(join(address, name))
+
+
+class AttachedService(RunningJob):
+    """See `attach`. The job keeps running when it is left."""
+
+    def __init__(self, joined: Joined) -> None:
+        self._joined, self._info = joined, joined.job
+
+    def close(self) -> None:
+        """Leaves the job. Idempotent."""
+        super().close()
+        self._joined.leave()
+
+
+def join(address: str | os.PathLike[str] | None, name: str, *, patience: float = 0.0) -> Joined:
+    """
+    Args:
+        address: see `evenstep.service.Client`.
+        patience: seconds to wait for the job to be started.
+
+    Raises:
+        ConfigurationError: there is no such job.
+    """
+    deadline = time.monotonic() + patience
+    given = _is_file(address)
+    file = Path(str(address)) if given else path_of(name)
+    while given or address in (None, "auto"):
+        job = job_in(file)
+        if job is not None:
+            return Joined(job)
+        if not given:
+            break
+        if time.monotonic() > deadline:
+            raise ConfigurationError(
+                f"no service answers at {file}; start it first, or give the address that it prints"
+            )
+        time.sleep(_RETRY_INTERVAL)
+    from evenstep.service.ray.discovery import join_cluster  # which needs Ray
+
+    return join_cluster(None if address is None else str(address), name, deadline)
+
+
+def _is_file(address: str | os.PathLike[str] | None) -> bool:
+    return isinstance(address, os.PathLike) or str(address).endswith(SUFFIX)
