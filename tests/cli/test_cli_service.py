@@ -107,7 +107,7 @@ def running(cluster: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 def test_a_job_runs_to_its_end_and_can_be_looked_at(
     running: Running, capsys: Capture, tmp_path: Path
 ) -> None:
-    from evenstep.service.ray import Client
+    from evenstep.service import Client
 
     client = Client("auto", rank=0)
     next(client)

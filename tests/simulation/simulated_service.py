@@ -18,9 +18,9 @@ from simulated_world import World
 from undisturbed_service import Taken
 
 from evenstep.errors import EvenstepError
+from evenstep.service.joining import Client
 from evenstep.service.ray import actors
 from evenstep.service.ray.service import RayService
-from evenstep.service.joining import Client
 
 _LAUNCHER_SECONDS = 5.0  # after which a launcher ends the ranks that are left
 

@@ -1,10 +1,11 @@
-"""``evenstep service``: runs a job on Ray, shows its status and its plans."""
+"""``evenstep service``: runs a job, shows its status and its plans."""
 
 from __future__ import annotations
 
 import json as json_module
 import time
 from contextlib import ExitStack
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,20 +25,28 @@ if TYPE_CHECKING:
 Address = Annotated[
     str,
     typer.Option(
-        help="Address of the Ray cluster, as `run` prints it; auto finds one on this machine."
+        help="Address of the service, as `run` prints it; auto finds one on this machine."
     ),
 ]
 Name = Annotated[str, typer.Option(help="Name of the job.")]
+
+
+class Backend(Enum):
+    """What runs a job's roles."""
+
+    ray = "ray"
+    processes = "processes"
+
 
 _EVERY = 1.0  # seconds between looks at a running job
 
 _HELP = """Run a job of the service, see its status and its plans.
 
-The service loads many sources for many ranks, on Ray.
+The service loads many sources for many ranks, on this machine or on a Ray cluster.
 
 \b
 Examples:
-  evenstep service run job.py --loaders 4
+  evenstep service run job.py --backend processes --loaders 4
   evenstep service status --json
   evenstep service plan --step 12 --html step-12.html
 """
@@ -61,16 +70,19 @@ def run(
         str,
         typer.Argument(metavar="JOB", help="FILE.py with `job = es.Job(...)`, or module:name."),
     ],
+    backend: Annotated[
+        Backend, typer.Option(help="processes runs on this machine without Ray.")
+    ] = Backend.ray,
     address: Annotated[
         str | None,
         typer.Option(help="Address of a Ray cluster; by default one is started on this machine."),
     ] = None,
     name: Name = "job",
-    loaders: Annotated[int, typer.Option(help="Number of Source Loader actors.")] = 1,
+    loaders: Annotated[int, typer.Option(help="Number of Source Loaders.")] = 1,
     constructors: Annotated[
         int | None,
         typer.Option(
-            help="Number of Data Constructor actors.", show_default="one per data-parallel group"
+            help="Number of Data Constructors.", show_default="one per data-parallel group"
         ),
     ] = None,
     cpus: Annotated[
@@ -105,28 +117,33 @@ def run(
 
     \b
     Examples:
-      evenstep service run job.py --loaders 4 --port 8099
+      evenstep service run job.py --backend processes --loaders 4 --port 8099
       evenstep service run jobs.pretrain:job --address 10.0.0.1:6379 --name pretrain
     """
-    from evenstep.service.ray import RayService
+    from evenstep.service.startup import start
     from evenstep.service.status_http import StatusEndpoint
 
+    of_ray = {"address": address, "cpus": cpus} if backend is Backend.ray else {}
+    if backend is Backend.processes and (address is not None or cpus is not None):
+        raise ConfigurationError(
+            "--address and --cpus are of Ray; leave them out with --backend processes"
+        )
     made = _job(job)
     remedy = "give the file that the state was written to"
     state = None if resume is None else read_json(resume, again=remedy)
     note(f"starting {len(made.sources):,} sources for {len(made.tree):,} ranks")
     with ExitStack() as stack:
         stack.enter_context(ended_in_order())
-        service = stack.enter_context(
-            RayService(
+        service: Any = stack.enter_context(
+            start(
                 made,
-                address=address,
+                backend=backend.value,
                 name=name,
                 loaders=loaders,
                 constructors=constructors,
-                cpus=cpus,
                 state=state,
                 plan_log=plan_log,
+                **of_ray,
             )
         )
         if port is not None:
@@ -135,6 +152,8 @@ def run(
             )
             note(f"status at {endpoint.url}/status")
         note(f"running; trainers: es.Client({service.address!r}, {name!r})")
+        if backend is Backend.ray:
+            note(f"trainers on hosts without Ray: es.Client with a copy of {service.file}")
         last: dict[str, Any] = service.status()
         try:
             with status_line() as show:

@@ -6,8 +6,8 @@ A `Job` describes a run, and `start` runs it. Metadata and samples take differen
     Source Loaders --samples--> Data Constructors --batches--> clients     bulk data: never central
 
 Each role is a plain class with a method for each message, and runs in one process with the others
-(`LocalService`) or in others (`processes/`, `ray/`). Calls go one way: clients call constructors, these call
-the planner and loaders, and the planner calls loaders. The files, in reading order:
+(`LocalService`) or in others (`processes/`, `ray/`). Calls go one way: clients call constructors,
+these call the planner and loaders, and the planner calls loaders. The files, in reading order:
 
 The job, in the process that starts it
 

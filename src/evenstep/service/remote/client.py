@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Mapping
@@ -40,7 +41,7 @@ class RemoteClient(RankClient):
         self._taken: list[TakenStep] = []
         self._taken_lock = threading.Lock()
         self._reported: Reply | None = None
-        self._reported_at = time.monotonic()
+        self._reported_at = -math.inf
         self._registry.send("begins", rank).result()
         super().__init__(
             job.tree,

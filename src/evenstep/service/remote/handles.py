@@ -63,7 +63,7 @@ class Alarm:
 
 
 class RemoteHandle:
-    """A role in another process, or in other threads of this one. Other processes can be sent it."""
+    """A role in other threads or in another process. Can be sent to other processes."""
 
     def __init__(
         self,
