@@ -58,7 +58,8 @@ class _Pickler(pickle.Pickler):
             return NotImplemented
         plain = value.detach().to("cpu").contiguous()
         # As bytes, for any dtype: NumPy has neither bfloat16 nor 8-bit floats.
-        array = plain.reshape(-1).view(torch.uint8).numpy()
+        flat = plain.reshape(-1) if plain.numel() else plain.new_empty(0)  # an empty one has strides
+        array = flat.view(torch.uint8).numpy()
         return _tensor, (array, str(plain.dtype).removeprefix("torch."), tuple(plain.shape))
 
 

@@ -1,0 +1,144 @@
+"""Sockets between the roles of a service: what is sent arrives, from those who may send, and nobody
+waits for who is gone."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import stat
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+pytest.importorskip("zmq", reason="pyzmq is not installed")
+
+import torch
+
+from evenstep.errors import ConfigurationError
+from evenstep.service.transport.connection import ConnectionLostError, Connections, first_answered
+from evenstep.service.transport.endpoint import Endpoint, Keys, import_zmq, new_folder
+from evenstep.service.transport.endpoint_file import read_endpoint, write_endpoint
+from evenstep.service.transport.frames import OWN_FRAME_BYTES, from_frames, to_frames
+from evenstep.service.transport.server import Server
+
+SECONDS = 30.0
+DTYPES = [torch.bfloat16, torch.float8_e4m3fn, torch.float32, torch.int64, torch.bool]
+
+
+@given(arrays.arrays(arrays.scalar_dtypes(), arrays.array_shapes(min_side=0, max_side=6)))
+def test_arrays_arrive_as_they_were(array: Any) -> None:
+    found = from_frames(to_frames({"turned": array.T, "each": [array]}))
+    for sent, came in ((array.T, found["turned"]), (array, found["each"][0])):
+        assert (came.dtype, came.shape, came.tobytes()) == (sent.dtype, sent.shape, sent.tobytes())
+
+
+@given(st.integers(0, 3 * OWN_FRAME_BYTES), st.sampled_from(DTYPES))
+def test_tensors_of_any_size_arrive_and_are_the_receivers_own(size: int, dtype: Any) -> None:
+    tensor = torch.arange(2 * size).to(dtype)[::2]
+    frames = to_frames([tensor])
+    (found,) = from_frames([bytearray(frame) for frame in frames])
+    assert found.dtype == dtype
+    assert torch.equal(found.view(torch.uint8), tensor.contiguous().view(torch.uint8))
+    found.zero_()
+    assert len(frames) == 1 + (size * dtype.itemsize >= OWN_FRAME_BYTES)
+
+
+def echo(pipe: Any, folder: str, keys: Keys) -> None:
+    def answering(frames: list[Any]) -> Future[list[Any]]:
+        future: Future[list[Any]] = Future()
+        asked = from_frames(frames)
+        if asked != "never":
+            future.set_result(to_frames(asked))
+        return future
+
+    pipe.send(Server(answering, folder=folder, name="echo", host="127.0.0.1", keys=keys).endpoint)
+    time.sleep(SECONDS)
+
+
+class Echo:
+    def __init__(self) -> None:
+        self.keys, self.folder = Keys.new(), new_folder()
+        pipe, other = multiprocessing.Pipe()
+        context = multiprocessing.get_context("fork")
+        self.process = context.Process(target=echo, args=(other, self.folder, self.keys))
+        self.process.start()
+        assert pipe.poll(SECONDS)
+        here: Endpoint = pipe.recv()
+        self.endpoints = {"ipc": here, "tcp": replace(here, machine="another")}
+
+
+@pytest.fixture
+def server() -> Iterator[Echo]:
+    made = Echo()
+    yield made
+    made.process.kill()
+    made.process.join()
+
+
+@pytest.mark.parametrize("road", ["ipc", "tcp"])
+def test_messages_are_answered_and_a_death_ends_all_waits(server: Echo, road: str) -> None:
+    connections = Connections(server.endpoints[road])
+    large = np.arange(1_000_000)
+    sent = [connections.send(to_frames(each)) for each in (["small"], {"large": large}, "never")]
+    for each in sent[:2]:
+        each.wait()
+    assert from_frames(sent[0].frames()) == ["small"]
+    found = from_frames(sent[1].frames())["large"]
+    np.testing.assert_array_equal(found, large)
+    found += 1  # it is its receiver's
+    assert first_answered([sent[2]], 0.05) is None
+    os.kill(server.process.pid, signal.SIGKILL)
+    with pytest.raises(ConnectionLostError):
+        sent[2].wait()
+    for _ in range(3):  # by connections that were used before, and by new ones
+        with pytest.raises(ConnectionLostError):
+            connections.send(to_frames("more")).wait()
+
+
+def test_who_is_stopped_is_waited_for(server: Echo) -> None:
+    connections = Connections(server.endpoints["tcp"])
+    connections.send(to_frames("first")).wait()
+    os.kill(server.process.pid, signal.SIGSTOP)
+    late = connections.send(to_frames("late"))
+    assert first_answered([late], 1.0) is None
+    os.kill(server.process.pid, signal.SIGCONT)
+    late.wait()
+    assert from_frames(late.frames()) == "late"
+
+
+def test_without_the_keys_of_the_job_nobody_is_let_in(server: Echo) -> None:
+    public, secret = import_zmq().curve_keypair()
+    keys = replace(server.keys, client_public=public, client_secret=secret)
+    stranger = Connections(replace(server.endpoints["tcp"], keys=keys))
+    with pytest.raises(ConnectionLostError):
+        stranger.send(to_frames("let me in")).wait()
+    plain = Connections(replace(server.endpoints["tcp"], keys=None)).send(to_frames("or me"))
+    with pytest.raises(ConnectionLostError):
+        plain.wait()
+    assert stat.S_IMODE(os.stat(server.folder).st_mode) == 0o700
+    assert "secret" not in repr(server.endpoints["tcp"])
+
+
+def test_a_file_says_where_a_service_is_to_its_owner_alone(server: Echo, tmp_path: Path) -> None:
+    path = tmp_path / "job.evenstep"
+    write_endpoint(path, server.endpoints["tcp"])
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    Connections(read_endpoint(path)).send(to_frames("hello")).wait()
+    path.chmod(0o666)
+    with pytest.raises(ConfigurationError, match="can be written by others"):
+        read_endpoint(path)
+    path.chmod(0o600)
+    for damaged in ("", "{", "[]", '{"machine": 1}', path.read_text().replace("path", "pith")):
+        path.write_text(damaged)
+        with pytest.raises(ConfigurationError, match="cannot be read as the address"):
+            read_endpoint(path)
