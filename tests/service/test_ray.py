@@ -10,6 +10,7 @@ import json
 import os
 import pickle
 import re
+import shutil
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -224,6 +225,34 @@ def test_a_client_of_a_rank_that_does_not_exist_is_refused(
         es.Client(service.address, "shared", 9)
     with pytest.raises(ConfigurationError, match="DP=2 must be from 0 to 1"):
         service.client(DP=2)
+
+
+ELSEWHERE = """
+import json, sys
+from service_world import comparable, steps_of
+import evenstep.service as es
+from evenstep.service.transport import endpoint
+
+endpoint.machine = lambda: "another host"  # whose trainers reach roles by TCP alone
+with es.Client(sys.argv[1], rank=int(sys.argv[2])) as client:
+    taken = steps_of(client, 3)
+assert "ray" not in sys.modules
+print(json.dumps(comparable(taken), default=repr))
+"""
+
+
+def test_a_trainer_on_a_host_without_ray_joins_by_a_copy_of_the_services_file(
+    service: RayService, job: es.Job, tmp_path: Path
+) -> None:
+    assert service.file is not None
+    copy = tmp_path / "copied.evenstep"
+    shutil.copy(service.file, copy)
+    commands = [["-c", ELSEWHERE, str(copy), str(rank)] for rank in (0, 3)]
+    path = {"PYTHONPATH": os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])}
+    with processes(commands, [path] * len(commands)) as trainers:
+        taken = [trainer.json() for trainer in trainers]
+    expected = plain(in_one_process(job, 3))
+    assert taken == [expected[0], expected[3]]
 
 
 def test_a_killed_loader_is_named_to_every_client(service: RayService, trainers: Trainers) -> None:

@@ -24,7 +24,7 @@ from evenstep.service.processes.loader_process import LoaderProcess
 from evenstep.service.remote.discovery import job_in
 from evenstep.service.remote.handles import RemoteHandle
 from evenstep.service.remote.registry import JobInfo, JobRegistry, check_name
-from evenstep.service.remote.roads import SocketRoad, ThreadRoad
+from evenstep.service.remote.roads import Road, SocketRoad, ThreadRoad
 from evenstep.service.remote.role_host import RoleHost
 from evenstep.service.remote.role_makers import make_constructor, make_planner
 from evenstep.service.remote.running_job import OwnedJob
@@ -73,11 +73,13 @@ class ProcessService(OwnedJob):
             )
         self._processes: list[LoaderProcess] = []
         self._hosts: list[RoleHost] = []
+        self._roads: list[Road] = []
         self._registry = JobRegistry()
         self._loop = asyncio.new_event_loop()
-        threading.Thread(
+        self._thread = threading.Thread(
             target=self._loop.run_forever, name="evenstep-registry", daemon=True
-        ).start()
+        )
+        self._thread.start()
         self._layout = SourceLayout.of(job.names, loaders, stripe=stripe)
         try:
             for number, shares in enumerate(self._layout.shares):
@@ -120,10 +122,14 @@ class ProcessService(OwnedJob):
             remove_endpoint(self._file, self._registry.endpoint)
         self._run(self._registry.close())
         self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
         for host in self._hosts:
             host.close()
         for process in self._processes:
             process.end()
+        for road in self._roads:
+            road.close()
 
     def _made_roles(
         self,
@@ -137,6 +143,7 @@ class ProcessService(OwnedJob):
             RemoteHandle(each.name, SocketRoad(each.endpoint(deadline)), each.pid, _HERE)
             for each in self._processes
         ]
+        self._roads = [loader.road for loader in loaders]
         log = None if plan_log is None else os.path.abspath(plan_log)
         planner = self._made("the Planner", 1, make_planner, layout, loaders, state, log)
         constructors = []

@@ -55,6 +55,9 @@ class RayRoad:
             encoded = pickle.dumps(list(messages), pickle.HIGHEST_PROTOCOL)
         return RayPending(self.actor.handle.remote(encoded))
 
+    def close(self) -> None:
+        pass
+
 
 class RayPending:
     """An answer that is on its way, or in Ray's object store."""

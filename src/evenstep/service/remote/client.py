@@ -42,6 +42,7 @@ class RemoteClient(RankClient):
         self._taken_lock = threading.Lock()
         self._reported: Reply | None = None
         self._reported_at = -math.inf
+        self._roads = [each.road for each in (job.registry, job.planner, constructor)]
         self._registry.send("begins", rank).result()
         super().__init__(
             job.tree,
@@ -100,6 +101,8 @@ class RemoteClient(RankClient):
         if not self._closed:
             self.report_steps()
         super().close()
+        for road in self._roads:
+            road.close()
 
     def _tell(self, message: MessageName, *arguments: Any) -> None:
         # The reply is kept: a message whose reply is dropped may not be sent.

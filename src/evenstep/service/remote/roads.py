@@ -66,6 +66,10 @@ class Road(Protocol):
         """Sends messages, without waiting for the answer."""
         ...
 
+    def close(self) -> None:
+        """Closes connections of this process that no message uses. Idempotent."""
+        ...
+
 
 @dataclass(frozen=True)
 class SocketRoad:
@@ -78,7 +82,6 @@ class SocketRoad:
         return _SocketPending(_connections(self.endpoint, os.getpid()).send(frames))
 
     def close(self) -> None:
-        """Closes connections of this process that no message uses."""
         _connections(self.endpoint, os.getpid()).close()
 
 
@@ -126,6 +129,9 @@ class ThreadRoad:
 
     def send(self, messages: Sequence[Message]) -> _ThreadPending:
         return _ThreadPending(self._host.submit(messages))
+
+    def close(self) -> None:
+        pass
 
     def __reduce__(self) -> tuple[Any, ...]:
         return SocketRoad, (self._host.endpoint,)

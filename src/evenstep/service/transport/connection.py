@@ -84,6 +84,7 @@ class _Connection:
         # A forked child has no thread that would close it, and must leave its parent's alone.
         if self._process == os.getpid() and not self.socket.closed:
             self.socket.disable_monitor()
+            self.monitor.close(0)
             self.socket.close(0)
 
 
