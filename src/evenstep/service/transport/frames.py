@@ -57,8 +57,9 @@ class _Pickler(pickle.Pickler):
         if torch is None or type(value) is not torch.Tensor or value.is_sparse:
             return NotImplemented
         plain = value.detach().to("cpu").contiguous()
-        # As bytes, for any dtype: NumPy has neither bfloat16 nor 8-bit floats.
-        flat = plain.reshape(-1) if plain.numel() else plain.new_empty(0)  # an empty one has strides
+        # As bytes, for any dtype: NumPy has neither bfloat16 nor 8-bit floats. Even a tensor
+        # without elements may have strides that cannot be viewed so.
+        flat = plain.reshape(-1) if plain.numel() else plain.new_empty(0)
         array = flat.view(torch.uint8).numpy()
         return _tensor, (array, str(plain.dtype).removeprefix("torch."), tuple(plain.shape))
 
