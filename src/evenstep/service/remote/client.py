@@ -10,15 +10,16 @@ from typing import Any
 
 from evenstep.errors import ConfigurationError, EvenstepError
 from evenstep.service.client import RankClient
-from evenstep.service.handles import MessageName, Reply
+from evenstep.service.handles import MessageName
 from evenstep.service.metrics import TakenStep
 from evenstep.service.remote.handles import Alarm
 from evenstep.service.remote.registry import JobInfo
-from evenstep.service.remote.roads import Answer
+from evenstep.service.remote.roads import Answer, PendingAnswer
 from evenstep.service.remote.wait_warnings import WaitWarnings
 from evenstep.service.service_step import ServiceStep
 
 _REPORT_INTERVAL = 1.0  # seconds between reports of steps taken
+_TOLD_SECONDS = 2.0  # for the registry to hear of them at the end
 
 
 class RemoteClient(RankClient):
@@ -40,7 +41,7 @@ class RemoteClient(RankClient):
         self._registry = job.registry.using(**watched)
         self._taken: list[TakenStep] = []
         self._taken_lock = threading.Lock()
-        self._reported: Reply | None = None
+        self._told: PendingAnswer | None = None
         self._reported_at = -math.inf
         self._roads = [each.road for each in (job.registry, job.planner, constructor)]
         self._registry.send("begins", rank).result()
@@ -59,9 +60,11 @@ class RemoteClient(RankClient):
         except StopIteration:
             self.report_steps()
             self._tell("record_end", self.rank)
+            self._await_told()
             raise
         except EvenstepError as error:
             self._tell("record_failure", self.rank, error)
+            self._await_told()
             raise
         record = TakenStep(
             step.step,
@@ -73,8 +76,14 @@ class RemoteClient(RankClient):
         )
         with self._taken_lock:
             self._taken.append(record)
-        if time.monotonic() > self._reported_at + _REPORT_INTERVAL:
+            is_first = len(self._taken) == 1
+        left = self._reported_at + _REPORT_INTERVAL - time.monotonic()
+        if left <= 0:
             self.report_steps()
+        elif is_first:  # in a thread: the next step may be long in coming
+            timer = threading.Timer(left, self.report_steps)
+            timer.daemon = True
+            timer.start()
         return micro_batches, step
 
     def report_steps(self) -> None:
@@ -100,13 +109,19 @@ class RemoteClient(RankClient):
     def close(self) -> None:
         if not self._closed:
             self.report_steps()
+            self._await_told()
         super().close()
         for road in self._roads:
             road.close()
 
     def _tell(self, message: MessageName, *arguments: Any) -> None:
-        # The reply is kept: a message whose reply is dropped may not be sent.
-        self._reported = self._registry.send(message, *arguments)
+        # The answer is kept: a message whose answer is dropped may not be sent.
+        self._told = self._registry.road.send([(message, arguments)])
+
+    def _await_told(self) -> None:
+        """Lets what was told arrive, before this process may end."""
+        if self._told is not None:
+            self._told.first_of((), _TOLD_SECONDS)
 
     def _keep_stages(self, answer: Answer) -> None:
         self._stages = answer.stages
