@@ -89,9 +89,12 @@ def install() -> None:
 
 
 def use_up_files() -> None:
-    """Leaves this process no more files that it may open."""
+    """Leaves this process no more files that it may open. It has those of pytest, too, from which it
+    is forked; their numbers have gaps."""
+    taken = set(map(int, os.listdir("/proc/self/fd")))
+    free = next(number for number in itertools.count() if number not in taken)
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")), hard))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
 
 
 def loader_of(workers: int) -> evenstep.DataLoader:

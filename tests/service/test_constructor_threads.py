@@ -7,10 +7,11 @@ import sys
 from pathlib import Path
 
 PROGRAM = """
-import os, sys
+import os, pickle, sys
 from pathlib import Path
 from service_world import job_of, sources, tokens_of_row
 import torch
+from evenstep.service.ray.actors import RoleActor
 from evenstep.service.remote.role_makers import make_constructor
 from evenstep.service.source_layout import SourceLayout
 
@@ -21,7 +22,10 @@ class Unused:
 torch.set_num_threads(4)  # as many as a larger machine would choose
 job = job_of(Path(sys.argv[1]))
 layout = SourceLayout.of(job.names, 1)
-make_constructor(None, job, layout, [Unused()], Unused(), [0])
+made = RoleActor().make_role(
+    make_constructor, pickle.dumps(job), [], None, 1, layout, [Unused()], Unused(), [0]
+)
+assert made.error is None, made.error
 before = len(os.listdir("/proc/self/task"))
 torch.cat([torch.arange(1 << 20) for _ in range(8)])
 torch.rand(1 << 22).exp()

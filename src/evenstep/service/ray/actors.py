@@ -61,10 +61,7 @@ class RoleActor:
             self._host.make_role(make, unpickled_job(job, paths), *arguments, threads=threads)
         except EvenstepError as error:
             return Answer(error=error)
-        if "torch" in sys.modules:
-            import torch
-
-            torch.set_num_threads(1)  # more would spin between batches, which are small
+        _collate_in_one_thread()
         endpoint = None
         if keys is not None:
             import ray
@@ -102,3 +99,11 @@ class RoleActor:
     def close(self) -> None:
         """Ends what the role has begun, such as worker processes."""
         self._host.close()
+
+
+def _collate_in_one_thread() -> None:
+    """More threads of torch's would spin between batches, which are small."""
+    if "torch" in sys.modules:  # a process without tensors needs no torch
+        import torch
+
+        torch.set_num_threads(1)

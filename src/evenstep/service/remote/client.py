@@ -44,7 +44,7 @@ class RemoteClient(RankClient):
         self._told: PendingAnswer | None = None
         self._reported_at = -math.inf
         self._roads = [each.road for each in (job.registry, job.planner, constructor)]
-        self._registry.send("begins", rank).result()
+        self._number: int = self._registry.send("begins", rank).result()
         super().__init__(
             job.tree,
             rank,
@@ -63,7 +63,7 @@ class RemoteClient(RankClient):
             self._await_told()
             raise
         except EvenstepError as error:
-            self._tell("record_failure", self.rank, error)
+            self._tell("record_failure", self.rank, self._number, error)
             self._await_told()
             raise
         record = TakenStep(
@@ -92,7 +92,7 @@ class RemoteClient(RankClient):
             taken, self._taken = self._taken, []
             self._reported_at = time.monotonic()
         if taken:
-            self._tell("record_steps", self.rank, taken)
+            self._tell("record_steps", self.rank, self._number, taken)
 
     def common_state(self) -> Mapping[str, Any]:
         if self._last is None and not self.fetches:

@@ -80,6 +80,8 @@ class JobRegistry:
         self._alarm = asyncio.Event()
         self._failure: EvenstepError | None = None
         self._waits = WaitStatistics()
+        self._clients: dict[int, int] = {}
+        """By rank, the number of its last client."""
         self._client_waits: dict[str, tuple[dict[str, Any], float]] = {}
         """By who waits, what was reported, and when."""
         self._tasks: list[asyncio.Task[None]] = []
@@ -155,9 +157,12 @@ class JobRegistry:
         """None before `open`."""
         return self._open_job
 
-    async def begins(self, rank: int) -> None:
-        """Notes a new client. It waits for the answer, as what it says next may overtake this."""
+    async def begins(self, rank: int) -> int:
+        """Notes a new client of a rank, and returns its number: what an earlier one of that rank
+        has said may still be on its way."""
         self._common_state.begins_anew(rank)
+        self._clients[rank] = self._clients.get(rank, 0) + 1
+        return self._clients[rank]
 
     async def failed(self) -> None:
         """Waits until a role has died, or the service is closed, and raises that."""
@@ -178,21 +183,27 @@ class JobRegistry:
 
     # Clients
 
-    async def record_steps(self, rank: int, records: Sequence[TakenStep]) -> None:
-        """Notes steps that a client has taken, the last one last."""
+    async def record_steps(self, rank: int, client: int, records: Sequence[TakenStep]) -> None:
+        """Notes steps that a client has taken, the last one last.
+
+        Args:
+            client: the number of the rank's client.
+        """
         for record in records:
             self._waits.record_step(rank, record)
             if self._exporter is not None:
                 self._exporter.observe_wait(record.seconds)
-            self._common_state.took_step(rank, record.step)
+        if client == self._clients[rank] and records:
+            self._common_state.took_step(rank, records[-1].step)
         self._client_waits.pop(f"rank {rank}", None)
 
     async def record_end(self, rank: int) -> None:
         self._waits.record_end(rank)
         self._client_waits.pop(f"rank {rank}", None)
 
-    async def record_failure(self, rank: int, error: EvenstepError) -> None:
-        self._common_state.failed(rank, error)
+    async def record_failure(self, rank: int, client: int, error: EvenstepError) -> None:
+        if client == self._clients[rank]:
+            self._common_state.failed(rank, error)
 
     async def common_state(self, rank: int, step: int) -> Mapping[str, Any]:
         """See `CommonState.meet`."""
