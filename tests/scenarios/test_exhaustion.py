@@ -89,8 +89,8 @@ def install() -> None:
 
 
 def use_up_files() -> None:
-    """Leaves this process no more files that it may open. It has those of pytest, too, from which it
-    is forked; their numbers have gaps."""
+    """Leaves this process no more files that it may open. It has those of pytest, too, from which
+    it is forked; their numbers have gaps."""
     taken = set(map(int, os.listdir("/proc/self/fd")))
     free = next(number for number in itertools.count() if number not in taken)
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]

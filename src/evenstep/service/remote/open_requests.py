@@ -25,7 +25,7 @@ class Request:
         first = arguments[0] if arguments else None
         if isinstance(first, str):
             return cls(message, source=first)
-        if message == "release" and len(arguments) == 2 and isinstance(arguments[1], int):
+        if message in ("release", "common_state") and isinstance(arguments[1], int):
             first = arguments[1]  # of a client: rank and step
         step = getattr(first, "step", first)
         return cls(message, step=step if isinstance(step, int) else None)
