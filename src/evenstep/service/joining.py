@@ -101,20 +101,26 @@ def join(address: str | os.PathLike[str] | None, name: str, *, patience: float =
     deadline = time.monotonic() + patience
     given = _is_file(address)
     file = Path(str(address)) if given else path_of(name)
-    while given or address in (None, "auto"):
-        job = job_in(file)
+    while True:
+        job = job_in(file) if given or address in (None, "auto") else None
         if job is not None:
             return Joined(job)
+        late = time.monotonic() > deadline
         if not given:
-            break
-        if time.monotonic() > deadline:
+            from evenstep.service.ray.discovery import connect, joined_cluster  # which need Ray
+
+            try:
+                connected = connect(str(address or "auto"))
+            except (ConfigurationError, ImportError):
+                if late or address not in (None, "auto"):
+                    raise
+            else:
+                return joined_cluster(connected, name, deadline)
+        elif late:
             raise ConfigurationError(
                 f"no service answers at {file}; start it first, or give the address that it prints"
             )
         time.sleep(_RETRY_INTERVAL)
-    from evenstep.service.ray.discovery import join_cluster  # which needs Ray
-
-    return join_cluster(None if address is None else str(address), name, deadline)
 
 
 def _is_file(address: str | os.PathLike[str] | None) -> bool:

@@ -98,16 +98,16 @@ def _keep_signal_handler() -> Iterator[None]:
         signal.signal(signal.SIGTERM, own)
 
 
-def join_cluster(address: str | None, name: str, deadline: float) -> Joined:
-    """A job on a cluster; connects this process to the cluster.
+def joined_cluster(connected: bool, name: str, deadline: float) -> Joined:
+    """A job on the cluster that this process is connected to.
 
     Args:
+        connected: whether to disconnect when the job is left; see `connect`.
         deadline: on the monotonic clock, until which the job may be started.
 
     Raises:
-        ConfigurationError: no cluster, or no such job.
+        ConfigurationError: there is no such job.
     """
-    connected = connect(address or "auto")
     leave = import_ray().shutdown if connected else None
     try:
         return Joined(find(name, patience=deadline - time.monotonic()), leave)
