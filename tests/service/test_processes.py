@@ -36,6 +36,8 @@ import evenstep.service as es
 from evenstep.errors import ConfigurationError, LoaderDiedError, SampleError
 from evenstep.service.joining import attach
 from evenstep.service.processes.service import ProcessService
+from evenstep.service.transport.connection import Connections, first_answered
+from evenstep.service.transport.frames import from_frames, to_frames
 
 
 @pytest.fixture(scope="module")
@@ -117,6 +119,16 @@ def test_a_missing_file_and_a_bad_row_are_the_errors_of_one_process(tmp_path: Pa
     with pytest.raises(ConfigurationError, match="code"):
         ProcessService(job, name="missing")
     assert set(psutil.Process().children()) == before
+
+
+def test_messages_that_are_none_are_answered_by_errors(service: ProcessService) -> None:
+    for endpoint in (service._registry.endpoint, service._hosts[0].endpoint):
+        for frames in ([b"no pickle"], to_frames(None), to_frames([]), to_frames([("odd", ())])):
+            sent = Connections(endpoint).send(frames)
+            assert first_answered([sent], PATIENCE) == 0
+            sent.wait()
+            assert from_frames(sent.frames()).error is not None
+    assert service.status()["failed"] is None
 
 
 def loaders_of(service: ProcessService) -> list[int]:

@@ -24,11 +24,11 @@ from evenstep.service.metrics import MetricsExporter, TakenStep, WaitStatistics
 from evenstep.service.remote.common_state import CommonState
 from evenstep.service.remote.handles import RemoteHandle, cause_of_death
 from evenstep.service.remote.roads import Answer, RoleGoneError
-from evenstep.service.remote.role_host import encoded, sendable
+from evenstep.service.remote.role_host import encoded, messages_of, sendable
 from evenstep.service.remote.role_inquiry import RoleInquiry
 from evenstep.service.remote.waits import blame, is_silent, silence_text, waits_of
 from evenstep.service.transport.endpoint import Endpoint, Keys, new_folder, remove_socket
-from evenstep.service.transport.frames import Frame, from_frames
+from evenstep.service.transport.frames import Frame
 from evenstep.service.transport.server import Server
 from evenstep.strategy.mesh import ClientPlaceTree
 
@@ -148,7 +148,12 @@ class JobRegistry:
     def _answering(self, frames: list[Frame]) -> Future[list[Frame]]:
         """See `evenstep.service.transport.server.Answering`."""
         answered: Future[list[Frame]] = Future()
-        self.submit(from_frames(frames)).add_done_callback(
+        try:
+            messages = messages_of(frames)
+        except Exception as error:
+            answered.set_result(encoded(Answer(error=sendable(error))))
+            return answered
+        self.submit(messages).add_done_callback(
             lambda done: answered.set_result(encoded(done.result()))
         )
         return answered

@@ -161,8 +161,8 @@ class RoleHost:
     def _answering(self, frames: list[Frame]) -> Future[list[Frame]]:
         """See `evenstep.service.transport.server.Answering`."""
         try:
-            messages: list[Message] = from_frames(frames)
-        except Exception as error:  # of a class that only the sender can import
+            messages = messages_of(frames)
+        except Exception as error:
             return _done(to_frames(Answer(error=sendable(error))))
         if messages[0][0] == "measure":
             return _done(to_frames(self.answer(messages)))
@@ -183,6 +183,22 @@ class RoleHost:
                 self._plans.pop(next(iter(self._plans)))
         self.count_bytes(messages[-1][0], sum(map(len, frames)))
         return frames
+
+
+def messages_of(frames: list[Frame]) -> list[Message]:
+    """What a process was sent.
+
+    Raises:
+        Exception: it cannot be unpickled, as its class is one that only the sender can import, or
+            it is no list of messages.
+    """
+    messages: list[Message] = from_frames(frames)
+    if not isinstance(messages, list) or not messages:
+        raise TypeError(f"{messages!r} is no list of messages")
+    for name, arguments in messages:
+        if not isinstance(name, str) or not isinstance(arguments, tuple):
+            raise TypeError(f"{name!r} with {arguments!r} is no message")
+    return messages
 
 
 def sendable(error: BaseException) -> Exception:

@@ -6,8 +6,9 @@ Each message has a connection to itself until it is answered; then the next one 
 from __future__ import annotations
 
 import os
+import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -140,9 +141,9 @@ class Pending:
         assert self._frames is not None
         return self._frames
 
-    def __del__(self) -> None:
+    def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
         # An answer that nobody waits for would be taken for that of the next message.
-        if self._connection is not None:
+        if self._connection is not None and not ending():
             self._connection.close()
 
 
