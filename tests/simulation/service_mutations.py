@@ -11,7 +11,6 @@ from evenstep.service.planner import Planner
 from evenstep.service.ray.launcher import Launcher
 from evenstep.service.remote.common_state import CommonState
 from evenstep.service.remote.registry import JobRegistry
-from evenstep.service.remote.role_inquiry import RoleInquiry
 from evenstep.service.source_stream import SourceStream
 from evenstep.service.step_fetcher import StepFetcher
 from evenstep.service.trainer_reports import Signals
@@ -98,13 +97,5 @@ SERVICE_MUTATIONS = (
         "RayActorError",
         "OwnerDiedError",
         near=47,
-    ),
-    Mutation(
-        "a dead role is asked for ever",
-        RoleInquiry,
-        "process",
-        "RoleGoneError",
-        "KeyError",
-        near=43,
     ),
 )

@@ -8,6 +8,7 @@ is sent nowhere. Trainers in other processes connect to it by sockets.
 from __future__ import annotations
 
 import asyncio
+import atexit
 import os
 import socket
 import threading
@@ -101,6 +102,7 @@ class ProcessService(OwnedJob):
             self._registry.open_sockets("registry")
             self._info = self._run(self._registry.open(info, info.roles))
             write_endpoint(self._file, self._registry.endpoint)
+            atexit.register(self.close)  # for one that nobody closes
         except BaseException:
             self.close()
             raise
@@ -115,6 +117,7 @@ class ProcessService(OwnedJob):
         if self._closed:
             return
         super().close()
+        atexit.unregister(self.close)
         self._close_clients()
         for process in self._processes:
             process.ask_to_end()

@@ -29,6 +29,7 @@ from evenstep.service.transport.endpoint import Endpoint, Keys, new_folder, remo
 from evenstep.service.transport.frames import Frame, from_frames, to_frames
 from evenstep.service.transport.server import Server
 
+_END_SECONDS = 2.0  # in which threads end what they are at
 _SHARED_PLANS = 16
 """Encoded plans that are kept, as every constructor asks for them."""
 
@@ -96,6 +97,7 @@ class RoleHost:
             remove_socket(self._server.endpoint)
         if self._threads is not None:
             self._threads.close()
+            self._threads.join(_END_SECONDS)
 
     # Messages
 

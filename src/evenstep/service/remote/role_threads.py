@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
@@ -23,7 +24,8 @@ class RoleThreads:
         self._lock = threading.Lock()
         self._work: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None]
         self._work = queue.SimpleQueue()
-        self._started, self._idle = 0, 0
+        self._threads: list[threading.Thread] = []
+        self._idle = 0
         self._closed = False
 
     def submit(self, function: Callable[..., T], *arguments: Any) -> Future[T]:
@@ -35,19 +37,27 @@ class RoleThreads:
                 return future
             self._work.put((future, lambda: function(*arguments)))
             self._idle -= 1
-            if self._idle >= 0 or self._started == self._most:
+            if self._idle >= 0 or len(self._threads) == self._most:
                 return future
-            self._started += 1
             self._idle += 1
-        threading.Thread(target=self._serve, name="evenstep-role", daemon=True).start()
+            thread = threading.Thread(target=self._serve, name="evenstep-role", daemon=True)
+            self._threads.append(thread)
+        thread.start()
         return future
 
     def close(self) -> None:
         """Ends the threads, each after what it is at. What has not begun yet is not done."""
         with self._lock:
             self._closed = True
-        for _ in range(self._started):
+        for _ in self._threads:
             self._work.put(None)
+
+    def join(self, seconds: float) -> None:
+        """Waits for the end of the threads, after `close`. One that is within torch as the
+        interpreter ends would abort the process."""
+        deadline = time.monotonic() + seconds
+        for thread in self._threads:
+            thread.join(max(deadline - time.monotonic(), 0.0))
 
     def _serve(self) -> None:
         while (work := self._work.get()) is not None:
