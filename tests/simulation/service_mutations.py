@@ -22,7 +22,7 @@ SERVICE_MUTATIONS = (
         "_update_taken",
         "if not any(_fetches(plan, each) for each in waiting)",
         "if len(waiting) < len(self.clients)",
-        near=12,
+        near=95,
     ),
     Mutation("releases are lost", StepFetcher, "_fetch_from", "*_messages(ended), ", ""),
     Mutation("a planned step is planned again", Planner, "plan", "step < self._step", "False"),
@@ -82,7 +82,7 @@ SERVICE_MUTATIONS = (
         CommonState,
         "took_step",
         "self._end_if_decided()",
-        near=45,
+        near=165,
     ),
     Mutation(
         "a state before all have come", CommonState, "_end_if_decided", "not missing and ", ""
