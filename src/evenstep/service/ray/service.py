@@ -88,7 +88,9 @@ class RayService(OwnedJob):
             self._info = self._launcher.launch()
             road = self._info.registry.road
             if isinstance(road, SocketRoad):
-                self._file, self._endpoint = path_of(name), road.endpoint
+                # Of this run: a job of the same name may run on another cluster, or without Ray.
+                self._file = path_of(f"{name}-{self._info.run_id}")
+                self._endpoint = road.endpoint
                 write_endpoint(self._file, self._endpoint)
         except BaseException:
             self.close()
