@@ -24,8 +24,8 @@ from evenstep.service.plan_log import LoggedPlan, PlanLog
 from evenstep.service.plan_validation import check_plan
 from evenstep.service.planner_state import (
     PlannerState,
-    content_digest,
     loaded_state,
+    source_digests,
     state_to_dict,
 )
 from evenstep.service.trainer_reports import Signals
@@ -58,7 +58,7 @@ class Planner:
         sources = {} if loaders is None else loaders.describe()
         self._sizes = {name: source["size"] for name, source in sources.items()}
         self._contents = {
-            name: content_digest(source["fingerprint"]) for name, source in sources.items()
+            name: source_digests(source["fingerprint"]) for name, source in sources.items()
         }
         self._mixture = job.mixture(self._sizes)
         self._signals = Signals(job.prefetch)

@@ -54,7 +54,7 @@ class PlannerState:
 
 
 Contents = Mapping[str, Mapping[str, str]]
-"""By source, see `content_digest`."""
+"""By source, see `source_digests`."""
 
 
 def state_to_dict(
@@ -181,7 +181,7 @@ def _carried_of(state: Mapping[str, Any], names: tuple[str, ...]) -> SampleTable
     return SampleTable.from_dict({**saved, "sources": list(names), "source": numbers})
 
 
-def content_digest(fingerprint: Mapping[str, Any]) -> dict[str, str]:
+def source_digests(fingerprint: Mapping[str, Any]) -> dict[str, str]:
     """By what may change in a source: a short digest of the fields of its fingerprint that tell;
     see `SourceLoader.describe`. A transform is named as it is in the fingerprint."""
     fields: dict[str, dict[str, Any]] = {}

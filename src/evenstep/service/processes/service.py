@@ -24,7 +24,8 @@ from evenstep.service.job import Job
 from evenstep.service.processes.loader_process import LoaderProcess
 from evenstep.service.remote.discovery import job_in
 from evenstep.service.remote.handles import RemoteHandle
-from evenstep.service.remote.registry import JobInfo, JobRegistry, check_name
+from evenstep.service.remote.job_info import JobInfo, check_name
+from evenstep.service.remote.registry import JobRegistry
 from evenstep.service.remote.roads import Road, SocketRoad, ThreadRoad
 from evenstep.service.remote.role_host import RoleHost
 from evenstep.service.remote.role_makers import make_constructor, make_planner

@@ -19,7 +19,7 @@ from typing import Any
 from evenstep.errors import ConfigurationError, EvenstepError
 from evenstep.service.ray.road import RayRoad, import_ray
 from evenstep.service.remote.discovery import Joined
-from evenstep.service.remote.registry import JobInfo, check_name
+from evenstep.service.remote.job_info import JobInfo, check_name
 from evenstep.service.remote.roads import RoleGoneError
 
 _ANSWER_TIMEOUT = 10.0  # seconds within which a living registry answers

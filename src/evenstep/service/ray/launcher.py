@@ -18,7 +18,7 @@ from evenstep.service.ray.actor_options import cpus_per_actor, registry_actor, r
 from evenstep.service.ray.discovery import namespace_of
 from evenstep.service.ray.road import RayRoad, import_ray
 from evenstep.service.remote.handles import RemoteHandle, cause_of_death
-from evenstep.service.remote.registry import JobInfo
+from evenstep.service.remote.job_info import JobInfo
 from evenstep.service.remote.roads import SocketRoad
 from evenstep.service.remote.role_makers import make_constructor, make_loader, make_planner
 from evenstep.service.source_layout import SourceLayout

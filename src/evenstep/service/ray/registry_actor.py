@@ -8,7 +8,8 @@ from dataclasses import replace
 
 from evenstep.service.metrics import MetricsExporter
 from evenstep.service.remote.handles import RemoteHandle
-from evenstep.service.remote.registry import JobInfo, JobRegistry
+from evenstep.service.remote.job_info import JobInfo
+from evenstep.service.remote.registry import JobRegistry
 from evenstep.service.remote.roads import Answer, SocketRoad
 from evenstep.service.transport.endpoint import Keys
 

@@ -10,6 +10,7 @@ In the process of a role:
 
 The registry:
 
+    job_info.py       `JobInfo`: who plays which role
     registry.py       `JobRegistry`, which clients find by name, and which watches all other roles
     role_inquiry.py   asks a role how it is, and does not wait for ever
     waits.py          who waits for whom, out of what all roles say

@@ -13,7 +13,7 @@ from evenstep.service.client import RankClient
 from evenstep.service.handles import MessageName
 from evenstep.service.metrics import TakenStep
 from evenstep.service.remote.handles import Alarm
-from evenstep.service.remote.registry import JobInfo
+from evenstep.service.remote.job_info import JobInfo
 from evenstep.service.remote.roads import Answer, PendingAnswer
 from evenstep.service.remote.wait_warnings import WaitWarnings
 from evenstep.service.service_step import ServiceStep

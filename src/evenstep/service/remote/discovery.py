@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from evenstep.service.remote.registry import JobInfo
+from evenstep.service.remote.job_info import JobInfo
 from evenstep.service.remote.roads import RoleGoneError, SocketRoad
 from evenstep.service.transport.endpoint_file import read_endpoint
 

@@ -15,14 +15,15 @@ import socket
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-from evenstep.errors import ConfigurationError, EvenstepError
+from evenstep.errors import EvenstepError
 from evenstep.service.handles import Message
 from evenstep.service.metrics import MetricsExporter, TakenStep, WaitStatistics
 from evenstep.service.remote.common_state import CommonState
 from evenstep.service.remote.handles import RemoteHandle, cause_of_death
+from evenstep.service.remote.job_info import JobInfo
 from evenstep.service.remote.roads import Answer, RoleGoneError
 from evenstep.service.remote.role_host import encoded, messages_of, sendable
 from evenstep.service.remote.role_inquiry import RoleInquiry
@@ -30,45 +31,10 @@ from evenstep.service.remote.waits import blame, is_silent, silence_text, waits_
 from evenstep.service.transport.endpoint import Endpoint, Keys, new_folder, remove_socket
 from evenstep.service.transport.frames import Frame
 from evenstep.service.transport.server import Server
-from evenstep.strategy.mesh import ClientPlaceTree
 
 _EXPORT_INTERVAL = 5.0  # seconds
 _FAREWELL = 0.05  # seconds in which what is answered at the end is sent
 _REPORT_MARGIN = 30.0  # seconds by which a client may be late to report that it still waits
-
-
-@dataclass(frozen=True, kw_only=True)
-class JobInfo:
-    """A running job, for clients and other processes that take part in it."""
-
-    name: str
-    backend: str
-    run_id: int
-    """Nanoseconds since 1970 when the job was started; no two runs of a name have the same."""
-    fingerprint: str
-    tree: ClientPlaceTree
-    prefetch: int
-    warn_after: float | None
-    step: int
-    """The first step."""
-    registry: RemoteHandle
-    planner: RemoteHandle
-    loaders: tuple[RemoteHandle, ...]
-    constructors: tuple[tuple[tuple[int, ...], RemoteHandle], ...]
-    """The ranks that each constructor serves, and the constructor."""
-
-    @property
-    def roles(self) -> list[RemoteHandle]:
-        return [self.planner, *self.loaders, *(handle for _, handle in self.constructors)]
-
-    def constructor(self, rank: int) -> RemoteHandle:
-        """The constructor that serves a rank.
-
-        Raises:
-            ConfigurationError: the mesh has no such rank.
-        """
-        self.tree.place(rank)
-        return next(handle for ranks, handle in self.constructors if rank in ranks)
 
 
 class JobRegistry:
@@ -318,14 +284,3 @@ def _with_steps_taken(
 
 def _sum(roles: Sequence[dict[str, Any]], name: str) -> int:
     return sum(int(role.get("process", {}).get("done", {}).get(name, 0)) for role in roles)
-
-
-def check_name(job: str) -> None:
-    """
-    Raises:
-        ConfigurationError: the name has other characters than are allowed.
-    """
-    if not job or not all(c.isalnum() or c in "-_." for c in job):
-        raise ConfigurationError(
-            f"name={job!r} of a job must consist of letters, digits, '-', '_' and '.'"
-        )

@@ -174,17 +174,23 @@ class RoleHost:
         return self._threads.submit(self._answer_frames, messages)
 
     def _answer_frames(self, messages: Sequence[Message]) -> list[Frame]:
+        answer = self.answer(messages)
         message, arguments = messages[0]
-        known = self._plans.get(arguments[0]) if message == "plan" else None
-        answer = None if known is not None else self.answer(messages)
-        frames = known if answer is None else encoded(answer)
-        assert frames is not None
-        if message == "plan" and answer is not None and answer.error is None:
-            self._plans[arguments[0]] = frames
-            while len(self._plans) > _SHARED_PLANS:
-                self._plans.pop(next(iter(self._plans)))
+        if message == "plan" and answer.error is None:
+            frames = self._plan_frames(arguments[0], answer)
+        else:
+            frames = encoded(answer)
         self.count_bytes(messages[-1][0], sum(map(len, frames)))
         return frames
+
+    def _plan_frames(self, step: int, answer: Answer) -> list[Frame]:
+        """A plan's frames, encoded once for all constructors. The planner is asked all the same: it
+        may have failed since."""
+        if step not in self._plans:
+            self._plans[step] = encoded(answer)
+            while len(self._plans) > _SHARED_PLANS:
+                self._plans.pop(next(iter(self._plans)))
+        return self._plans[step]
 
 
 def messages_of(frames: list[Frame]) -> list[Message]:
@@ -225,7 +231,7 @@ def unpickled_job(job: bytes, paths: Sequence[str]) -> Any:
     except Exception as error:
         raise ConfigurationError(
             f"the job cannot be read on {socket.gethostname()} ({described(error)}); "
-            "make the modules that its functions import available there, by runtime_env in "
+            "make the modules that its functions import available there, on Ray by runtime_env in "
             "ray_options="
         ) from error
 

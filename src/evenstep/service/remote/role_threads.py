@@ -62,11 +62,10 @@ class RoleThreads:
     def _serve(self) -> None:
         while (work := self._work.get()) is not None:
             future, call = work
-            if self._closed:
-                future.set_exception(EvenstepError("the service was closed"))
-                continue
             if future.set_running_or_notify_cancel():
                 try:
+                    if self._closed:
+                        raise EvenstepError("the service was closed")
                     future.set_result(call())
                 except BaseException as error:
                     future.set_exception(error)

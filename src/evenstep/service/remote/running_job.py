@@ -11,7 +11,7 @@ from evenstep.service.handles import call
 from evenstep.service.job import Job
 from evenstep.service.remote.client import RemoteClient
 from evenstep.service.remote.handles import RemoteHandle, cause_of_death
-from evenstep.service.remote.registry import JobInfo
+from evenstep.service.remote.job_info import JobInfo
 from evenstep.service.remote.roads import RoleGoneError
 from evenstep.service.remote.role_inquiry import ANSWER_LIMIT
 from evenstep.service.remote.wait_warnings import WaitWarnings

@@ -9,8 +9,8 @@ already: Ray's, a pipe to a child, or a file that only its owner may read.
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -30,7 +30,7 @@ def import_zmq() -> Any:
     except ImportError as error:
         raise ImportError(
             "the service sends messages between processes by pyzmq: pip install "
-            "'evenstep[service]'; or choose backend='local', which runs all roles in this process"
+            "'evenstep[processes]'; or choose backend='local', which runs all roles in this process"
         ) from error
     return zmq
 
@@ -105,9 +105,9 @@ def new_folder() -> str:
 
 
 def remove_socket(endpoint: Endpoint) -> None:
-    """Removes the socket of a role of this machine, and its folder if it is the last one there."""
+    """Removes the socket of a role of this machine, and its folder. Idempotent."""
     if endpoint.machine == machine():
-        folder = Path(endpoint.path).parent
-        Path(endpoint.path).unlink(missing_ok=True)
-        if folder.is_dir() and not any(folder.iterdir()):
-            shutil.rmtree(folder, ignore_errors=True)
+        path = Path(endpoint.path)
+        path.unlink(missing_ok=True)
+        with suppress(FileNotFoundError):
+            path.parent.rmdir()
