@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -247,3 +248,37 @@ def test_loaders_end_with_the_process_that_started_them(tmp_path: Path) -> None:
             script.kill()
         assert script.wait(PATIENCE) == (-signal.SIGKILL if how == "wait" else 0)
         until(lambda pid=int(found[1]): not psutil.pid_exists(pid), f"the end of the loader: {how}")
+
+
+def test_a_status_is_there_within_a_second_though_a_loader_is_stopped(tmp_path: Path) -> None:
+    with (
+        ProcessService(job_of(tmp_path), name="stopped", loaders=2) as service,
+        es.StatusEndpoint(service) as endpoint,
+    ):
+        steps_of(service.client(0), 1)
+        process = loaders_of(service)[1]
+        for asked_before in (False, True):
+            os.kill(process, signal.SIGSTOP)
+            try:
+                answers = [
+                    timed(endpoint.url + path) for path in ("/status", "/healthz", "/status")
+                ]
+            finally:
+                os.kill(process, signal.SIGCONT)
+            assert min(seconds for seconds, _ in answers) < 1  # the others may share the machine
+            assert [said["failed"] for _, said in answers] == [None] * 3
+            first, last = answers[0][1], answers[2][1]
+            (named,) = last["silent"]  # not who waits for it, such as the planner
+            assert re.match(rf"Source Loader 1 \(process {process} on .*\) has not answered", named)
+            running, silent = last["loaders"]
+            assert "silent_seconds" not in running
+            assert silent["silent_seconds"] > first["loaders"][1]["silent_seconds"] > 0
+            assert (silent.get("seconds_old", 0) > silent["silent_seconds"]) is asked_before
+            assert ("sources" in silent) is asked_before
+            until(lambda: not service.status()["silent"], "an answer of the loader that runs again")
+
+
+def timed(url: str) -> tuple[float, Any]:
+    begin = time.monotonic()
+    with urllib.request.urlopen(url, timeout=PATIENCE) as answer:
+        return time.monotonic() - begin, json.load(answer)

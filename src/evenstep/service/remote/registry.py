@@ -278,7 +278,8 @@ def _with_steps_taken(
 ) -> list[dict[str, Any]]:
     """Clients with the steps that constructors know they have taken: what clients report
     themselves may come late, or in another order."""
-    taken = {rank: step for each in constructors for rank, step in each.get("taken", {}).items()}
+    known = [each for each in constructors if "seconds_old" not in each]
+    taken = {rank: step for each in known for rank, step in each.get("taken", {}).items()}
     return [{**each, "step": taken.get(str(each["rank"]), each["step"])} for each in clients]
 
 

@@ -38,7 +38,7 @@ def is_silent(about: About) -> bool:
 
 def silence_text(name: str, about: About) -> str:
     """That a process is silent, as a clause without its full stop."""
-    seconds = about["silent_seconds"]
+    seconds = max(about["silent_seconds"], 1)
     return f"{name} has not answered for {seconds:.0f} s: it is stopped, hangs or is overloaded"
 
 
