@@ -5,6 +5,7 @@
     SampleError          a sample cannot be used: raised on the rank that reads it
     CollateError         a batch cannot be made, or is not what was planned
     MismatchError        ranks, or a state and its loader, were built differently
+    SupersededError      another planner has taken over a run, and this one was only slow
     LoaderDiedError      a worker, a batcher or an actor of the service died
     PeerError            another rank failed or left: raised on all others
     DamagedMessageError  a PeerError: what another rank sent cannot be what it meant to send
@@ -52,6 +53,10 @@ class PeerError(EvenstepError):
 class DamagedMessageError(PeerError):
     """A message of a rank did not arrive as it was sent, or says what cannot be. As the copy of one
     rank alone may be damaged, that rank tells the others."""
+
+
+class SupersededError(EvenstepError):
+    """Another planner has taken over this one's run: it was thought dead, and was only slow."""
 
 
 class LoaderDiedError(EvenstepError, RuntimeError):

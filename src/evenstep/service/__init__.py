@@ -42,6 +42,7 @@ Planner, one process
     plan_validation.py   checks that a strategy's plan uses the step's samples, each once
     planner_state.py     the planner's part of a checkpoint
     plan_log.py          plans that were made
+    store/               what outlives the planner: its states, and what trainers reported
 
 Data Constructor, one process for some data-parallel groups
 

@@ -1,0 +1,164 @@
+"""`RunStore`: the states of a run and what trainers reported, in a folder or under a URL.
+
+    RUN/planners/   the planners that have begun on it, see `Generation`
+    RUN/states/     a file for each state
+    RUN/reports/    a file for each report
+
+The newest states are kept, and beside them one of every so many steps, to which a trainer can go
+back. Reports are kept as long as one of the newest states is older.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from evenstep.errors import ConfigurationError
+from evenstep.service.store.document import decoded, encoded
+from evenstep.service.store.generation import Generation
+from evenstep.service.store.report_log import LoggedReport, ReportLog
+from evenstep.service.store.url_folder import url_folder
+
+_LOGGER = logging.getLogger("evenstep")
+
+
+class RunStore:
+    """See the module docstring. States may be written in another thread than reports."""
+
+    def __init__(
+        self, url: str | os.PathLike[str], run: str, *, keep: int = 128, every: int = 100
+    ) -> None:
+        """
+        Args:
+            url: a folder, or a URL that fsspec knows.
+            run: names the run within it.
+            keep: steps back from the newest state whose states are kept.
+            every: the states of every so many steps are kept for ever.
+        """
+        folder = url_folder(url).folder(run)
+        self._planners, self._files = folder.folder("planners"), folder.folder("states")
+        self._log = ReportLog(folder.folder("reports"), self._planners)
+        self._keep, self._every = keep, every
+        self._saving = threading.Lock()
+        self._generation: Generation | None = None
+        self._states: list[str] = []
+        self._reports: list[LoggedReport] = []
+
+    def begin(self) -> None:
+        """Takes the run over: from now on only this planner writes, until the next one begins.
+
+        Raises:
+            ConfigurationError: the store cannot be written, or a report is damaged.
+            SupersededError: another planner began at the same time.
+        """
+        self._generation = Generation(self._planners)
+        self._reports = self._log.begin(self._generation)
+        self._generation.check()
+        self._states = self._files.names()
+
+    # States
+
+    def save_state(self, step: int, state: Mapping[str, Any]) -> None:
+        """Writes the state before a step, and removes states and reports that are not needed any
+        more.
+
+        Raises:
+            ConfigurationError: it cannot be written.
+            SupersededError: a later planner has taken over.
+        """
+        generation = self._generation
+        assert generation is not None, "begin() comes first"
+        with self._saving:
+            name = f"{step:012d}-{generation.name}"
+            self._files.put(name, encoded(name, state))
+            generation.check()
+            self._states = sorted({*self._states, name})
+            self._trim()
+
+    def newest_state(self, at_most: int | None = None) -> tuple[int, dict[str, Any]] | None:
+        """The newest state that is whole, and the step it is for; None if there is none. Those that
+        are damaged, or were cut off while they were written, are logged.
+
+        Args:
+            at_most: the last step that it may be for.
+
+        Raises:
+            ConfigurationError: the store cannot be read.
+        """
+        for name in reversed(self._files.names()):
+            step = _step(name)
+            if at_most is not None and step > at_most:
+                continue
+            content = self._files.get(name)
+            state = None if content is None else decoded(name, content)
+            if state is not None:
+                return step, state
+            _LOGGER.warning("state %s in %s is damaged, and is left out", name, self._files)
+        return None
+
+    def _oldest(self) -> int:
+        """The first step whose state and all reports since are kept."""
+        steps = [_step(name) for name in self._states]
+        before = [step for step in steps if step <= steps[-1] - self._keep]
+        return max(before, default=min(steps, default=0))
+
+    def _trim(self) -> None:
+        oldest = self._oldest()
+        for name in list(self._states):
+            if _step(name) < oldest and _step(name) % self._every:
+                self._files.remove(name)
+                self._states.remove(name)
+        kept = [_step(name) for name in self._states if _step(name) < oldest]
+
+        def needed(report: LoggedReport) -> bool:
+            # A trainer that goes back to a state does not report on the steps before it again.
+            late = any(report.step < step <= report.planned_step for step in kept)
+            return report.planned_step >= oldest or (late and report.rank >= 0)
+
+        self._log.trim(needed)
+
+    # Reports
+
+    def add_report(self, planned_step: int, step: int, rank: int, signals: Any) -> None:
+        """Writes what a rank reported on a step; durable when this returns.
+
+        Args:
+            planned_step: the step that is planned next.
+
+        Raises:
+            ConfigurationError: it cannot be written.
+            SupersededError: a later planner has taken over.
+        """
+        self._log.add(LoggedReport(planned_step, step, rank, signals))
+
+    def add_planned(self, step: int) -> None:
+        """Writes that a step was planned, so that reports after it cannot count for it; as
+        `add_report`."""
+        self._log.add(LoggedReport(step))
+
+    def reports_since(self, step: int) -> list[LoggedReport]:
+        """What was reported by the time of `begin` while this step or one after it was planned
+        next, in order.
+
+        Raises:
+            ConfigurationError: some of that is not kept any more.
+        """
+        if self._reports and step < self._oldest():
+            raise ConfigurationError(
+                f"reports since step {step} are not kept any more in {self._files}, and no later "
+                f"state is whole: those since step {self._oldest()} are; resume from a state"
+            )
+        return [each for each in self._reports if each.planned_step >= step and each.rank >= 0]
+
+    @property
+    def planned(self) -> int:
+        """The first step that is not known to have been planned by the time of `begin`."""
+        past = [each.planned_step + (each.rank < 0) for each in self._reports]
+        return max([*past, *map(_step, self._states)], default=0)
+
+
+def _step(name: str) -> int:
+    return int(name.split("-")[0])
