@@ -150,7 +150,7 @@ class Failing:
 def test_a_plan_that_was_sent_is_not_sent_to_others_after_a_failure() -> None:
     host = RoleHost()
     host.make_role(lambda timer, job: Failing(), None)
-    planner = RemoteHandle("the Planner", SocketRoad(host.open_sockets("planner")))
+    planner = RemoteHandle.at("the Planner", SocketRoad(host.open_sockets("planner")))
     assert planner.send("plan", 3).result() == "a plan"
     with pytest.raises(SampleError, match="failed since"):
         planner.send("plan", 3).result()
@@ -158,27 +158,48 @@ def test_a_plan_that_was_sent_is_not_sent_to_others_after_a_failure() -> None:
 
 
 def loaders_of(service: ProcessService) -> list[int]:
-    return [handle.process for handle in service._info.loaders if handle.process]
+    places = [handle.place.known for handle in service._info.loaders]
+    return [place.process for place in places if place is not None and place.process]
 
 
 @pytest.mark.parametrize("waiting", [False, True])
-def test_a_loader_that_dies_is_named_to_all_clients_at_once(waiting: bool, tmp_path: Path) -> None:
+def test_nothing_changes_when_loaders_die(waiting: bool, tmp_path: Path) -> None:
     given = sources(tmp_path, transform=slowly if waiting else tokens_of_row)
-    job = job_of(tmp_path, sources=given)
+    job = job_of(tmp_path, sources=given, stop="first_exhausted")
+    expected = in_one_process(job, 4)
     with ProcessService(job, name="mortal", loaders=2) as service, ThreadPoolExecutor(2) as threads:
         clients = [service.client(rank) for rank in range(2)]
-        if not waiting:
-            for client in clients:
-                assert len(steps_of(client, 2)) == 2
-        trainers = [threads.submit(steps_of, client) for client in clients] if waiting else []
-        time.sleep(0.5)
-        killed = time.monotonic()
-        os.kill(loaders_of(service)[1], signal.SIGKILL)
-        trainers = trainers or [threads.submit(steps_of, client) for client in clients]
-        for trainer in trainers:
-            with pytest.raises(LoaderDiedError, match=r"Source Loader 1 \(process \d+ on"):
-                trainer.result(PATIENCE)
-        assert time.monotonic() < killed + 10
+        taken: list[list[Any]] = [[], []]
+        killed: list[int] = []
+        for step in range(4):
+            trainers = [threads.submit(steps_of, client, 1) for client in clients]
+            if step in (1, 3):
+                time.sleep(0.2 if waiting else 0.0)
+                for pid in set(loaders_of(service)[step // 2 :]) - set(killed):
+                    os.kill(pid, signal.SIGKILL)
+                    killed.append(pid)
+            for rank, trainer in enumerate(trainers):
+                taken[rank] += trainer.result(PATIENCE)
+            until(lambda: len(service.status()["restarts"]) == len(killed), "new loaders")
+        status = service.status()
+    assert [comparable(each) for each in taken] == expected
+    assert len(killed) == 3
+    assert {each["died"]["process"] for each in status["restarts"]} == set(killed)
+    assert status["failed"] is None and not status["restarting"]
+
+
+def lethal(row: Mapping[str, Any]) -> dict[str, Any]:
+    if row["id"] == 1007:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return tokens_of_row(row)
+
+
+def test_what_kills_each_loader_ends_the_job(tmp_path: Path) -> None:
+    job = job_of(tmp_path, sources=sources(tmp_path, transform=lethal))
+    with ProcessService(job, name="doomed") as service:
+        with pytest.raises(LoaderDiedError, match=r"Source Loader 0.*died"):
+            for rank in range(2):
+                steps_of(service.client(rank))
 
 
 def test_a_service_leaves_nothing_behind(tmp_path: Path) -> None:

@@ -38,6 +38,7 @@ MessageName = Literal[
     "fetch",
     # of the registry, from clients
     "job",
+    "locate",
     "begins",
     "failed",
     "record_steps",

@@ -1,23 +1,30 @@
-"""`LoaderProcess`: a loader's process, as its parent sees it."""
+"""`LoaderProcess`: a loader's process, as its parent sees it; and `LoaderProcesses`, one after
+another."""
 
 from __future__ import annotations
 
 import os
 import pickle
 import select
+import socket
 import subprocess
 import sys
+import threading
 import time
 from contextlib import suppress
+from typing import Any
 
 from evenstep.data.pickling import pickled_by_value
 from evenstep.errors import ConfigurationError, LoaderDiedError
 from evenstep.processes import signal_that_killed
+from evenstep.service.remote.roads import RoleGoneError, SocketRoad
+from evenstep.service.remote.role_place import ATTEMPTS, Location
 from evenstep.service.source_loader import LoaderJob
 from evenstep.service.transport.endpoint import Endpoint, remove_socket
 
 _MODULE = "evenstep.service.processes.loader_main"
 _END_SECONDS = 5.0  # for a process that was asked to end
+_EXIT_SECONDS = 1.0  # for one that has closed its connections
 
 
 class LoaderProcess:
@@ -29,6 +36,7 @@ class LoaderProcess:
             ConfigurationError: the job cannot be sent.
         """
         self.name = f"Source Loader {job.number}"
+        self.born = time.time_ns()
         self._endpoint: Endpoint | None = None
         sent = pickled_by_value(f"what {self.name} reads", job)
         paths = [os.path.abspath(path) for path in sys.path]
@@ -47,22 +55,30 @@ class LoaderProcess:
     def pid(self) -> int:
         return self._process.pid
 
-    def endpoint(self, deadline: float) -> Endpoint:
+    def has_ended(self) -> bool:
+        """Whether it has. Its connections may close a moment before it ends."""
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(_EXIT_SECONDS)
+        return self._process.returncode is not None
+
+    def endpoint(self, patience: float) -> Endpoint:
         """Where it listens, once its sources are open.
 
         Args:
-            deadline: on the monotonic clock.
+            patience: seconds.
 
         Raises:
             ConfigurationError: it was not ready in time, or a source cannot be opened.
             LoaderDiedError: it has ended.
         """
+        if self._endpoint is not None:
+            return self._endpoint
         stdout = self._process.stdout
         assert stdout is not None
-        if not select.select([stdout], [], [], max(deadline - time.monotonic(), 0.0))[0]:
+        if not select.select([stdout], [], [], patience)[0]:
             raise ConfigurationError(
-                f"{self.name} (process {self.pid}) was not ready in time; raise patience=, or give "
-                "it fewer sources by more loaders="
+                f"{self.name} (process {self.pid}) was not ready within {patience:g} seconds; "
+                "raise patience=, or give it fewer sources by more loaders="
             )
         try:
             answer = pickle.load(stdout)
@@ -95,3 +111,62 @@ class LoaderProcess:
         self._process.stdout.close()
         if self._endpoint is not None:
             remove_socket(self._endpoint)
+
+
+class LoaderProcesses:
+    """The process of a loader, and the next one if it dies: the `Finder` of the loader's place."""
+
+    def __init__(self, job: LoaderJob, patience: float) -> None:
+        """
+        Args:
+            patience: seconds within which a process must have opened its sources.
+
+        Raises:
+            ConfigurationError: the job cannot be sent.
+        """
+        self._job, self._patience = job, patience
+        self._lock = threading.Lock()
+        self._closed = False
+        self._process = LoaderProcess(job)
+        self.name = self._process.name
+
+    def find(self, dead: Location | None) -> Location:
+        """See `evenstep.service.remote.role_place.Finder`."""
+        if dead is None:
+            return self._located()
+        for attempt in range(1, ATTEMPTS + 1):
+            with self._lock:
+                if self._closed:
+                    raise RoleGoneError
+                if self._process.has_ended():
+                    self._process.end()
+                    self._process = LoaderProcess(self._job)
+            try:
+                return self._located()
+            except LoaderDiedError:  # again, before it was ready
+                if attempt == ATTEMPTS:
+                    raise
+        raise AssertionError
+
+    def _located(self) -> Location:
+        process = self._process
+        road = SocketRoad(process.endpoint(self._patience))
+        return Location(road, process.pid, socket.gethostname(), process.born)
+
+    def ask_to_end(self) -> None:
+        """Starts none any more. Idempotent."""
+        with self._lock:
+            self._closed = True
+            self._process.ask_to_end()
+
+    def end(self) -> None:
+        """See `LoaderProcess.end`."""
+        self.ask_to_end()
+        self._process.end()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _nobody, ()  # other processes have no use for a loader, and cannot start one
+
+
+def _nobody() -> None:
+    return None

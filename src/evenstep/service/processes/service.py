@@ -21,14 +21,15 @@ from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least
 from evenstep.service.backend_common import constructor_threads, groups_of
 from evenstep.service.job import Job
-from evenstep.service.processes.loader_process import LoaderProcess
+from evenstep.service.processes.loader_process import LoaderProcesses
 from evenstep.service.remote.discovery import job_in
 from evenstep.service.remote.handles import RemoteHandle
 from evenstep.service.remote.job_info import JobInfo, check_name
 from evenstep.service.remote.registry import JobRegistry
-from evenstep.service.remote.roads import Road, SocketRoad, ThreadRoad
+from evenstep.service.remote.roads import ThreadRoad
 from evenstep.service.remote.role_host import RoleHost
 from evenstep.service.remote.role_makers import make_constructor, make_planner
+from evenstep.service.remote.role_place import RolePlace
 from evenstep.service.remote.running_job import OwnedJob
 from evenstep.service.source_layout import STRIPE, SourceLayout
 from evenstep.service.transport.endpoint_file import path_of, remove_endpoint, write_endpoint
@@ -73,9 +74,9 @@ class ProcessService(OwnedJob):
             raise ConfigurationError(
                 f"a job named {name!r} is already running; choose another name=, or end that job"
             )
-        self._processes: list[LoaderProcess] = []
+        self._processes: list[LoaderProcesses] = []
         self._hosts: list[RoleHost] = []
-        self._roads: list[Road] = []
+        self._places: list[RolePlace] = []
         self._registry = JobRegistry()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(
@@ -85,9 +86,9 @@ class ProcessService(OwnedJob):
         self._layout = SourceLayout.of(job.names, loaders, stripe=stripe)
         try:
             for number, shares in enumerate(self._layout.shares):
-                self._processes.append(LoaderProcess(job.for_loader(shares, number)))
+                self._processes.append(LoaderProcesses(job.for_loader(shares, number), patience))
             import_module("evenstep.service.data_constructor")  # torch, while they start
-            made = self._made_roles(time.monotonic() + patience, state, plan_log)
+            made = self._made_roles(state, plan_log)
             info = JobInfo(
                 name=name,
                 backend="processes",
@@ -97,11 +98,14 @@ class ProcessService(OwnedJob):
                 prefetch=job.prefetch,
                 warn_after=job.warn_after,
                 step=0 if state is None else int(state["step"]),
-                registry=RemoteHandle("the registry", ThreadRoad(self._registry)),
+                registry=RemoteHandle.at(
+                    "the registry", ThreadRoad(self._registry), os.getpid(), _HERE
+                ),
                 **made,
             )
             self._registry.open_sockets("registry")
-            self._info = self._run(self._registry.open(info, info.roles))
+            self._run(self._registry.open(info))
+            self._info = info
             write_endpoint(self._file, self._registry.endpoint)
             atexit.register(self.close)  # for one that nobody closes
         except BaseException:
@@ -132,22 +136,16 @@ class ProcessService(OwnedJob):
             host.close()
         for process in self._processes:
             process.end()
-        for road in self._roads:
-            road.close()
+        for place in self._places:
+            place.location().road.close()
 
     def _made_roles(
-        self,
-        deadline: float,
-        state: Mapping[str, Any] | None,
-        plan_log: str | os.PathLike[str] | None,
+        self, state: Mapping[str, Any] | None, plan_log: str | os.PathLike[str] | None
     ) -> dict[str, Any]:
         """Loaders, planner and constructors of `JobInfo`."""
         layout, ranks = self._layout, self.job.tree.ranks
-        loaders = [
-            RemoteHandle(each.name, SocketRoad(each.endpoint(deadline)), each.pid, _HERE)
-            for each in self._processes
-        ]
-        self._roads = [loader.road for loader in loaders]
+        self._places = [RolePlace(each.name, each.find(None), each) for each in self._processes]
+        loaders = [RemoteHandle(place) for place in self._places]
         log = None if plan_log is None else os.path.abspath(plan_log)
         planner = self._made("the Planner", 1, make_planner, layout, loaders, state, log)
         constructors = []
@@ -163,7 +161,7 @@ class ProcessService(OwnedJob):
         self._hosts.append(host)
         host.make_role(make, self.job, *arguments, threads=threads)
         host.open_sockets("role")
-        return RemoteHandle(role, ThreadRoad(host), os.getpid(), _HERE)
+        return RemoteHandle.at(role, ThreadRoad(host), os.getpid(), _HERE)
 
     def _run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(_CLOSE_SECONDS)

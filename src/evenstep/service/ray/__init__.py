@@ -5,9 +5,10 @@ see `evenstep.service.remote`. Ray itself is imported when a service is started 
 joined. In the process that starts the service:
 
     service.py         `RayService` starts a job
-    launcher.py        creates the actors of a job, in order, and ends them
+    launcher.py        creates the actors of a job, and ends them
     actor_options.py   the actor classes, with their CPUs and threads
     discovery.py       connects to a cluster and finds the registry of a job
+    finder.py          `RayFinder`: finds an actor's process, which Ray starts again
 
 In the actors:
 

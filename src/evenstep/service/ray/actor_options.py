@@ -1,7 +1,7 @@
 """How actors are declared to Ray, and how many CPUs and threads each is given.
 
-No actor is restarted and no call is repeated: a death is reported to all clients, see
-`JobRegistry`.
+Ray starts actors again as often as their processes die, and repeats no call but that for the new
+process, see `evenstep.service.ray.finder`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from evenstep.service.ray.actors import RoleActor
 from evenstep.service.ray.registry_actor import JobRegistryActor
 from evenstep.service.remote.roads import Answer
 
+_WATCHERS = 16
+"""Threads for health calls. By Ray's calls each registry keeps one, also one that has died."""
 _CPU_SHARE = 0.9  # of the cluster's free CPUs, at most, for all actors together
 
 
@@ -31,15 +33,20 @@ def role_actor(ray: Any, cpus: float) -> Any:
         def measure(self) -> Answer:
             return super().measure()
 
+        @watch
+        def location(self) -> Answer:
+            return super().location()
+
+    groups = {"watch": _WATCHERS}
     return ray.remote(
-        concurrency_groups={"watch": 2}, max_restarts=0, max_task_retries=0, num_cpus=cpus
+        concurrency_groups=groups, max_restarts=-1, max_task_retries=0, num_cpus=cpus
     )(Watched)
 
 
 def registry_actor(ray: Any, clients: int) -> Any:
     """The actor class of the registry. Each client keeps one call pending among others."""
     return ray.remote(
-        max_restarts=0, max_task_retries=0, num_cpus=0, max_concurrency=clients * 4 + 100
+        max_restarts=-1, max_task_retries=0, num_cpus=0, max_concurrency=clients * 4 + 100
     )(JobRegistryActor)
 
 

@@ -1,9 +1,8 @@
 """`RoleActor`: a role of the service as a Ray actor.
 
-Ray makes it, places it, watches it and ends it. Messages come by its sockets; or as Ray's own
-calls, where sockets are not wanted.
-
-Actors are not restarted and calls are not repeated: a death is reported to all clients.
+Ray makes it, places it, ends it, and makes it again when its process has died. Messages come by
+its sockets; or as Ray's own calls, where sockets are not wanted. Ray repeats no message: its sender
+does, to the new process.
 """
 
 from __future__ import annotations
@@ -13,8 +12,8 @@ import pickle
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
-from importlib import import_module
 from typing import Any
 
 from evenstep.errors import EvenstepError
@@ -23,7 +22,7 @@ from evenstep.service.metrics import payload_bytes
 from evenstep.service.ray.plan_cache import SHARED_BYTES, PlanCache
 from evenstep.service.ray.serializers import register_arrays, register_tensors
 from evenstep.service.remote.roads import Answer
-from evenstep.service.remote.role_host import RoleHost, unpickled_job
+from evenstep.service.remote.role_host import RoleHost, sendable, unpickled_job
 from evenstep.service.transport.endpoint import Keys
 
 _BULK = ("fetch", "deliver")  # messages whose answers have samples in them
@@ -32,16 +31,7 @@ _BULK = ("fetch", "deliver")  # messages whose answers have samples in them
 class RoleActor:
     """See the module docstring."""
 
-    def __init__(self) -> None:
-        self._host = RoleHost()
-        self._never = threading.Event()
-        self._plans = PlanCache()
-
-    def preload(self, module: str) -> None:
-        """Imports what the role will need, while other roles are made."""
-        import_module(module)
-
-    def make_role(
+    def __init__(
         self,
         make: Callable[..., Any],
         job: bytes,
@@ -49,26 +39,38 @@ class RoleActor:
         keys: Keys | None,
         threads: int,
         *arguments: Any,
-    ) -> Answer:
-        """Makes the role. The answer has the process, host and endpoint, or the error.
+    ) -> None:
+        """Makes the role.
 
         Args:
             job: by cloudpickle.
             paths: see `unpickled_job`.
             keys: of the role's sockets; None for a role without sockets.
         """
+        born = time.time_ns()
+        self._host = RoleHost()
+        self._never = threading.Event()
+        self._plans = PlanCache()
         try:
             self._host.make_role(make, unpickled_job(job, paths), *arguments, threads=threads)
         except EvenstepError as error:
-            return Answer(error=error)
-        _collate_in_one_thread()
-        endpoint = None
-        if keys is not None:
-            import ray
+            self._location = Answer(error=error)
+        except Exception as error:
+            self._location = Answer(error=sendable(error))
+        else:
+            _collate_in_one_thread()
+            endpoint = None
+            if keys is not None:
+                import ray
 
-            host = ray.util.get_node_ip_address()
-            endpoint = self._host.open_sockets("role", host=host, keys=keys)
-        return Answer((os.getpid(), socket.gethostname(), endpoint))
+                host = ray.util.get_node_ip_address()
+                endpoint = self._host.open_sockets("role", host=host, keys=keys)
+            self._location = Answer((os.getpid(), socket.gethostname(), born, endpoint))
+
+    def location(self) -> Answer:
+        """This process, its host, when it began and where it listens; or the error with which the
+        role could not be made. See `evenstep.service.ray.finder`."""
+        return self._location
 
     def handle(self, sent: bytes) -> Any:
         """Handles messages in order, up to one that raises; the answer is the list of their

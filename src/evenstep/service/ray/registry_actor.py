@@ -2,38 +2,54 @@
 
 from __future__ import annotations
 
+import os
 import pickle
-from collections.abc import Sequence
+import socket
+import time
 from dataclasses import replace
 
 from evenstep.service.metrics import MetricsExporter
+from evenstep.service.ray.finder import RayFinder, location_in
 from evenstep.service.remote.handles import RemoteHandle
 from evenstep.service.remote.job_info import JobInfo
 from evenstep.service.remote.registry import JobRegistry
-from evenstep.service.remote.roads import Answer, SocketRoad
+from evenstep.service.remote.roads import Answer
+from evenstep.service.remote.role_place import RolePlace
 from evenstep.service.transport.endpoint import Keys
 
 
 class JobRegistryActor(JobRegistry):
     """See the module docstring."""
 
-    async def begin(
-        self, job: JobInfo, roles: Sequence[RemoteHandle], keys: Keys | None
-    ) -> JobInfo:
-        """See `JobRegistry.open`.
-
+    def __init__(self, job: JobInfo, finder: RayFinder, keys: Keys | None) -> None:
+        """
         Args:
+            finder: of this actor.
             keys: of sockets; None for a registry without sockets.
         """
-        if keys is not None:
+        super().__init__()
+        self._given, self._finder, self._keys = job, finder, keys
+        self._location: Answer | None = None
+
+    async def location(self) -> Answer:
+        """See `RoleActor.location`. The registry begins when it is first asked."""
+        if self._location is None:
             import ray
 
-            host = ray.util.get_node_ip_address()
-            road = SocketRoad(self.open_sockets("registry", host=host, keys=keys))
-            job = replace(job, registry=RemoteHandle(job.registry.role, road))
-        return await self.open(job, roles, MetricsExporter(job.name))
+            endpoint = None
+            if self._keys is not None:
+                host = ray.util.get_node_ip_address()
+                endpoint = self.open_sockets("registry", host=host, keys=self._keys)
+            self._location = Answer((os.getpid(), socket.gethostname(), time.time_ns(), endpoint))
+            actor = ray.get_actor(self._finder.name, namespace=self._finder.namespace)
+            known = location_in(self._location, actor)
+            place = RolePlace(self._given.registry.role, known, self._finder)
+            job = replace(self._given, registry=RemoteHandle(place))
+            await self.open(job, MetricsExporter(job.name))
+        return self._location
 
     async def handle(self, sent: bytes) -> Answer:
         """Handles messages; see `evenstep.service.ray.road`. Ray serializes the answer itself, as
         it may have handles of actors."""
+        await self.location()
         return await self.answer(pickle.loads(sent))

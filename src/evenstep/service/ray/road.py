@@ -76,14 +76,19 @@ class RayPending:
             sent = ray.get(self._reference)
             if isinstance(sent, ray.ObjectRef):  # a large answer, see `PlanCache`
                 sent = ray.get(sent)
-        except (ray.exceptions.RayActorError, ray.exceptions.OwnerDiedError) as error:
+        except ray.exceptions.RayTaskError:
+            raise
+        except ray.exceptions.RayError as error:  # also of a node that is gone or out of memory
             raise RoleGoneError from error
         return _decoded(sent)
 
     async def later(self) -> Answer:
+        exceptions = import_ray().exceptions
         try:
             return _decoded(await self._reference)
-        except import_ray().exceptions.RayActorError as error:
+        except exceptions.RayTaskError:
+            raise
+        except exceptions.RayError as error:
             raise RoleGoneError from error
 
 

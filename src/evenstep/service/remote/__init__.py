@@ -3,7 +3,7 @@
 In the process of a role:
 
     role_host.py      `RoleHost` hands messages to the role, counts them, and listens for them
-    role_threads.py   threads that handle its messages
+    role_threads.py   threads that handle its messages, and others
     role_makers.py    makes roles, in their own processes
     wait_timer.py     how long each message waited for other roles
     open_requests.py  what a process works on, and what it waits for
@@ -12,6 +12,7 @@ The registry:
 
     job_info.py       `JobInfo`: who plays which role
     registry.py       `JobRegistry`, which clients find by name, and which watches all other roles
+    role_watch.py     `RoleWatch`, which has a dead process followed by another
     role_inquiry.py   asks a role how it is, and does not wait for ever
     waits.py          who waits for whom, out of what all roles say
     common_state.py   where the ranks of a trainer meet to save
@@ -23,8 +24,10 @@ The job as a whole:
 
 Where a message is sent:
 
-    handles.py        `RemoteHandle`: a role, and the road to it
+    handles.py        `RemoteHandle`: a role, whichever process plays it
+    role_place.py     `RolePlace`: that process, and its successors
     roads.py          roads: ZeroMQ, or threads of this process; that of Ray is in `ray/`
     client.py         `RemoteClient`: a `RankClient` that watches the service
+    alarm.py          `Alarm`: tells it that the service has failed
     wait_warnings.py  logs which role keeps a client waiting
 """

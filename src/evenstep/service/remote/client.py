@@ -12,7 +12,7 @@ from evenstep.errors import ConfigurationError, EvenstepError
 from evenstep.service.client import RankClient
 from evenstep.service.handles import MessageName
 from evenstep.service.metrics import TakenStep
-from evenstep.service.remote.handles import Alarm
+from evenstep.service.remote.alarm import Alarm
 from evenstep.service.remote.job_info import JobInfo
 from evenstep.service.remote.roads import Answer, PendingAnswer
 from evenstep.service.remote.wait_warnings import WaitWarnings
@@ -23,8 +23,8 @@ _TOLD_SECONDS = 2.0  # for the registry to hear of them at the end
 
 
 class RemoteClient(RankClient):
-    """A `RankClient` that watches the service: when any role dies, the next step raises an error
-    naming it, whatever was prefetched."""
+    """A `RankClient` that watches the service: when a role dies and cannot be played again, the
+    next step raises an error naming it, whatever was prefetched."""
 
     def __init__(self, job: JobInfo, rank: int, *, step: int | None = None) -> None:
         """
@@ -34,7 +34,7 @@ class RemoteClient(RankClient):
         self._stages: Mapping[str, float] = {}
         constructor = job.constructor(rank)  # refuses ranks that do not exist
         watched: dict[str, Any] = {
-            "alarm": Alarm(job.registry),
+            "alarm": Alarm(job.registry.place),
             "on_wait": WaitWarnings(job.registry, f"rank {rank}"),
             "warn_after": job.warn_after,
         }
@@ -43,7 +43,7 @@ class RemoteClient(RankClient):
         self._taken_lock = threading.Lock()
         self._told: PendingAnswer | None = None
         self._reported_at = -math.inf
-        self._roads = [each.road for each in (job.registry, job.planner, constructor)]
+        self._places = [each.place for each in (job.registry, job.planner, constructor)]
         self._number: int = self._registry.send("begins", rank).result()
         super().__init__(
             job.tree,
@@ -111,12 +111,15 @@ class RemoteClient(RankClient):
             self.report_steps()
             self._await_told()
         super().close()
-        for road in self._roads:
-            road.close()
+        for place in self._places:
+            if place.known is not None:
+                place.known.road.close()
 
     def _tell(self, message: MessageName, *arguments: Any) -> None:
-        # The answer is kept: a message whose answer is dropped may not be sent.
-        self._told = self._registry.road.send([(message, arguments)])
+        location = self._registry.place.known  # what is told to one that has died is not missed
+        if location is not None:
+            # The answer is kept: a message whose answer is dropped may not be sent.
+            self._told = location.road.send([(message, arguments)])
 
     def _await_told(self) -> None:
         """Lets what was told arrive, before this process may end."""

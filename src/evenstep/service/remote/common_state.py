@@ -14,8 +14,8 @@ from typing import Any
 from evenstep.errors import ConfigurationError, EvenstepError
 from evenstep.service.backend_common import steps_text
 from evenstep.service.handles import MessageName
-from evenstep.service.remote.handles import RemoteHandle, cause_of_death
-from evenstep.service.remote.roads import Answer, RoleGoneError
+from evenstep.service.remote.handles import RemoteHandle
+from evenstep.service.remote.roads import Answer
 
 
 @dataclass
@@ -121,8 +121,8 @@ class CommonState:
     async def _answer(self, message: MessageName, step: int) -> Answer:
         try:
             return await self._planner.ask(message, step)
-        except RoleGoneError as error:
-            return Answer(error=cause_of_death(self._planner.name, error))
+        except EvenstepError as error:
+            return Answer(error=error)
 
     def _end_if_decided(self) -> None:
         meeting = self._meeting

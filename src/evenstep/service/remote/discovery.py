@@ -35,7 +35,10 @@ def job_in(file: Path) -> JobInfo | None:
         return None
     pending = SocketRoad(read_endpoint(file)).send([("job", ())])
     try:
-        job: JobInfo | None = pending.answer().value[0]
+        answer = pending.answer()
     except RoleGoneError:
         return None
+    if answer.error is not None:
+        raise answer.error
+    job: JobInfo | None = answer.value[0]
     return job

@@ -1,35 +1,34 @@
 """Handles of roles in other processes or threads.
 
 An error that a role raises on purpose comes back as an answer, so that the caller catches what was
-raised, without the traceback of another process around it. The error about a dead role names it.
+raised, without the traceback of another process around it. If the role's process dies, what it has
+not answered is asked of the process that plays the role next. The error about a role that is not
+played again names it.
 """
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
-from evenstep.errors import LoaderDiedError
 from evenstep.service.handles import Message, MessageName, Reply
+from evenstep.service.remote.alarm import Alarm
 from evenstep.service.remote.open_requests import Request
 from evenstep.service.remote.roads import Answer, PendingAnswer, Road, RoleGoneError
+from evenstep.service.remote.role_place import (
+    ATTEMPTS,
+    Location,
+    RolePlace,
+    cause_of_death,
+    located,
+)
+from evenstep.service.remote.role_threads import in_thread
 from evenstep.service.remote.wait_timer import WaitTimer
 
-
-def cause_of_death(name: str, error: BaseException | None = None) -> LoaderDiedError:
-    """The error to raise when a role's process is gone.
-
-    Args:
-        error: how that was noticed.
-    """
-    death = LoaderDiedError(
-        f"{name} of the service died; it ran out of memory or was killed, see its log and the "
-        "system's. Start the service again from the state saved last"
-    )
-    death.__cause__ = error
-    return death
+_ALARM_INTERVAL = 1.0  # seconds from one look at an alarm to the next, while it cannot ring
 
 
 OnWait = Callable[["RemoteHandle", Request, float, Sequence[PendingAnswer]], None]
@@ -37,40 +36,12 @@ OnWait = Callable[["RemoteHandle", Request, float, Sequence[PendingAnswer]], Non
 of which the first that is there ends the wait."""
 
 
-def located(about: Mapping[str, Any]) -> str:
-    """A `role` with its `process` and `host`, as far as they are known."""
-    place = "" if about["process"] is None else " (process {process} on {host})".format_map(about)
-    return f"{about['role']}{place}"
-
-
-class Alarm:
-    """A question to the registry that it answers when any role of the service has died."""
-
-    def __init__(self, registry: RemoteHandle) -> None:
-        self.pending = registry.road.send([("failed", ())])
-
-    def error(self) -> Exception | None:
-        """What has happened; None if nothing has."""
-        return self.answered() if self.pending.first_of((), 0.0) is not None else None
-
-    def answered(self) -> Exception:
-        try:
-            error = self.pending.answer().error
-        except RoleGoneError as gone:
-            return cause_of_death("the registry", gone)
-        assert error is not None
-        return error
-
-
 class RemoteHandle:
     """A role in other threads or in another process. Can be sent to other processes."""
 
     def __init__(
         self,
-        role: str,
-        road: Road,
-        process: int | None = None,
-        host: str = "",
+        place: RolePlace,
         *,
         alarm: Alarm | None = None,
         timer: WaitTimer | None = None,
@@ -80,18 +51,30 @@ class RemoteHandle:
     ) -> None:
         """
         Args:
-            role: such as "Source Loader 2".
-            road: to it.
-            process, host: the role's, once known.
             alarm: a caller that waits for an answer, or takes one, raises its error instead.
             timer: counts the seconds waited for answers, by message (the last of several).
             on_answer: called with each answer that is taken.
             on_wait: called when an answer has been waited for for `warn_after` seconds, and again
                 each time that the wait has doubled.
         """
-        self.role, self.road, self.process, self.host = role, road, process, host
+        self.place = place
         self.alarm, self.timer, self.on_answer = alarm, timer, on_answer
         self.on_wait, self.warn_after = on_wait, warn_after
+
+    @classmethod
+    def at(cls, role: str, road: Road, process: int | None = None, host: str = "") -> RemoteHandle:
+        """A role that is not played again."""
+        return cls(RolePlace(role, Location(road, process, host)))
+
+    @property
+    def role(self) -> str:
+        """Such as "Source Loader 2"."""
+        return self.place.role
+
+    @property
+    def road(self) -> Road:
+        """To the process that plays the role."""
+        return self.place.location().road
 
     @property
     def name(self) -> str:
@@ -101,88 +84,118 @@ class RemoteHandle:
     @property
     def about(self) -> dict[str, Any]:
         """JSON-able: what `located` needs."""
-        return {"role": self.role, "process": self.process, "host": self.host}
+        known = self.place.known
+        process, host = (None, "") if known is None else (known.process, known.host)
+        return {"role": self.role, "process": process, "host": host}
 
     def send(self, message: MessageName, *arguments: Any) -> Reply:
-        pending = self.road.send([(message, arguments)])
-        return RemoteReply(self, pending, Request.of(message, arguments), single=True)
+        return RemoteReply(self, [(message, arguments)], single=True)
 
     def send_all(self, messages: Sequence[Message]) -> Reply:
-        return RemoteReply(self, self.road.send(messages), Request.of(*messages[-1]))
+        return RemoteReply(self, messages)
 
     async def ask(self, message: MessageName, *arguments: Any) -> Answer:
         """The answer to one message, in an event loop.
 
         Raises:
-            RoleGoneError: the role's process has ended.
+            LoaderDiedError: the role is not played any more.
+            EvenstepError: it could not be made again.
         """
-        return await self.road.send([(message, arguments)]).later()
+        request, place = Request.of(message, arguments), self.place
+        try:
+            known = place.known
+            location = await in_thread(place.location) if known is None else known
+            for _ in range(ATTEMPTS):
+                try:
+                    return await location.road.send([(message, arguments)]).later()
+                except RoleGoneError:
+                    location = await in_thread(place.successor, location)
+        except RoleGoneError as error:
+            raise cause_of_death(self.name, error) from error
+        raise cause_of_death(self.name, request=request)
 
     def using(self, **options: Any) -> RemoteHandle:
         """A handle of the same role with the options of one caller; see the constructor."""
-        return RemoteHandle(self.role, self.road, self.process, self.host, **options)
-
-    def at(self, process: int, host: str) -> RemoteHandle:
-        """A handle of the same role, whose process is known."""
-        return RemoteHandle(self.role, self.road, process, host)
+        return RemoteHandle(self.place, **options)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return RemoteHandle, (self.role, self.road, self.process, self.host)
+        return RemoteHandle, (self.place,)
 
 
 class RemoteReply:
     """An answer that is on its way, or has come."""
 
     def __init__(
-        self,
-        handle: RemoteHandle,
-        pending: PendingAnswer,
-        request: Request,
-        *,
-        single: bool = False,
+        self, handle: RemoteHandle, messages: Sequence[Message], *, single: bool = False
     ) -> None:
         """
         Args:
-            request: the last message that it answers.
             single: whether it answers one message, and the result is the answer, not a list.
         """
-        self._handle, self._pending = handle, pending
-        self._request, self._single = request, single
+        self._handle, self._messages, self._single = handle, messages, single
+        self._request = Request.of(*messages[-1])
+        self._location = handle.place.location()
+        self._pending = self._location.road.send(messages)
+        self._answer: Answer | None = None
 
     def result(self) -> Any:
         """
         Raises:
-            LoaderDiedError: the role's process died, or another one of the service.
+            LoaderDiedError: the role's process died and is not followed by another, or that is true
+                of another role of the service.
             EvenstepError: what the role raised.
         """
         handle, timer = self._handle, self._handle.timer
-        noted = nullcontext() if timer is None else timer.waiting(self._request, **handle.about)
-        try:
+        if self._answer is None:
+            noted = nullcontext() if timer is None else timer.waiting(self._request, **handle.about)
             with noted:
-                self._wait_for_answer_or_alarm()
-                answer = self._pending.answer()
-        except RoleGoneError as error:
-            raise cause_of_death(handle.name, error) from error
+                self._answer = self._awaited()
+        answer = self._answer
         if answer.error is not None:
             raise answer.error
         if handle.on_answer is not None:
             handle.on_answer(answer)
         return answer.value[0] if self._single else answer.value
 
+    def _awaited(self) -> Answer:
+        handle = self._handle
+        try:
+            for _ in range(ATTEMPTS):
+                try:
+                    self._wait_for_answer_or_alarm()
+                    return self._pending.answer()
+                except RoleGoneError:
+                    self._location = handle.place.successor(self._location)
+                    self._pending = self._location.road.send(self._messages)
+        except RoleGoneError as error:
+            self._raise_alarm()  # which may know why
+            raise cause_of_death(handle.name, error) from error
+        raise cause_of_death(handle.name, request=self._request)
+
+    def _raise_alarm(self) -> None:
+        alarm = self._handle.alarm
+        error = None if alarm is None else alarm.error()
+        if error is not None:
+            raise error
+
     def _wait_for_answer_or_alarm(self) -> None:
         """Waits for the answer; the alarm has precedence."""
         handle, alarm = self._handle, self._handle.alarm
         if alarm is None and handle.on_wait is None:
             return
-        others = [] if alarm is None else [alarm.pending]
-        error = None if alarm is None else alarm.error()
-        begin, limit, first = time.monotonic(), handle.warn_after or None, None
-        while error is None and first is None:
-            first = self._pending.first_of(others, limit)
-            if first is None and handle.on_wait is not None:
-                limit = time.monotonic() - begin
-                handle.on_wait(handle, self._request, limit, [self._pending, *others])
-            elif alarm is not None and first is alarm.pending:
-                error = alarm.answered()
-        if error is not None:
-            raise error
+        begin = time.monotonic()
+        warn_at = begin + (handle.warn_after or math.inf)
+        while True:
+            self._raise_alarm()
+            others = [] if alarm is None else alarm.pending
+            until = warn_at
+            if alarm is not None and not others:
+                until = min(until, time.monotonic() + _ALARM_INTERVAL)
+            seconds = None if until == math.inf else max(until - time.monotonic(), 0.0)
+            first = self._pending.first_of(others, seconds)
+            if first is self._pending:
+                return
+            now = time.monotonic()
+            if now >= warn_at and handle.on_wait is not None:
+                handle.on_wait(handle, self._request, now - begin, [self._pending, *others])
+                warn_at = now + (now - begin)

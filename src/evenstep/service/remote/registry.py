@@ -1,32 +1,32 @@
 """`JobRegistry`: the part of a running job that trainers' processes find first.
 
-It knows who plays which role, and collects how long clients waited. It raises the alarm when a
-role's process dies: each client keeps one pending `failed` question, which is answered only when a
-role dies or the service closes. And as it waits for no role itself, it can always say which keeps
-the others waiting. Nothing of a step goes through it.
+It knows who plays which role, and collects how long clients waited. It watches the processes of all
+roles, and has those that die followed by others. It raises the alarm when that is impossible: each
+client keeps one pending `failed` question, which is answered only then, or when the service closes.
+And as it waits for no role itself, it can always say which keeps the others waiting. Nothing of a
+step goes through it. If it dies itself, its successor learns all this from roles and clients.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
-import os
-import socket
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import replace
 from typing import Any
 
 from evenstep.errors import EvenstepError
 from evenstep.service.handles import Message
 from evenstep.service.metrics import MetricsExporter, TakenStep, WaitStatistics
 from evenstep.service.remote.common_state import CommonState
-from evenstep.service.remote.handles import RemoteHandle, cause_of_death
 from evenstep.service.remote.job_info import JobInfo
-from evenstep.service.remote.roads import Answer, RoleGoneError
+from evenstep.service.remote.roads import Answer
 from evenstep.service.remote.role_host import encoded, messages_of, sendable
 from evenstep.service.remote.role_inquiry import RoleInquiry
+from evenstep.service.remote.role_place import Location
+from evenstep.service.remote.role_threads import in_thread
+from evenstep.service.remote.role_watch import RoleWatch
 from evenstep.service.remote.waits import blame, is_silent, silence_text, waits_of
 from evenstep.service.transport.endpoint import Endpoint, Keys, new_folder, remove_socket
 from evenstep.service.transport.frames import Frame
@@ -50,34 +50,25 @@ class JobRegistry:
         """By rank, the number of its last client."""
         self._client_waits: dict[str, tuple[dict[str, Any], float]] = {}
         """By who waits, what was reported, and when."""
+        self._watches: list[RoleWatch] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._server: Server | None = None
 
-    async def open(
-        self,
-        job: JobInfo,
-        roles: Sequence[RemoteHandle],
-        exporter: MetricsExporter | None = None,
-    ) -> JobInfo:
-        """Makes the job known, and begins to watch its roles; returns the job with the location of
-        this process.
+    async def open(self, job: JobInfo, exporter: MetricsExporter | None = None) -> None:
+        """Makes the job known, and begins to watch its roles.
 
         Args:
-            roles: as `JobInfo.roles`, on roads by which they are watched.
             exporter: of figures to Prometheus.
         """
         self._loop = asyncio.get_running_loop()
-        self._open_job = job = replace(
-            job, registry=job.registry.at(os.getpid(), socket.gethostname())
-        )
+        self._open_job = job
         self._exporter = exporter
-        self._roles = list(roles)
-        self._common_state = CommonState(self._roles[0])
-        self._inquiries = [RoleInquiry(handle) for handle in roles]
-        self._tasks = [asyncio.create_task(self._watch(handle)) for handle in roles]
+        self._common_state = CommonState(job.planner)
+        self._inquiries = [RoleInquiry(handle) for handle in job.roles]
+        self._watches = [RoleWatch(handle.place) for handle in job.roles]
+        self._tasks = [asyncio.create_task(self._watch(each)) for each in self._watches]
         if exporter is not None:
             self._tasks.append(asyncio.create_task(self._export_metrics()))
-        return job
 
     def open_sockets(
         self, name: str, *, host: str | None = None, keys: Keys | None = None
@@ -125,18 +116,37 @@ class JobRegistry:
         return answered
 
     async def job(self) -> JobInfo | None:
-        """None before `open`."""
-        return self._open_job
+        """With the locations of all roles. None before `open`."""
+        job = self._open_job
+        for handle in () if job is None else job.roles:
+            if handle.place.known is None:
+                await in_thread(handle.place.location)
+        return job
+
+    async def locate(self, role: str, born: int) -> Location:
+        """Where a role is played, for a client that has lost its connections.
+
+        Args:
+            born: of the `Location` that the client knows.
+
+        Raises:
+            LoaderDiedError: it is not played any more.
+        """
+        place = next(each.place for each in self._job.roles if each.role == role)
+        known = place.known
+        if known is not None and known.born != born:
+            return known
+        return await next(w for w in self._watches if w.place is place).successor(known)
 
     async def begins(self, rank: int) -> int:
         """Notes a new client of a rank, and returns its number: what an earlier one of that rank
-        has said may still be on its way."""
+        has said may still be on its way. A later number is higher, whoever has given the others."""
         self._common_state.begins_anew(rank)
-        self._clients[rank] = self._clients.get(rank, 0) + 1
+        self._clients[rank] = max(self._clients.get(rank, 0) + 1, time.time_ns())
         return self._clients[rank]
 
     async def failed(self) -> None:
-        """Waits until a role has died, or the service is closed, and raises that."""
+        """Waits until a role has died for good, or the service is closed, and raises that."""
         await self._alarm.wait()
         assert self._failure is not None
         raise self._failure
@@ -164,7 +174,7 @@ class JobRegistry:
             self._waits.record_step(rank, record)
             if self._exporter is not None:
                 self._exporter.observe_wait(record.seconds)
-        if client == self._clients[rank] and records:
+        if records and self._is_last(rank, client):
             self._common_state.took_step(rank, records[-1].step)
         self._client_waits.pop(f"rank {rank}", None)
 
@@ -173,8 +183,13 @@ class JobRegistry:
         self._client_waits.pop(f"rank {rank}", None)
 
     async def record_failure(self, rank: int, client: int, error: EvenstepError) -> None:
-        if client == self._clients[rank]:
+        if self._is_last(rank, client):
             self._common_state.failed(rank, error)
+
+    def _is_last(self, rank: int, client: int) -> bool:
+        """Whether a client is the last of its rank. It may have begun before this registry."""
+        self._clients[rank] = max(self._clients.get(rank, 0), client)
+        return self._clients[rank] == client
 
     async def common_state(self, rank: int, step: int) -> Mapping[str, Any]:
         """See `CommonState.meet`."""
@@ -220,6 +235,11 @@ class JobRegistry:
             "constructors": constructors,
             "clients": _with_steps_taken(self._waits.clients(), constructors),
             "steps": self._waits.summary(),
+            "restarting": [each.name for each in self._watches if each.restarting],
+            "restarts": sorted(
+                (restart for each in self._watches for restart in each.restarts),
+                key=lambda restart: float(restart["time"]),
+            ),
             "silent": [silence_text(h.name, s) for h, s in zip(job.roles, roles) if is_silent(s)],
             "waits": self._all_waits({h.role: said for h, said in zip(job.roles, roles)}),
             "messages": {
@@ -255,11 +275,11 @@ class JobRegistry:
         found += [each for each in self._common_state.waits() if each["seconds"] >= least]
         return [*found, *waits_of(roles, least)]
 
-    async def _watch(self, handle: RemoteHandle) -> None:
+    async def _watch(self, watch: RoleWatch) -> None:
         try:
-            await handle.ask("wait_forever")
-        except RoleGoneError as error:
-            self._raise_alarm(cause_of_death(handle.name, error))
+            await watch.run()
+        except EvenstepError as error:
+            self._raise_alarm(error)
 
     async def _export_metrics(self) -> None:
         assert self._exporter is not None

@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any, Protocol
 
 from evenstep.service.handles import Message
-from evenstep.service.remote.role_threads import RoleThreads
+from evenstep.service.remote.role_threads import in_thread
 from evenstep.service.transport.connection import ConnectionLostError, Connections, first_answered
 from evenstep.service.transport.connection import Pending as SentFrames
 from evenstep.service.transport.endpoint import Endpoint
@@ -109,11 +109,7 @@ class _SocketPending:
         return answer
 
     async def later(self) -> Answer:
-        threads = RoleThreads(1)  # none of an executor, for which the interpreter would wait
-        try:
-            return await asyncio.wrap_future(threads.submit(self.answer))
-        finally:
-            threads.close()
+        return await in_thread(self.answer)
 
 
 class ThreadRoad:

@@ -65,21 +65,28 @@ class RoleInquiry:
         if measured is not None:
             return {"process": measured.value[0]}
         silent = time.monotonic() - self._late["measure"][1]
-        known = {"process": handle.process, "host": handle.host}
-        return {"process": known, "silent_seconds": silent}
+        about = {name: handle.about[name] for name in ("process", "host")}
+        return {"process": about, "silent_seconds": silent}
 
     async def _ask(self, message: Literal["status", "measure"], limit: float) -> Answer | None:
         """The answer, or None if it is late. What was asked before and is not answered yet is
         waited for."""
         asked, since = self._late.get(message, (None, 0.0))
         if asked is None or asked.done():
-            asked, since = asyncio.ensure_future(self.handle.ask(message)), time.monotonic()
+            asked, since = asyncio.ensure_future(self._send(message)), time.monotonic()
             asked.add_done_callback(_noted)
         await asyncio.wait([asked], timeout=limit)
         if asked.done():
             return asked.result()
         self._late[message] = asked, since
         return None
+
+    async def _send(self, message: Literal["status", "measure"]) -> Answer:
+        """Asks the process that plays the role now, and not its successor."""
+        known = self.handle.place.known
+        if known is None:  # it is being made
+            raise RoleGoneError
+        return await known.road.send([(message, ())]).later()
 
 
 def _noted(asked: asyncio.Future[Answer]) -> None:

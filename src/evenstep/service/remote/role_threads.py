@@ -1,12 +1,15 @@
-"""`RoleThreads`: threads that handle a role's messages, for which no exit of the process waits."""
+"""Threads for which no exit of the process waits: `RoleThreads`, which handle a role's messages,
+and `in_thread`, for what would keep an event loop waiting."""
 
 from __future__ import annotations
 
+import asyncio
 import queue
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from evenstep.errors import EvenstepError
@@ -71,3 +74,24 @@ class RoleThreads:
                     future.set_exception(error)
             with self._lock:
                 self._idle += 1
+
+
+async def in_thread(function: Callable[..., T], *arguments: Any) -> T:
+    """Calls the function in a thread of its own, and waits for it in an event loop."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[T] = loop.create_future()
+
+    def tell(tell_it: Callable[[Any], None], what: Any) -> None:
+        if not done.done():  # nobody may wait any more
+            tell_it(what)
+
+    def run() -> None:
+        try:
+            outcome: tuple[Callable[[Any], None], Any] = done.set_result, function(*arguments)
+        except BaseException as error:
+            outcome = done.set_exception, error
+        with suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(tell, *outcome)
+
+    threading.Thread(target=run, name="evenstep-role", daemon=True).start()
+    return await done

@@ -10,9 +10,8 @@ from evenstep.service.backend_common import common_step, rank_of
 from evenstep.service.handles import call
 from evenstep.service.job import Job
 from evenstep.service.remote.client import RemoteClient
-from evenstep.service.remote.handles import RemoteHandle, cause_of_death
+from evenstep.service.remote.handles import RemoteHandle
 from evenstep.service.remote.job_info import JobInfo
-from evenstep.service.remote.roads import RoleGoneError
 from evenstep.service.remote.role_inquiry import ANSWER_LIMIT
 from evenstep.service.remote.wait_warnings import WaitWarnings
 from evenstep.strategy import LoadingPlan
@@ -48,21 +47,15 @@ class RunningJob:
             LoaderDiedError: it died.
         """
         self._check_open()
-        registry = self._info.registry
-        pending = registry.road.send([("status", ())])
-        if pending.first_of((), _STATUS_LIMIT) is None:
-            raise EvenstepError(
-                f"{registry.name} of job {self.name!r} has not answered for "
-                f"{_STATUS_LIMIT:.0f} s: it is stopped, hangs or is overloaded"
-            )
-        try:
-            answer = pending.answer()
-        except RoleGoneError as error:
-            raise cause_of_death(registry.name, error) from error
-        if answer.error is not None:
-            raise answer.error
-        status: dict[str, Any] = answer.value[0]
+        registry = self._info.registry.using(on_wait=self._give_up, warn_after=_STATUS_LIMIT)
+        status: dict[str, Any] = call(registry, "status")
         return status
+
+    def _give_up(self, registry: RemoteHandle, *_: object) -> None:
+        raise EvenstepError(
+            f"{registry.name} of job {self.name!r} has not answered for {_STATUS_LIMIT:.0f} s: it "
+            "is stopped, hangs or is overloaded"
+        )
 
     def close(self) -> None:
         """Idempotent."""

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from evenstep.service.remote.handles import located
 from evenstep.service.remote.open_requests import Request
+from evenstep.service.remote.role_place import located
 
 About = Mapping[str, Any]
 Wait = Mapping[str, Any]

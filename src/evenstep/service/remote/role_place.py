@@ -1,0 +1,128 @@
+"""`RolePlace`: where a role is played, and where next when its process has died.
+
+A role that dies is played again by another process, which draws, plans and builds the same. All
+handles of a role in a process share its place, so the successor is looked for once.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from evenstep.errors import LoaderDiedError
+from evenstep.service.remote.open_requests import Request
+from evenstep.service.remote.roads import Road, RoleGoneError
+
+ATTEMPTS = 4
+"""Processes of a role that are asked the same. What kills four of them would kill all."""
+
+
+@dataclass(frozen=True)
+class Location:
+    """The process that plays a role."""
+
+    road: Road
+    process: int | None = None
+    host: str = ""
+    born: int = 0
+    """Nanoseconds since 1970 when it began: of two processes, the later one counts."""
+
+
+class Finder(Protocol):
+    """Finds the process that plays a role."""
+
+    def find(self, dead: Location | None) -> Location:
+        """Waits for the process that plays the role, or that plays it again.
+
+        Args:
+            dead: to which connections are lost. If the process lives all the same, it is found
+                again.
+
+        Raises:
+            RoleGoneError: the role is not played any more.
+            EvenstepError: it could not be made again.
+        """
+        ...
+
+
+class RolePlace:
+    """See the module docstring. Can be sent to other processes."""
+
+    def __init__(
+        self, role: str, location: Location | None = None, finder: Finder | None = None
+    ) -> None:
+        """
+        Args:
+            role: such as "Source Loader 2".
+            location: None if it is not known yet.
+            finder: None for a role that is not played again.
+        """
+        self.role = role
+        self._location, self._finder = location, finder
+        self._lock = threading.Lock()
+
+    @property
+    def known(self) -> Location | None:
+        """The last location, without a search."""
+        return self._location
+
+    def location(self) -> Location:
+        """The location, which is searched for if it is not known yet.
+
+        Raises:
+            RoleGoneError, EvenstepError: see `Finder.find`.
+        """
+        with self._lock:
+            if self._location is None:
+                self._location = self._find(None)
+            return self._location
+
+    def successor(self, dead: Location) -> Location:
+        """The location after one to which connections are lost.
+
+        Raises:
+            RoleGoneError, EvenstepError: see `Finder.find`.
+        """
+        with self._lock:
+            if self._location is None or self._location is dead:
+                self._location = self._find(dead)
+            return self._location
+
+    def _find(self, dead: Location | None) -> Location:
+        if self._finder is None:
+            raise RoleGoneError
+        return self._finder.find(dead)
+
+    def found_by(self, finder: Finder | None) -> RolePlace:
+        """The same place, for a process that finds successors in another way."""
+        return RolePlace(self.role, self._location, finder)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return RolePlace, (self.role, self._location, self._finder)
+
+
+def located(about: Mapping[str, Any]) -> str:
+    """A `role` with its `process` and `host`, as far as they are known."""
+    place = "" if about["process"] is None else " (process {process} on {host})".format_map(about)
+    return f"{about['role']}{place}"
+
+
+def cause_of_death(
+    name: str, error: BaseException | None = None, *, request: Request | None = None
+) -> LoaderDiedError:
+    """The error to raise when a role's process is gone for good.
+
+    Args:
+        error: how that was noticed.
+        request: what killed several processes of the role.
+    """
+    how = "it ran out of memory or was killed, see its log and the system's"
+    if request is not None:
+        how = f"{ATTEMPTS} processes died one after another that were asked {request}: {how}"
+    death = LoaderDiedError(
+        f"{name} of the service died; {how}. Start the service again from the state saved last"
+    )
+    death.__cause__ = error
+    return death
