@@ -185,7 +185,8 @@ def test_nothing_changes_when_loaders_die(waiting: bool, tmp_path: Path) -> None
     assert [comparable(each) for each in taken] == expected
     assert len(killed) == 3
     assert {each["died"]["process"] for each in status["restarts"]} == set(killed)
-    assert status["failed"] is None and not status["restarting"]
+    assert status["failed"] is None
+    assert not status["restarting"]
 
 
 def lethal(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -196,10 +197,11 @@ def lethal(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def test_what_kills_each_loader_ends_the_job(tmp_path: Path) -> None:
     job = job_of(tmp_path, sources=sources(tmp_path, transform=lethal))
-    with ProcessService(job, name="doomed") as service:
-        with pytest.raises(LoaderDiedError, match=r"Source Loader 0.*died"):
-            for rank in range(2):
-                steps_of(service.client(rank))
+    with ProcessService(job, name="doomed") as service, ThreadPoolExecutor(2) as threads:
+        trainers = [threads.submit(steps_of, service.client(rank)) for rank in range(2)]
+        for trainer in trainers:
+            with pytest.raises(LoaderDiedError, match=r"Source Loader 0.*died"):
+                trainer.result(PATIENCE)
 
 
 def test_a_service_leaves_nothing_behind(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ from service_world import (
 pytest.importorskip("ray", reason="ray is not installed")
 
 import evenstep.service as es
-from evenstep.errors import ConfigurationError, EvenstepError, LoaderDiedError, SampleError
+from evenstep.errors import ConfigurationError, EvenstepError, SampleError
 from evenstep.service.joining import attach
 from evenstep.service.ray import RayService
 from evenstep.service.ray.actor_options import cpus_per_actor
@@ -255,21 +255,25 @@ def test_a_trainer_on_a_host_without_ray_joins_by_a_copy_of_the_services_file(
     assert taken == [expected[0], expected[3]]
 
 
-def test_a_killed_loader_is_named_to_every_client(service: RayService, trainers: Trainers) -> None:
+def test_nothing_changes_when_a_loader_and_the_registry_die(
+    service: RayService, trainers: Trainers, job: es.Job
+) -> None:
     """Runs last of those that share the service."""
     process = service.status()["loaders"][0]["process"]["process"]
+    registry = service._info.registry.place.known
+    assert registry is not None and registry.process is not None
     os.kill(process, signal.SIGKILL)
+    os.kill(registry.process, signal.SIGKILL)
     for trainer in trainers.processes:
         trainer.tell("continue")
+    more = [trainer.json() for trainer in trainers.processes]
+    both = [[*first, *then] for first, then in zip(trainers.steps, more)]
+    assert both == plain(in_one_process(job, 6))
     for trainer, steps in zip(trainers.processes, trainers.steps):
-        kind, text, seconds = trainer.json()
+        trainer.tell("end")
         assert trainer.json() == steps  # what it took is still what it was
-        assert kind == "LoaderDiedError"
-        assert f"Source Loader 0 (process {process}" in text
-        assert seconds < PATIENCE / 2
-    with pytest.raises(LoaderDiedError, match=f"process {process} "):
-        next(service.client(0))
-    # The name of the dead job can be used again.
+    assert service.status()["failed"] is None
+    # The name of a job that has ended can be used again.
     service.close()
     with RayService(service.job, name="shared", constructors=1) as again:
         assert steps_of(again.client(0), 1)

@@ -10,6 +10,7 @@ from pathlib import Path
 from evenstep.errors import ConfigurationError
 from evenstep.service.remote.client import RemoteClient
 from evenstep.service.remote.discovery import Joined, job_in
+from evenstep.service.remote.finders import with_finders
 from evenstep.service.remote.running_job import RunningJob
 from evenstep.service.transport.endpoint_file import SUFFIX, path_of
 
@@ -104,7 +105,7 @@ def join(address: str | os.PathLike[str] | None, name: str, *, patience: float =
     while True:
         job = job_in(file) if given or address in (None, "auto") else None
         if job is not None:
-            return Joined(job)
+            return Joined(with_finders(job, file) if job.backend == "ray" else job)
         late = time.monotonic() > deadline
         if not given:
             from evenstep.service.ray.discovery import connect, joined_cluster  # which need Ray

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import Any
 
 from evenstep.service.ray.road import RayRoad, import_ray
 from evenstep.service.remote.roads import Answer, RoleGoneError, SocketRoad
 from evenstep.service.remote.role_place import Location
+
+_INTERVAL = 0.2  # seconds
 
 
 @dataclass(frozen=True)
@@ -20,18 +23,19 @@ class RayFinder:
     def find(self, dead: Location | None) -> Location:
         """See `evenstep.service.remote.role_place.Finder`."""
         ray = import_ray()
-        try:
-            actor = ray.get_actor(self.name, namespace=self.namespace)
-            answer = ray.get(asked_for_location(actor))
-        except (ValueError, ray.exceptions.RayError) as error:  # ValueError: there is none
-            raise RoleGoneError from error
-        return location_in(answer, actor)
-
-
-def asked_for_location(actor: Any) -> Any:
-    """Ray's reference to the answer of `RoleActor.location`, for which Ray waits while it starts
-    the actor again."""
-    return actor.location.options(max_task_retries=-1).remote()
+        while True:
+            try:
+                actor = ray.get_actor(self.name, namespace=self.namespace)
+            except ValueError as error:  # it is ended, and not made again
+                raise RoleGoneError from error
+            try:
+                answer = ray.get(actor.location.remote())
+            except ray.exceptions.RayTaskError:
+                raise
+            except ray.exceptions.RayError:  # it is being made again
+                time.sleep(_INTERVAL)
+            else:
+                return location_in(answer, actor)
 
 
 def location_in(answer: Answer, actor: Any) -> Location:

@@ -18,7 +18,7 @@ from evenstep.service.backend_common import LOADER_THREADS, constructor_threads
 from evenstep.service.job import Job
 from evenstep.service.ray.actor_options import cpus_per_actor, registry_actor, role_actor
 from evenstep.service.ray.discovery import namespace_of
-from evenstep.service.ray.finder import RayFinder, asked_for_location, location_in
+from evenstep.service.ray.finder import RayFinder, location_in
 from evenstep.service.ray.road import import_ray
 from evenstep.service.remote.handles import RemoteHandle
 from evenstep.service.remote.job_info import JobInfo
@@ -154,7 +154,7 @@ class Launcher:
             EvenstepError: one could not be made.
         """
         ray = import_ray()
-        asked = [asked_for_location(actor) for _, actor in self._actors]
+        asked = [actor.location.remote() for _, actor in self._actors]
         for (role, actor), reference in zip(self._actors, asked):
             left = max(deadline - time.monotonic(), _LEAST_TIMEOUT)
             if not ray.wait([reference], timeout=left)[0]:

@@ -29,5 +29,6 @@ Where a message is sent:
     roads.py          roads: ZeroMQ, or threads of this process; that of Ray is in `ray/`
     client.py         `RemoteClient`: a `RankClient` that watches the service
     alarm.py          `Alarm`: tells it that the service has failed
+    finders.py        finds other processes of roles for clients that have the service's file
     wait_warnings.py  logs which role keeps a client waiting
 """

@@ -20,6 +20,7 @@ from evenstep.service.remote.open_requests import Request
 from evenstep.service.remote.roads import Answer, PendingAnswer, Road, RoleGoneError
 from evenstep.service.remote.role_place import (
     ATTEMPTS,
+    Finder,
     Location,
     RolePlace,
     cause_of_death,
@@ -117,6 +118,10 @@ class RemoteHandle:
     def using(self, **options: Any) -> RemoteHandle:
         """A handle of the same role with the options of one caller; see the constructor."""
         return RemoteHandle(self.place, **options)
+
+    def found_by(self, finder: Finder | None) -> RemoteHandle:
+        """A handle of the same role, whose successors are found in another way."""
+        return RemoteHandle(self.place.found_by(finder))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return RemoteHandle, (self.place,)

@@ -15,6 +15,7 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
+from zlib import crc32
 
 from evenstep.errors import EvenstepError
 from evenstep.service.handles import Message
@@ -33,6 +34,7 @@ from evenstep.service.transport.frames import Frame
 from evenstep.service.transport.server import Server
 
 _EXPORT_INTERVAL = 5.0  # seconds
+_PORTS = range(20_000, 32_000)  # below those that systems give to outgoing connections
 _FAREWELL = 0.05  # seconds in which what is answered at the end is sent
 _REPORT_MARGIN = 30.0  # seconds by which a client may be late to report that it still waits
 
@@ -73,9 +75,12 @@ class JobRegistry:
     def open_sockets(
         self, name: str, *, host: str | None = None, keys: Keys | None = None
     ) -> Endpoint:
-        """Takes messages by sockets; see `Server`."""
-        folder = new_folder()
-        self._server = Server(self._answering, folder=folder, name=name, host=host, keys=keys)
+        """Takes messages by sockets; see `Server`. A registry that is made again listens on the
+        same port, if it is on the same host."""
+        port = None if keys is None else _PORTS.start + crc32(keys.server_public) % len(_PORTS)
+        self._server = Server(
+            self._answering, folder=new_folder(), name=name, host=host, keys=keys, port=port
+        )
         return self._server.endpoint
 
     @property

@@ -8,9 +8,10 @@ import time
 from collections import deque
 from typing import Any
 
-from evenstep.service.remote.roads import RoleGoneError
+from evenstep.service.remote.roads import RoleGoneError, SocketRoad
 from evenstep.service.remote.role_place import Location, RolePlace, cause_of_death, located
 from evenstep.service.remote.role_threads import in_thread
+from evenstep.service.transport.endpoint import remove_socket
 
 logger = logging.getLogger("evenstep")
 
@@ -70,6 +71,8 @@ class RoleWatch:
             logger.warning("the connections to %s were lost, and are there again", died)
             await asyncio.sleep(_PAUSE)
             return found
+        if isinstance(dead.road, SocketRoad):
+            remove_socket(dead.road.endpoint)
         logger.warning(
             "%s died; process %s on %s plays its role after %.1f s, and no step is lost",
             *(died, found.process, found.host, seconds),

@@ -72,19 +72,15 @@ class Endpoint:
         Raises:
             ConfigurationError: none; the role is on another machine and takes no TCP.
         """
-        if self.is_here:
+        here = self.machine == machine()
+        if here and (self.tcp is None or os.path.exists(self.path)):  # else in another container
             return f"ipc://{self.path}"
         if self.tcp is None:
             raise ConfigurationError(
-                f"the service at {self.path} runs on another machine, or has ended; connect from "
-                "its machine, or run it on Ray, which reaches other machines"
+                f"the service at {self.path} runs on another machine; connect from there, or run "
+                "it on Ray, which reaches other machines"
             )
         return self.tcp
-
-    @property
-    def is_here(self) -> bool:
-        """Whether the socket is on this machine, in a folder that this process sees."""
-        return self.machine == machine() and os.path.exists(self.path)
 
 
 @cache

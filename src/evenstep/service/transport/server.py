@@ -7,6 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any
 
 from evenstep.service.transport.endpoint import Endpoint, Keys, import_zmq, machine
@@ -29,6 +30,7 @@ class Server:
         name: str,
         host: str | None = None,
         keys: Keys | None = None,
+        port: int | None = None,
     ) -> None:
         """
         Args:
@@ -36,6 +38,7 @@ class Server:
             name: of the socket in it.
             host: an address of this machine, to listen on a TCP port of it too.
             keys: needed with `host`.
+            port: to take if it is free.
         """
         zmq = import_zmq()
         self._answering = answering
@@ -49,7 +52,7 @@ class Server:
             assert keys is not None
             self._authenticator = _authenticator(self._context, keys)
             outer = _curve_router(zmq, self._context, keys)
-            port = outer.bind_to_random_port(f"tcp://{_in_brackets(host)}")
+            port = _bind(zmq, outer, f"tcp://{_in_brackets(host)}", port)
             self._routers.append(outer)
             tcp = f"tcp://{_in_brackets(host)}:{port}"
         self.endpoint = Endpoint(machine(), path, tcp, keys)
@@ -136,6 +139,16 @@ def keep_alive(zmq: Any, socket: Any) -> None:
     processes that are stopped, too, which ZeroMQ's own heartbeat would take for dead."""
     socket.tcp_keepalive, socket.tcp_keepalive_idle = 1, 3
     socket.tcp_keepalive_intvl, socket.tcp_keepalive_cnt = 1, 2
+
+
+def _bind(zmq: Any, router: Any, address: str, port: int | None) -> int:
+    """Takes the given port if it is free, otherwise any."""
+    if port is not None:
+        with suppress(zmq.ZMQError):
+            router.bind(f"{address}:{port}")
+            return port
+    found: int = router.bind_to_random_port(address)
+    return found
 
 
 def _in_brackets(host: str) -> str:
