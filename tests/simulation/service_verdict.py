@@ -18,7 +18,6 @@ from evenstep.errors import (
 
 _PATIENCE = 40.0
 """Simulated seconds from the last fault to the error on every rank: several late messages."""
-_ROLES = {"loader": "Source Loader", "planner": "the Planner", "constructor": "Data Constructor"}
 _SLOWNESS = ("stop", "delay")
 
 
@@ -48,10 +47,10 @@ def _ends(attempt: ServiceAttempt, expected: Undisturbed) -> str | None:
 
 
 def _causes(attempt: ServiceAttempt, expected: Undisturbed) -> str | None:
-    """An error has a cause, is of the right kind, and names the role that died."""
+    """An error has a cause, and is of the right kind. That a role dies or is cut off is none."""
     run, setup = attempt.settings, attempt.setup
     grave = [what for what, _ in attempt.injected if not what.startswith(_SLOWNESS)]
-    of_service = [what for what in grave if "rank" not in what.split()[1] or "cut" in what]
+    of_service = [what for what in grave if what.startswith("kill service")]
     stopped = len(grave) < len(attempt.injected)
     caused = of_service or setup.fails or run.closes is not None or run.astray is not None
     error = attempt.service_error
@@ -69,24 +68,11 @@ def _causes(attempt: ServiceAttempt, expected: Undisturbed) -> str | None:
             return f"rank {report.rank} raised, and nothing had failed: {error!r}"
         if isinstance(error, (SampleError, CollateError)) and not setup.fails:
             return f"rank {report.rank} raised {error!r}"
-        if isinstance(error, LoaderDiedError) and len(of_service) == 1 and run.closes is None:
-            name = _role(of_service[0])
-            if name is not None and name not in str(error):
-                return f"rank {report.rank} does not name {name}: {error!r}"
         if type(error) is ConfigurationError and not _is_right(attempt, report, str(error)):
             return f"rank {report.rank} raised {error!r}"
     if setup.fails and not grave and run.closes is None:
         return _all_fail(attempt, setup)
     return None
-
-
-def _role(what: str) -> str | None:
-    """Who died, as an error names it; None if it may be any of several."""
-    kind, process, other = (*what.split(), "")[:3]
-    role, _, number = (other if kind == "cut" else process).partition("-")
-    if role == "registry":
-        return "the registry"
-    return " ".join([_ROLES[role], number]).strip() if role in _ROLES else None
 
 
 def _is_right(attempt: ServiceAttempt, report: ClientReport, error: str) -> bool:

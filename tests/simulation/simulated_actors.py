@@ -2,9 +2,10 @@
 
 As with Ray, an actor of one thread handles the calls of one caller in their order, and those of
 different callers in any; one with several threads or an event loop in any order. Answers may be
-late. When an actor dies, those who wait for it hear so, each at its own time; when a connection
-breaks they hear the same of an actor that lives, whether it has handled the call or not. Nothing is
-repeated by Ray; that a call arrives twice tries what roles promise.
+late. When an actor dies, those who wait for it hear so, each at its own time, and it is made again
+in another process; when a connection breaks they hear the same of an actor that lives, whether it
+has handled the call or not. Nothing is repeated by Ray; that a call arrives twice tries what roles
+promise.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from simulated_objects import (
 )
 from simulated_world import Fiber, World, current
 
+_RESTARTS = (0.5, 2.0, 20.0)  # seconds until an actor is made again
 _LATENCIES = (0.0, 0.0004, 0.002, 0.02, 0.3, 2.5)  # seconds
 
 
@@ -43,20 +45,30 @@ def _resolved(arguments: Sequence[Any]) -> list[Any]:
 
 
 class Actor:
-    """A process that handles calls. Its first thread only makes the object."""
+    """A process that handles calls, and the next one when it has died. Its first thread only makes
+    the object."""
 
-    def __init__(self, cluster: Cluster, made: type, options: dict[str, Any]) -> None:
-        self.cluster, world = cluster, cluster.world
+    def __init__(
+        self, cluster: Cluster, made: type, options: dict[str, Any], arguments: Any
+    ) -> None:
+        self.cluster = cluster
         self.name, self.namespace = options["name"], options["namespace"]
-        self._class = made
+        self._class, self._given = made, Parcel(arguments)
+        self.ended = options["max_restarts"] == 0
+        """Whether it is not made again."""
         methods = [getattr(made, name) for name in dir(made) if not name.startswith("__")]
-        self._loop = Loop(world) if any(map(inspect.iscoroutinefunction, methods)) else None
+        self._in_loop = any(map(inspect.iscoroutinefunction, methods))
         self._threads = {None: options.get("max_concurrency", 1)}
         self._threads.update(options.get("concurrency_groups", {}))
-        self.ordered = self._loop is None and self._threads[None] == 1
+        self.ordered = not self._in_loop and self._threads[None] == 1
+        self.pending: dict[_Call, None] = {}
+        self._begin_process()
+
+    def _begin_process(self) -> None:
+        world = self.cluster.world
+        self._loop = Loop(world) if self._in_loop else None
         self._arrived: dict[str | None, deque[_Call]] = {g: deque() for g in self._threads}
         self._idle: dict[str | None, list[Any]] = {group: [] for group in self._threads}
-        self.pending: dict[_Call, None] = {}
         self.last_arrival: dict[Process, float] = {}
         self._instance: Any = None
         self.process = simulated_processes.start_process(
@@ -66,7 +78,7 @@ class Actor:
 
     def _live(self) -> None:
         world = self.cluster.world
-        self._instance = self._class()
+        self._instance = self._class(*_resolved(self._given.open()))
         if self._loop is not None:
             for call in self._arrived[None]:
                 self._loop.call_soon(self._begin, call)
@@ -111,7 +123,7 @@ class Actor:
 
     def arrive(self, call: _Call) -> None:
         if not self.process.alive:
-            self.fail(call, ActorDiedError)
+            self.fail(call, ActorDiedError if self.ended else ActorUnavailableError)
         elif self._loop is not None and self._instance is not None:
             self._loop.call_soon_threadsafe(self._begin, call)
         else:
@@ -128,7 +140,14 @@ class Actor:
     def release(self, process: Process) -> None:
         """The process has ended."""
         for call in list(self.pending):
-            self.fail(call, ActorDiedError)
+            self.fail(call, ActorDiedError if self.ended else ActorUnavailableError)
+        if not self.ended:
+            seconds = _RESTARTS[self.cluster.world.choices.pick(len(_RESTARTS), dull=0.8)]
+            self.cluster.world.after(seconds, self._make_again)
+
+    def _make_again(self) -> None:
+        if not self.ended:
+            self._begin_process()
 
     def cut(self, caller: Process) -> None:
         """Breaks the connection with one caller."""
@@ -189,18 +208,25 @@ class Cluster:
             actor.last_arrival[call.caller] = due
         world.after(due - world.now, lambda: actor.arrive(call))
 
-    def start(self, made: type, options: dict[str, Any]) -> ActorHandle:
+    def start(self, made: type, options: dict[str, Any], arguments: Any) -> ActorHandle:
         me = current().process
         if me not in self.owners:
             owner = self.owners[me] = _Owner(self)
             me.ends.append(owner)
-        actor = Actor(self, made, options)
+        actor = Actor(self, made, options, arguments)
         self.actors.append(actor)
         self.owners[me].actors.append(actor)
         return ActorHandle(actor)
 
     def kill(self, actor: Actor) -> None:
-        self.later(lambda: self.world.exit(actor.process, -9))
+        """Ends an actor for good."""
+
+        def end() -> None:
+            actor.ended = True
+            if actor.process.alive:
+                self.world.exit(actor.process, -9)
+
+        self.later(end)
 
     def of(self, process: Process) -> Actor | None:
         return next((actor for actor in self.actors if actor.process is process), None)

@@ -21,8 +21,8 @@ class _ActorClass:
     def options(self, **more: Any) -> _ActorClass:
         return _ActorClass(self._made, {**self._options, **more})
 
-    def remote(self) -> ActorHandle:
-        return running_cluster().start(self._made, self._options)
+    def remote(self, *arguments: Any) -> ActorHandle:
+        return running_cluster().start(self._made, self._options, arguments)
 
 
 def remote(**options: Any) -> Callable[[type], _ActorClass]:
@@ -71,13 +71,13 @@ def kill(actor: ActorHandle) -> None:
 
 def _get_actor(name: str, namespace: str) -> ActorHandle:
     for actor in running_cluster().actors:
-        if (actor.name, actor.namespace) == (name, namespace) and actor.process.alive:
+        if (actor.name, actor.namespace) == (name, namespace) and not actor.ended:
             return ActorHandle(actor)
     raise ValueError(f"Failed to look up actor with name '{name}'")
 
 
 def _named_actors(all_namespaces: bool) -> list[dict[str, str]]:
-    found = [actor for actor in running_cluster().actors if actor.process.alive]
+    found = [actor for actor in running_cluster().actors if not actor.ended]
     return [{"name": actor.name, "namespace": actor.namespace} for actor in found]
 
 

@@ -124,8 +124,7 @@ class ServiceAttempt:
 
         def failed() -> bool:
             """Whether a rank ends for a reason of its own, so that the launcher ends the others."""
-            cut = any(what.startswith("cut rank") for what, _ in self.injected)
-            alone = cut or self.settings.astray is not None
+            alone = self.settings.astray is not None
             return any(
                 process.exit_code == -9
                 or isinstance(report.error, CollectiveFailed)

@@ -28,6 +28,7 @@ from evenstep.service.source_layout import SourceLayout
 from evenstep.service.transport.endpoint import Keys
 
 _CLOSE_TIMEOUT = 10.0  # seconds in which roles end their own processes
+_RETRY_INTERVAL = 0.2  # seconds
 _LEAST_TIMEOUT = 0.1  # seconds to wait for what may be ready, after the patience is spent
 
 
@@ -154,17 +155,23 @@ class Launcher:
             EvenstepError: one could not be made.
         """
         ray = import_ray()
-        asked = [actor.location.remote() for _, actor in self._actors]
-        for (role, actor), reference in zip(self._actors, asked):
-            left = max(deadline - time.monotonic(), _LEAST_TIMEOUT)
-            if not ray.wait([reference], timeout=left)[0]:
-                free = ray.available_resources().get("CPU", 0.0)
-                raise ConfigurationError(
-                    f"{role} was not ready within {self._options.patience:g} seconds, and "
-                    f"the cluster has {free:g} CPUs free; raise patience=, or lower cpus= or "
-                    "loaders="
-                )
-            try:
-                location_in(ray.get(reference), actor)
-            except ray.exceptions.RayError as error:
-                raise cause_of_death(role, error) from error
+        for role, actor in self._actors:
+            while True:
+                asked = actor.location.remote()
+                left = max(deadline - time.monotonic(), _LEAST_TIMEOUT)
+                if not ray.wait([asked], timeout=left)[0]:
+                    free = ray.available_resources().get("CPU", 0.0)
+                    raise ConfigurationError(
+                        f"{role} was not ready within {self._options.patience:g} seconds, and "
+                        f"the cluster has {free:g} CPUs free; raise patience=, or lower cpus= or "
+                        "loaders="
+                    )
+                try:
+                    location_in(ray.get(asked), actor)
+                    break
+                except ray.exceptions.RayTaskError:
+                    raise
+                except ray.exceptions.RayError as error:  # it has died, and is made again
+                    if time.monotonic() > deadline:
+                        raise cause_of_death(role, error) from error
+                    time.sleep(_RETRY_INTERVAL)
