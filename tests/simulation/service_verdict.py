@@ -134,9 +134,12 @@ def _difference(state: str, wanted: str) -> str | None:
 
 
 def _nothing_left(attempt: ServiceAttempt, expected: Undisturbed) -> str | None:
-    """When all ranks have had all, no role holds samples for them."""
+    """When all ranks have had all, no role holds samples for them, unless a constructor that has
+    died has left some behind."""
     run = attempt.settings
     regular = all(report.finished for report in attempt.reports) and attempt.status
+    if any(what.startswith("kill constructor") for what, _ in attempt.injected):
+        return None
     if not regular or run.lives > 1 or run.repeats or attempt.setup.fails:
         return None
     for loader in attempt.status["loaders"]:

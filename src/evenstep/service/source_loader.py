@@ -29,6 +29,9 @@ from evenstep.service.source_layout import SourceStripe, StageKey
 from evenstep.service.staged_steps import STEPS_KEPT, Fetched, StagedStep
 from evenstep.strategy import LoaderTask
 
+_LEAST_STEPS = 16
+"""Steps that stay staged whatever their bytes."""
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LoaderJob:
@@ -68,6 +71,7 @@ class SourceLoader:
             job.sources, job.measure, workers=job.workers, name=f"Source Loader {job.number}"
         )
         self._budget = BufferBudget(job.buffer_bytes)
+        self._most_bytes = job.buffer_bytes
         self._buffers: dict[str, SourceBuffer] = {}
         readers = open_readers(job.sources, seed=job.seed)
         for source, share, reader in zip(job.sources, job.shares, readers):
@@ -132,11 +136,12 @@ class SourceLoader:
         self._check()
         step = self._step(task.step)
         with step.lock:
-            taken = step.stage(task, keys, lambda rows: self._take(task, rows))
+            taken = step.stage(task, keys, lambda rows: self._take(step, task, rows))
         with self._lock:
             self._counts["staged"] += taken
+            self._drop_old_steps()
 
-    def _take(self, task: LoaderTask, rows: list[int]) -> list[Any]:
+    def _take(self, step: StagedStep, task: LoaderTask, rows: list[int]) -> list[Any]:
         """The samples of some rows of a task, ascending."""
         samples = task.samples if len(rows) == len(task.rows) else task.samples[rows]
         positions, sources = samples.position.tolist(), samples.source.tolist()
@@ -149,6 +154,7 @@ class SourceLoader:
             end = begin + sum(1 for _ in run)
             found = buffer.take(positions[begin:end], lengths[begin:end])
             taken += [prepared.sample for prepared in found]
+            step.size += sum(prepared.size for prepared in found)
             drawn.append(buffer)
         self._filler.add(drawn)
         return taken
@@ -158,9 +164,16 @@ class SourceLoader:
             step = self._staged.get(number)
             if step is None:
                 step = self._staged[number] = StagedStep()
-                while len(self._staged) > STEPS_KEPT:
-                    del self._staged[min(self._staged)]
             return step
+
+    def _drop_old_steps(self) -> None:
+        """Drops steps that a constructor may have left behind when it died. What is asked for once
+        more is read again."""
+        staged = self._staged
+        while len(staged) > STEPS_KEPT or (
+            len(staged) > _LEAST_STEPS and sum(s.size for s in staged.values()) > self._most_bytes
+        ):
+            del staged[min(staged)]
 
     def fetch(self, step: int, bucket: int, subplan: str | None = None) -> Fetched | None:
         """The staged samples of a bucket, which stay staged until they are released. None if they
@@ -177,8 +190,11 @@ class SourceLoader:
         """Drops samples that every client has received."""
         with self._lock:
             if step in self._staged:
+                staged = self._staged[step]
                 for key in keys:
-                    self._staged[step].buckets.pop(key, None)
+                    staged.buckets.pop(key, None)
+                if not staged.buckets:
+                    staged.size = 0
 
     # Operation
 

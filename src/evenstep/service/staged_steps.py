@@ -38,6 +38,8 @@ class StagedStep:
     """Held while samples are staged."""
     buckets: dict[StageKey, Fetched] = field(default_factory=dict)
     """What can be fetched."""
+    size: int = 0
+    """Bytes of all samples that were staged; 0 once all are released."""
     _seen: set[StageKey] = field(default_factory=set)
     """Buckets that were staged at some time."""
     _samples: dict[int, Any] = field(default_factory=dict)
