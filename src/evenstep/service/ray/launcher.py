@@ -146,8 +146,8 @@ class Launcher:
         module = "evenstep.service.data_constructor"
         preloading = [self._actors[h.role].preload.remote(module) for h in self._constructors]
         for_loaders = [
-            (ray.cloudpickle.dumps(job.for_loader(shares, n)), paths, self._keys, LOADER_THREADS)
-            for n, shares in enumerate(layout.shares)
+            (ray.cloudpickle.dumps(part), paths, self._keys, LOADER_THREADS)
+            for part in job.loader_jobs(layout)
         ]
         self._loaders = loaders = self._make(make_loader, self._loaders, for_loaders, deadline)
         log = None if options.plan_log is None else os.path.abspath(options.plan_log)
