@@ -261,7 +261,8 @@ def test_nothing_changes_when_a_loader_and_the_registry_die(
     """Runs last of those that share the service."""
     process = service.status()["loaders"][0]["process"]["process"]
     registry = service._info.registry.place.known
-    assert registry is not None and registry.process is not None
+    assert registry is not None
+    assert registry.process is not None
     os.kill(process, signal.SIGKILL)
     os.kill(registry.process, signal.SIGKILL)
     for trainer in trainers.processes:

@@ -138,8 +138,8 @@ def _nothing_left(attempt: ServiceAttempt, expected: Undisturbed) -> str | None:
     died has left some behind."""
     run = attempt.settings
     regular = all(report.finished for report in attempt.reports) and attempt.status
-    if any(what.startswith("kill constructor") for what, _ in attempt.injected):
-        return None
+    if run.late or any(what.startswith("kill constructor") for what, _ in attempt.injected):
+        return None  # what is said may be old
     if not regular or run.lives > 1 or run.repeats or attempt.setup.fails:
         return None
     for loader in attempt.status["loaders"]:

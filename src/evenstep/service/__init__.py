@@ -102,12 +102,12 @@ if TYPE_CHECKING:
     from evenstep.service.service_step import StepDelivery as StepDelivery
     from evenstep.service.service_step import SubplanStep as SubplanStep
     from evenstep.service.source_layout import SourceLayout as SourceLayout
-    from evenstep.service.source_layout import SourceStripe as SourceStripe
     from evenstep.service.source_loader import LoaderJob as LoaderJob
     from evenstep.service.source_loader import SourceLoader as SourceLoader
     from evenstep.service.staged_steps import Fetched as Fetched
     from evenstep.service.startup import start as start
     from evenstep.service.status_http import StatusEndpoint as StatusEndpoint
+    from evenstep.strategy.loaders.source_stripe import SourceStripe as SourceStripe
 
 _HOMES = {
     ".client": ("RankClient",),
@@ -123,12 +123,13 @@ _HOMES = {
     ".joining": ("Client",),
     ".sample_measure": ("SUPERVISED",),
     ".service_step": ("ServiceStep", "StepDelivery", "SubplanStep"),
-    ".source_layout": ("SourceLayout", "SourceStripe"),
+    ".source_layout": ("SourceLayout",),
     ".source_loader": ("LoaderJob", "SourceLoader"),
     ".staged_steps": ("Fetched",),
     ".startup": ("start",),
     ".status_http": ("StatusEndpoint",),
     "evenstep.data.source": ("Source",),
+    "evenstep.strategy.loaders.source_stripe": ("SourceStripe",),
 }
 __all__ = sorted(name for names in _HOMES.values() for name in names)
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

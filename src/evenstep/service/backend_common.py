@@ -8,11 +8,36 @@ from itertools import pairwise
 from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least
 from evenstep.service.job import Job
+from evenstep.service.source_layout import SourceLayout
+from evenstep.strategy.loaders import LoaderLayout
 from evenstep.strategy.mesh import AXES
+
+Loaders = int | LoaderLayout | SourceLayout
+"""How many loaders, or which has what."""
 
 LOADER_THREADS = 4  # in which a loader handles messages
 _MAX_THREADS = 32  # of a constructor; further requests wait their turn
 _NAMED = 8  # ranks at one step, in messages
+
+
+def layout_of(job: Job, loaders: Loaders, stripe: int) -> SourceLayout:
+    """The layout that `start` was given.
+
+    Raises:
+        ConfigurationError: less than one loader, or a layout of other sources.
+    """
+    if isinstance(loaders, LoaderLayout):
+        loaders = SourceLayout.planned(loaders)
+    if not isinstance(loaders, SourceLayout):
+        return SourceLayout.of(job.names, loaders, stripe=stripe)
+    if loaders.sources != job.names:
+        differing = sorted(set(loaders.sources) ^ set(job.names))
+        raise ConfigurationError(
+            "the layout is of other sources than the job"
+            + (f", such as {differing[0]!r}" if differing else ", or has them in another order")
+            + "; make one for this job by `evenstep service advise`"
+        )
+    return loaders
 
 
 def groups_of(job: Job, constructors: int | None) -> list[list[int]]:

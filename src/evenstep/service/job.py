@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
+from itertools import count
 from typing import Any
 
 from evenstep.data.pickling import check_picklable, pickled
@@ -18,9 +19,10 @@ from evenstep.service.collators import Collate, check_collate, collator_of, mask
 from evenstep.service.job_fingerprint import fingerprint_of
 from evenstep.service.mesh import mesh_of
 from evenstep.service.sample_measure import MODALITIES, SUPERVISED, SampleMeasure
-from evenstep.service.source_layout import SourceStripe
+from evenstep.service.source_layout import SourceLayout
 from evenstep.service.source_loader import LoaderJob
 from evenstep.strategy import DGraph, LoadingPlan
+from evenstep.strategy.loaders import SourceStripe
 from evenstep.strategy.mesh import ClientPlaceTree
 from evenstep.strategy.mixture import LengthCurriculum, Mixture, Schedule
 from evenstep.strategy.mixture.stop import ALL_REPEATED, REPEAT, stop_rule
@@ -214,12 +216,25 @@ class Job:
         """See `fingerprint_of`."""
         return fingerprint_of({**vars(self), "tree": self.tree})
 
-    def for_loader(self, shares: Sequence[SourceStripe | str], number: int = 0) -> LoaderJob:
+    def loader_jobs(self, layout: SourceLayout) -> list[LoaderJob]:
+        """[loaders] what each is sent."""
+        workers = layout.workers or (None,) * len(layout.shares)
+        sizes = layout.buffer_bytes or (None,) * len(layout.shares)
+        return [self.for_loader(*each) for each in zip(layout.shares, count(), workers, sizes)]
+
+    def for_loader(
+        self,
+        shares: Sequence[SourceStripe | str],
+        number: int = 0,
+        workers: int | None = None,
+        buffer_bytes: int | None = None,
+    ) -> LoaderJob:
         """The part of the job that a Source Loader is sent.
 
         Args:
             shares: the parts of sources that the loader owns; a name is a whole source.
             number: which loader of the job it is.
+            workers, buffer_bytes: of this loader; None is the job's.
 
         Raises:
             ConfigurationError: the job does not have a source.
@@ -239,9 +254,9 @@ class Job:
             columns=self.columns,
             seed=self.seed,
             passes=self.passes,
-            workers=self.workers,
+            workers=self.workers if workers is None else workers,
             buffer_size=self.buffer_size,
-            buffer_bytes=self.buffer_bytes,
+            buffer_bytes=self.buffer_bytes if buffer_bytes is None else buffer_bytes,
         )
 
     def __getstate__(self) -> dict[str, Any]:

@@ -9,15 +9,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from evenstep.errors import ConfigurationError
-from evenstep.service.backend_common import common_step, groups_of, rank_of
+from evenstep.service.backend_common import Loaders, common_step, groups_of, layout_of, rank_of
 from evenstep.service.client import RankClient
 from evenstep.service.handles import LocalHandle
 from evenstep.service.job import Job
 from evenstep.service.loader_pool import LoaderPool
 from evenstep.service.planner import Planner
-from evenstep.service.source_layout import STRIPE, SourceLayout
 from evenstep.service.source_loader import SourceLoader
 from evenstep.strategy import LoadingPlan
+from evenstep.strategy.loaders import STRIPE
 
 
 class LocalService:
@@ -27,7 +27,7 @@ class LocalService:
         self,
         job: Job,
         *,
-        loaders: int = 1,
+        loaders: Loaders = 1,
         constructors: int | None = None,
         state: Mapping[str, Any] | None = None,
         plan_log: str | os.PathLike[str] | None = None,
@@ -35,8 +35,9 @@ class LocalService:
     ) -> None:
         """
         Args:
-            loaders: Source Loaders, which divide the sources among them; if there are more loaders
-                than sources, several share a source.
+            loaders: number of Source Loaders, which divide the sources among them; if there are
+                more loaders than sources, several share a source. Or a layout that says which has
+                what.
             constructors: Data Constructors, which divide the data-parallel groups among them; None
                 is one for each group.
             state: of `state_dict`, to resume from.
@@ -51,11 +52,11 @@ class LocalService:
         self._closed = False
         from evenstep.service.data_constructor import DataConstructor  # which needs torch
 
-        layout = SourceLayout.of(job.names, loaders, stripe=stripe)
+        layout = layout_of(job, loaders, stripe)
         self._loaders: list[SourceLoader] = []
         try:
-            for number, shares in enumerate(layout.shares):
-                self._loaders.append(SourceLoader(job.for_loader(shares, number)))
+            for part in job.loader_jobs(layout):
+                self._loaders.append(SourceLoader(part))
             handles = [LocalHandle(loader) for loader in self._loaders]
             pool = LoaderPool(layout, handles, columns=job.columns)
             self._planner = Planner(job, pool, loaders=pool, plan_log=plan_log)

@@ -22,8 +22,8 @@ from evenstep.errors import MismatchError
 from evenstep.service.buffer_budget import BufferBudget
 from evenstep.service.preparer import CHUNK, Prepared, PrepareFailure, Preparer
 from evenstep.service.sample_window import PassedOver, SampleWindow
-from evenstep.service.source_layout import SourceStripe
 from evenstep.service.source_stream import SourceStream, Stretch
+from evenstep.strategy.loaders import SourceStripe
 
 _CHUNK_SECONDS = 0.02  # of reading and preparing, in a chunk of a fill
 _SLOW_SECONDS = 0.1  # a sample of a slow source takes longer

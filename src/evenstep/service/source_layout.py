@@ -1,6 +1,6 @@
 """Which loader owns which samples.
 
-Sources are assigned to loaders in turn. If there are more loaders than sources, several share a
+Without a planned layout, sources are assigned to loaders in turn. Several loaders may share a
 source: its positions are cut into stripes, which they own in turn. Plans do not depend on the owner
 of a sample, so they are the same for any layout.
 """
@@ -16,36 +16,14 @@ import numpy as np
 import numpy.typing as npt
 
 from evenstep.arrays import Int64Array
+from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least
 from evenstep.strategy import LoaderTask, LoadingPlan
-
-STRIPE = 64
-"""Consecutive positions in a stripe."""
+from evenstep.strategy.loaders import STRIPE, LoaderLayout, SourceStripe
 
 StageKey = tuple[str | None, int]
 """Where samples are staged within a step: the name of the subplan (None for the plan itself) and
 the bucket."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class SourceStripe:
-    """The positions of a source that a loader owns: stripe `part`, `part + parts`, and so on."""
-
-    source: str
-    part: int = 0
-    parts: int = 1
-    stripe: int = STRIPE
-
-    def owns(self, positions: Int64Array) -> npt.NDArray[np.bool_]:
-        """[positions] whether each is owned."""
-        owned: npt.NDArray[np.bool_] = (positions // self.stripe) % self.parts == self.part
-        return owned
-
-    def next_owned(self, position: int) -> int:
-        """The first owned position from this one on."""
-        stripe, part = position // self.stripe, (position // self.stripe) % self.parts
-        ahead = (self.part - part) % self.parts
-        return position if not ahead else (stripe + ahead) * self.stripe
 
 
 @dataclass(frozen=True)
@@ -55,6 +33,35 @@ class SourceLayout:
     sources: tuple[str, ...]
     shares: tuple[tuple[SourceStripe, ...], ...]
     """[loaders] one for each source that the loader has a part of."""
+    workers: tuple[int, ...] = ()
+    """[loaders] processes of each that transform; empty: `Job.workers` each."""
+    buffer_bytes: tuple[int, ...] = ()
+    """[loaders] bytes of prepared samples that each holds; empty: `Job.buffer_bytes` each."""
+
+    def __post_init__(self) -> None:
+        for name in ("workers", "buffer_bytes"):
+            given = getattr(self, name)
+            if given and len(given) != len(self.shares):
+                raise ConfigurationError(
+                    f"{name} has {len(given)} numbers for {len(self.shares)} loaders; give one each"
+                )
+            for number in given:
+                check_at_least(0, **{name: number})
+        for loader, shares in enumerate(self.shares):
+            names = [share.source for share in shares]
+            if not names or len(set(names)) < len(names):
+                raise ConfigurationError(
+                    f"loader {loader} has the sources {names}; give it at least one, each once"
+                )
+        for source in self.sources:
+            parts = [share for _, share in self.of_source[source]]
+            cut = {(share.parts, share.stripe) for share in parts}
+            numbers = sorted(share.part for share in parts)
+            if len(cut) != 1 or numbers != list(range(parts[0].parts)):
+                raise ConfigurationError(
+                    f"the layout has parts {numbers} of source {source!r}; give each part of "
+                    "parts= to one loader, all with the same stripe="
+                )
 
     @classmethod
     def of(cls, sources: Sequence[str], loaders: int, *, stripe: int = STRIPE) -> SourceLayout:
@@ -74,12 +81,26 @@ class SourceLayout:
                 shares[loader].append(share)
         return cls(tuple(sources), tuple(map(tuple, shares)))
 
+    @classmethod
+    def planned(cls, layout: LoaderLayout) -> SourceLayout:
+        """As planned from measurements."""
+        return cls(
+            layout.sources,
+            tuple(loader.shares for loader in layout.loaders),
+            tuple(loader.workers for loader in layout.loaders),
+            tuple(loader.buffer_bytes for loader in layout.loaders),
+        )
+
     @cached_property
     def of_source(self) -> dict[str, list[tuple[int, SourceStripe]]]:
         """By name of the source, the loaders that own parts of it, and the parts."""
         owners: dict[str, list[tuple[int, SourceStripe]]] = {name: [] for name in self.sources}
         for loader, shares in enumerate(self.shares):
             for share in shares:
+                if share.source not in owners:
+                    raise ConfigurationError(
+                        f"loader {loader} has source {share.source!r}, which is none of the job's"
+                    )
                 owners[share.source].append((loader, share))
         return owners
 

@@ -25,9 +25,10 @@ from evenstep.service.preparer import Preparer
 from evenstep.service.sample_bytes import sample_bytes
 from evenstep.service.sample_measure import SampleMeasure
 from evenstep.service.source_buffer import Ahead, SourceBuffer
-from evenstep.service.source_layout import SourceStripe, StageKey
+from evenstep.service.source_layout import StageKey
 from evenstep.service.staged_steps import STEPS_KEPT, Fetched, StagedStep
 from evenstep.strategy import LoaderTask
+from evenstep.strategy.loaders import SourceStripe
 
 _LEAST_STEPS = 16
 """Steps that stay staged whatever their bytes."""

@@ -8,7 +8,7 @@ from itertools import islice
 
 from evenstep.data.reader import SourceReader, StoredSample
 from evenstep.errors import InvariantError, MismatchError, SampleError
-from evenstep.service.source_layout import SourceStripe
+from evenstep.strategy.loaders import SourceStripe
 
 _MAX_SKIP = 64  # samples that are read and dropped rather than seeking past them
 

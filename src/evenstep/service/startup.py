@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_one_of
 from evenstep.service.job import Job
-from evenstep.service.source_layout import STRIPE
+from evenstep.strategy.loaders import STRIPE
 
 if TYPE_CHECKING:
+    from evenstep.service.backend_common import Loaders
     from evenstep.service.local import LocalService
     from evenstep.service.processes.service import ProcessService
     from evenstep.service.ray.service import RayService, Transport
@@ -26,7 +27,7 @@ def start(
     backend: Literal["ray"] = "ray",
     address: str | None = None,
     name: str = "job",
-    loaders: int = 1,
+    loaders: Loaders = 1,
     constructors: int | None = None,
     state: Mapping[str, Any] | None = None,
     plan_log: str | os.PathLike[str] | None = None,
@@ -41,7 +42,7 @@ def start(
     job: Job,
     *,
     backend: Literal["local"],
-    loaders: int = 1,
+    loaders: Loaders = 1,
     constructors: int | None = None,
     state: Mapping[str, Any] | None = None,
     plan_log: str | os.PathLike[str] | None = None,
@@ -53,7 +54,7 @@ def start(
     *,
     backend: Literal["processes"],
     name: str = "job",
-    loaders: int = 1,
+    loaders: Loaders = 1,
     constructors: int | None = None,
     state: Mapping[str, Any] | None = None,
     plan_log: str | os.PathLike[str] | None = None,
@@ -74,8 +75,9 @@ def start(
             "processes" needs no Ray: loaders are processes of this machine, and all other roles
             threads of this one. "local" runs all roles in this thread, for tests and to try out a
             job. All draw and plan the same.
-        loaders: Source Loaders, which divide the sources among them; 1 by default. If there are
-            more loaders than sources, several share a source.
+        loaders: number of Source Loaders, which divide the sources among them; 1 by default. If
+            there are more loaders than sources, several share a source. Or a layout that says which
+            has what, and with how many workers.
         constructors: Data Constructors, which divide the data-parallel groups among them; by
             default one for each group.
         state: of `state_dict`, to resume from.

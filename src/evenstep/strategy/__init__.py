@@ -15,6 +15,7 @@ The path of a step, in reading order:
 
 Around it:
 
+    loaders/            how many Source Loaders a job needs, and which has what
     paper_strategies    `llm_balance`, `vlm_balance`: OVERLORD's Algorithms 1 and 2
     raw_plans           the layer below: plans from outside, the share of each loader or constructor
     loading_plan_json, mermaid_chart, lineage    a plan as text, as a chart, sample by sample

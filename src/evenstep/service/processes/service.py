@@ -18,8 +18,7 @@ from importlib import import_module
 from typing import Any
 
 from evenstep.errors import ConfigurationError
-from evenstep.plan.argument_checks import check_at_least
-from evenstep.service.backend_common import constructor_threads, groups_of
+from evenstep.service.backend_common import Loaders, constructor_threads, groups_of, layout_of
 from evenstep.service.job import Job
 from evenstep.service.processes.loader_process import LoaderProcesses
 from evenstep.service.remote.discovery import job_in
@@ -31,8 +30,8 @@ from evenstep.service.remote.role_host import RoleHost
 from evenstep.service.remote.role_makers import make_constructor, make_planner
 from evenstep.service.remote.role_place import RolePlace
 from evenstep.service.remote.running_job import OwnedJob
-from evenstep.service.source_layout import STRIPE, SourceLayout
 from evenstep.service.transport.endpoint_file import path_of, remove_endpoint, write_endpoint
+from evenstep.strategy.loaders import STRIPE
 
 _CLOSE_SECONDS = 10.0
 _HERE = socket.gethostname()
@@ -46,7 +45,7 @@ class ProcessService(OwnedJob):
         job: Job,
         *,
         name: str = "job",
-        loaders: int = 1,
+        loaders: Loaders = 1,
         constructors: int | None = None,
         state: Mapping[str, Any] | None = None,
         plan_log: str | os.PathLike[str] | None = None,
@@ -56,8 +55,7 @@ class ProcessService(OwnedJob):
         """
         Args:
             name: by which trainers in other processes find the job.
-            loaders: processes that read and transform.
-            constructors, state, plan_log, stripe: see `LocalService`.
+            loaders, constructors, state, plan_log, stripe: see `LocalService`.
             patience: seconds within which loaders must have opened their sources.
 
         Raises:
@@ -66,9 +64,9 @@ class ProcessService(OwnedJob):
             ImportError: pyzmq is not installed.
         """
         super().__init__(job)
-        check_at_least(1, loaders=loaders)
         check_name(name)
         self._groups = groups_of(job, constructors)
+        self._layout = layout_of(job, loaders, stripe)
         self._file = path_of(name)
         if job_in(self._file) is not None:
             raise ConfigurationError(
@@ -83,10 +81,9 @@ class ProcessService(OwnedJob):
             target=self._loop.run_forever, name="evenstep-registry", daemon=True
         )
         self._thread.start()
-        self._layout = SourceLayout.of(job.names, loaders, stripe=stripe)
         try:
-            for number, shares in enumerate(self._layout.shares):
-                self._processes.append(LoaderProcesses(job.for_loader(shares, number), patience))
+            for part in job.loader_jobs(self._layout):
+                self._processes.append(LoaderProcesses(part, patience))
             import_module("evenstep.service.data_constructor")  # torch, while they start
             made = self._made_roles(state, plan_log)
             info = JobInfo(

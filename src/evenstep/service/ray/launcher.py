@@ -127,10 +127,9 @@ class Launcher:
             return RemoteHandle(RolePlace(role, None, finder))
 
         loaders = []
-        for n, shares in enumerate(layout.shares):
-            part = ray.cloudpickle.dumps(job.for_loader(shares, n))
-            role = f"Source Loader {n}"
-            loaders.append(create(f"loader-{n}", role, LOADER_THREADS, make_loader, part))
+        for n, part in enumerate(job.loader_jobs(layout)):
+            role, sent = f"Source Loader {n}", ray.cloudpickle.dumps(part)
+            loaders.append(create(f"loader-{n}", role, LOADER_THREADS, make_loader, sent))
         whole = ray.put(ray.cloudpickle.dumps(job))
         log = None if options.plan_log is None else os.path.abspath(options.plan_log)
         more: tuple[Any, ...] = (layout, loaders, options.state, log)

@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 from evenstep.errors import ConfigurationError
-from evenstep.plan.argument_checks import check_at_least, check_one_of
-from evenstep.service.backend_common import groups_of
+from evenstep.plan.argument_checks import check_one_of
+from evenstep.service.backend_common import Loaders, groups_of, layout_of
 from evenstep.service.job import Job
 from evenstep.service.ray.discovery import connect, find, namespace_of
 from evenstep.service.ray.launcher import Launcher, LaunchOptions
 from evenstep.service.ray.road import import_ray
 from evenstep.service.remote.roads import SocketRoad
 from evenstep.service.remote.running_job import OwnedJob
-from evenstep.service.source_layout import STRIPE, SourceLayout
 from evenstep.service.transport.endpoint_file import path_of, remove_endpoint, write_endpoint
+from evenstep.strategy.loaders import STRIPE
 
 Transport = Literal["sockets", "ray"]
 
@@ -35,7 +35,7 @@ class RayService(OwnedJob):
         *,
         address: str | None = None,
         name: str = "job",
-        loaders: int = 1,
+        loaders: Loaders = 1,
         constructors: int | None = None,
         state: Mapping[str, Any] | None = None,
         plan_log: str | os.PathLike[str] | None = None,
@@ -66,12 +66,11 @@ class RayService(OwnedJob):
             MismatchError: the state is of another job.
             ImportError: Ray is not installed.
         """
-        check_at_least(1, loaders=loaders)
         check_one_of(("sockets", "ray"), transport=transport)
         namespace_of(name)  # refuses bad names
         options = LaunchOptions(
             name=name,
-            layout=SourceLayout.of(job.names, loaders, stripe=stripe),
+            layout=layout_of(job, loaders, stripe),
             groups=groups_of(job, constructors),
             state=state,
             plan_log=plan_log,

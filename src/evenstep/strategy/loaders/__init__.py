@@ -1,0 +1,37 @@
+"""How many Source Loaders a job needs, and which has what: from measured costs of its sources to a
+layout of processes within limits of memory and time. In reading order:
+
+    source_stripe    `SourceStripe`: the part of a source that one loader owns
+    source_profile   `SourceProfile`: what a sample of a source costs
+    demand           weights of the steps to come -> samples that a step draws of each source
+    load_model       `LoaderLimits` and `LoadModel`: what a loader needs for some parts of sources
+    loader_layout    `LoaderLayout`: the result, with what it needs and what would starve
+    packing          `packed`: as few loaders, then as few workers, as can be found
+    three_steps      `three_steps`: OVERLORD's rule (section 5.1), to compare with
+    lower_bound      `fewest_loaders`: no layout has fewer
+"""
+
+from evenstep.strategy.loaders.demand import draws_of, weights_ahead
+from evenstep.strategy.loaders.load_model import LoaderLimits, LoadModel
+from evenstep.strategy.loaders.loader_layout import LoaderLayout, PlannedLoader, Shortage
+from evenstep.strategy.loaders.lower_bound import fewest_loaders
+from evenstep.strategy.loaders.packing import packed
+from evenstep.strategy.loaders.source_profile import SourceProfile
+from evenstep.strategy.loaders.source_stripe import STRIPE, SourceStripe
+from evenstep.strategy.loaders.three_steps import three_steps
+
+__all__ = [
+    "STRIPE",
+    "LoadModel",
+    "LoaderLayout",
+    "LoaderLimits",
+    "PlannedLoader",
+    "Shortage",
+    "SourceProfile",
+    "SourceStripe",
+    "draws_of",
+    "fewest_loaders",
+    "packed",
+    "three_steps",
+    "weights_ahead",
+]

@@ -1,0 +1,179 @@
+"""`LoadModel`: what a loader needs for the parts of sources that it has.
+
+A loader reads and sends all of its samples itself. It transforms them itself, too, or hands them to
+workers and takes them back. So beyond some load more workers do not help, and the sources must be
+given to more loaders. Sources take memory in each loader that has a part of them, and their
+transforms in each process that calls them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from evenstep.arrays import Float64Array, Int64Array
+from evenstep.errors import ConfigurationError
+from evenstep.plan.argument_checks import check_at_least
+from evenstep.strategy.loaders.source_profile import SourceProfile
+
+MOST_PARTS = 64
+"""Loaders that share a source, at most."""
+_STEPS_AHEAD = 2  # of which samples are prepared ahead, at least
+_ROUNDING = 1 + 1e-9
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoaderLimits:
+    """What a layout must keep to.
+
+    Args:
+        step_seconds: of the trainer's step, in which the loaders must prepare one.
+        memory: bytes of a loader and its workers.
+        workers: processes of a loader that transform, at most.
+        cores: of all loaders together; None is as many as they need.
+        busy: share of its time that a process may have work.
+        process_bytes: memory of a loader or a worker before it opens a source.
+        buffer_bytes: bytes of prepared samples that a loader may hold where there is room.
+        staged_steps: steps whose samples wait for constructors.
+    """
+
+    step_seconds: float
+    memory: int
+    workers: int = 8
+    cores: float | None = None
+    busy: float = 0.8
+    process_bytes: int = 100 << 20
+    buffer_bytes: int = 256 << 20
+    staged_steps: int = 4
+
+    def __post_init__(self) -> None:
+        check_at_least(1, memory=self.memory, buffer_bytes=self.buffer_bytes)
+        check_at_least(0, workers=self.workers, process_bytes=self.process_bytes)
+        check_at_least(0, staged_steps=self.staged_steps)
+        for name in ("step_seconds", "busy", "cores"):
+            value = getattr(self, name)
+            if value is not None and not (math.isfinite(value) and value > 0):
+                raise ConfigurationError(f"{name}={value!r} must be a number above 0")
+        if self.busy > 1:
+            raise ConfigurationError(f"busy={self.busy} must be at most 1, all of the time")
+
+    @property
+    def seconds(self) -> float:
+        """Work that a process may have in a step."""
+        return self.step_seconds * self.busy
+
+
+class Piece(NamedTuple):
+    """One of `parts` equal parts of a source."""
+
+    source: int
+    parts: int
+
+
+class Needs(NamedTuple):
+    """What loaders need."""
+
+    workers: Int64Array
+    """[loaders] processes beside the loader; 0 if it transforms by itself."""
+    seconds: Float64Array
+    """[loaders] of the busiest process in the step that takes it longest."""
+    memory: Float64Array
+    """[loaders] bytes, workers included."""
+    fits: np.ndarray[tuple[int], np.dtype[np.bool_]]
+    """[loaders] whether all limits are kept."""
+
+
+class LoadModel:
+    """Vectors of what parts of sources take, which add up to those of a loader."""
+
+    def __init__(
+        self, profiles: Sequence[SourceProfile], draws: Float64Array, limits: LoaderLimits
+    ) -> None:
+        """
+        Args:
+            draws: [times, sources] samples that a step draws, at some times of the run.
+        """
+        self.sources = tuple(profile.source for profile in profiles)
+        self.limits = limits
+        self.draws = np.asarray(draws, np.float64)
+        if self.draws.ndim != 2 or self.draws.shape[1] != len(profiles) or not len(self.draws):
+            raise ConfigurationError(
+                f"draws of shape {self.draws.shape} must be [times, sources], and there are "
+                f"{len(profiles)} profiles"
+            )
+
+        def column(name: str) -> Float64Array:
+            return np.array([getattr(profile, name) for profile in profiles], np.float64)
+
+        self.read, self.prepare = column("read_seconds"), column("prepare_seconds")
+        self.send, self.handover = column("send_seconds"), column("handover_seconds")
+        self.file_bytes, self.transform_bytes = column("file_bytes"), column("transform_bytes")
+        self.sample_bytes = column("sample_bytes")
+        self._random_access = column("random_access") > 0
+        peak = self.draws.max(axis=0)  # [sources]
+        slow = column("prepare_high") / limits.step_seconds
+        steps = np.maximum(_STEPS_AHEAD, 1 + np.ceil(slow))
+        # A source that is drawn from holds at least a sample.
+        self.buffers = np.where(peak > 0, np.maximum(peak * steps, 1.0), 0.0) * self.sample_bytes
+        self.staged = peak * limits.staged_steps * self.sample_bytes
+
+    def vectors(self, pieces: Sequence[Piece]) -> Float64Array:
+        """[pieces, 3 + 3 * times] bytes of files and staged samples, of transforms and of buffers;
+        by time, seconds of reading and sending, of handing over, and of preparing."""
+        source = np.array([piece.source for piece in pieces], np.int64)
+        parts = np.array([piece.parts for piece in pieces], np.float64)
+        drawn = self.draws[:, source].T / parts[:, None]  # [pieces, times]
+        read = np.where(self._random_access[source], 1.0, parts) * self.read[source]
+        return np.hstack(
+            [
+                (self.file_bytes[source] + self.staged[source] / parts)[:, None],
+                self.transform_bytes[source][:, None],
+                (self.buffers[source] / parts)[:, None],
+                drawn * (read + self.send[source])[:, None],
+                drawn * self.handover[source][:, None],
+                drawn * self.prepare[source][:, None],
+            ]
+        )
+
+    def needs(self, vectors: Float64Array) -> Needs:
+        """What each loader needs, with as few workers as keep up; where none do, as many as may be.
+
+        Args:
+            vectors: [loaders, 3 + 3 * times] sums over the parts that each has.
+        """
+        limits, cap = self.limits, self.limits.seconds * _ROUNDING
+        held, transforms, buffers = vectors[:, :3].T
+        times = len(self.draws)
+        own, handover, prepare = vectors[:, 3:].reshape(-1, 3, times).transpose(1, 0, 2)
+        alone = (own + prepare).max(axis=1)
+        memory = limits.process_bytes + held + transforms + buffers
+        room = limits.memory * _ROUNDING
+        fits = (alone <= cap) & (memory <= room)
+        workers = np.zeros(len(vectors), np.int64)
+        seconds, total = alone, memory
+        if limits.workers:
+            work = prepare.max(axis=1)
+            wanted = np.ceil(work / cap).clip(1, limits.workers)
+            hers = np.maximum((own + handover).max(axis=1), work / wanted)
+            memory = limits.process_bytes + held + buffers
+            memory = memory + wanted * (limits.process_bytes + transforms)
+            helped = ~fits & (alone > cap) & (hers < alone)
+            workers = np.where(helped, wanted, 0).astype(np.int64)
+            seconds, total = np.where(helped, hers, alone), np.where(helped, memory, total)
+            fits = np.where(helped, (hers <= cap) & (memory <= room), fits)
+        return Needs(workers, seconds, total, fits)
+
+    def fewest_parts(self, source: int) -> int | None:
+        """Loaders that must share a source at least; None if none may be many enough."""
+        parts = np.arange(1, MOST_PARTS + 1)
+        fits = self.needs(self.vectors([Piece(source, int(n)) for n in parts])).fits
+        return int(parts[fits.argmax()]) if fits.any() else None
+
+    def cores(self) -> float:
+        """Processors that preparing a step in time takes, if none hands over."""
+        work = (self.draws * (self.read + self.send + self.prepare)).sum(axis=1).max()
+        return float(work / self.limits.seconds)

@@ -1,0 +1,188 @@
+"""`LoaderLayout`: the loaders of a job, what each has and needs, and what would starve."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from evenstep.errors import ConfigurationError
+from evenstep.strategy.loaders.load_model import LoadModel, Piece
+from evenstep.strategy.loaders.source_stripe import STRIPE, SourceStripe
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedLoader:
+    """One loader."""
+
+    shares: tuple[SourceStripe, ...]
+    workers: int
+    """Processes that transform; 0 if the loader does."""
+    buffer_bytes: int
+    """Bytes of prepared samples that it may hold."""
+    memory: int
+    """Bytes that it needs, workers included."""
+    seconds: float
+    """Of its busiest process for a step, in the step that takes longest."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shortage:
+    """A limit that cannot be kept."""
+
+    what: str
+    """The loader, or all of them."""
+    needs: str
+    has: str
+    remedy: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoaderLayout:
+    """Which loader has which sources, with how many workers. See `packed`."""
+
+    sources: tuple[str, ...]
+    loaders: tuple[PlannedLoader, ...]
+    step_seconds: float
+    """That it was planned for."""
+    shortages: tuple[Shortage, ...] = ()
+
+    @classmethod
+    def of(cls, model: LoadModel, groups: Sequence[Sequence[Piece]]) -> LoaderLayout:
+        """
+        Args:
+            groups: [loaders] what each has. All parts of a source, each once.
+        """
+        limits = model.limits
+        filled = [list(group) for group in groups if group]
+        vectors = np.array([model.vectors(group).sum(axis=0) for group in filled])
+        needs = model.needs(vectors)
+        given = [0] * len(model.sources)  # [sources] parts that have an owner
+        loaders = []
+        for number, group in enumerate(filled):
+            shares = []
+            for source, parts in sorted(group):
+                part, given[source] = given[source], given[source] + 1
+                shares.append(
+                    SourceStripe(
+                        source=model.sources[source],
+                        part=part,
+                        parts=parts,
+                        stripe=_stripe(float(model.draws[:, source].max()), parts),
+                    )
+                )
+            memory, needed = float(needs.memory[number]), float(vectors[number, 2])
+            room = min(limits.memory - memory + needed, float(limits.buffer_bytes))
+            loaders.append(
+                PlannedLoader(
+                    shares=tuple(shares),
+                    workers=int(needs.workers[number]),
+                    buffer_bytes=max(int(max(room, needed)), 1),
+                    memory=int(memory),
+                    seconds=float(needs.seconds[number]),
+                )
+            )
+        layout = cls(
+            sources=model.sources, loaders=tuple(loaders), step_seconds=limits.step_seconds
+        )
+        return cls(**{**vars(layout), "shortages": tuple(_shortages(model, layout))})
+
+    @property
+    def workers(self) -> int:
+        """Of all loaders."""
+        return sum(loader.workers for loader in self.loaders)
+
+    @property
+    def memory(self) -> int:
+        """Bytes of all loaders."""
+        return sum(loader.memory for loader in self.loaders)
+
+    @property
+    def seconds(self) -> float:
+        """In which the loaders together prepare a step: those of the busiest process."""
+        return max(loader.seconds for loader in self.loaders)
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-able."""
+        return {
+            "step_seconds": self.step_seconds,
+            "seconds": self.seconds,
+            "workers": self.workers,
+            "memory": self.memory,
+            "loaders": [asdict(loader) for loader in self.loaders],
+            "shortages": [asdict(shortage) for shortage in self.shortages],
+            "sources": list(self.sources),
+        }
+
+    @classmethod
+    def from_dict(cls, given: Mapping[str, Any]) -> LoaderLayout:
+        """From what `as_dict` made.
+
+        Raises:
+            ConfigurationError: it is something else.
+        """
+        try:
+            loaders = [
+                PlannedLoader(
+                    **{**each, "shares": tuple(SourceStripe(**share) for share in each["shares"])}
+                )
+                for each in given["loaders"]
+            ]
+            return cls(
+                sources=tuple(given["sources"]),
+                loaders=tuple(loaders),
+                step_seconds=float(given["step_seconds"]),
+                shortages=tuple(Shortage(**each) for each in given["shortages"]),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise ConfigurationError(
+                f"this is no layout of loaders ({type(error).__name__}: {error}); make one by "
+                "`evenstep service advise JOB --layout FILE`"
+            ) from error
+
+
+def _stripe(drawn: float, parts: int) -> int:
+    """Positions of a stripe: few enough that loaders which share a source share each step."""
+    return STRIPE if parts == 1 else max(1, min(STRIPE, round(drawn / parts)))
+
+
+def _shortages(model: LoadModel, layout: LoaderLayout) -> list[Shortage]:
+    limits = model.limits
+    found = []
+    for number, loader in enumerate(layout.loaders):
+        names = ", ".join(share.source for share in loader.shares[:3])
+        more = len(loader.shares) - 3
+        what = f"loader {number} ({names}{f' and {more:,} more' if more > 0 else ''})"
+        if loader.memory > limits.memory * (1 + 1e-9):
+            found.append(
+                Shortage(
+                    what=what,
+                    needs=f"{loader.memory / 2**20:,.0f} MiB",
+                    has=f"{limits.memory / 2**20:,.0f} MiB",
+                    remedy="raise the memory of a loader, or write files with smaller row groups",
+                )
+            )
+        if loader.seconds > limits.seconds * (1 + 1e-9):
+            found.append(
+                Shortage(
+                    what=what,
+                    needs=f"{loader.seconds:.3g} s a step",
+                    has=f"{limits.seconds:.3g} s",
+                    remedy="lower what is drawn of it, raise the workers of a loader, or prepare "
+                    "its samples beforehand",
+                )
+            )
+    cores = model.cores()
+    if limits.cores is not None and cores > limits.cores * (1 + 1e-9):
+        found.append(
+            Shortage(
+                what="all loaders",
+                needs=f"{cores:.1f} cores",
+                has=f"{limits.cores:g}",
+                remedy=f"give more cores, or take {limits.step_seconds * cores / limits.cores:.3g} "
+                "s for a step",
+            )
+        )
+    return found

@@ -1,0 +1,52 @@
+"""`fewest_loaders`: a number of loaders below which no layout keeps the limits."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from evenstep.strategy.loaders.load_model import LoadModel, Piece
+
+_SLACK = 1e-6  # for rounding, so that the bound holds
+
+
+def fewest_loaders(model: LoadModel) -> int:
+    """The largest of several bounds: by time, by memory, by both together, and by sources of which
+    no two fit one loader. Sources that fit no loader whatever their parts are left out."""
+    limits = model.limits
+    parts = [model.fewest_parts(source) for source in range(len(model.sources))]
+    pieces = [Piece(s, n) for s, n in enumerate(parts) if n is not None for _ in range(n)]
+    if not pieces:
+        return 0
+    vectors = model.vectors(pieces)
+    held, transforms, buffers = vectors[:, :3].T
+    own, _, prepare = vectors[:, 3:].reshape(len(pieces), 3, -1).sum(axis=0)
+    cap = limits.seconds * (1 + _SLACK)
+    bytes_needed = float((held + transforms + buffers).sum())
+    room = limits.memory * (1 + _SLACK)
+    count = max(1, math.ceil(float(own.max()) / cap - _SLACK))
+    while True:
+        # Loaders without workers prepare for `cap` seconds at most, as each worker does.
+        busy = math.ceil(float((own + prepare).max()) / cap - _SLACK)
+        workers = max(busy - count, 0)
+        enough = workers <= count * limits.workers
+        if enough and bytes_needed + (count + workers) * limits.process_bytes <= count * room:
+            break
+        count += 1
+        if count >= len(pieces):
+            return len(pieces)
+    return max(count, _apart(model, vectors))
+
+
+def _apart(model: LoadModel, vectors: np.ndarray[tuple[int, int], np.dtype[np.float64]]) -> int:
+    """Pieces that each need a loader of their own: of the largest, those of which no two fit
+    together. Less is needed for fewer pieces, so it is enough to look at the two smallest."""
+    limits = model.limits
+    memory = limits.process_bytes + vectors[:, :3].sum(axis=1)
+    times = (vectors.shape[1] - 3) // 3
+    own = vectors[:, 3 : 3 + times]  # [pieces, times]
+    room, cap = limits.memory * (1 + _SLACK), limits.seconds * (1 + _SLACK)
+    alone = [int((2 * memory - limits.process_bytes > room).sum())]
+    alone += [int((2 * each > cap).sum()) for each in own.T]
+    return max(alone)

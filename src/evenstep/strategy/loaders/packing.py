@@ -1,0 +1,170 @@
+"""`packed`: sources packed into as few loaders as can be found, by memory and time together.
+
+A source that fits no loader is cut into as few parts as do. Parts are then packed as bins are, each
+with several limits, in several orders; at last loaders are emptied into the others one by one, with
+exchanges where a part finds no room. Everything is decided by numbers: equal input gives equal
+layouts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from evenstep.arrays import Float64Array, Int64Array
+from evenstep.strategy.loaders.load_model import MOST_PARTS, LoadModel, Piece
+from evenstep.strategy.loaders.loader_layout import LoaderLayout
+
+_ORDERS = 12  # shuffled orders that are tried besides the sorted ones
+_NONE = -1
+
+
+def packed(model: LoadModel) -> LoaderLayout:
+    """The layout with the fewest loaders, and among those with the fewest workers, that was found.
+    A part that fits no loader by itself has one of its own, and is reported as a shortage."""
+    pieces: list[Piece] = []
+    starving: list[Piece] = []
+    for source in range(len(model.sources)):
+        parts = model.fewest_parts(source)
+        if parts is not None:
+            pieces += [Piece(source, parts)] * parts
+        else:
+            best = _least_bad(model, source)
+            starving += [Piece(source, best)] * best
+    groups = [[piece] for piece in starving]
+    if pieces:
+        groups += _Packing(model, pieces).best()
+    return LoaderLayout.of(model, groups)
+
+
+def _least_bad(model: LoadModel, source: int) -> int:
+    """Parts of a source that fits no loader: those that take least time, few rather than many."""
+    seconds = model.needs(
+        model.vectors([Piece(source, n) for n in range(1, MOST_PARTS + 1)])
+    ).seconds
+    return int((seconds <= seconds.min() * 1.05).argmax()) + 1
+
+
+class _Packing:
+    def __init__(self, model: LoadModel, pieces: Sequence[Piece]) -> None:
+        self.model, self.pieces = model, pieces
+        self.vectors = model.vectors(pieces)  # [pieces, resources]
+        limits = model.limits
+        scale = np.full(self.vectors.shape[1], limits.seconds)
+        scale[:3] = max(limits.memory - limits.process_bytes, 1)
+        times = (len(scale) - 3) // 3
+        scale[3 + 2 * times :] *= max(limits.workers, 1)
+        self.sizes = self.vectors / scale  # shares of a loader that each takes
+
+    def best(self) -> list[list[Piece]]:
+        """[loaders] the best packing of all orders."""
+        found: list[list[int]] | None = None
+        least = (0, 0, 0.0)
+        for order in self._orders():
+            owner = self._emptied(self._in_order(order))
+            groups = [np.flatnonzero(owner == n).tolist() for n in np.unique(owner)]
+            needs = self.model.needs(self._sums(owner)[np.unique(owner)])
+            score = (len(groups), int(needs.workers.sum()), float(needs.seconds.max()))
+            if found is None or score < least:
+                found, least = groups, score
+        assert found is not None
+        return [[self.pieces[each] for each in group] for group in found]
+
+    def _orders(self) -> list[Int64Array]:
+        times = (self.sizes.shape[1] - 3) // 3
+        memory = self.sizes[:, :3].sum(axis=1)
+        own = self.sizes[:, 3 : 3 + times].max(axis=1)
+        prepare = self.sizes[:, 3 + 2 * times :].max(axis=1)
+        keys = [
+            np.maximum(np.maximum(memory, own), prepare),
+            memory + own + prepare,
+            memory,
+            own + prepare,
+        ]
+        rng = np.random.Generator(np.random.PCG64(0))
+        keys += [keys[0] * rng.uniform(0.7, 1.3, len(keys[0])) for _ in range(_ORDERS)]
+        return [np.argsort(-key, kind="stable") for key in keys]
+
+    def _sums(self, owner: Int64Array) -> Float64Array:
+        """[loaders, resources]"""
+        sums = np.zeros((int(owner.max()) + 1, self.vectors.shape[1]))
+        np.add.at(sums, owner, self.vectors)
+        return sums
+
+    def _in_order(self, order: Int64Array) -> Int64Array:
+        """[pieces] loader of each, where each in turn goes to the fullest that has room."""
+        owner = np.full(len(order), _NONE, np.int64)
+        sums = np.zeros((0, self.vectors.shape[1]))
+        for piece in order.tolist():
+            chosen = self._fullest(sums, self.vectors[piece])
+            if chosen == _NONE:
+                chosen = len(sums)
+                sums = np.vstack([sums, np.zeros(self.vectors.shape[1])])
+            owner[piece] = chosen
+            sums[chosen] += self.vectors[piece]
+        return owner
+
+    def _fullest(self, sums: Float64Array, vector: Float64Array, but: int = _NONE) -> int:
+        """The loader with room for a piece that needs fewest further workers for it, and of these
+        the one with most memory and time in use; `_NONE` if there is none."""
+        if not len(sums):
+            return _NONE
+        before, after = self.model.needs(sums), self.model.needs(sums + vector)
+        fits = after.fits.copy()
+        if but != _NONE:
+            fits[but] = False
+        if not fits.any():
+            return _NONE
+        limits = self.model.limits
+        in_use = after.memory / limits.memory + after.seconds / limits.seconds
+        # [loaders] further workers first, then what is in use, below 2 at most
+        score = np.where(fits, 4.0 * (before.workers - after.workers) + in_use, -np.inf)
+        return int(score.argmax())
+
+    def _emptied(self, owner: Int64Array) -> Int64Array:
+        """The same with loaders emptied into others, as long as one can be."""
+        while True:
+            sums = self._sums(owner)
+            fullness = (sums / np.maximum(sums.sum(axis=0), 1e-300)).sum(axis=1)
+            for loader in np.argsort(fullness, kind="stable").tolist():
+                fewer = self._without(owner, loader)
+                if fewer is not None:
+                    owner = np.unique(fewer, return_inverse=True)[1].astype(np.int64)
+                    break
+            else:
+                return owner
+
+    def _without(self, owner: Int64Array, loader: int) -> Int64Array | None:
+        """Owners without one loader; None if the others have no room for what it has."""
+        owner, sums = owner.copy(), self._sums(owner)
+        own = np.flatnonzero(owner == loader)
+        for piece in own[np.argsort(-self.sizes[own].max(axis=1), kind="stable")].tolist():
+            chosen = self._fullest(sums, self.vectors[piece], but=loader)
+            if chosen == _NONE:
+                chosen = self._exchanged(owner, sums, piece, loader)
+            if chosen == _NONE:
+                return None
+            owner[piece] = chosen
+            sums[chosen] += self.vectors[piece]
+        return owner
+
+    def _exchanged(self, owner: Int64Array, sums: Float64Array, piece: int, emptied: int) -> int:
+        """Makes room for a piece by moving another one on: the loader that has room then, or
+        `_NONE`."""
+        others = np.flatnonzero(owner != emptied)
+        swapped = sums[owner[others]] - self.vectors[others] + self.vectors[piece]
+        fits = self.model.needs(swapped).fits
+        smaller = self.sizes[others].max(axis=1) < self.sizes[piece].max()
+        for moved in others[fits & smaller].tolist():
+            loader = int(owner[moved])
+            kept = sums.copy()
+            kept[loader] += self.vectors[piece] - self.vectors[moved]
+            kept[emptied] = np.inf
+            target = self._fullest(kept, self.vectors[moved], but=loader)
+            if target != _NONE:
+                sums[loader] -= self.vectors[moved]
+                sums[target] += self.vectors[moved]
+                owner[moved] = target
+                return loader
+        return _NONE

@@ -1,0 +1,154 @@
+"""Layouts keep their limits, are no worse than the paper's, and near what cannot be beaten."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from heavy_tails import MIB, broken, model_of, profiles_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import LinearConstraint, milp
+
+from evenstep.strategy.loaders import (
+    LoaderLayout,
+    LoadModel,
+    fewest_loaders,
+    packed,
+    three_steps,
+)
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    seed=st.integers(0, 10_000),
+    count=st.integers(1, 25),
+    memory=st.sampled_from([450, 700, 2000]),
+    step=st.sampled_from([0.05, 0.5, 5.0]),
+    times=st.integers(1, 4),
+)
+def test_a_layout_keeps_its_limits_or_says_what_is_short(seed, count, memory, step, times) -> None:
+    weights = np.random.default_rng(seed).dirichlet(np.ones(count), times)
+    model = model_of(profiles_of(count, seed), weights, memory=memory * MIB, step_seconds=step)
+    layout = packed(model)
+    wrong = broken(layout, model)
+    assert bool(wrong) == bool(layout.shortages)
+    assert packed(model) == layout
+    assert LoaderLayout.from_dict(layout.as_dict()) == layout
+    if not layout.shortages:
+        assert len(layout.loaders) >= fewest_loaders(model)
+        # Where the paper's rule keeps the limits at all, it needs no fewer loaders.
+        paper = three_steps(model)
+        assert paper.shortages or len(paper.loaders) >= len(layout.loaders)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_small_layouts_have_no_loader_more_than_the_optimum(seed: int) -> None:
+    model = model_of(
+        profiles_of(9, seed, transform_bytes=0), memory=520 * MIB, step_seconds=0.5, workers=3
+    )
+    pieces = [model.fewest_parts(k) for k in range(9)]
+    assert all(pieces)
+    layout = packed(model)
+    assert not broken(layout, model)
+    best = optimum(model, layout)
+    assert fewest_loaders(model) <= best
+    assert len(layout.loaders) == best
+
+
+def optimum(model: LoadModel, layout: LoaderLayout) -> int:
+    """The fewest loaders for the same parts of sources, by HiGHS. A loader is in use, has workers
+    or not, and how many; without workers the time of preparing is its own."""
+    numbers = {name: k for k, name in enumerate(model.sources)}
+    parts = [(numbers[s.source], s.parts) for loader in layout.loaders for s in loader.shares]
+    n, most = len(parts), len(layout.loaders)
+    limits, cap = model.limits, model.limits.seconds
+    drawn = np.array([model.draws[0, k] / p for k, p in parts])
+    source = np.array([k for k, _ in parts])
+    own = drawn * (model.read + model.send)[source]
+    handover, prepare = drawn * model.handover[source], drawn * model.prepare[source]
+    memory = model.file_bytes[source] + np.array(
+        [(model.staged + model.buffers)[k] / p for k, p in parts]
+    )
+    # Variables: x[piece, loader], used, helped, workers of each loader.
+    size = n * most + 3 * most
+    x = np.arange(n * most).reshape(n, most)
+    used, helped, workers = (n * most + k * most + np.arange(most) for k in range(3))
+    rows, low, high = [], [], []
+
+    def add(terms, least, at_most) -> None:
+        row = np.zeros(size)
+        for index, factor in terms:
+            row[index] += factor
+        rows.append(row)
+        low.append(least)
+        high.append(at_most)
+
+    large = float((own + handover + prepare).sum())
+    for piece in range(n):
+        add([(x[piece, j], 1.0) for j in range(most)], 1, 1)
+    for j in range(most):
+        mine = [(x[i, j], own[i] + prepare[i]) for i in range(n)]
+        add([*mine, (helped[j], -large), (used[j], -cap)], -np.inf, 0)
+        mine = [(x[i, j], own[i] + handover[i]) for i in range(n)]
+        add([*mine, (used[j], -cap), (helped[j], large)], -np.inf, large)
+        mine = [(x[i, j], prepare[i]) for i in range(n)]
+        add([*mine, (workers[j], -cap), (helped[j], large)], -np.inf, large)
+        mine = [(x[i, j], memory[i] / MIB) for i in range(n)]
+        process = limits.process_bytes / MIB
+        room = limits.memory / MIB - process
+        add([*mine, (workers[j], process), (used[j], -room)], -np.inf, 0)
+        add([(workers[j], 1), (helped[j], -limits.workers)], -np.inf, 0)
+        if j:
+            add([(used[j - 1], 1), (used[j], -1)], 0, np.inf)
+    goal = np.zeros(size)
+    goal[used] = 1
+    upper = np.ones(size)
+    upper[workers] = limits.workers
+    found = milp(
+        goal,
+        constraints=LinearConstraint(np.array(rows), low, high),
+        integrality=np.ones(size),
+        bounds=(0, upper),
+    )
+    assert found.success, found.message
+    return round(found.fun)
+
+
+def test_three_hundred_sources_take_fewer_loaders_than_by_the_paper() -> None:
+    model = model_of(profiles_of(300, 1), samples=2048, memory=2048 * MIB, step_seconds=2.0)
+    layout, paper = packed(model), three_steps(model)
+    assert not broken(layout, model)
+    assert fewest_loaders(model) <= len(layout.loaders)
+    assert len(layout.loaders) < len(paper.loaders) or paper.shortages
+
+
+def test_sources_that_are_drawn_at_other_times_share_a_loader() -> None:
+    profiles = profiles_of(4, 0, prepare_seconds=0.01, read_seconds=0.0, sample_bytes=1000)
+    in_turn = np.eye(4)
+    together = model_of(profiles, in_turn.max(axis=0)[None] / 4, samples=280, workers=0)
+    moving = model_of(profiles, in_turn, samples=70, workers=0)
+    assert len(packed(together).loaders) == 4
+    assert len(packed(moving).loaders) == 1
+
+
+def test_a_source_that_no_loader_can_serve_is_named() -> None:
+    profiles = profiles_of(3, 0, file_bytes=5 * MIB, prepare_seconds=0.001)
+    slow = profiles_of(1, 0, read_seconds=1.0, random_access=False, file_bytes=MIB)[0]
+    model = model_of([*profiles, type(slow)(**{**slow.as_dict(), "source": "slow"})])
+    layout = packed(model)
+    assert {share.source for loader in layout.loaders for share in loader.shares} == {
+        "s0",
+        "s1",
+        "s2",
+        "slow",
+    }
+    (shortage,) = layout.shortages
+    assert "slow" in shortage.what
+    assert "s a step" in shortage.needs
+
+
+def test_too_few_cores_are_said() -> None:
+    model = model_of(profiles_of(5, 0, prepare_seconds=0.05), cores=2)
+    layout = packed(model)
+    assert any("cores" in shortage.needs for shortage in layout.shortages)
+    assert any("s for a step" in shortage.remedy for shortage in layout.shortages)
