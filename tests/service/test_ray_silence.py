@@ -44,8 +44,9 @@ def stopped(process: int) -> Iterator[None]:
 
 def process_of(service: RayService, role: str) -> int:
     if role == "registry":
-        assert service._info.registry.process is not None
-        return service._info.registry.process
+        known = service._info.registry.place.known
+        assert known is not None
+        return int(known.process or 0)
     roles = service.status()[role]
     return int((roles if isinstance(roles, dict) else roles[-1])["process"]["process"])
 

@@ -12,8 +12,10 @@ import multiprocessing.util
 import os
 import pkgutil
 import queue
+import shutil
 import signal
 import sys
+import tempfile
 import threading
 import time
 import traceback
@@ -137,6 +139,7 @@ def simulated_machine() -> Iterator[None]:
 def simulated_cluster() -> Iterator[None]:
     """Within it, the service runs on a simulated cluster, and nowhere else."""
     before = {name: sys.modules.get(name) for name in simulated_ray.MODULES}
+    own_folder, tempfile.tempdir = tempfile.tempdir, tempfile.mkdtemp()  # no real job is in it
     with _simulated(_modules(evenstep.service)):
         timer = vars(wait_timer.WaitTimer)
         own = {name: value for name, value in timer.items() if name not in vars(object)}
@@ -155,6 +158,8 @@ def simulated_cluster() -> Iterator[None]:
                 warnings.filterwarnings("ignore", "coroutine .* was never awaited")
                 yield
         finally:
+            shutil.rmtree(str(tempfile.tempdir))
+            tempfile.tempdir = own_folder
             for name, module in before.items():
                 if module is None:
                     del sys.modules[name]

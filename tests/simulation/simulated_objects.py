@@ -6,6 +6,7 @@ import asyncio
 import copyreg
 import io
 import pickle
+import weakref
 from collections.abc import Generator
 from typing import Any
 
@@ -44,6 +45,18 @@ class GetTimeoutError(RayError, TimeoutError):
 
 class Shared:
     """A handle or reference: a copy of a value has the same."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For a pickle that is no `Parcel`."""
+        _shared[id(self)] = self
+        return _shared_of, (id(self),)
+
+
+def _shared_of(number: int) -> Shared:
+    return _shared[number]
+
+
+_shared: weakref.WeakValueDictionary[int, Shared] = weakref.WeakValueDictionary()
 
 
 class _Pickler(pickle.Pickler):

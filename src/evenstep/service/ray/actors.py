@@ -34,16 +34,16 @@ class RoleActor:
     def __init__(
         self,
         make: Callable[..., Any],
-        job: bytes,
+        given: bytes,
         paths: Sequence[str],
         keys: Keys | None,
         threads: int,
-        *arguments: Any,
     ) -> None:
         """Makes the role.
 
         Args:
-            job: by cloudpickle.
+            given: by cloudpickle, references to the job, again by cloudpickle, and to more
+                arguments. Ray would drop those that it sees once the actor is made.
             paths: see `unpickled_job`.
             keys: of the role's sockets; None for a role without sockets.
         """
@@ -51,6 +51,9 @@ class RoleActor:
         self._host = RoleHost()
         self._never = threading.Event()
         self._plans = PlanCache()
+        import ray
+
+        job, arguments = (ray.get(reference) for reference in pickle.loads(given))
         try:
             self._host.make_role(make, unpickled_job(job, paths), *arguments, threads=threads)
         except EvenstepError as error:
@@ -61,8 +64,6 @@ class RoleActor:
             _collate_in_one_thread()
             endpoint = None
             if keys is not None:
-                import ray
-
                 host = ray.util.get_node_ip_address()
                 endpoint = self._host.open_sockets("role", host=host, keys=keys)
             self._location = Answer((os.getpid(), socket.gethostname(), born, endpoint))

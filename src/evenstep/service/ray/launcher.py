@@ -57,6 +57,8 @@ class Launcher:
         self._keys = Keys.new() if options.sockets else None
         self._actors: list[tuple[str, Any]] = []
         """Roles and Ray's handles; the registry comes last."""
+        self._sent: list[Any] = []
+        """References to what actors are made from. Kept, as they may be made again."""
 
     def launch(self) -> JobInfo:
         """Creates all actors, and returns when all are ready.
@@ -120,15 +122,16 @@ class Launcher:
             name: str, role: str, threads: int, make: Callable[..., Any], job: Any, *more: Any
         ) -> RemoteHandle:
             finder = self._finder(name)
+            self._sent += (given := [job, ray.put(more)])
             actor = actor_class.options(
                 name=finder.name, namespace=self._space, max_concurrency=threads
-            ).remote(make, job, paths, self._keys, threads, *more)
+            ).remote(make, ray.cloudpickle.dumps(given), paths, self._keys, threads)
             self._actors.append((role, actor))
             return RemoteHandle(RolePlace(role, None, finder))
 
         loaders = []
         for n, part in enumerate(job.loader_jobs(layout)):
-            role, sent = f"Source Loader {n}", ray.cloudpickle.dumps(part)
+            role, sent = f"Source Loader {n}", ray.put(ray.cloudpickle.dumps(part))
             loaders.append(create(f"loader-{n}", role, LOADER_THREADS, make_loader, sent))
         whole = ray.put(ray.cloudpickle.dumps(job))
         log = None if options.plan_log is None else os.path.abspath(options.plan_log)
