@@ -25,6 +25,7 @@ Source Loader, one process for some sources or for a part of one
 
     source_loader.py     `SourceLoader`: describes, stages and hands out samples
     staged_steps.py      samples that constructors are to fetch
+    sample_columns.py    the same, by field, as they are sent
     source_buffer.py     one source's samples, read and prepared ahead
     sample_window.py     what is held of it
     buffer_budget.py     the bytes that all buffers may hold
