@@ -43,6 +43,8 @@ Planner, one process
     plan_validation.py   checks that a strategy's plan uses the step's samples, each once
     planner_state.py     the planner's part of a checkpoint
     plan_log.py          plans that were made
+    stored_planner.py    `StoredPlanner`: goes on where one that died has ended
+    state_writer.py      writes its states in the background
     store/               what outlives the planner: its states, and what trainers reported
 
 Data Constructor, one process for some data-parallel groups
