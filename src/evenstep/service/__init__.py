@@ -20,6 +20,7 @@ The job, in the process that starts it
     local.py             `LocalService`: all roles in one process
     backend_common.py    what both backends check alike
     status_http.py       `StatusEndpoint`: status over HTTP
+    sizing/              what sources cost, measured, and the loaders that they need
 
 Source Loader, one process for some sources or for a part of one
 
@@ -104,6 +105,9 @@ if TYPE_CHECKING:
     from evenstep.service.service_step import ServiceStep as ServiceStep
     from evenstep.service.service_step import StepDelivery as StepDelivery
     from evenstep.service.service_step import SubplanStep as SubplanStep
+    from evenstep.service.sizing.job_profile import JobProfile as JobProfile
+    from evenstep.service.sizing.loader_planning import plan_loaders as plan_loaders
+    from evenstep.service.sizing.profiling import profile as profile
     from evenstep.service.source_layout import SourceLayout as SourceLayout
     from evenstep.service.source_loader import LoaderJob as LoaderJob
     from evenstep.service.source_loader import SourceLoader as SourceLoader
@@ -126,6 +130,9 @@ _HOMES = {
     ".joining": ("Client",),
     ".sample_measure": ("SUPERVISED",),
     ".service_step": ("ServiceStep", "StepDelivery", "SubplanStep"),
+    ".sizing.job_profile": ("JobProfile",),
+    ".sizing.loader_planning": ("plan_loaders",),
+    ".sizing.profiling": ("profile",),
     ".source_layout": ("SourceLayout",),
     ".source_loader": ("LoaderJob", "SourceLoader"),
     ".staged_steps": ("Fetched",),
