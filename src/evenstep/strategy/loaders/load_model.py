@@ -98,6 +98,7 @@ class LoadModel:
         Args:
             draws: [times, sources] samples that a step draws, at some times of the run.
         """
+        self._profiles = tuple(profiles)
         self.sources = tuple(profile.source for profile in profiles)
         self.limits = limits
         self.draws = np.asarray(draws, np.float64)
@@ -125,6 +126,10 @@ class LoadModel:
         self.buffers = np.where(peak > 0, np.maximum(peak * steps, 1.0), 0.0) * self.sample_bytes
         self.staged = peak * limits.staged_steps * self.sample_bytes
 
+    def at(self, draws: Float64Array) -> LoadModel:
+        """The same for other draws."""
+        return LoadModel(self._profiles, draws, self.limits)
+
     def vectors(self, pieces: Sequence[Piece]) -> Float64Array:
         """[pieces, 3 + 3 * times] bytes of files and staged samples, of transforms and of buffers;
         by time, seconds of reading and sending, of handing over, and of preparing."""
@@ -151,8 +156,7 @@ class LoadModel:
         """
         limits, cap = self.limits, self.limits.seconds * _ROUNDING
         held, transforms, buffers = vectors[:, :3].T
-        times = len(self.draws)
-        own, handover, prepare = vectors[:, 3:].reshape(-1, 3, times).transpose(1, 0, 2)
+        own, handover, prepare = _by_time(vectors)
         alone = (own + prepare).max(axis=1)
         memory = self.process_bytes + held + transforms + buffers
         room = limits.memory * _ROUNDING
@@ -184,9 +188,16 @@ class LoadModel:
             vectors: [loaders, 3 + 3 * times] as for `needs`.
             workers: [loaders]
         """
-        own, handover, prepare = vectors[:, 3:].reshape(-1, 3, len(self.draws)).transpose(1, 0, 2)
+        own, handover, prepare = _by_time(vectors)
         work = own + prepare + handover * (workers > 0)[:, None]  # [loaders, times]
         return float(work.sum(axis=0).max() / self.limits.seconds)
+
+
+def _by_time(vectors: Float64Array) -> Float64Array:
+    """[3, loaders, times] seconds of reading and sending, of handing over, and of preparing."""
+    times = (vectors.shape[1] - 3) // 3
+    split: Float64Array = vectors[:, 3:].reshape(len(vectors), 3, times).transpose(1, 0, 2)
+    return split
 
 
 def _transform_bytes(profiles: Sequence[SourceProfile]) -> tuple[Float64Array, int]:
