@@ -32,6 +32,11 @@ UNPICKLES = {
     # a loader's process and the one that started it, through pipes
     "service/processes/loader_main.py",
     "service/processes/loader_process.py",
+    # the process that measures sources and the one that started it, through pipes; and what it
+    # has pickled itself, to measure that
+    "service/sizing/measuring_main.py",
+    "service/sizing/profiling.py",
+    "service/sizing/source_measuring.py",
     # inside Ray's connections
     "service/ray/actors.py",
     "service/ray/registry_actor.py",

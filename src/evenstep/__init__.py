@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from evenstep.errors import MismatchError as MismatchError
     from evenstep.errors import PeerError as PeerError
     from evenstep.errors import SampleError as SampleError
+    from evenstep.errors import StorageError as StorageError
     from evenstep.loader import DataLoader as DataLoader
     from evenstep.loader import merge_states as merge_states
     from evenstep.loader import read_states as read_states
@@ -110,6 +111,7 @@ _HOMES = {
         "MismatchError",
         "PeerError",
         "SampleError",
+        "StorageError",
     ),
     "evenstep.loader": ("DataLoader", "merge_states", "read_states", "wrap"),
     "evenstep.plan": (

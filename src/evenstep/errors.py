@@ -3,6 +3,7 @@
     ConfigurationError   an argument is wrong: raised where the object is built
     WrongTypeError       a ConfigurationError: an argument is of a wrong type
     SampleError          a sample cannot be used: raised on the rank that reads it
+    StorageError         a SampleError: the file that holds it cannot be read, or has changed
     CollateError         a batch cannot be made, or is not what was planned
     MismatchError        ranks, or a state and its loader, were built differently
     SupersededError      another planner has taken over a run, and this one was only slow
@@ -36,6 +37,12 @@ class WrongTypeError(ConfigurationError, TypeError):
 class SampleError(EvenstepError):
     """A sample could not be used: the dataset raised, or its length is zero, over the limit or
     cannot be determined."""
+
+
+class StorageError(SampleError):
+    """A file of a source cannot be read: its storage did not answer for longer than the source's
+    patience, the file or the permission is missing, or it changed under way. No sample is to
+    blame."""
 
 
 class CollateError(EvenstepError):

@@ -22,7 +22,13 @@ from mutations import EVERY_BYTE, WRONG, changed, damaged, fuzz, json_bytes
 from pyarrow import parquet
 
 from evenstep.data import PoolSortDataset, Source, open_reader
-from evenstep.errors import ConfigurationError, EvenstepError, MismatchError, SampleError
+from evenstep.errors import (
+    ConfigurationError,
+    EvenstepError,
+    MismatchError,
+    SampleError,
+    StorageError,
+)
 from evenstep.tools.advise import draw_length_sample
 
 FOLDER = tempfile.TemporaryDirectory()
@@ -151,7 +157,7 @@ def test_a_file_that_changes_under_an_open_source() -> None:
         path.write_bytes(content)
         with open_reader(Source("s", str(path), block=7)) as reader:
             path.write_bytes(content[:150])
-            with pytest.raises(SampleError, match=rf"sample s\[.*{name}.* cannot be read"):
+            with pytest.raises(StorageError, match=rf"sample s\[.*{name}.* has changed since"):
                 list(reader.read(passes=1))
 
 

@@ -9,8 +9,8 @@ import fsspec
 from fsspec.implementations.memory import MemoryFileSystem
 
 
-class Crash(BaseException):
-    """The process ends here."""
+class Crash(KeyboardInterrupt):
+    """The process ends here. Nothing catches what Ctrl-C raises."""
 
 
 class FaultyStorage(MemoryFileSystem):

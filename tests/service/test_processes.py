@@ -51,8 +51,13 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> es.Job:
 
 @pytest.fixture(scope="module")
 def service(job: es.Job) -> Iterator[ProcessService]:
-    with ProcessService(job, name="shared", loaders=2, stripe=8) as service:
+    with ProcessService(job, name=own("shared"), loaders=2, stripe=8) as service:
         yield service
+
+
+def own(name: str) -> str:
+    """A name that no other run of the tests on this machine uses."""
+    return f"{name}-{os.getpid()}"
 
 
 def in_one_process(job: es.Job, steps: int | None = None) -> list[Any]:
@@ -68,7 +73,7 @@ def slowly(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def test_all_steps_are_those_of_one_process(tmp_path: Path) -> None:
     job = job_of(tmp_path, stop="first_exhausted")
-    with es.start(job, backend="processes", name="whole", loaders=3, stripe=8) as service:
+    with es.start(job, backend="processes", name=own("whole"), loaders=3, stripe=8) as service:
         taken = [comparable(steps_of(service.client(rank))) for rank in range(2)]
         status = service.status()
     assert taken == in_one_process(job)
@@ -83,36 +88,47 @@ def test_all_steps_are_those_of_one_process(tmp_path: Path) -> None:
 def test_trainers_in_other_processes_join_by_the_printed_address_alone(
     service: ProcessService, job: es.Job
 ) -> None:
-    command = [str(HERE / "ray_trainer.py"), service.address, "shared"]
+    command = [str(HERE / "ray_trainer.py"), service.address, own("shared")]
     ranks = [{"RANK": str(rank)} for rank in (0, 3)]
     with processes([command] * len(ranks), ranks) as trainers:
         taken = [trainer.json() for trainer in trainers]
-        with attach(name="shared") as seen:
+        with attach(name=own("shared")) as seen:
             assert seen.status()["backend"] == "processes"
             assert seen.plan(0) is not None
     expected = json.loads(json.dumps(in_one_process(job, 3), default=repr))
     assert taken == [expected[0], expected[3]]
 
 
+def test_a_trainer_that_was_idle_is_told_that_the_service_was_closed(tmp_path: Path) -> None:
+    service = ProcessService(job_of(tmp_path, mesh=es.Mesh(DP=1)), name=own("closed"))
+    command = [str(HERE / "ray_trainer.py"), service.address, own("closed")]
+    with processes([command], [{"RANK": "0"}]) as (trainer,):
+        trainer.json()
+        service.close()
+        trainer.tell("continue")
+        kind, text, _ = trainer.json()
+    assert (kind, text) == ("EvenstepError", f"the service of job {own('closed')!r} was closed")
+
+
 def test_a_job_is_resumed_on_another_mesh(service: ProcessService, tmp_path: Path) -> None:
     state = service.state_dict(2)
     resumed = job_of(tmp_path, mesh=es.Mesh(DP=1), sources=list(service.job.sources))
-    with es.start(resumed, backend="processes", name="resumed", state=state) as again:
+    with es.start(resumed, backend="processes", name=own("resumed"), state=state) as again:
         taken = comparable(steps_of(again.client(0), 3))
     with es.start(resumed, backend="local", state=state) as local:
         assert comparable(steps_of(local.client(0), 3)) == taken
 
 
 def test_names_that_run_already_are_refused(service: ProcessService, tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="'shared' is already running"):
-        ProcessService(job_of(tmp_path), name="shared")
+    with pytest.raises(ConfigurationError, match=r"'shared-.*' is already running"):
+        ProcessService(job_of(tmp_path), name=own("shared"))
     with pytest.raises(ConfigurationError, match=r"no service answers at .*gone\.evenstep"):
         es.Client(tmp_path / "gone.evenstep", rank=0, patience=0.1)
 
 
 def test_a_missing_file_and_a_bad_row_are_the_errors_of_one_process(tmp_path: Path) -> None:
     given = sources(tmp_path, transform=failing)
-    with es.start(job_of(tmp_path, sources=given), backend="processes", name="bad") as service:
+    with es.start(job_of(tmp_path, sources=given), backend="processes", name=own("bad")) as service:
         for rank in range(2):
             with pytest.raises(SampleError, match="a bad row"):
                 steps_of(service.client(rank))
@@ -121,7 +137,7 @@ def test_a_missing_file_and_a_bad_row_are_the_errors_of_one_process(tmp_path: Pa
     job = job_of(tmp_path, sources=given)
     (tmp_path / "gone" / "a.parquet").unlink()
     with pytest.raises(ConfigurationError, match="code"):
-        ProcessService(job, name="missing")
+        ProcessService(job, name=own("missing"))
     assert set(psutil.Process().children()) == before
 
 
@@ -167,7 +183,10 @@ def test_nothing_changes_when_loaders_die(waiting: bool, tmp_path: Path) -> None
     given = sources(tmp_path, transform=slowly if waiting else tokens_of_row)
     job = job_of(tmp_path, sources=given, stop="first_exhausted")
     expected = in_one_process(job, 4)
-    with ProcessService(job, name="mortal", loaders=2) as service, ThreadPoolExecutor(2) as threads:
+    with (
+        ProcessService(job, name=own("mortal"), loaders=2) as service,
+        ThreadPoolExecutor(2) as threads,
+    ):
         clients = [service.client(rank) for rank in range(2)]
         taken: list[list[Any]] = [[], []]
         killed: list[int] = []
@@ -197,7 +216,7 @@ def lethal(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def test_what_kills_each_loader_ends_the_job(tmp_path: Path) -> None:
     job = job_of(tmp_path, sources=sources(tmp_path, transform=lethal))
-    with ProcessService(job, name="doomed") as service, ThreadPoolExecutor(2) as threads:
+    with ProcessService(job, name=own("doomed")) as service, ThreadPoolExecutor(2) as threads:
         trainers = [threads.submit(steps_of, service.client(rank)) for rank in range(2)]
         for trainer in trainers:
             with pytest.raises(LoaderDiedError, match=r"Source Loader 0.*died"):
@@ -205,9 +224,9 @@ def test_what_kills_each_loader_ends_the_job(tmp_path: Path) -> None:
 
 
 def test_a_service_leaves_nothing_behind(tmp_path: Path) -> None:
-    ProcessService(job_of(tmp_path), name="tidy").close()  # what it loads stays
+    ProcessService(job_of(tmp_path), name=own("tidy")).close()  # what it loads stays
     threads, files = evensteps_threads(), len(os.listdir("/proc/self/fd"))
-    service = ProcessService(job_of(tmp_path), name="tidy", loaders=2)
+    service = ProcessService(job_of(tmp_path), name=own("tidy"), loaders=2)
     steps_of(service.client(0), 1)
     pids = loaders_of(service)
     info = service._info
@@ -230,7 +249,7 @@ def evensteps_threads() -> set[threading.Thread]:
 
 
 SCRIPT = """
-import sys
+import os, sys
 import numpy as np
 import evenstep.service as es
 
@@ -243,7 +262,7 @@ def strategy(graph, mesh, step):
 
 job = es.Job(sources=[es.Source("a", sys.argv[1], transform=tokens)], mesh=es.Mesh(DP=1),
              strategy=strategy, max_tokens=256)
-service = es.start(job, backend="processes", name=sys.argv[2][:4])
+service = es.start(job, backend="processes", name=f"script-{os.getpid()}")
 next(service.client(0))
 print("loader", service.status()["loaders"][0]["process"]["process"], flush=True)
 if sys.argv[2] == "wait":

@@ -123,7 +123,7 @@ def test_the_newest_states_are_kept_and_one_of_every_so_many(tmp_path: Path) -> 
     with pytest.raises(ConfigurationError, match="since step 20 are not kept any more"):
         again.reports_since(20)
     # Of the reports before, those that a resume from step 0, 10, 20 or 30 would miss.
-    missed = [each for each in again._reports if each.planned_step < 31]
+    missed = [each for each in again.reports if each.planned_step < 31]
     assert [(each.step, each.planned_step) for each in missed] == [
         (s - 3 + k, s + k) for s in (0, 10, 20, 30) for k in range(3) if s + k < 31
     ]

@@ -79,6 +79,7 @@ def at(axis: str) -> Any:
     return strategy
 
 
+@pytest.mark.backends("local")
 @pytest.mark.parametrize(
     ("sizes", "options"),
     [
@@ -93,12 +94,12 @@ def at(axis: str) -> Any:
     ],
 )
 def test_scaled_losses_of_all_clients_give_the_gradient_of_one_big_batch(
-    tmp_path: Path, sizes: dict[str, int], options: dict[str, Any]
+    tmp_path: Path, sizes: dict[str, int], options: dict[str, Any], start: Any
 ) -> None:
     given = sources(tmp_path, transform=options.pop("transform", with_prompt))
     job = job_of(tmp_path, sources=given, mesh=es.Mesh(**sizes), **options)
     model, reduction = Bigram(), job.loss_reduction
-    with es.start(job, backend="local") as service:
+    with start(job) as service:
         for number in (0, 2):
             found, samples = of_clients(service, len(job.tree), number, model, reduction)
             ids = {(i.source, i.shard, i.index) for i in samples}
@@ -107,8 +108,8 @@ def test_scaled_losses_of_all_clients_give_the_gradient_of_one_big_batch(
                 torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-7)
 
 
-def test_scales_of_all_ranks_add_up_to_their_number(tmp_path: Path) -> None:
-    with es.start(job_of(tmp_path, mesh=es.Mesh(DP=2, CP=2)), backend="local") as service:
+def test_scales_of_all_ranks_add_up_to_their_number(tmp_path: Path, start: Any) -> None:
+    with start(job_of(tmp_path, mesh=es.Mesh(DP=2, CP=2))) as service:
         taken = [steps_of(service.client(rank), 3) for rank in range(4)]
     for number in range(3):
         steps = [ranks[number][1] for ranks in taken]
@@ -116,10 +117,10 @@ def test_scales_of_all_ranks_add_up_to_their_number(tmp_path: Path) -> None:
         assert sum(sum(step.supervised) for step in steps) == steps[0].total_supervised
 
 
-def test_a_wrong_count_of_tokens_that_bear_loss_is_refused(tmp_path: Path) -> None:
+def test_a_wrong_count_of_tokens_that_bear_loss_is_refused(tmp_path: Path, start: Any) -> None:
     job = job_of(tmp_path, supervised=lambda sample: len(sample["input_ids"]))
     with (
-        es.start(job, backend="local") as service,
+        start(job) as service,
         pytest.raises(CollateError, match="loss scales would be wrong"),
     ):
         next(service.client(0))

@@ -39,10 +39,12 @@ from evenstep.strategy.mesh import ClientPlaceTree
 from evenstep.strategy.mixture import FeedbackSchedule, Staged
 
 
-def errors_of(job: es.Job, loaders: int = 1, *, fill: bool = False) -> list[tuple[int, str]]:
+def errors_of(
+    job: es.Job, start: Any, loaders: int = 1, *, fill: bool = False
+) -> list[tuple[int, str]]:
     """[clients] the step at which each failed, and the error."""
     found = []
-    with es.start(job, backend="local", loaders=loaders, stripe=4) as service:
+    with start(job, loaders=loaders, stripe=4) as service:
         for loader in service._loaders if fill else ():
             for number, _ in enumerate(job.sources):
                 service._planner._metadata.ahead(number, 0, 1)
@@ -58,12 +60,13 @@ def errors_of(job: es.Job, loaders: int = 1, *, fill: bool = False) -> list[tupl
     return found
 
 
+@pytest.mark.backends("local")
 def test_a_transform_that_raises_reaches_every_client_by_source_shard_and_index(
-    tmp_path: Path,
+    tmp_path: Path, start: Any
 ) -> None:
     given = sources(tmp_path, transform=failing)
     job = job_of(tmp_path, sources=given, mesh=es.Mesh(DP=2, CP=2))
-    first = errors_of(job)
+    first = errors_of(job, start)
     assert len(set(first)) == 1
     step, text = first[0]
     assert "failing" in text
@@ -71,18 +74,24 @@ def test_a_transform_that_raises_reaches_every_client_by_source_shard_and_index(
     assert any(f"{name}[" in text for name in ("code", "web", "books"))
     assert "ValueError" in text
     assert step < 10
-    assert errors_of(job, loaders=3) == errors_of(job, loaders=8) == first
+    assert errors_of(job, start, loaders=3) == errors_of(job, start, loaders=8) == first
+    assert errors_of(job, in_one_process) == first
     # Loaders that have read further know of it earlier, but it is raised no earlier.
-    assert errors_of(job, fill=True) == errors_of(job, loaders=8, fill=True) == first
+    for loaders in (1, 8):
+        assert errors_of(job, in_one_process, loaders, fill=True) == first
 
 
-def test_a_sample_that_fails_does_no_harm_before_it_is_drawn(tmp_path: Path) -> None:
+def in_one_process(job: es.Job, **options: Any) -> Any:
+    return es.start(job, backend="local", **options)
+
+
+def test_a_sample_that_fails_does_no_harm_before_it_is_drawn(tmp_path: Path, start: Any) -> None:
     """One source has bad rows and no weight until step 3."""
     good, *_ = sources(tmp_path)
     bad = es.Source("bad", sources(tmp_path / "b", transform=broken)[0].data, transform=broken)
     schedule = Staged({0: {"code": 1.0}, 3: {"code": 0.5, "bad": 0.5}})
     job = job_of(tmp_path, sources=[good, bad], schedule=schedule)
-    for step, text in errors_of(job):
+    for step, text in errors_of(job, start):
         assert step == 3
         assert "bad[" in text
 
@@ -91,24 +100,26 @@ def broken(row: Mapping[str, Any]) -> dict[str, Any]:
     raise KeyError("text")
 
 
-def test_an_empty_sample_is_refused_by_name(tmp_path: Path) -> None:
+def test_an_empty_sample_is_refused_by_name(tmp_path: Path, start: Any) -> None:
     path = write_parquet(
         tmp_path / "empty.parquet", [{"id": 1, "length": 1}, {"id": 2, "length": 0}]
     )
     job = job_of(tmp_path, sources=[es.Source("empty", str(path), transform=nothing_if_2)])
-    assert all("sample empty[0][1]" in text for _, text in errors_of(job))
+    assert all("sample empty[0][1]" in text for _, text in errors_of(job, start))
 
 
 def nothing_if_2(row: Mapping[str, Any]) -> dict[str, Any]:
     return {"input_ids": [1] * row["length"]}
 
 
-def test_a_source_of_another_schema_is_refused_where_the_job_starts(tmp_path: Path) -> None:
+def test_a_source_of_another_schema_is_refused_where_the_job_starts(
+    tmp_path: Path, start: Any
+) -> None:
     write_parquet(tmp_path / "x" / "1.parquet", rows(4, 1, 9))
     write_parquet(tmp_path / "x" / "2.parquet", [{"text": "a"}])
     source = es.Source("mixed", str(tmp_path / "x" / "*.parquet"))
     with pytest.raises(ConfigurationError, match="'mixed'"):
-        es.start(job_of(tmp_path, sources=[source]), backend="local")
+        start(job_of(tmp_path, sources=[source]))
 
 
 # Strategies
@@ -153,6 +164,7 @@ def bad_weights(graph: Any, mesh: Any, step: int) -> Any:
     return graph.mix({"code": -1.0 if step == 2 else 1.0}).distribute("DP").plan()
 
 
+@pytest.mark.backends("local")
 @pytest.mark.parametrize(
     ("strategy", "step", "words"),
     [
@@ -167,36 +179,37 @@ def bad_weights(graph: Any, mesh: Any, step: int) -> Any:
     ],
 )
 def test_a_strategy_that_gives_no_plan_of_the_step_is_refused(
-    tmp_path: Path, strategy: Any, step: int, words: str
+    tmp_path: Path, start: Any, strategy: Any, step: int, words: str
 ) -> None:
     import re
 
     job = job_of(tmp_path, strategy=strategy, mesh=es.Mesh(PP=2, DP=2))
-    for at, text in errors_of(job):
+    for at, text in errors_of(job, start):
         assert at == step
         assert re.search(words, text), text
 
 
-def test_a_strategy_may_change_weights_axes_and_methods_from_step_to_step(tmp_path: Path) -> None:
+def test_a_strategy_may_change_weights_axes_and_methods_from_step_to_step(
+    tmp_path: Path, start: Any
+) -> None:
     def strategy(graph: Any, mesh: Any, step: int) -> Any:
         only = ("code", "web", "books")[step % 3]
         return graph.mix({only: 1.0}).distribute(("DP", "CP")[step % 2]).plan()
 
-    with es.start(
-        job_of(tmp_path, strategy=strategy, mesh=es.Mesh(DP=2, CP=2)), backend="local"
-    ) as service:
+    with start(job_of(tmp_path, strategy=strategy, mesh=es.Mesh(DP=2, CP=2))) as service:
         taken = steps_of(service.client(3), 6)
     for _, step in taken:
         assert {i.source for ids in step.sample_ids for i in ids} == set(step.weights)
         assert step.axis == ("DP", "CP")[step.step % 2]
 
 
-def test_what_a_constructor_cannot_build_reaches_the_clients_of_others_in_the_next_step(
-    tmp_path: Path,
+@pytest.mark.backends("local", "processes", "ray")
+def test_what_a_constructor_cannot_build_reaches_clients_of_others(
+    tmp_path: Path, start: Any
 ) -> None:
     """Also where the next steps are planned already."""
     job = job_of(tmp_path, collate=collating_but_not_1004)
-    with es.start(job, backend="local") as service:
+    with start(job) as service:
         service.plan(30)
         clients = [service.client(rank) for rank in range(2)]
         failed: dict[int, tuple[int, str]] = {}
@@ -210,7 +223,7 @@ def test_what_a_constructor_cannot_build_reaches_the_clients_of_others_in_the_ne
     assert "1004 is not for me" in text
     assert "micro-batch" in text
     assert same == text
-    assert second - first in (0, 1)
+    assert 0 <= second - first <= job.prefetch + 1  # what was on its way still comes
 
 
 def collating_but_not_1004(samples: Any) -> Any:
@@ -223,16 +236,16 @@ def collating_but_not_1004(samples: Any) -> Any:
 # Plans and their log
 
 
-def test_plans_are_kept_in_a_file_and_read_back_exactly(tmp_path: Path) -> None:
+def test_plans_are_kept_in_a_file_and_read_back_exactly(tmp_path: Path, start: Any) -> None:
     job = job_of(tmp_path, plans_kept=2)
     log = tmp_path / "log" / "plans.jsonl"
-    with es.start(job, backend="local", plan_log=log) as service:
+    with start(job, plan_log=log) as service:
         plans = [to_json(service.plan(step)) for step in range(6)]
         assert to_json(service.plan(1)) == plans[1]
         assert len(log.read_text().splitlines()) == 6
     assert [to_json(es.read_log(log, step)) for step in range(6)] == plans
     assert es.read_log(log, 6) is None
-    with es.start(job, backend="local") as service:
+    with start(job) as service:
         service.plan(5)
         with pytest.raises(ConfigurationError, match="plan of step 1 is not kept, those from"):
             service.plan(1)
@@ -255,8 +268,9 @@ def test_a_planner_needs_nothing_but_metadata(tmp_path: Path) -> None:
         assert to_json(planner.plan(step)) == to_json(plan)  # type: ignore[arg-type]
 
 
-def test_a_state_is_small_and_json(tmp_path: Path) -> None:
-    with es.start(job_of(tmp_path), backend="local") as service:
+@pytest.mark.backends("local")
+def test_a_state_is_small_and_json(tmp_path: Path, start: Any) -> None:
+    with start(job_of(tmp_path)) as service:
         service.plan(5)
         assert len(json.dumps(service.state_dict(4))) < 5000
 
@@ -274,29 +288,30 @@ class GivesUp:
         return plan
 
 
-def test_the_state_before_a_step_that_failed_draws_it_again(tmp_path: Path) -> None:
+@pytest.mark.backends("local")
+def test_the_state_before_a_step_that_failed_draws_it_again(tmp_path: Path, start: Any) -> None:
     """What the step had drawn is in no state, so nothing is lost when the strategy is fixed."""
-    with es.start(job_of(tmp_path, strategy=GivesUp(None)), backend="local") as service:
+    with start(job_of(tmp_path, strategy=GivesUp(None))) as service:
         expected = [to_json(service.plan(step)) for step in range(5)]
-    with es.start(job_of(tmp_path, strategy=GivesUp(3)), backend="local") as service:
+    with start(job_of(tmp_path, strategy=GivesUp(3))) as service:
         with pytest.raises(EvenstepError, match="not this one"):
             service.plan(4)
         states = [json.loads(json.dumps(service.state_dict(step))) for step in (2, 3)]
     for step, state in zip((2, 3), states):
         job = job_of(tmp_path, strategy=GivesUp(None))
-        with es.start(job, backend="local", state=state) as service:
+        with start(job, state=state) as service:
             assert [to_json(service.plan(s)) for s in range(step, 5)] == expected[step:]
 
 
-def test_a_state_of_the_end_resumes_at_the_end(tmp_path: Path) -> None:
+def test_a_state_of_the_end_resumes_at_the_end(tmp_path: Path, start: Any) -> None:
     """Also if too few samples are left over for a step: 155 are one more than eleven steps hold."""
     job = job_of(tmp_path, stop="all_exhausted", samples_per_step=14, max_tokens=1000)
-    with es.start(job, backend="local") as service:
+    with start(job) as service:
         client = service.client(0)
         assert len(steps_of(client)) == 11
         assert service.status()["planner"]["left_over"] == 1
         state = service.state_dict(client.step)
-    with es.start(job, backend="local", state=state) as service:
+    with start(job, state=state) as service:
         assert not steps_of(service.client(0))
         assert service.status()["planner"]["left_over"] == 1
 
@@ -304,14 +319,15 @@ def test_a_state_of_the_end_resumes_at_the_end(tmp_path: Path) -> None:
 # Signals
 
 
-def test_weights_that_follow_reports_do_not_depend_on_timing(tmp_path: Path) -> None:
+@pytest.mark.backends("local", "processes", "ray")
+def test_weights_that_follow_reports_do_not_depend_on_timing(tmp_path: Path, start: Any) -> None:
     schedule = FeedbackSchedule(
         initial={"code": 1.0, "web": 1.0}, function=lambda last, signals: signals["loss_by_source"]
     )
     job = job_of(tmp_path, schedule=schedule, prefetch=1)
     histories = []
     for planned_ahead in (0, 1):
-        with es.start(job, backend="local") as service:
+        with start(job) as service:
             clients = [service.client(rank) for rank in range(2)]
             taken: list[Any] = []
             for number in range(8):
@@ -339,8 +355,8 @@ def test_signals_of_ranks_are_averaged_and_those_of_later_steps_win() -> None:
     assert signals.take(4) == {"loss": 8.0}
 
 
-def test_reports_that_are_no_numbers_are_refused(tmp_path: Path) -> None:
-    with es.start(job_of(tmp_path), backend="local") as service:
+def test_reports_that_are_no_numbers_are_refused(tmp_path: Path, start: Any) -> None:
+    with start(job_of(tmp_path)) as service:
         client = service.client(1)
         with pytest.raises(ConfigurationError, match="before its first step"):
             client.report(loss=1.0)
@@ -352,8 +368,9 @@ def test_reports_that_are_no_numbers_are_refused(tmp_path: Path) -> None:
         client.report(loss=np.float32(2.0))
 
 
-def test_samples_of_a_source_come_in_its_order(tmp_path: Path) -> None:
-    with es.start(job_of(tmp_path), backend="local", loaders=8, stripe=3) as service:
+@pytest.mark.backends("local")
+def test_samples_of_a_source_come_in_its_order(tmp_path: Path, start: Any) -> None:
+    with start(job_of(tmp_path), loaders=8, stripe=3) as service:
         positions: dict[int, list[int]] = {}
         for number in range(8):
             plan = service.plan(number)
@@ -364,18 +381,21 @@ def test_samples_of_a_source_come_in_its_order(tmp_path: Path) -> None:
     assert len(positions) == 3
 
 
-def test_too_few_samples_for_the_ranks_is_an_error_where_more_would_come(tmp_path: Path) -> None:
+def test_too_few_samples_for_the_ranks_is_an_error_where_more_would_come(
+    tmp_path: Path, start: Any
+) -> None:
     job = job_of(tmp_path, samples_per_step=3, mesh=es.Mesh(DP=4))
     with (
-        es.start(job, backend="local") as service,
+        start(job) as service,
         pytest.raises(ConfigurationError, match="draw more samples"),
     ):
         next(service.client(0))
 
 
+@pytest.mark.backends("local")
 @pytest.mark.parametrize("axis", ["DP", "CP", "WORLD"])
 def test_a_mixture_that_ends_in_its_first_step_ends_at_every_axis(
-    axis: str, tmp_path: Path
+    axis: str, tmp_path: Path, start: Any
 ) -> None:
     def strategy(graph: DGraph, mesh: ClientPlaceTree, step: int) -> LoadingPlan:
         return graph.mix().distribute(axis).plan()
@@ -384,15 +404,15 @@ def test_a_mixture_that_ends_in_its_first_step_ends_at_every_axis(
     for ranks, ends in [(2, axis == "WORLD"), (4, True)]:
         mesh = es.Mesh(DP=ranks, PP=2)
         job = job_of(tmp_path, sources=given, strategy=strategy, mesh=mesh, stop="all_exhausted")
-        with es.start(job, backend="local") as service:
+        with start(job) as service:
             assert (steps_of(service.client(0)) == []) == ends
             assert service.status()["planner"]["left_over"] == 3 * ends
 
 
-def test_a_sample_over_max_tokens_is_named(tmp_path: Path) -> None:
+def test_a_sample_over_max_tokens_is_named(tmp_path: Path, start: Any) -> None:
     job = job_of(tmp_path, max_tokens=20)
     with (
-        es.start(job, backend="local") as service,
+        start(job) as service,
         pytest.raises(SampleError, match=r"\w+\[\d+\]\[\d+\]"),
     ):
         steps_of(service.client(0))

@@ -46,8 +46,10 @@ def job(folder: Path, **options: Any) -> es.Job:
     )
 
 
-def test_every_image_is_worked_on_once_and_finds_its_way_to_the_backbone(tmp_path: Path) -> None:
-    with es.start(job(tmp_path), backend="local", loaders=3, stripe=4) as service:
+def test_every_image_is_worked_on_once_and_finds_its_way_to_the_backbone(
+    tmp_path: Path, start: Any
+) -> None:
+    with start(job(tmp_path), loaders=3, stripe=4) as service:
         taken = [steps_of(service.client(rank), 3) for rank in range(4)]
         for number in range(3):
             plan = service.plan(number)
@@ -83,9 +85,9 @@ def _check_routes(part: Any, about: Any, backbone: Any, batches: Any) -> None:
 
 
 def test_a_peer_of_a_broadcast_fetches_its_part_of_a_subplan_and_nothing_else(
-    tmp_path: Path,
+    tmp_path: Path, start: Any
 ) -> None:
-    with es.start(job(tmp_path), backend="local") as service:
+    with start(job(tmp_path)) as service:
         for rank, source in [(0, 0), (1, 0), (2, 2), (3, 2)]:
             client = service.client(rank)
             assert client.fetches
@@ -95,9 +97,9 @@ def test_a_peer_of_a_broadcast_fetches_its_part_of_a_subplan_and_nothing_else(
             assert about.subplans["encoder"].micro_batches
 
 
-def test_a_subplan_is_collated_as_the_user_says(tmp_path: Path) -> None:
+def test_a_subplan_is_collated_as_the_user_says(tmp_path: Path, start: Any) -> None:
     given = job(tmp_path, subplan_collate={"encoder": text_of})
-    with es.start(given, backend="local") as service:
+    with start(given) as service:
         _, about = next(service.client(0))
     part = about.subplans["encoder"]
     for made, table in zip(part.micro_batches, part.samples):

@@ -106,10 +106,18 @@ def test_messages_are_answered_and_a_death_ends_all_waits(server: Echo, road: st
             connections.send(to_frames("more")).wait()
 
 
+def stop(process: int) -> None:
+    """Returns when all its threads are stopped."""
+    os.kill(process, signal.SIGSTOP)
+    threads = list(Path(f"/proc/{process}/task").glob("*/stat"))
+    while not all(each.read_text().rpartition(") ")[2].startswith("T") for each in threads):
+        time.sleep(0.001)
+
+
 def test_who_is_stopped_is_waited_for(server: Echo) -> None:
     connections = Connections(server.endpoints["tcp"])
     connections.send(to_frames("first")).wait()
-    os.kill(server.process.pid, signal.SIGSTOP)
+    stop(server.process.pid or 0)
     late = connections.send(to_frames("late"))
     assert first_answered([late], 1.0) is None
     os.kill(server.process.pid, signal.SIGCONT)

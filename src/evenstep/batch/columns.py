@@ -208,7 +208,7 @@ def _tensor(value: Any) -> torch.Tensor | None:
         # torch cannot share memory that is read-only, runs backwards or has swapped bytes.
         if (
             not array.flags.writeable
-            or any(stride < 0 for stride in array.strides)
+            or min(array.strides, default=0) < 0
             or not array.dtype.isnative
         ):
             array = array.astype(array.dtype.newbyteorder("="), order="C", copy=True)

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 
@@ -52,12 +55,13 @@ class RowLayout:
 
     def documents(self) -> torch.Tensor:
         """int32 [T]: the document of each token; padding belongs to the document before it."""
-        numbers = torch.arange(len(self.rooms), dtype=torch.int32)
-        return self._spread(numbers)
+        return torch.from_numpy(self._spread(np.arange(len(self.rooms), dtype=np.int32)))
 
     def positions(self) -> torch.Tensor:
         """int64 [T]: counts from 0 in every document, on through its padding."""
-        return torch.arange(sum(self.rooms)) - self._spread(torch.tensor(self.starts))
+        positions = np.arange(sum(self.rooms))
+        positions -= self._spread(np.array(self.starts))
+        return torch.from_numpy(positions)
 
     def place(self, real: torch.Tensor, fill: float | torch.Tensor) -> torch.Tensor:
         """Puts real tokens into the row.
@@ -82,10 +86,9 @@ class RowLayout:
         row[torch.arange(len(shift)) + shift] = real
         return row
 
-    def _spread(self, values: torch.Tensor) -> torch.Tensor:
-        """One value per document to one per token."""
-        rooms = torch.tensor(self.rooms)
-        return torch.repeat_interleave(values, rooms, output_size=sum(self.rooms))
+    def _spread(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """One value per document to one per token. NumPy does it several times as fast as torch."""
+        return values.repeat(self.rooms)
 
 
 def _rounded_up(value: int, multiple: int) -> int:

@@ -126,9 +126,12 @@ class PackCollator:
             document_multiple=self.pad_documents_to_multiple_of or 1,
             row_multiple=self.pad_to_multiple_of or 1,
         )
-        joined = layout.place(torch.cat(tokens).to(torch.int64), self.pad_token_id)
-        labels = self._labels(_label_rows(columns, tensors), tokens, layout)
-        batch: dict[str, Any] = {TOKENS: joined[None], "labels": labels}
+        joined = torch.cat(tokens).to(torch.int64)
+        labels = self._labels(_label_rows(columns, tensors), joined, layout)
+        batch: dict[str, Any] = {
+            TOKENS: layout.place(joined, self.pad_token_id)[None],
+            "labels": labels,
+        }
         if self.loss_mask:
             batch["loss_mask"] = _loss_mask(labels)
         _check_unpadded(tensors.pop("attention_mask", None))
@@ -154,24 +157,20 @@ class PackCollator:
         return batch
 
     def _labels(
-        self, labels: list[torch.Tensor] | None, tokens: list[torch.Tensor], layout: RowLayout
+        self, labels: list[torch.Tensor] | None, tokens: torch.Tensor, layout: RowLayout
     ) -> torch.Tensor:
-        mask_first = self.mask_first_label or labels is None
+        """
+        Args:
+            tokens: of all samples, joined.
+        """
         if labels is None:
-            labels = tokens
+            flat = tokens.clone()
         elif all(row.ndim == 0 for row in labels):
             return torch.stack(labels)  # one label per document
-        for i, (row, length) in enumerate(zip(labels, layout.lengths)):
-            if not row.ndim or row.shape[0] != length:
-                raise CollateError(
-                    f"sample {i} of the group has {length} tokens and labels of shape "
-                    f"{tuple(row.shape)}; packing needs one label per token, or one per sample"
-                )
-        flat = torch.cat(labels)
-        if not flat.dtype.is_floating_point:
-            flat = flat.to(torch.int64)  # the type that cross entropy takes
+        else:
+            flat = _joined_labels(labels, layout.lengths)
         flat = layout.place(flat, IGNORE_INDEX)
-        if mask_first:
+        if self.mask_first_label or labels is None:
             flat[layout.starts] = IGNORE_INDEX
         return flat[None]
 
@@ -215,6 +214,18 @@ def _label_rows(
                 f"field {name!r} holds no numbers and cannot be packed; convert it in the dataset"
             )
     return None
+
+
+def _joined_labels(labels: list[torch.Tensor], lengths: Sequence[int]) -> torch.Tensor:
+    for i, (row, length) in enumerate(zip(labels, lengths)):
+        if not row.ndim or row.shape[0] != length:
+            raise CollateError(
+                f"sample {i} of the group has {length} tokens and labels of shape "
+                f"{tuple(row.shape)}; packing needs one label per token, or one per sample"
+            )
+    flat = torch.cat(labels)
+    # int64 is the type that cross entropy takes.
+    return flat if flat.dtype.is_floating_point else flat.to(torch.int64)
 
 
 def _check_unpadded(masks: list[torch.Tensor] | None) -> None:

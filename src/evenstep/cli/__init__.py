@@ -7,7 +7,8 @@ simulate   one policy over given lengths; simulate_packing and simulate_sharding
 tune       short runs of a training, to find max_tokens
 profile    the cost of a model on the hardware at hand
 lengths    a file with the lengths of a data set
-service    a job of the service: run it, see its status (service_text) and plans
+service    a job of the service: run it, see its status (service_text) and plans; measure its
+           sources and size it (service_sizing)
 ```
 
 `app` puts the commands together; demos arrive by entry points (group ``evenstep.commands``).

@@ -1,4 +1,4 @@
-"""``evenstep service``: runs a job, shows its status and its plans."""
+"""``evenstep service``: sizes and runs a job, shows its status and its plans."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ import typer
 
 from evenstep.cli.options import Json
 from evenstep.cli.output import note, print_json
+from evenstep.cli.service_sizing import advise, loaders_of, profile
 from evenstep.cli.service_text import print_plan, print_status, status_line
 from evenstep.cli.shutdown import ended_in_order
+from evenstep.cli.user_objects import load_job
 from evenstep.errors import ConfigurationError, EvenstepError, LoaderDiedError
 from evenstep.files import read_json, write_whole
 
 if TYPE_CHECKING:
-    from evenstep.service.job import Job
     from evenstep.strategy import LoadingPlan
 
 Address = Annotated[
@@ -46,6 +47,8 @@ The service loads many sources for many ranks, on this machine or on a Ray clust
 
 \b
 Examples:
+  evenstep service profile job.py
+  evenstep service advise job.py --step-seconds 0.5
   evenstep service run job.py --backend processes --loaders 4
   evenstep service status --json
   evenstep service plan --step 12 --html step-12.html
@@ -62,6 +65,8 @@ def register(app: typer.Typer) -> None:
     group.command("run")(run)
     group.command("status")(status)
     group.command("plan")(plan)
+    group.command("profile")(profile)
+    group.command("advise")(advise)
     app.add_typer(group, name="service")
 
 
@@ -78,7 +83,14 @@ def run(
         typer.Option(help="Address of a Ray cluster; by default one is started on this machine."),
     ] = None,
     name: Name = "job",
-    loaders: Annotated[int, typer.Option(help="Number of Source Loaders.")] = 1,
+    loaders: Annotated[
+        str,
+        typer.Option(
+            metavar="NUMBER|auto|FILE",
+            help="Source Loaders: how many; as many as the job needs on this machine; or a layout "
+            "of `advise`.",
+        ),
+    ] = "1",
     constructors: Annotated[
         int | None,
         typer.Option(
@@ -128,7 +140,7 @@ def run(
         raise ConfigurationError(
             "--address and --cpus are of Ray; leave them out with --backend processes"
         )
-    made = _job(job)
+    made = load_job(job)
     remedy = "give the file that the state was written to"
     state = None if resume is None else read_json(resume, again=remedy)
     note(f"starting {len(made.sources):,} sources for {len(made.tree):,} ranks")
@@ -139,7 +151,7 @@ def run(
                 made,
                 backend=backend.value,
                 name=name,
-                loaders=loaders,
+                loaders=loaders_of(loaders),
                 constructors=constructors,
                 state=state,
                 plan_log=plan_log,
@@ -239,23 +251,6 @@ def plan(
         print_json(json_module.loads(to_json(found)))
     elif html is None:
         print_plan(found)
-
-
-def _job(name: str) -> Job:
-    """The job called `name`.
-
-    Raises:
-        ConfigurationError: `name` is not a job.
-    """
-    from evenstep.cli.user_objects import load_object
-    from evenstep.service.job import Job
-
-    found = load_object(name if ":" in name else f"{name}:job")
-    if not isinstance(found, Job):
-        raise ConfigurationError(
-            f"{name!r} is a {type(found).__name__}; name an evenstep.service.Job"
-        )
-    return found
 
 
 def _plan(step: int, address: str, name: str, log: Path | None) -> LoadingPlan:

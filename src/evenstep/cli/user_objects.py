@@ -5,9 +5,12 @@ from __future__ import annotations
 import importlib
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from evenstep.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from evenstep.service.job import Job
 
 
 def load_object(name: str) -> Any:
@@ -47,3 +50,19 @@ def load_object(name: str) -> Any:
             raise ConfigurationError(f"{home} has no {attribute!r}")
         value = getattr(value, part)
     return value
+
+
+def load_job(name: str) -> Job:
+    """The job called `name`.
+
+    Raises:
+        ConfigurationError: `name` is not a job.
+    """
+    from evenstep.service.job import Job
+
+    found = load_object(name if ":" in name else f"{name}:job")
+    if not isinstance(found, Job):
+        raise ConfigurationError(
+            f"{name!r} is a {type(found).__name__}; name an evenstep.service.Job"
+        )
+    return found

@@ -7,6 +7,9 @@ A source of a mixture, from its description to its samples, in reading order:
     shard_order        `ShardOrder`: position -> (pass, shard, index)
     reader             `SourceReader`: samples from any position on
     source_files       files of a source, on disk or in an object store
+    file_listing       files that a path or glob names
+    storage_file       `StorageFile`: a file that is read whole, or not at all
+    storage_retry      `retried`: reads again what may come back
     content_digest     tells whether files still hold what they held
     code_digest        tells whether a transform still does what it did
     parquet, jsonl, webdataset, map_reader, iterable_reader    a reader for each kind

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import groupby
+from typing import Any
 
 import numpy as np
 
 from evenstep.data.source import Source
-from evenstep.data.source_files import SourceFile
-from evenstep.errors import ConfigurationError, described
+from evenstep.data.source_files import SourceFile, not_opened
+from evenstep.data.storage_retry import retried
 
 _BLOCK = 4096
 """Bytes."""
@@ -35,7 +37,7 @@ def content_digest(source: Source, files: Sequence[SourceFile]) -> str:
     """16 hexadecimal digits.
 
     Raises:
-        ConfigurationError: a file cannot be read.
+        ConfigurationError, StorageError: a file cannot be read.
     """
     found = hashlib.sha256()
     count = int(np.clip(_BLOCKS // len(files), 1, 16))
@@ -46,10 +48,8 @@ def content_digest(source: Source, files: Sequence[SourceFile]) -> str:
             for content in _read(batch, [_ranges(file.size, count, end) for file in batch]):
                 found.update(content)
         except Exception as error:  # file systems raise their own types
-            raise ConfigurationError(
-                f"source {source.name!r}: {batch[0].path} or a file after it cannot be read: "
-                f"{described(error)}"
-            ) from error
+            what = f"{batch[0].path} or a file after it cannot be read"
+            raise not_opened(source, what, error) from error
     return found.hexdigest()[:16]
 
 
@@ -75,4 +75,15 @@ def _read(files: Sequence[SourceFile], ranges: Sequence[Sequence[_Range]]) -> It
     for system, of_system in groupby(pairs, lambda pair: pair[0].system):
         listed, begins, ends = zip(*of_system)
         paths = [file.path for file in listed]
-        yield from system.cat_ranges(paths, list(begins), list(ends), on_error="raise")
+        attempt = partial(_ranges_of, system, paths, list(begins), list(ends))
+        yield from retried(paths[0], attempt, patience=listed[0].patience)
+
+
+def _ranges_of(
+    system: Any, paths: list[str], begins: list[int], ends: list[int]
+) -> Sequence[bytes]:
+    found: list[bytes] = system.cat_ranges(paths, begins, ends, on_error="raise")
+    for path, content, begin, end in zip(paths, found, begins, ends):
+        if len(content) < end - begin:
+            raise ConnectionError(f"{path} ended at byte {begin + len(content):,} before {end:,}")
+    return found

@@ -16,8 +16,8 @@ import numpy.typing as npt
 from evenstep.data.reader import ShardedReader, fields_of
 from evenstep.data.shard_order import ShardPart
 from evenstep.data.source import Source
-from evenstep.data.source_files import SourceFile, digest, in_threads, list_files
-from evenstep.errors import ConfigurationError, described
+from evenstep.data.source_files import SourceFile, digest, in_threads, list_files, not_opened
+from evenstep.errors import ConfigurationError
 
 _PACKED = (".gz", ".zst", ".bz2", ".xz")
 
@@ -44,14 +44,12 @@ class JsonLinesReader(ShardedReader):
         try:
             return _blocks(file, number, self.source.block)
         except Exception as error:  # file systems raise their own types
-            raise ConfigurationError(
-                f"source {self.source.name!r}: {file.path} cannot be read: {described(error)}"
-            ) from error
+            raise not_opened(self.source, f"{file.path} cannot be read", error) from error
 
     def _shard(self, part: ShardPart) -> Iterator[Any]:
         block = self._blocks[part.shard]
         try:
-            with self._files[block["file"]].open() as file:
+            with self._file(part.shard).open() as file:
                 file.seek(int(block["begin"]))
                 content = file.read(int(block["end"] - block["begin"]))
         except Exception as error:  # file systems raise their own types
@@ -84,7 +82,10 @@ class JsonLinesReader(ShardedReader):
 
     def _shard_name(self, shard: int) -> str:
         block = self._blocks[shard]
-        return f"lines from byte {block['begin']:,} of {self._files[block['file']].path}"
+        return f"lines from byte {block['begin']:,} of {self._file(shard).path}"
+
+    def _file(self, shard: int) -> SourceFile:
+        return self._files[int(self._blocks[shard]["file"])]
 
 
 def _blocks(file: SourceFile, number: int, size: int) -> npt.NDArray[Any]:

@@ -10,8 +10,9 @@ them again. Files are open only while they are decoded.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,9 +28,11 @@ from evenstep.data.source_files import (
     digest,
     in_threads,
     list_files,
+    not_opened,
     optional_package,
 )
-from evenstep.errors import ConfigurationError, described
+from evenstep.data.storage_retry import Result, retried
+from evenstep.errors import ConfigurationError
 
 DECODED: SizedCache[RowSlice | None] = SizedCache(128 << 20)
 """Rows of this process that are decoded and come next."""
@@ -85,52 +88,66 @@ class ParquetReader(ShardedReader):
                 table = rows.pop()
                 DECODED.put(self._key, rows, rows.size)
                 del rows
-                samples = self._samples(table, part)
-                at += table.num_rows
+                samples = self._samples(table)
                 self._freed(table.nbytes)
                 del table
                 samples.reverse()
                 while samples:
-                    yield samples.pop()
+                    sample = samples.pop()
+                    if isinstance(sample, Exception):
+                        raise self._failed(sample, part.shard, int(part.indices[at])) from sample
+                    at += 1
+                    yield sample
         finally:
             DECODED.drop(self._key)
             _COPIES.drop(self._key)
 
-    def _samples(self, table: Any, part: ShardPart) -> list[Any]:
+    def _samples(self, table: Any) -> list[Any]:
+        """[rows] a sample each, or what it raises."""
         samples: list[Any]
         try:
             samples = table.to_pylist()
-        except Exception as error:  # text that is not UTF-8, years that Python lacks
-            raise self._failed(error, part.shard) from error
+        except Exception:  # text that is not UTF-8, years that Python lacks
+            samples = list(map(_sample, (table.slice(row, 1) for row in range(table.num_rows))))
         return samples
 
     def _decoded(self, part: ShardPart, at: int) -> RowSlice:
         """The rows of a part from one on that there is room for."""
-        number, group = self._groups[part.shard].tolist()
         try:
-            with ExitStack() as opened:
-                footer = self._footer(number)
-                stored, room = footer.row_group(group), DECODED.share
-                columns = self._column_chunks(stored)
-                size = 1 + sum(column.total_uncompressed_size for column in columns)
-                rows = stored.num_rows
-                whole = 2 * size <= room  # more than that when decoded, where text repeats
-                if not whole:
-                    rows = max(min(rows * _BATCH_BYTES // size, _BATCH_ROWS), 1)
-                if self._files[number].local or (whole and not at):
-                    file = self._open(self._files[number], opened, footer)
-                else:
-                    copy = self._copy(part.shard, columns)
-                    file = self._parquet_file(copy.file, opened, footer)
-                batches = file.iter_batches(
-                    rows, row_groups=[group], columns=self._columns, use_threads=False
-                )
-                indices, position = part.indices[at:], part.position + at
-                made = RowSlice(self._arrow, batches, indices, position, room)
-            self._freed(size)
-            return made
+            decode = partial(self._decode, part, at)
+            return self._retried(int(self._groups[part.shard][0]), decode)
         except Exception as error:  # file systems raise their own types
             raise self._failed(error, part.shard) from error
+
+    def _decode(self, part: ShardPart, at: int) -> RowSlice:
+        number, group = self._groups[part.shard].tolist()
+        with ExitStack() as opened:
+            footer = self._footer(number)
+            stored, room = footer.row_group(group), DECODED.share
+            columns = self._column_chunks(stored)
+            size = 1 + sum(column.total_uncompressed_size for column in columns)
+            rows = stored.num_rows
+            whole = 2 * size <= room  # more than that when decoded, where text repeats
+            if not whole:
+                rows = max(min(rows * _BATCH_BYTES // size, _BATCH_ROWS), 1)
+            if self._files[number].local or (whole and not at):
+                file = self._open(self._files[number], opened, footer)
+            else:
+                copy = self._copy(part.shard, columns)
+                file = self._parquet_file(copy.file, opened, footer)
+            batches = file.iter_batches(
+                rows, row_groups=[group], columns=self._columns, use_threads=False
+            )
+            indices, position = part.indices[at:], part.position + at
+            made = RowSlice(self._arrow, batches, indices, position, room)
+        self._freed(size)
+        return made
+
+    def _retried(self, number: int, attempt: Callable[[], Result]) -> Result:
+        """What `attempt` returns. Files of this machine are read by pyarrow, so they are tried
+        again as a whole; of others, `StorageFile` tries again each read."""
+        file = self._files[number]
+        return retried(file.path, attempt, patience=file.patience, local=True)
 
     def _freed(self, size: int) -> None:
         """Returns freed memory to the system; Arrow would keep a row group for each source."""
@@ -167,27 +184,28 @@ class ParquetReader(ShardedReader):
         for column in columns:
             begin = min(column.dictionary_page_offset or 1 << 62, column.data_page_offset)
             parts.append((begin, begin + column.total_compressed_size))
-        copy = LocalCopy(self._files[self._groups[shard][0]], parts)
+        copy = LocalCopy(self._file(shard), parts)
         _COPIES.put(self._key, (shard, copy), sum(end - begin for begin, end in parts))
         return copy
 
     def _footer(self, number: int) -> Any:
         footer = _FOOTERS.get((self._key, number))
         if footer is None:
-            with ExitStack() as opened:
-                footer = self._open(self._files[number], opened).metadata
+            footer = self._retried(number, partial(self._read_footer, self._files[number]))
             _FOOTERS.put((self._key, number), footer, _FOOTER_MEMORY * footer.serialized_size)
         return footer
+
+    def _read_footer(self, file: SourceFile) -> Any:
+        with ExitStack() as opened:
+            return self._open(file, opened).metadata
 
     def _opened(self, number: int) -> tuple[Any, list[int]]:
         """The schema of a file, and the rows of each of its row groups."""
         try:
             footer = self._footer(number)
         except Exception as error:
-            raise ConfigurationError(
-                f"source {self.source.name!r}: {self._files[number].path} cannot be read as "
-                f"Parquet: {described(error)}"
-            ) from error
+            what = f"{self._files[number].path} cannot be read as Parquet"
+            raise not_opened(self.source, what, error) from error
         groups = range(footer.num_row_groups)
         return footer.schema.to_arrow_schema(), [footer.row_group(g).num_rows for g in groups]
 
@@ -224,8 +242,18 @@ class ParquetReader(ShardedReader):
         }
 
     def _shard_name(self, shard: int) -> str:
-        number, group = self._groups[shard].tolist()
-        return f"row group {group} of {self._files[number].path}"
+        return f"row group {self._groups[shard][1]} of {self._file(shard).path}"
+
+    def _file(self, shard: int) -> SourceFile:
+        return self._files[int(self._groups[shard][0])]
+
+
+def _sample(row: Any) -> Any:
+    """The sample of a table of one row, or what it raises."""
+    try:
+        return row.to_pylist()[0]
+    except Exception as error:
+        return error
 
 
 def _kind(found: Any) -> str:

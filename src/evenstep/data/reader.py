@@ -17,7 +17,13 @@ from evenstep.data.content_digest import content_digest
 from evenstep.data.shard_order import SampleLocation, ShardOrder, ShardPart
 from evenstep.data.source import Source
 from evenstep.data.source_files import SourceFile
-from evenstep.errors import ConfigurationError, MismatchError, SampleError, described
+from evenstep.errors import (
+    ConfigurationError,
+    MismatchError,
+    SampleError,
+    StorageError,
+    described,
+)
 
 
 @dataclass(frozen=True)
@@ -102,6 +108,7 @@ class SourceReader(abc.ABC):
 
         Raises:
             SampleError: a sample cannot be read, or the transform raised.
+            StorageError: its file cannot be read, or has changed.
         """
         if isinstance(position, bool) or position != int(position) or position < 0:
             raise ConfigurationError(f"position={position!r} must be a whole number from 0")
@@ -127,7 +134,19 @@ class SourceReader(abc.ABC):
     def _failed(self, error: Exception, shard: int, index: int | None = None) -> SampleError:
         at = f"sample {self.source.name}[{shard}]"
         at += f"[{index}]" if index is not None else ""
-        return SampleError(f"{at} ({self._shard_name(shard)}) cannot be read: {described(error)}")
+        at += f" ({self._shard_name(shard)})"
+        if not isinstance(error, StorageError):
+            try:
+                if (file := self._file(shard)) is not None:
+                    file.open().close()  # raises if it has changed
+                return SampleError(f"{at} cannot be read: {described(error)}")
+            except StorageError as cause:
+                error = cause
+        return StorageError(f"{at}: {error}")
+
+    def _file(self, shard: int) -> SourceFile | None:
+        """The file that a shard lies in; None for a dataset."""
+        return None
 
     def _shard_name(self, shard: int) -> str:
         """Where a shard lies, for errors."""

@@ -21,9 +21,9 @@ from evenstep.data.source_files import (
     digest,
     in_threads,
     list_files,
+    not_opened,
     optional_package,
 )
-from evenstep.errors import ConfigurationError, described
 
 _TEXT = ("txt", "text", "transcript", "json", "jsn")
 _NUMBERS = ("cls", "cls2", "index", "inx", "id")
@@ -61,10 +61,10 @@ class WebDatasetReader(ShardedReader):
         begin = int(part.indices[0])
         index = begin
         try:
-            with self._files[part.shard].open() as file:
+            with self._file(part.shard).open() as file:
                 tars = self._library.tariterators
                 members = tars.tar_file_iterator(file)
-                named = ({**m, "__url__": self._files[part.shard].path} for m in members)
+                named = ({**m, "__url__": self._file(part.shard).path} for m in members)
                 for sample in itertools.islice(tars.group_by_keys(named), begin, None):
                     yield fields_of(self._decode(sample), self.source, "file with suffix")
                     index += 1
@@ -102,10 +102,8 @@ class WebDatasetReader(ShardedReader):
                 for _ in tars.tar_file_iterator(opened, select_files=note):
                     pass
         except Exception as error:
-            raise ConfigurationError(
-                f"source {self.source.name!r}: {file.path} cannot be read as a tar file: "
-                f"{described(error)}"
-            ) from error
+            what = f"{file.path} cannot be read as a tar file"
+            raise not_opened(self.source, what, error) from error
         return len(keys)
 
     def _content(self) -> Mapping[str, Any]:
@@ -119,4 +117,7 @@ class WebDatasetReader(ShardedReader):
         }
 
     def _shard_name(self, shard: int) -> str:
-        return self._files[shard].path
+        return self._file(shard).path
+
+    def _file(self, shard: int) -> SourceFile:
+        return self._files[shard]

@@ -14,6 +14,7 @@ packing/              documents to micro-batches of equal cost: the policy `Work
 partition/            items to bins of equal load
 pipeline/             the order of micro-batches on a pipeline
 sharding/             a sequence to context-parallel ranks
+dynamic_context/      as many ranks for each document as it needs, anew in every micro-batch
 plan_checks           what every plan is checked for before it is used
 delegating_policy     base of policies that plan as another does
 length_moments        how tokens are spread over lengths; the composition of a run

@@ -20,11 +20,13 @@ The job, in the process that starts it
     local.py             `LocalService`: all roles in one process
     backend_common.py    what both backends check alike
     status_http.py       `StatusEndpoint`: status over HTTP
+    sizing/              what sources cost, measured, and the loaders that they need
 
 Source Loader, one process for some sources or for a part of one
 
     source_loader.py     `SourceLoader`: describes, stages and hands out samples
     staged_steps.py      samples that constructors are to fetch
+    sample_columns.py    the same, by field, as they are sent
     source_buffer.py     one source's samples, read and prepared ahead
     sample_window.py     what is held of it
     buffer_budget.py     the bytes that all buffers may hold
@@ -42,6 +44,8 @@ Planner, one process
     plan_validation.py   checks that a strategy's plan uses the step's samples, each once
     planner_state.py     the planner's part of a checkpoint
     plan_log.py          plans that were made
+    stored_planner.py    `StoredPlanner`: goes on where one that died has ended
+    state_writer.py      writes its states in the background
     store/               what outlives the planner: its states, and what trainers reported
 
 Data Constructor, one process for some data-parallel groups
@@ -101,6 +105,9 @@ if TYPE_CHECKING:
     from evenstep.service.service_step import ServiceStep as ServiceStep
     from evenstep.service.service_step import StepDelivery as StepDelivery
     from evenstep.service.service_step import SubplanStep as SubplanStep
+    from evenstep.service.sizing.job_profile import JobProfile as JobProfile
+    from evenstep.service.sizing.loader_planning import plan_loaders as plan_loaders
+    from evenstep.service.sizing.profiling import profile as profile
     from evenstep.service.source_layout import SourceLayout as SourceLayout
     from evenstep.service.source_loader import LoaderJob as LoaderJob
     from evenstep.service.source_loader import SourceLoader as SourceLoader
@@ -123,6 +130,9 @@ _HOMES = {
     ".joining": ("Client",),
     ".sample_measure": ("SUPERVISED",),
     ".service_step": ("ServiceStep", "StepDelivery", "SubplanStep"),
+    ".sizing.job_profile": ("JobProfile",),
+    ".sizing.loader_planning": ("plan_loaders",),
+    ".sizing.profiling": ("profile",),
     ".source_layout": ("SourceLayout",),
     ".source_loader": ("LoaderJob", "SourceLoader"),
     ".staged_steps": ("Fetched",),

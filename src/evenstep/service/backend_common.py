@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from typing import Literal
 
 from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least
@@ -12,8 +13,8 @@ from evenstep.service.source_layout import SourceLayout
 from evenstep.strategy.loaders import LoaderLayout
 from evenstep.strategy.mesh import AXES
 
-Loaders = int | LoaderLayout | SourceLayout
-"""How many loaders, or which has what."""
+Loaders = int | Literal["auto"] | LoaderLayout | SourceLayout
+"""How many loaders, or which has what; "auto" measures and plans."""
 
 LOADER_THREADS = 4  # in which a loader handles messages
 _MAX_THREADS = 32  # of a constructor; further requests wait their turn
@@ -26,8 +27,14 @@ def layout_of(job: Job, loaders: Loaders, stripe: int) -> SourceLayout:
     Raises:
         ConfigurationError: less than one loader, or a layout of other sources.
     """
+    if loaders == "auto":
+        from evenstep.service.sizing.loader_planning import plan_loaders
+
+        loaders = plan_loaders(job)
     if isinstance(loaders, LoaderLayout):
         loaders = SourceLayout.planned(loaders)
+    if isinstance(loaders, str):
+        raise ConfigurationError(f"loaders={loaders!r} must be a number, a layout or 'auto'")
     if not isinstance(loaders, SourceLayout):
         return SourceLayout.of(job.names, loaders, stripe=stripe)
     if loaders.sources != job.names:

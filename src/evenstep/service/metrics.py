@@ -163,6 +163,7 @@ class MetricsExporter:
         self._depth = tagged(
             Gauge, "queue_samples", "Samples that a loader holds.", "loader", "queue"
         )
+        self._silent = tagged(Gauge, "silent_roles", "Roles that do not answer.")
         self._drawn = tagged(Counter, "drawn_samples_total", "Samples drawn.", "source")
         self._bytes = tagged(
             Counter, "sent_bytes_total", "Bytes of samples and micro-batches.", "road"
@@ -176,6 +177,7 @@ class MetricsExporter:
 
     def export(self, status: Mapping[str, Any]) -> None:
         """Sets all gauges and counters from a service's status."""
+        self._silent.set(len(status["silent"]))
         steps = status["steps"]
         if steps["steps"]:
             self._exposed.set(steps["exposed_seconds"]["last"])

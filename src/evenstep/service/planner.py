@@ -11,7 +11,6 @@ follow.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import replace
@@ -28,7 +27,7 @@ from evenstep.service.planner_state import (
     source_digests,
     state_to_dict,
 )
-from evenstep.service.trainer_reports import Signals
+from evenstep.service.trainer_reports import Signals, merged, plain_signals
 from evenstep.strategy import DGraph, LoadingPlan
 from evenstep.strategy.plan_builder import TooFewSamplesError
 from evenstep.strategy.sample_table import Metadata, SampleTable
@@ -119,14 +118,12 @@ class Planner:
             ConfigurationError: a signal cannot be written as JSON, or the rank is unknown.
         """
         self._job.tree.place(rank)
-        try:
-            plain = json.loads(json.dumps(dict(signals), default=lambda v: v.item()))
-        except (TypeError, ValueError, AttributeError) as error:
-            raise ConfigurationError(
-                f"rank {rank} reports {signals!r} in step {step}, which is not made of numbers, "
-                f"text, lists and mappings ({error}); report plain numbers, such as loss.item()"
-            ) from error
-        self._signals.add(step, rank, plain)
+        plain = plain_signals(step, rank, signals)
+        if not self._signals.repeats(step, rank, plain):
+            self._add_report(step, rank, plain)
+
+    def _add_report(self, step: int, rank: int, signals: Mapping[str, Any]) -> None:
+        self._signals.add(step, rank, signals)
 
     def fail(self, step: int, error: Exception) -> None:
         """Makes this error the answer to every client from this step on."""
@@ -145,17 +142,7 @@ class Planner:
         Raises:
             ConfigurationError: the step is not planned yet, or its plan is not kept any more.
         """
-        state = self._state()
-        if step is not None and step != self._step:
-            logged = self._log.get(step)
-            if logged is not None:
-                state = logged.before
-            elif self._ended_at is None or step < self._step:
-                raise ConfigurationError(
-                    f"the state before step {step} is not there: step {self._step} is planned "
-                    f"next, and {self._job.plans_kept} steps are kept (plans_kept= of Job)"
-                )
-        state = self._with_reports(state)
+        state = self._with_reports(self._state_before(self._step if step is None else step))
         return state_to_dict(state, job=self._job, contents=self._contents, mixture=self._mixture)
 
     def saving_ranks(self, step: int) -> list[int]:
@@ -239,8 +226,11 @@ class Planner:
         plan = check_plan(made, step=step, tree=job.tree, samples=samples)
         self._check_room(plan)
         assert self._mixture.record is not None
-        self._log.add(LoggedPlan(plan, self._mixture.record, before))
+        self._keep(LoggedPlan(plan, self._mixture.record, before))
         self._carried, self._step = plan.carried, step + 1
+
+    def _keep(self, logged: LoggedPlan) -> None:
+        self._log.add(logged)
 
     def _drawn(self) -> SampleTable | None:
         """The samples that the strategy has drawn for the step being planned; None if it has drawn
@@ -272,14 +262,24 @@ class Planner:
             "max_tokens or micro_batches"
         )
 
+    def _state_before(self, step: int) -> PlannerState:
+        logged = self._log.get(step)
+        if logged is not None:
+            return logged.before
+        if step != self._step and (self._ended_at is None or step < self._step):
+            raise ConfigurationError(
+                f"the state before step {step} is not there: step {self._step} is planned "
+                f"next, and {self._job.plans_kept} steps are kept (plans_kept= of Job)"
+            )
+        return self._state()
+
     def _with_reports(self, state: PlannerState) -> PlannerState:
         """The state with all reports on the steps before it that no plan before it has used; they
         may have come since."""
         later = [self._log.get(number) for number in range(state.step, self._step)]
         since = [each for logged in later if logged for each in logged.before.signals]
         known = [*state.signals, *since, *self._state().signals, *self._signals.to_list()]
-        found = {(step, rank): signals for step, rank, signals in known if step < state.step}
-        return replace(state, signals=[[*key, found[key]] for key in sorted(found)])
+        return replace(state, signals=merged(each for each in known if each[0] < state.step))
 
     def _state(self) -> PlannerState:
         """The state before the step that is planned next, or that was planned last in vain."""

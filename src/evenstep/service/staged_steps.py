@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from evenstep.arrays import Int64Array
+from evenstep.service.sample_columns import Columns, from_columns, to_columns
 from evenstep.service.source_layout import StageKey
 from evenstep.strategy import LoaderTask
 
@@ -28,6 +29,16 @@ class Fetched:
     rows: Int64Array
     """[samples] rows of the plan."""
     samples: list[Any]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        columns = to_columns(self.samples)
+        if columns is None:
+            return Fetched, (self.rows, self.samples)
+        return _of_columns, (self.rows, columns)
+
+
+def _of_columns(rows: Int64Array, columns: Columns) -> Fetched:
+    return Fetched(rows, from_columns(columns))
 
 
 @dataclass

@@ -76,8 +76,9 @@ def start(
             threads of this one. "local" runs all roles in this thread, for tests and to try out a
             job. All draw and plan the same.
         loaders: number of Source Loaders, which divide the sources among them; 1 by default. If
-            there are more loaders than sources, several share a source. Or a layout that says which
-            has what, and with how many workers.
+            there are more loaders than sources, several share a source. Or a layout of
+            `plan_loaders`, which says which has what, and with how many workers; "auto" measures
+            and plans now, as fast as the cores of this machine allow.
         constructors: Data Constructors, which divide the data-parallel groups among them; by
             default one for each group.
         state: of `state_dict`, to resume from.

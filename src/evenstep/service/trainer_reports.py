@@ -9,8 +9,9 @@ for that plan counts from the next one on. Plans record the signals that they us
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from evenstep.errors import ConfigurationError
@@ -22,21 +23,21 @@ class Signals:
     def __init__(self, prefetch: int) -> None:
         self._lag = prefetch + 3
         self._waiting: dict[tuple[int, int], dict[str, Any]] = {}
+        self._last: dict[int, tuple[int, dict[str, Any]]] = {}
+        """By rank, the step and signals that it reported last."""
 
     def add(self, step: int, rank: int, signals: Mapping[str, Any]) -> None:
-        """Adds a report. A second one of the same step and rank updates the first.
-
-        Raises:
-            ConfigurationError: a number that is not finite.
-        """
-        for name, value in signals.items():
-            for number in value.values() if isinstance(value, Mapping) else [value]:
-                if isinstance(number, float) and not math.isfinite(number):
-                    raise ConfigurationError(
-                        f"rank {rank} reports {name}={value!r} in step {step}; report finite "
-                        "numbers, and leave out what was not measured"
-                    )
+        """Adds a report. A second one of the same step and rank updates the first."""
         self._waiting.setdefault((step, rank), {}).update(signals)
+        self._last[rank] = step, dict(signals)
+
+    def repeats(self, step: int, rank: int, signals: Mapping[str, Any]) -> bool:
+        """Whether this is what a rank has reported last: it was sent again, as no answer came."""
+        return self._last.get(rank) == (step, signals)
+
+    def note(self, step: int, rank: int, signals: Mapping[str, Any]) -> None:
+        """Remembers a report that a plan has used, for `repeats`."""
+        self._last[rank] = step, dict(signals)
 
     def take(self, step: int) -> dict[str, Any]:
         """Removes and returns the signals that count from the plan of this step on: the mean over
@@ -57,6 +58,38 @@ class Signals:
 
     def load(self, saved: Sequence[Sequence[Any]]) -> None:
         self._waiting = {(step, rank): dict(signals) for step, rank, signals in saved}
+
+
+def plain_signals(step: int, rank: int, signals: Mapping[str, Any]) -> dict[str, Any]:
+    """What a rank reports, as it would be read back from JSON.
+
+    Raises:
+        ConfigurationError: a signal cannot be written as JSON, or a number is not finite.
+    """
+    try:
+        plain: dict[str, Any] = json.loads(json.dumps(dict(signals), default=lambda v: v.item()))
+    except (TypeError, ValueError, AttributeError) as error:
+        raise ConfigurationError(
+            f"rank {rank} reports {signals!r} in step {step}, which is not made of numbers, "
+            f"text, lists and mappings ({error}); report plain numbers, such as loss.item()"
+        ) from error
+    for name, value in plain.items():
+        for number in value.values() if isinstance(value, Mapping) else [value]:
+            if isinstance(number, float) and not math.isfinite(number):
+                raise ConfigurationError(
+                    f"rank {rank} reports {name}={value!r} in step {step}; report finite "
+                    "numbers, and leave out what was not measured"
+                )
+    return plain
+
+
+def merged(reports: Iterable[Sequence[Any]]) -> list[list[Any]]:
+    """Reports as `Signals.to_list` gives them; later ones of the same step and rank update earlier
+    ones."""
+    found: dict[tuple[int, int], dict[str, Any]] = {}
+    for step, rank, signals in reports:
+        found.setdefault((step, rank), {}).update(signals)
+    return [[*key, found[key]] for key in sorted(found)]
 
 
 def _mean(values: Sequence[Any]) -> Any:

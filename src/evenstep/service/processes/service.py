@@ -121,11 +121,11 @@ class ProcessService(OwnedJob):
         super().close()
         atexit.unregister(self.close)
         self._close_clients()
-        for process in self._processes:
-            process.ask_to_end()
         if hasattr(self, "_info"):
             remove_endpoint(self._file, self._registry.endpoint)
-        self._run(self._registry.close())
+        self._run(self._registry.close())  # first: it would take loaders that end for dead
+        for process in self._processes:
+            process.ask_to_end()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()

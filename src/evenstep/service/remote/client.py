@@ -63,8 +63,9 @@ class RemoteClient(RankClient):
             self._await_told()
             raise
         except EvenstepError as error:
-            self._tell("record_failure", self.rank, self._number, error)
-            self._await_told()
+            if not self._closed:
+                self._tell("record_failure", self.rank, self._number, error)
+                self._await_told()
             raise
         record = TakenStep(
             step.step,

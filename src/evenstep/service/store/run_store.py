@@ -45,7 +45,9 @@ class RunStore:
         self._saving = threading.Lock()
         self._generation: Generation | None = None
         self._states: list[str] = []
-        self._reports: list[LoggedReport] = []
+        self.reports: list[LoggedReport] = []
+        """What trainers had reported by the time of `begin`, in order, as far as it is kept."""
+        self._planned = 0
 
     def begin(self) -> None:
         """Takes the run over: from now on only this planner writes, until the next one begins.
@@ -55,9 +57,12 @@ class RunStore:
             SupersededError: another planner began at the same time.
         """
         self._generation = Generation(self._planners)
-        self._reports = self._log.begin(self._generation)
+        records = self._log.begin(self._generation)
         self._generation.check()
         self._states = self._files.names()
+        self.reports = [each for each in records if each.rank >= 0]
+        past = [each.planned_step + (each.rank < 0) for each in records]
+        self._planned = max([*past, *map(_step, self._states)], default=0)
 
     # States
 
@@ -108,7 +113,7 @@ class RunStore:
     def _trim(self) -> None:
         oldest = self._oldest()
         for name in list(self._states):
-            if _step(name) < oldest and _step(name) % self._every:
+            if _step(name) < oldest and not self.keeps(_step(name)):
                 self._files.remove(name)
                 self._states.remove(name)
         kept = [_step(name) for name in self._states if _step(name) < oldest]
@@ -119,6 +124,10 @@ class RunStore:
             return report.planned_step >= oldest or (late and report.rank >= 0)
 
         self._log.trim(needed)
+
+    def keeps(self, step: int) -> bool:
+        """Whether the state of a step is kept for ever."""
+        return step % self._every == 0
 
     # Reports
 
@@ -146,18 +155,17 @@ class RunStore:
         Raises:
             ConfigurationError: some of that is not kept any more.
         """
-        if self._reports and step < self._oldest():
+        if self.reports and step < self._oldest():
             raise ConfigurationError(
                 f"reports since step {step} are not kept any more in {self._files}, and no later "
                 f"state is whole: those since step {self._oldest()} are; resume from a state"
             )
-        return [each for each in self._reports if each.planned_step >= step and each.rank >= 0]
+        return [each for each in self.reports if each.planned_step >= step]
 
     @property
     def planned(self) -> int:
         """The first step that is not known to have been planned by the time of `begin`."""
-        past = [each.planned_step + (each.rank < 0) for each in self._reports]
-        return max([*past, *map(_step, self._states)], default=0)
+        return self._planned
 
 
 def _step(name: str) -> int:

@@ -10,11 +10,15 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import cached_property
 from typing import Any
 
-from evenstep.service.transport.endpoint import Endpoint, import_zmq
+from evenstep.service.transport.endpoint import Endpoint, Keys, import_zmq
 from evenstep.service.transport.frames import Frame
 from evenstep.service.transport.server import keep_alive
+
+_NEVER = 100_000_000
+"""Milliseconds. A socket that does not reconnect at all drops answers that nobody has read yet."""
 
 
 class ConnectionLostError(Exception):
@@ -30,20 +34,19 @@ class Connections:
         self._free: list[_Connection] = []
         self._process = os.getpid()
 
+    @cached_property
+    def _address(self) -> str:
+        """Found once: the socket of a role that has ended may be gone."""
+        return self._endpoint.address
+
     def send(self, frames: list[Frame]) -> Pending:
         """Sends a message without waiting for its answer."""
         with self._lock:
             if self._process != os.getpid():  # a fork: sockets stay with the parent
                 self._free, self._process = [], os.getpid()
             connection = self._free.pop() if self._free else None
-        connection = connection or _Connection(self._endpoint)
-        zmq = import_zmq()
-        try:
-            # To one whose other end is gone, a socket would wait for ever to send.
-            connection.socket.send_multipart(frames, flags=zmq.DONTWAIT, copy=False)
-        except zmq.Again:
-            connection.close()
-            return Pending(self, None)
+        connection = connection or _Connection(self._address, self._endpoint.keys)
+        connection.socket.send_multipart(frames, copy=False)
         return Pending(self, connection)
 
     def _give_back(self, connection: _Connection) -> None:
@@ -59,15 +62,13 @@ class Connections:
 
 
 class _Connection:
-    def __init__(self, endpoint: Endpoint) -> None:
+    def __init__(self, address: str, keys: Keys | None) -> None:
         zmq = import_zmq()
-        address = endpoint.address
         self._process = os.getpid()
         self.socket = _context().socket(zmq.DEALER)
         self.socket.linger = 0
-        self.socket.reconnect_ivl = -1  # who is gone is not waited for
-        if not address.startswith("ipc:") and endpoint.keys is not None:
-            keys = endpoint.keys
+        self.socket.reconnect_ivl = _NEVER
+        if not address.startswith("ipc:") and keys is not None:
             self.socket.curve_serverkey = keys.server_public
             self.socket.curve_publickey = keys.client_public
             self.socket.curve_secretkey = keys.client_secret
@@ -92,13 +93,9 @@ class _Connection:
 class Pending:
     """A message that is sent, and its answer."""
 
-    def __init__(self, connections: Connections, connection: _Connection | None) -> None:
-        """
-        Args:
-            connection: None if it is lost already.
-        """
+    def __init__(self, connections: Connections, connection: _Connection) -> None:
         self._connections = connections
-        self._connection = connection
+        self._connection: _Connection | None = connection
         self._frames: list[Frame] | None = None
 
     def wait(self) -> None:

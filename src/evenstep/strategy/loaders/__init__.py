@@ -9,6 +9,10 @@ layout of processes within limits of memory and time. In reading order:
     packing          `packed`: as few loaders, then as few workers, as can be found
     three_steps      `three_steps`: OVERLORD's rule (section 5.1), to compare with
     lower_bound      `fewest_loaders`: no layout has fewer
+
+While the job runs, its weights move:
+
+    scaling          `scaling_plan` and `LiveScaling`: loaders and workers at each step to come
 """
 
 from evenstep.strategy.loaders.demand import draws_of, weights_ahead
@@ -16,22 +20,40 @@ from evenstep.strategy.loaders.load_model import LoaderLimits, LoadModel
 from evenstep.strategy.loaders.loader_layout import LoaderLayout, PlannedLoader, Shortage
 from evenstep.strategy.loaders.lower_bound import fewest_loaders
 from evenstep.strategy.loaders.packing import packed
+from evenstep.strategy.loaders.scaling import (
+    GroupNeeds,
+    LiveScaling,
+    LiveState,
+    ScalingChange,
+    ScalingLimits,
+    ScalingPlan,
+    groups_of_layout,
+    scaling_plan,
+)
 from evenstep.strategy.loaders.source_profile import SourceProfile
 from evenstep.strategy.loaders.source_stripe import STRIPE, SourceStripe
 from evenstep.strategy.loaders.three_steps import three_steps
 
 __all__ = [
     "STRIPE",
+    "GroupNeeds",
+    "LiveScaling",
+    "LiveState",
     "LoadModel",
     "LoaderLayout",
     "LoaderLimits",
     "PlannedLoader",
+    "ScalingChange",
+    "ScalingLimits",
+    "ScalingPlan",
     "Shortage",
     "SourceProfile",
     "SourceStripe",
     "draws_of",
     "fewest_loaders",
+    "groups_of_layout",
     "packed",
+    "scaling_plan",
     "three_steps",
     "weights_ahead",
 ]

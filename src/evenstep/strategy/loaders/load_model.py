@@ -9,6 +9,7 @@ transforms in each process that calls them.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -97,6 +98,7 @@ class LoadModel:
         Args:
             draws: [times, sources] samples that a step draws, at some times of the run.
         """
+        self._profiles = tuple(profiles)
         self.sources = tuple(profile.source for profile in profiles)
         self.limits = limits
         self.draws = np.asarray(draws, np.float64)
@@ -111,7 +113,10 @@ class LoadModel:
 
         self.read, self.prepare = column("read_seconds"), column("prepare_seconds")
         self.send, self.handover = column("send_seconds"), column("handover_seconds")
-        self.file_bytes, self.transform_bytes = column("file_bytes"), column("transform_bytes")
+        self.file_bytes = column("file_bytes")
+        self.transform_bytes, shared = _transform_bytes(profiles)
+        self.process_bytes = limits.process_bytes + shared
+        """Memory of a process before it opens a source, with transforms that sources share."""
         self.sample_bytes = column("sample_bytes")
         self._random_access = column("random_access") > 0
         peak = self.draws.max(axis=0)  # [sources]
@@ -120,6 +125,10 @@ class LoadModel:
         # A source that is drawn from holds at least a sample.
         self.buffers = np.where(peak > 0, np.maximum(peak * steps, 1.0), 0.0) * self.sample_bytes
         self.staged = peak * limits.staged_steps * self.sample_bytes
+
+    def at(self, draws: Float64Array) -> LoadModel:
+        """The same for other draws."""
+        return LoadModel(self._profiles, draws, self.limits)
 
     def vectors(self, pieces: Sequence[Piece]) -> Float64Array:
         """[pieces, 3 + 3 * times] bytes of files and staged samples, of transforms and of buffers;
@@ -147,10 +156,9 @@ class LoadModel:
         """
         limits, cap = self.limits, self.limits.seconds * _ROUNDING
         held, transforms, buffers = vectors[:, :3].T
-        times = len(self.draws)
-        own, handover, prepare = vectors[:, 3:].reshape(-1, 3, times).transpose(1, 0, 2)
+        own, handover, prepare = _by_time(vectors)
         alone = (own + prepare).max(axis=1)
-        memory = limits.process_bytes + held + transforms + buffers
+        memory = self.process_bytes + held + transforms + buffers
         room = limits.memory * _ROUNDING
         fits = (alone <= cap) & (memory <= room)
         workers = np.zeros(len(vectors), np.int64)
@@ -159,8 +167,8 @@ class LoadModel:
             work = prepare.max(axis=1)
             wanted = np.ceil(work / cap).clip(1, limits.workers)
             hers = np.maximum((own + handover).max(axis=1), work / wanted)
-            memory = limits.process_bytes + held + buffers
-            memory = memory + wanted * (limits.process_bytes + transforms)
+            memory = self.process_bytes + held + buffers
+            memory = memory + wanted * (self.process_bytes + transforms)
             helped = ~fits & (alone > cap) & (hers < alone)
             workers = np.where(helped, wanted, 0).astype(np.int64)
             seconds, total = np.where(helped, hers, alone), np.where(helped, memory, total)
@@ -173,7 +181,35 @@ class LoadModel:
         fits = self.needs(self.vectors([Piece(source, int(n)) for n in parts])).fits
         return int(parts[fits.argmax()]) if fits.any() else None
 
-    def cores(self) -> float:
-        """Processors that preparing a step in time takes, if none hands over."""
-        work = (self.draws * (self.read + self.send + self.prepare)).sum(axis=1).max()
-        return float(work / self.limits.seconds)
+    def cores(self, vectors: Float64Array, workers: Int64Array) -> float:
+        """Processors that preparing a step in time takes.
+
+        Args:
+            vectors: [loaders, 3 + 3 * times] as for `needs`.
+            workers: [loaders]
+        """
+        own, handover, prepare = _by_time(vectors)
+        work = own + prepare + handover * (workers > 0)[:, None]  # [loaders, times]
+        return float(work.sum(axis=0).max() / self.limits.seconds)
+
+
+def _by_time(vectors: Float64Array) -> Float64Array:
+    """[3, loaders, times] seconds of reading and sending, of handing over, and of preparing."""
+    times = (vectors.shape[1] - 3) // 3
+    split: Float64Array = vectors[:, 3:].reshape(len(vectors), 3, times).transpose(1, 0, 2)
+    return split
+
+
+def _transform_bytes(profiles: Sequence[SourceProfile]) -> tuple[Float64Array, int]:
+    """[sources] memory of transforms that no other source has; and of all others, which are taken
+    to be in every process, each once."""
+    uses = Counter(profile.transform for profile in profiles if profile.transform)
+    shared: dict[str, int] = {}
+    own = np.zeros(len(profiles))
+    for number, profile in enumerate(profiles):
+        if uses[profile.transform] > 1:
+            most = shared.get(profile.transform, 0)
+            shared[profile.transform] = max(most, profile.transform_bytes)
+        else:
+            own[number] = profile.transform_bytes
+    return own, sum(shared.values())

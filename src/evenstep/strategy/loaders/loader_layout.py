@@ -47,6 +47,8 @@ class LoaderLayout:
     loaders: tuple[PlannedLoader, ...]
     step_seconds: float
     """That it was planned for."""
+    cores: float = 0.0
+    """Processors that all loaders together keep busy."""
     shortages: tuple[Shortage, ...] = ()
 
     @classmethod
@@ -85,7 +87,10 @@ class LoaderLayout:
                 )
             )
         layout = cls(
-            sources=model.sources, loaders=tuple(loaders), step_seconds=limits.step_seconds
+            sources=model.sources,
+            loaders=tuple(loaders),
+            step_seconds=limits.step_seconds,
+            cores=model.cores(vectors, needs.workers),
         )
         return cls(**{**vars(layout), "shortages": tuple(_shortages(model, layout))})
 
@@ -109,9 +114,13 @@ class LoaderLayout:
         return {
             "step_seconds": self.step_seconds,
             "seconds": self.seconds,
+            "cores": self.cores,
             "workers": self.workers,
             "memory": self.memory,
-            "loaders": [asdict(loader) for loader in self.loaders],
+            "loaders": [
+                {**asdict(loader), "shares": [asdict(share) for share in loader.shares]}
+                for loader in self.loaders
+            ],
             "shortages": [asdict(shortage) for shortage in self.shortages],
             "sources": list(self.sources),
         }
@@ -134,6 +143,7 @@ class LoaderLayout:
                 sources=tuple(given["sources"]),
                 loaders=tuple(loaders),
                 step_seconds=float(given["step_seconds"]),
+                cores=float(given["cores"]),
                 shortages=tuple(Shortage(**each) for each in given["shortages"]),
             )
         except (KeyError, TypeError, ValueError) as error:
@@ -174,7 +184,7 @@ def _shortages(model: LoadModel, layout: LoaderLayout) -> list[Shortage]:
                     "its samples beforehand",
                 )
             )
-    cores = model.cores()
+    cores = layout.cores
     if limits.cores is not None and cores > limits.cores * (1 + 1e-9):
         found.append(
             Shortage(

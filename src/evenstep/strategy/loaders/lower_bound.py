@@ -31,7 +31,7 @@ def fewest_loaders(model: LoadModel) -> int:
         busy = math.ceil(float((own + prepare).max()) / cap - _SLACK)
         workers = max(busy - count, 0)
         enough = workers <= count * limits.workers
-        if enough and bytes_needed + (count + workers) * limits.process_bytes <= count * room:
+        if enough and bytes_needed + (count + workers) * model.process_bytes <= count * room:
             break
         count += 1
         if count >= len(pieces):
@@ -43,10 +43,10 @@ def _apart(model: LoadModel, vectors: np.ndarray[tuple[int, int], np.dtype[np.fl
     """Pieces that each need a loader of their own: of the largest, those of which no two fit
     together. Less is needed for fewer pieces, so it is enough to look at the two smallest."""
     limits = model.limits
-    memory = limits.process_bytes + vectors[:, :3].sum(axis=1)
+    memory = model.process_bytes + vectors[:, :3].sum(axis=1)
     times = (vectors.shape[1] - 3) // 3
     own = vectors[:, 3 : 3 + times]  # [pieces, times]
     room, cap = limits.memory * (1 + _SLACK), limits.seconds * (1 + _SLACK)
-    alone = [int((2 * memory - limits.process_bytes > room).sum())]
+    alone = [int((2 * memory - model.process_bytes > room).sum())]
     alone += [int((2 * each > cap).sum()) for each in own.T]
     return max(alone)

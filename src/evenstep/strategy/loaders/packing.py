@@ -52,7 +52,7 @@ class _Packing:
         self.vectors = model.vectors(pieces)  # [pieces, resources]
         limits = model.limits
         scale = np.full(self.vectors.shape[1], limits.seconds)
-        scale[:3] = max(limits.memory - limits.process_bytes, 1)
+        scale[:3] = max(limits.memory - model.process_bytes, 1)
         times = (len(scale) - 3) // 3
         scale[3 + 2 * times :] *= max(limits.workers, 1)
         self.sizes = self.vectors / scale  # shares of a loader that each takes

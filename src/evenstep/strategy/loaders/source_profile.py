@@ -31,6 +31,8 @@ class SourceProfile:
     """Of the loader, to give a stored sample to a worker and take back the prepared one."""
     file_bytes: int = 0
     """Memory of the open source: index, decoded rows, connections."""
+    transform: str = ""
+    """Sources with the same text share what `transform_bytes` counts."""
     transform_bytes: int = 0
     """Memory that the transform keeps once it was called, in each process that calls it."""
     sample_bytes: int = 0
@@ -44,7 +46,7 @@ class SourceProfile:
     def __post_init__(self) -> None:
         for each in fields(self):
             value = getattr(self, each.name)
-            if each.name not in ("source", "random_access") and not (
+            if each.name not in ("source", "transform", "random_access") and not (
                 isinstance(value, (int, float)) and math.isfinite(value) and value >= 0
             ):
                 raise ConfigurationError(

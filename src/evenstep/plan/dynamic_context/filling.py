@@ -1,0 +1,78 @@
+"""Parcels to where work is lacking: each, costliest first, to the bin that lacks most.
+
+A bin is a group of ranks, of a long document or without one as yet. Where single ranks cannot hold
+the parcels because each leaves a part of its memory unused, bins of two, four, ... ranks are tried.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from evenstep.arrays import Int64Array
+from evenstep.plan.dynamic_context.options import DynamicContext
+from evenstep.plan.partition.greedy import place
+
+_COMPILE_FROM = 8192
+"""Parcels from which on numba is used, if it is installed: to compile takes a second, once in each
+process, and a plan of so many saves 10 ms."""
+
+
+@dataclass(frozen=True, eq=False)
+class RankBins:
+    """Groups of ranks and what they hold."""
+
+    size: Int64Array
+    """[bins] ranks of each."""
+    bin_of: Int64Array
+    """[parcels] the bin of each."""
+
+
+def fill_bins(
+    sizes: Int64Array,
+    tokens: Int64Array,
+    cost: Int64Array,
+    options: DynamicContext,
+    time: float,
+) -> RankBins | None:
+    """Places all parcels; None if they do not fit.
+
+    Args:
+        sizes: [groups] ranks of the groups of the first parcels.
+        tokens, cost: [parcels] in descending order of length.
+        time: cost that a rank should have.
+    """
+    heads = len(sizes)
+    free = options.ranks - int(sizes.sum())
+    width = 1
+    while True:
+        more = np.full(free // width, width)
+        if free % width:
+            more = np.append(more, free % width)
+        size = np.concatenate((sizes, more))
+        room, lack = size * options.tokens_per_rank, (size * time).astype(np.int64)
+        room[:heads] -= tokens[:heads]
+        lack[:heads] -= cost[:heads] + sizes * options.rough(tokens[:heads])
+        placed = _place(room, lack, tokens[heads:], cost[heads:]) if len(size) else None
+        if placed is not None:
+            return RankBins(size, np.concatenate((np.arange(heads), placed)))
+        if width >= free:
+            return None
+        width *= 2
+
+
+def _place(
+    room: Int64Array, lack: Int64Array, tokens: Int64Array, cost: Int64Array
+) -> Int64Array | None:
+    """The bin of each parcel, or None. RankBins differ in room and in what they lack, so each first
+    gets an item that uses up the difference: item b goes to bin b, as no bin is empty twice."""
+    bins, most, cap = len(room), int(lack.max()), int(room.max())
+    costs = np.concatenate((most - lack + 1, cost))
+    sizes = np.concatenate((cap - room, tokens))
+    order, fast = np.arange(len(costs)), len(cost) >= _COMPILE_FROM
+    # Mostly there is room enough, and to heed no limit is faster. RankBins are the same then.
+    found = place(costs, bins, order=order, fast=fast)
+    if found is not None and (np.bincount(found, sizes, bins) > cap).any():
+        found = place(costs, bins, tokens=sizes, cap=cap, order=order, fast=fast)
+    return None if found is None else found[bins:]

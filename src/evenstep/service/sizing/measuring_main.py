@@ -1,0 +1,122 @@
+"""The process in which sources are measured: ``python -m evenstep.service.sizing.measuring_main``.
+
+Its standard input has what to measure, its standard output an answer for each source, in order.
+Each source is measured in a fork, which begins without threads, files and memory of the others.
+What users' functions print goes to standard error.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import select
+import sys
+import time
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+from evenstep.data.reader_kinds import open_reader
+from evenstep.data.source import Source
+from evenstep.errors import ConfigurationError, EvenstepError
+from evenstep.processes import signal_that_killed
+from evenstep.service.remote.role_host import sendable, unpickled_job
+from evenstep.service.sizing.source_measuring import Measuring, measured, resident_bytes, warm_up
+from evenstep.service.source_loader import SourceLoader
+
+_PATIENCE = 120.0  # seconds for a source to be opened and to give its first samples
+ROLE = SourceLoader
+"""Imported, so that this process has the memory of a loader's."""
+
+
+def main() -> None:
+    asked = sys.stdin.buffer
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    sent, paths, known = pickle.load(asked)
+    try:
+        sources, measuring = unpickled_job(sent, paths)
+        _import_readers(sources)
+        _answer(answers, resident_bytes())
+        for source in sources:
+            _answer(answers, _in_fork(source, measuring, known.get(source.name)))
+    except EvenstepError as error:
+        _answer(answers, error)
+    except Exception as error:
+        _answer(answers, sendable(error))
+    answers.close()
+    os._exit(0)
+
+
+def _answer(answers: Any, value: Any) -> None:
+    pickle.dump(value, answers)
+    answers.flush()
+
+
+def _import_readers(sources: tuple[Source, ...]) -> None:
+    for kind in {source.kind for source in sources}:
+        if kind != "dataset":
+            import_module(f"evenstep.data.{kind}")
+
+
+def _in_fork(source: Source, measuring: Measuring, known: Mapping[str, Any] | None) -> Any:
+    """What `_measured` gives, or the error that it raises.
+
+    Raises:
+        ConfigurationError: it took too long, or the process died.
+    """
+    readable, writable = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(readable)
+        try:
+            answer: Any = _measured(source, measuring, known)
+        except EvenstepError as error:
+            answer = error
+        except BaseException as error:
+            answer = sendable(error)
+        with os.fdopen(writable, "wb") as file:
+            pickle.dump(answer, file)
+        os._exit(0)
+    os.close(writable)
+    limit = _PATIENCE + 4 * measuring.seconds
+    deadline = time.monotonic() + limit
+    received = b""
+    with os.fdopen(readable, "rb", buffering=0) as file:
+        while True:
+            if not select.select([file], [], [], max(deadline - time.monotonic(), 0.0))[0]:
+                os.kill(child, 9)
+                os.waitpid(child, 0)
+                raise ConfigurationError(
+                    f"source {source.name!r} could not be measured within {limit:g} s: opening it, "
+                    "reading it or its transform hangs, or takes that long for one sample"
+                )
+            more = file.read(1 << 16)
+            if not more:
+                break
+            received += more
+    ended = "" if received else signal_that_killed(child)
+    os.waitpid(child, 0)
+    if not received:
+        raise ConfigurationError(
+            f"the process that measured source {source.name!r} died{ended}; its reader or its "
+            "transform ends the process, or takes more memory than there is"
+        )
+    return pickle.loads(received)
+
+
+def _measured(source: Source, measuring: Measuring, known: Mapping[str, Any] | None) -> Any:
+    """The fingerprint of a source and its profile; None instead of a profile if the fingerprint is
+    the one that is known, or nothing is to be measured."""
+    warm_up(source)
+    before = resident_bytes()
+    with open_reader(source, seed=measuring.seed) as reader:
+        fingerprint = json.loads(json.dumps(reader.fingerprint))
+        if not measuring.samples or fingerprint == known:
+            return fingerprint, None
+        return fingerprint, measured(reader, measuring, before)
+
+
+if __name__ == "__main__":
+    main()

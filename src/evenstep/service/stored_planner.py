@@ -1,0 +1,169 @@
+"""`StoredPlanner`: a planner that can be made anew from a store, and goes on with the same plans.
+
+What it wrote before it died is a state of some step and the reports that came since, each with the
+step that was planned next; it plans the steps in between again. Where weights may follow reports,
+each step is noted before its plan is handed out, so that no report that comes after it counts for
+it. So a plan is the same whether the planner has died before it, after it, or not at all.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from evenstep.errors import ConfigurationError, EvenstepError, MismatchError
+from evenstep.service.job import Job
+from evenstep.service.loader_pool import LoaderPool
+from evenstep.service.plan_log import LoggedPlan
+from evenstep.service.planner import Planner
+from evenstep.service.planner_state import PlannerState, state_to_dict
+from evenstep.service.state_writer import StateWriter
+from evenstep.service.store.report_log import LoggedReport
+from evenstep.service.store.run_store import RunStore
+from evenstep.service.trainer_reports import merged
+from evenstep.strategy import LoadingPlan
+from evenstep.strategy.mixture.schedules import as_schedule
+from evenstep.strategy.sample_table import Metadata
+
+
+class StoredPlanner(Planner):
+    """See the module docstring."""
+
+    def __init__(
+        self,
+        job: Job,
+        metadata: Metadata,
+        store: RunStore,
+        *,
+        loaders: LoaderPool | None = None,
+        plan_log: str | os.PathLike[str] | None = None,
+        state: Mapping[str, Any] | None = None,
+    ) -> None:
+        """
+        Args:
+            metadata, loaders, plan_log: see `Planner`.
+            store: of the run. If it has states, this planner goes on where the one before it ended.
+            state: to resume from if the store has none.
+
+        Raises:
+            ConfigurationError: the store cannot be read or written.
+            MismatchError: a state is of another job.
+        """
+        super().__init__(job, metadata, loaders=loaders, plan_log=plan_log)
+        self._store = store
+        self._first = 0
+        """The first step that was planned here; those before it are planned again if asked for."""
+        self._past: Planner | None = None
+        self._writer: StateWriter | None = None
+        fixed = job.schedule is None or as_schedule(job.schedule).peaks() is not None
+        self._listens = not fixed
+        """Whether plans may depend on reports."""
+        store.begin()
+        if store.newest_state() is not None:
+            self._recover()
+        elif state is not None:
+            self.load_state_dict(state)
+        if store.newest_state(self._step) is None:
+            store.save_state(self._step, self._written_out(self._state()))
+        self._writer = StateWriter(store, self._written_out)
+
+    def _recover(self) -> None:
+        self._load(self, self._store.planned)
+        self._first = self._step
+        for report in self._store.reports:
+            if report.planned_step < self._step:
+                self._signals.note(report.step, report.rank, report.signals or {})
+        self._plan_again(self, self._store.planned)
+        for report in self._store.reports_since(self._step):
+            self._signals.add(report.step, report.rank, report.signals or {})
+
+    # Messages
+
+    def plan(self, step: int) -> LoadingPlan | None:
+        """See `Planner.plan`."""
+        if 0 <= step < self._first:
+            return self._planner_of(step, step + 1).plan(step)
+        return super().plan(step)
+
+    def close(self) -> None:
+        """Writes the last state. Idempotent."""
+        if self._writer is not None:
+            self._writer.close()
+
+    def _add_report(self, step: int, rank: int, signals: Mapping[str, Any]) -> None:
+        self._store.add_report(self._step, step, rank, signals)
+        super()._add_report(step, rank, signals)
+
+    def _keep(self, logged: LoggedPlan) -> None:
+        if self._writer is not None:  # it has recovered
+            if self._listens:
+                self._store.add_planned(self._step)
+            self._writer.add(logged.before)
+        super()._keep(logged)
+
+    # Steps from before this planner began
+
+    def _state_before(self, step: int) -> PlannerState:
+        if 0 <= step < self._first:
+            return self._planner_of(step, step)._state_before(step)
+        return super()._state_before(step)
+
+    def _with_reports(self, state: PlannerState) -> PlannerState:
+        if state.step < self._first:
+            known = [*state.signals, *map(_row, self._store.reports_since(state.step))]
+            state = replace(state, signals=merged(known))
+        return super()._with_reports(state)
+
+    def _planner_of(self, step: int, until: int) -> Planner:
+        """A planner that keeps a step or plans it next, and has planned all steps below `until`."""
+        past = self._past
+        if past is None or (past._log.get(step) is None and past.step != step):
+            past = Planner(self._job, self._metadata, loaders=self._loaders)
+            self._load(past, step)
+            self._past = past
+        self._plan_again(past, until)
+        return past
+
+    def _load(self, planner: Planner, step: int) -> None:
+        """Loads the newest state of a step up to this one.
+
+        Raises:
+            ConfigurationError: there is none.
+            MismatchError: it is of another job.
+        """
+        found = self._store.newest_state(step)
+        if found is None:
+            raise ConfigurationError(
+                f"step {step} cannot be planned again: the store has no state of it or a step "
+                "before it"
+            )
+        if found[1].get("job") != self._job.fingerprint:
+            raise MismatchError(
+                f"the store has states of another job: {found[1].get('job')}, and this one is "
+                f"{self._job.fingerprint}; give each run of a job another place"
+            )
+        planner.load_state_dict(found[1])
+
+    def _plan_again(self, planner: Planner, until: int) -> None:
+        """Plans the steps below `until` with the reports that counted for them then."""
+        while planner.step < until:
+            step = planner.step
+            for report in self._store.reports_since(step):
+                if report.planned_step == step:
+                    planner._signals.add(report.step, report.rank, report.signals or {})
+            try:
+                planner.plan(step)
+            except EvenstepError:
+                return  # it failed then, too, and everyone gets the error again
+            if planner.step == step:
+                return  # the mixture has ended
+
+    def _written_out(self, state: PlannerState) -> dict[str, Any]:
+        job, mixture = self._job, self._mixture
+        return state_to_dict(state, job=job, contents=self._contents, mixture=mixture)
+
+
+def _row(report: LoggedReport) -> list[Any]:
+    return [report.step, report.rank, report.signals]

@@ -1,0 +1,93 @@
+"""``evenstep service profile`` and ``advise``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("typer")
+
+from evenstep.cli import main
+from evenstep.cli.service_sizing import loaders_of
+
+Capture = pytest.CaptureFixture[str]
+
+JOB = """
+import json, pathlib
+import evenstep.service as es
+
+path = pathlib.Path(__file__).with_name("rows.jsonl")
+
+
+def sized(row):
+    return {"input_ids": list(range(row["length"]))}
+
+
+def strategy(graph, mesh, step):
+    return graph.mix().distribute("DP").balance("greedy").plan()
+
+
+job = es.Job(
+    sources=[es.Source(name, str(path), transform=sized) for name in ("a", "b")],
+    mesh=es.Mesh(DP=1), strategy=strategy, samples_per_step=8, max_tokens=256,
+)
+"""
+
+
+def evenstep(capsys: Capture, *arguments: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as stop:
+        main(["service", *arguments])
+    captured = capsys.readouterr()
+    assert isinstance(stop.value.code, int)
+    return stop.value.code, captured.out, captured.err
+
+
+def test_a_job_is_profiled_and_sized(tmp_path: Path, capsys: Capture, monkeypatch) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    job, data = tmp_path / "sized_job.py", tmp_path / "rows.jsonl"
+    job.write_text(JOB)
+    data.write_text("".join(json.dumps({"length": 2 + k % 20}) + "\n" for k in range(60)))
+
+    code, out, err = evenstep(capsys, "profile", str(job), "--samples", "4", "--json")
+    assert code == 0, err
+    found = json.loads(out)
+    assert found["measured"] == ["a", "b"]
+    assert "measured 2 of 2 sources" in err
+    file = tmp_path / "sized_job.profile.json"
+    assert set(json.loads(file.read_text())["sources"]) == {"a", "b"}
+
+    layout, picture = tmp_path / "layout.json", tmp_path / "layout.png"
+    options = ["--step-seconds", "0.5", "--memory", "1000", "--cores", "2"]
+    more = ["--layout", str(layout), "--picture", str(picture), "--json"]
+    code, out, err = evenstep(capsys, "advise", str(job), *options, *more)
+    assert code == 0, err
+    advised = json.loads(out)
+    assert len(advised["loaders"]) == 1
+    assert advised["shortages"] == []
+    assert picture.read_bytes()[:4] == b"\x89PNG"
+    assert loaders_of(str(layout)).as_dict() == advised
+
+    code, out, err = evenstep(capsys, "advise", str(job), *options, "--step-seconds", "0.00001")
+    assert code == 0, err
+    assert "layout of loaders" in out
+    assert "would starve: needs" in err
+
+    data.write_text(data.read_text() + '{"length": 7}\n')
+    code, out, err = evenstep(capsys, "advise", str(job), *options)
+    assert code == 2
+    assert "sources 'a', 'b' changed since the profile was made" in err
+    assert "evenstep service profile" in err
+
+
+def test_loaders_are_a_number_auto_or_a_file(tmp_path: Path) -> None:
+    assert loaders_of("4") == 4
+    assert loaders_of("auto") == "auto"
+    (tmp_path / "x.json").write_text("{}")
+    from evenstep.errors import ConfigurationError
+
+    with pytest.raises(ConfigurationError, match="no layout of loaders"):
+        loaders_of(str(tmp_path / "x.json"))
+    with pytest.raises(ConfigurationError, match="give a number, auto, or a file"):
+        loaders_of("many")

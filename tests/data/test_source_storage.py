@@ -1,0 +1,199 @@
+"""Storage that does not answer is asked again; what it gave up is named; nothing is taken for the
+end of the data that is none."""
+
+from __future__ import annotations
+
+import errno
+import io
+import itertools
+import json
+import os
+import random
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as arrow
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyarrow import parquet
+
+from chaos_storage import ControlledStorage
+from evenstep import StorageError
+from evenstep.data import Source, open_reader
+from evenstep.errors import SampleError
+
+pytest.importorskip("webdataset")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def short_pauses() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("evenstep.data.storage_retry._FIRST_PAUSE", 0.0005)
+        patch.setattr("evenstep.data.storage_retry._LONGEST_PAUSE", 0.002)
+        yield
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same 90 rows in two files of each format."""
+    folder = tmp_path_factory.mktemp("corpus")
+    rows = [{"id": n, "text": f"row {n} " * (n % 30 + 1)} for n in range(90)]
+    for number in range(2):
+        half = rows[45 * number : 45 * number + 45]
+        parquet.write_table(
+            arrow.Table.from_pylist(half), folder / f"{number}.parquet", row_group_size=20
+        )
+        (folder / f"{number}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in half))
+        with tarfile.open(folder / f"{number}.tar", "w") as tar:
+            for row in half:
+                content = json.dumps(row).encode()
+                member = tarfile.TarInfo(f"{row['id']:04}.json")
+                member.size = len(content)
+                tar.addfile(member, io.BytesIO(content))
+    return folder
+
+
+def far(corpus: Path, kind: str, **storage: Any) -> Source:
+    patience = storage.pop("patience", 20.0)
+    return Source(
+        "far",
+        f"chaos://{corpus}/*.{kind}",
+        block=16,
+        patience=patience,
+        storage_options={key: str(v) if key == "control" else v for key, v in storage.items()},
+    )
+
+
+@pytest.mark.parametrize("kind", ["parquet", "jsonl", "tar"])
+def test_whatever_fails_the_same_samples_are_read(corpus: Path, kind: str) -> None:
+    near = Source("far", f"{corpus}/*.{kind}", block=16)
+    with open_reader(near) as reader:
+        expected = list(itertools.islice(reader.read(), 110))
+        prints = reader.fingerprint
+
+    @settings(max_examples=10, deadline=None)
+    @given(seed=st.integers(0, 2**32), rate=st.sampled_from([0.05, 0.3, 0.6]))
+    def check(seed: int, rate: float) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            if seed % 2:  # row groups are decoded several times, from a local copy
+                from evenstep.data.sized_cache import SizedCache
+
+                patch.setattr("evenstep.data.parquet.DECODED", SizedCache(500))
+            before = random.getstate()
+            with open_reader(far(corpus, kind, seed=seed, rate=rate)) as reader:
+                assert list(itertools.islice(reader.read(), 110)) == expected
+                assert reader.fingerprint == prints
+            assert random.getstate() == before
+
+    check()
+
+
+@pytest.mark.parametrize("kind", ["parquet", "jsonl", "tar"])
+def test_an_outage_longer_than_its_patience_is_one_error_and_then_is_over(
+    corpus: Path, kind: str, tmp_path: Path
+) -> None:
+    storage = ControlledStorage(tmp_path)
+    source = far(corpus, kind, control=storage.path, patience=0.05)
+    with open_reader(source) as reader:
+        expected = [item.sample for item in itertools.islice(reader.read(), 90)]
+        storage.fail()
+        with pytest.raises(StorageError) as caught:
+            list(itertools.islice(reader.read(), 90))
+        text = str(caught.value)
+        for part in (f"{corpus}/", f".{kind} cannot be read: tried ", " times in 0.", "far["):
+            assert part in text
+        assert "ConnectionError: " in text
+        assert "patience=0.05" in text
+        storage.stop()
+        assert [item.sample for item in itertools.islice(reader.read(), 90)] == expected
+        storage.fail()
+        with pytest.raises(StorageError, match=r"source 'far': .*tried \d+ times"):
+            _ = reader.fingerprint
+    with pytest.raises(StorageError, match=r"source 'far': .*tried \d+ times"):
+        open_reader(source)
+    storage.fail("down", "open", "read")
+    with pytest.raises(StorageError, match=r"source 'far': .*tried \d+ times"):
+        open_reader(source)
+
+
+def test_what_does_not_pass_is_not_tried_again(corpus: Path, tmp_path: Path) -> None:
+    storage = ControlledStorage(tmp_path)
+    with open_reader(far(corpus, "jsonl", control=storage.path, patience=600)) as reader:
+        storage.fail("forbidden", "read")
+        with pytest.raises(StorageError, match=r"ForbiddenError.*does not pass.*not tried again"):
+            next(reader.read())
+
+
+@pytest.mark.parametrize("kind", ["parquet", "jsonl", "tar"])
+@pytest.mark.parametrize("how", ["size", "version", "missing"])
+@pytest.mark.parametrize("protocol", ["", "chaos://"])
+def test_a_file_that_has_changed_or_is_gone_is_named(
+    tmp_path: Path, corpus: Path, kind: str, how: str, protocol: str
+) -> None:
+    copy = tmp_path / f"0.{kind}"
+    copy.write_bytes((corpus / copy.name).read_bytes())
+    if how == "version" and not protocol:
+        pytest.skip("local files have none")
+    with open_reader(Source("s", f"{protocol}{copy}", block=16, patience=600)) as reader:
+        if how == "missing":
+            copy.unlink()
+        elif how == "size":
+            copy.write_bytes(copy.read_bytes()[:700])
+        else:
+            os.utime(copy, ns=(1, 1))
+        expected = "FileNotFoundError.*does not pass" if how == "missing" else "has changed since"
+        with pytest.raises(StorageError, match=expected) as caught:
+            list(itertools.islice(reader.read(), 45))
+        assert str(copy) in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "jsonl", "tar"])
+@pytest.mark.parametrize("code", [errno.EIO, errno.ESTALE, errno.ENOSPC])
+def test_a_stale_handle_of_a_network_file_system_is_tried_again(
+    corpus: Path, monkeypatch: pytest.MonkeyPatch, kind: str, code: int
+) -> None:
+    with open_reader(Source("s", f"{corpus}/*.{kind}", block=16)) as reader:
+        expected = list(itertools.islice(reader.read(), 90))
+    calls = itertools.count()
+
+    def failing(function: Any) -> Any:
+        def call(*arguments: Any, **options: Any) -> Any:
+            if next(calls) % 3 < 2:
+                raise OSError(code, os.strerror(code))
+            return function(*arguments, **options)
+
+        return call
+
+    if kind == "parquet":
+        monkeypatch.setattr(parquet, "ParquetFile", failing(parquet.ParquetFile))
+    else:
+        monkeypatch.setattr("evenstep.data.storage_file.open", failing(open), raising=False)
+    if code == errno.ENOSPC:
+        with pytest.raises((SampleError, ValueError), match="No space left"):
+            open_reader(Source("s", f"{corpus}/*.{kind}", block=16))
+        assert next(calls) <= 3  # files are opened at the same time
+    else:
+        with open_reader(Source("s", f"{corpus}/*.{kind}", block=16)) as reader:
+            assert list(itertools.islice(reader.read(), 90)) == expected
+
+
+def test_a_glob_names_what_fsspec_says(tmp_path: Path) -> None:
+    import fsspec
+
+    from evenstep.data.file_listing import files_at
+
+    for name in ("a/0.x", "a/b/1.x", "a/b/c/2.x", "a/b/c/3.y", "d/b/4.x", "5.x", "[6].x", "e/.7.x"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(name)
+    for system in (fsspec.filesystem("file"), fsspec.filesystem("chaos")):
+        for glob in (
+            *("*.x", "**", "*/*.x", "**/*.x", "a/**", "*/b/*.x", "*/b/*", "a/b/?/2.x", "a/[ab]/*"),
+            *("**/b/**/*.x", "5.x", "a/b", "none/*", "none", "*/none/*.x", "[[]6].x", "[!5].x"),
+        ):
+            theirs = system.glob(f"{tmp_path}/{glob}", detail=True)
+            expected = sorted(name for name, info in theirs.items() if info["type"] == "file")
+            assert sorted(files_at(system, f"{tmp_path}/{glob}")) == expected, glob

@@ -1,0 +1,143 @@
+"""What sources cost is measured in real processes; stale measurements are noticed by name."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from service_world import comparable, job_of, rows, sources, steps_of, with_prompt, write_jsonl
+
+import evenstep.service as es
+from evenstep.errors import ConfigurationError, MismatchError, SampleError
+from evenstep.service.sizing.profiling import check_profile
+from evenstep.strategy.mixture import WarmUp
+
+SLOW, LARGE = 0.02, 64 << 20
+_kept: list[Any] = []
+
+
+def slow(row: Any) -> Any:
+    time.sleep(SLOW)
+    return with_prompt(row)
+
+
+def large(row: Any) -> Any:
+    if not _kept:
+        _kept.append(np.ones(LARGE // 8))
+    return with_prompt(row)
+
+
+def deadly(row: Any) -> Any:
+    os._exit(3)
+
+
+def raising(row: Any) -> Any:
+    raise ValueError("a bad row")
+
+
+def job_with(folder: Path, **transforms: Any) -> es.Job:
+    made = [replace(s, transform=transforms.get(s.name, s.transform)) for s in sources(folder)]
+    return job_of(folder, sources=made)
+
+
+def test_time_and_memory_are_measured_and_what_changed_is_measured_anew(tmp_path: Path) -> None:
+    job = job_with(tmp_path, web=slow, books=large)
+    found = es.profile(job, samples=8, seconds=2.0)
+    web, books, code = (found.sources[name] for name in ("web", "books", "code"))
+    assert web.prepare_low >= SLOW
+    assert web.prepare_low <= web.prepare_median <= web.prepare_high
+    assert code.prepare_median < SLOW
+    assert LARGE <= books.transform_bytes < 2 * LARGE
+    assert max(web.transform_bytes, code.transform_bytes) < LARGE / 4
+    assert found.process_bytes > 10 << 20
+    assert all(each.samples == 8 and each.tokens > 1 for each in found.sources.values())
+
+    path = tmp_path / "job.profile.json"
+    found.write(path)
+    assert es.JobProfile.read(path) == found
+    check_profile(job, found)
+
+    job = job_with(tmp_path, web=slow, books=slow)
+    write_jsonl(tmp_path / "b.jsonl", rows(50, 9000, 60))
+    with pytest.raises(MismatchError, match="sources 'web', 'books' changed since"):
+        check_profile(job, found)
+    measured: dict[str, Any] = {}
+    again = es.profile(
+        job, samples=2, known=es.JobProfile.read(path), progress=measured.__setitem__
+    )
+    assert [name for name, new in measured.items() if new is not None] == ["web", "books"]
+    assert again.sources["code"] == code
+    assert again.sources["books"].prepare_low >= SLOW
+
+
+@pytest.mark.parametrize(
+    ("transform", "error", "words"),
+    [
+        (deadly, ConfigurationError, "measured source 'web' died"),
+        (raising, SampleError, r"raised ValueError for sample web\["),
+    ],
+)
+def test_a_source_that_cannot_be_measured_is_named(tmp_path, transform, error, words) -> None:
+    with pytest.raises(error, match=words):
+        es.profile(job_with(tmp_path, web=transform), samples=2)
+
+
+def profile_of(job: es.Job, **seconds: float) -> es.JobProfile:
+    from evenstep.strategy.loaders import SourceProfile
+
+    made = {
+        name: SourceProfile(
+            source=name,
+            samples=1,
+            read_seconds=0.0,
+            prepare_seconds=seconds[name],
+            file_bytes=1 << 20,
+            tokens=20.0,
+        )
+        for name in job.names
+    }
+    return es.JobProfile(process_bytes=100 << 20, sources=made, fingerprints={})
+
+
+def test_workers_follow_the_weights_of_steps_to_come(tmp_path: Path) -> None:
+    job = job_of(tmp_path, samples_per_step=100)
+    profile = profile_of(job, code=0.001, web=0.1, books=0.001)
+    limits: dict[str, Any] = {"step_seconds": 1.0, "memory": 8 << 30, "cores": 64}
+
+    def workers(schedule: Any) -> int:
+        layout = es.plan_loaders(job, profile, schedule=schedule, **limits)
+        assert not layout.shortages
+        return layout.workers
+
+    assert workers({"code": 1.0}) == 0
+    assert workers({"code": 0.5, "web": 0.5}) == 7  # 5 s of work, of which each takes 0.8
+    later = WarmUp(start={"code": 1.0}, end={"code": 0.5, "web": 0.5}, steps=10, begin=50_000)
+    assert workers(later) == 7
+    with pytest.raises(MismatchError, match="does not have source 'books'"):
+        es.plan_loaders(
+            job, replace(profile, sources={n: profile.sources[n] for n in ("code", "web")})
+        )
+
+
+def test_without_a_step_time_all_cores_are_used(tmp_path: Path) -> None:
+    job = job_of(tmp_path, samples_per_step=100)
+    profile = profile_of(job, code=0.01, web=0.01, books=0.01)
+    layout = es.plan_loaders(job, profile, cores=4, memory=8 << 30)
+    assert not layout.shortages
+    assert 2.5 < layout.cores <= 4.0001
+    assert layout.step_seconds < 100 * 0.01 / 0.8 / 4 * 1.6
+
+
+def test_a_job_starts_without_saying_how_many_loaders_it_needs(tmp_path: Path) -> None:
+    job = job_with(tmp_path, web=slow)
+    with es.start(job, backend="local") as service:
+        expected = comparable(steps_of(service.client(0), 3))
+    with es.start(job, backend="processes", loaders="auto", name=tmp_path.name) as service:
+        assert comparable(steps_of(service.client(0), 3)) == expected
+    with pytest.raises(ConfigurationError, match="'many' must be a number"):
+        es.start(job, backend="local", loaders="many")  # type: ignore[arg-type]

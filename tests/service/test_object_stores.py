@@ -1,0 +1,183 @@
+"""Sources in object stores: the same samples as from files, by credentials that nothing shows."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import pickle
+import tarfile
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from service_world import (
+    comparable,
+    job_of,
+    rows,
+    steps_of,
+    tokens_of_row,
+    write_jsonl,
+    write_parquet,
+)
+
+pytest.importorskip("zmq", reason="pyzmq is not installed")
+pytest.importorskip("s3fs", reason="s3fs is not installed")
+pytest.importorskip("moto", reason="moto is not installed")
+
+import evenstep.service as es
+from evenstep.errors import ConfigurationError, SampleError, StorageError
+
+KEY, SECRET = "AKIAEVENSTEPTESTKEY", "wJalr-a-secret-that-nobody-may-see"
+COUNTS = (60, 45, 50)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    from moto.server import ThreadedMotoServer
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    running = ThreadedMotoServer("127.0.0.1", port=0)
+    running.start()
+    host, port = running.get_host_and_port()
+    yield f"http://{host}:{port}"
+    running.stop()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Parquet, JSON Lines and tar files."""
+    folder = tmp_path_factory.mktemp("corpus")
+    code, web, shown = (rows(n, 1000 * (k + 1), 60) for k, n in enumerate(COUNTS))
+    write_parquet(folder / "code" / "0.parquet", code[:25])
+    write_parquet(folder / "code" / "1.parquet", code[25:])
+    write_jsonl(folder / "web.jsonl", web)
+    (folder / "shown").mkdir()
+    for number, part in enumerate((shown[:20], shown[20:])):
+        with tarfile.open(folder / "shown" / f"{number}.tar", "w") as tar:
+            for row in part:
+                content = json.dumps(row).encode()
+                info = tarfile.TarInfo(f"{row['id']}.json")
+                info.size = len(content)
+                tar.addfile(info, io.BytesIO(content))
+    return folder
+
+
+@pytest.fixture
+def bucket(server: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A URL below which the files lie, and the environment in which it can be read."""
+    import s3fs
+
+    given = {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET}
+    given |= {"AWS_ENDPOINT_URL": server, "AWS_DEFAULT_REGION": "us-east-1"}
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    system = s3fs.S3FileSystem(skip_instance_cache=True)
+    system.mkdir("corpus")
+    for path in folder.rglob("*.*"):
+        system.put(str(path), f"corpus/{path.relative_to(folder)}")
+    yield "s3://corpus"
+    system.rm("corpus", recursive=True)
+
+
+def tokens_of_json(sample: Mapping[str, Any]) -> dict[str, Any]:
+    return tokens_of_row(sample["json"])
+
+
+def sources_in(place: str, **options: Any) -> list[es.Source]:
+    def source(name: str, path: str, transform: Any = tokens_of_row) -> es.Source:
+        return es.Source(name, f"{place}/{path}", transform=transform, block=8, **options)
+
+    tar = source("shown", "shown/*.tar", tokens_of_json)
+    return [source("code", "code/*.parquet"), source("web", "web.jsonl"), tar]
+
+
+def job_in(place: str, **options: Any) -> es.Job:
+    stop = "all_exhausted_without_replacement"
+    return job_of(Path(), sources=sources_in(place, **options), stop=stop)
+
+
+@pytest.fixture(scope="module")
+def expected(folder: Path) -> list[Any]:
+    """[ranks] all steps, from files."""
+    with es.start(job_in(str(folder)), backend="local") as local:
+        return [comparable(steps_of(local.client(rank))) for rank in range(2)]
+
+
+def samples_of(batch: Mapping[str, Any]) -> Iterator[list[int]]:
+    """The tokens of each sample of a packed batch."""
+    tokens, bounds = batch["input_ids"][0], batch["cu_seqlens"]
+    return (tokens[begin:end] for begin, end in pairwise(bounds))
+
+
+@pytest.mark.parametrize(
+    ("backend", "given"),
+    [("local", "environment"), ("local", "options"), ("processes", "environment")],
+)
+def test_samples_in_s3_are_those_of_files_and_credentials_are_nowhere(
+    backend: str,
+    given: str,
+    bucket: str,
+    expected: list[Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    caplog.set_level(logging.DEBUG, "evenstep")
+    options: dict[str, Any] = {}
+    if given == "options":
+        options["storage_options"] = {"key": KEY, "secret": SECRET}
+        monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+        monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    log, job = tmp_path / "plans.jsonl", job_in(bucket, **options)
+    more: dict[str, Any] = {} if backend == "local" else {"name": "s3", "loaders": 2}
+    with es.start(job, backend=backend, plan_log=log, **more) as service:
+        taken = [comparable(steps_of(service.client(rank))) for rank in range(2)]
+        shown = [repr(service), repr(service.status()), json.dumps(service.state_dict())]
+    assert taken == expected
+    samples = [
+        sample
+        for steps in taken
+        for step in steps
+        for batch in step[-1]
+        for sample in samples_of(batch)
+    ]
+    stored = [row for k, n in enumerate(COUNTS) for row in rows(n, 1000 * (k + 1), 60)]
+    whole = {row["id"]: [row["id"], *range(1, row["length"])] for row in stored}
+    assert len({sample[0] for sample in samples}) == len(samples) >= len(stored) - 1
+    assert all(sample == whole[sample[0]] for sample in samples)
+    captured = capfd.readouterr()
+    shown += [repr(job), repr(job.sources), repr(job.for_loader(["code"]))]
+    shown += [caplog.text, captured.out, captured.err, log.read_text()]
+    assert not any(hidden in text for hidden in (KEY, SECRET) for text in shown)
+    if given == "environment":  # then it is not even sent
+        assert SECRET.encode() not in pickle.dumps(job.for_loader(["code"]))
+
+
+def test_errors_of_a_store_have_no_credentials(bucket: str) -> None:
+    secret = {"key": KEY, "secret": SECRET}
+    nobody = {**secret, "endpoint_url": "http://127.0.0.1:1"}
+    nobody["config_kwargs"] = {"retries": {"max_attempts": 1}}
+    for place, options in (
+        ("s3://absent", secret),
+        (f"{bucket}/absent", secret),
+        (bucket, nobody),
+    ):
+        raised = StorageError if options is nobody else ConfigurationError
+        with pytest.raises(raised, match="source 'code'") as error:
+            job_in(place, storage_options=options, patience=0.1)
+        assert SECRET not in str(error.value)
+
+
+def test_a_file_that_is_taken_away_is_an_error_without_credentials(bucket: str) -> None:
+    import s3fs
+
+    job = job_in(bucket, storage_options={"key": KEY, "secret": SECRET})
+    with es.start(job, backend="local") as service:
+        s3fs.S3FileSystem(skip_instance_cache=True).rm("corpus/web.jsonl")
+        with pytest.raises(SampleError, match=r"corpus/web\.jsonl") as error:
+            steps_of(service.client(0))
+    assert SECRET not in str(error.value)

@@ -1,0 +1,220 @@
+"""A planner that dies at any moment and is made anew from its store plans as if it had not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+from faulty_storage import Crash, FaultyStorage, crash_after, crash_before, torn
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import evenstep.service as es
+from evenstep.errors import ConfigurationError, EvenstepError, MismatchError, SupersededError
+from evenstep.service import stored_planner
+from evenstep.service.planner import Planner
+from evenstep.service.planner_state import PlannerState
+from evenstep.service.store.run_store import RunStore
+from evenstep.service.stored_planner import StoredPlanner
+from evenstep.strategy import BufferedMetadata, DGraph, LoadingPlan, to_json
+from evenstep.strategy.mixture import FeedbackSchedule
+from evenstep.strategy.sample_table import SampleTable
+
+NAMES = ("web", "code", "books")
+KEPT = 6
+URL = "faulty://store"
+
+
+def lengths(count: int = 2000) -> BufferedMetadata:
+    source = np.repeat(np.arange(3), count)
+    position = np.tile(np.arange(count), 3)
+    text = {"text": 1 + (position * 7 + source * 11) % 50}
+    return BufferedMetadata(
+        SampleTable(NAMES, source, position, np.zeros(3 * count), position, text)
+    )
+
+
+def plan(graph: DGraph, mesh: Any, step: int) -> LoadingPlan:
+    return graph.mix().distribute("DP").balance("greedy").plan()
+
+
+def follow(last: Any, signals: Any) -> Any:
+    return {name: 1.0 + signals["loss"].get(name, 0.0) for name in NAMES}
+
+
+def job_of(**options: Any) -> es.Job:
+    given = {
+        "sources": [es.Source(name, [{"input_ids": [1]}]) for name in NAMES],
+        "mesh": {"DP": 2},
+        "strategy": plan,
+        "max_tokens": 256,
+        "samples_per_step": 16,
+        "prefetch": 1,
+        "plans_kept": KEPT,
+        "schedule": FeedbackSchedule(initial=dict.fromkeys(NAMES, 1.0), function=follow),
+        **options,
+    }
+    return es.Job(**given)
+
+
+JOB, METADATA = job_of(), lengths()
+
+
+@pytest.fixture(autouse=True)
+def _empty() -> Iterator[None]:
+    FaultyStorage.clear()
+    yield
+    FaultyStorage.clear()
+
+
+class SometimesWrites:
+    """A writer that writes at once, or not at all, as it is told."""
+
+    draw: Callable[[], bool]
+
+    def __init__(self, store: RunStore, written_out: Any) -> None:
+        self.store, self.written_out = store, written_out
+
+    def add(self, state: PlannerState) -> None:
+        if type(self).draw():
+            self.store.save_state(state.step, self.written_out(state))
+
+    def close(self) -> None:
+        pass
+
+
+def stored(job: es.Job = JOB, **options: Any) -> StoredPlanner:
+    return StoredPlanner(job, METADATA, RunStore(URL, "run", keep=KEPT + 2, every=5), **options)
+
+
+OPERATION = st.one_of(
+    st.tuples(st.just("plan"), st.integers(1, 3)),
+    st.tuples(st.just("report"), st.integers(0, 9), st.integers(0, 1), st.integers(0, 3)),
+    st.tuples(st.just("again"), st.integers(1, KEPT)),
+    st.tuples(st.just("state"), st.integers(0, KEPT)),
+)
+
+
+def carried_out(planner: Planner, operation: tuple[Any, ...], begin: int) -> Any:
+    """What a planner answers.
+
+    Args:
+        begin: its next step, of which steps are counted.
+    """
+    kind, *numbers = operation
+    if kind == "report":
+        back, rank, loss = numbers
+        signals = {"loss": {NAMES[loss % 3]: 1.0 + begin + loss / 8}}
+        return planner.report(max(begin - back, 0), rank, signals)
+    if kind == "state":
+        return planner.state_dict(max(begin - numbers[0], 0))
+    step = begin + numbers[0] - 1 if kind == "plan" else max(begin - numbers[0], 0)
+    made = planner.plan(step)
+    return None if made is None else to_json(made)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(OPERATION, min_size=4, max_size=40), st.integers(0, 10**6))
+def test_plans_and_states_are_those_of_a_planner_that_never_died(
+    operations: list[tuple[Any, ...]], seed: int
+) -> None:
+    FaultyStorage.clear()
+    random = Random(seed)
+    SometimesWrites.draw = lambda: random.random() < 0.4
+    faults = [crash_before, torn, crash_after]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stored_planner, "StateWriter", SometimesWrites)
+        reference = Planner(JOB, METADATA)
+        planner = stored()
+        dead: list[StoredPlanner] = []
+        for operation in operations:
+            if random.random() < 0.4:
+                FaultyStorage.strike(random.randrange(8), random.choice(faults))
+            begin = reference.step
+            expected = carried_out(reference, operation, begin)
+            while True:
+                try:
+                    if planner is None:
+                        planner = stored()
+                    answer = carried_out(planner, operation, begin)
+                except Crash:
+                    dead += [planner] if planner is not None else []
+                    planner = None
+                    again = random.randrange(30) if random.random() < 0.4 else -1
+                    FaultyStorage.strike(again, random.choice(faults))
+                else:
+                    break
+            assert answer == expected
+            if dead and random.random() < 0.3:  # one that was only slow
+                FaultyStorage.strike(-1, crash_before)
+                with pytest.raises(SupersededError):
+                    dead[-1].report(begin, 0, {"loss": {"web": 99.0}})
+                with pytest.raises(EvenstepError):
+                    dead[-1].plan(dead[-1].step + 3)
+        FaultyStorage.strike(-1, crash_before)
+        assert stored().state_dict(reference.step) == reference.state_dict()
+
+
+def test_a_report_that_comes_twice_around_a_death_counts_once() -> None:
+    reference = Planner(JOB, METADATA)
+    planner = stored()
+    for each in (reference, planner):
+        each.plan(4)
+        each.report(0, 0, {"loss": {"web": 5.0}})
+    again = stored()
+    planner.close()
+    again.report(0, 0, {"loss": {"web": 5.0}})
+    for each in (reference, again):
+        each.plan(5)
+        each.report(1, 1, {"loss": {"code": 9.0}})
+        each.plan(7)
+    again.report(0, 0, {"loss": {"web": 5.0}})
+    assert to_json(again.plan(9)) == to_json(reference.plan(9))  # type: ignore[arg-type]
+    again.close()
+
+
+def test_states_are_written_while_steps_are_planned() -> None:
+    planner = stored()
+    for step in range(7):
+        planner.plan(step)
+    planner.close()
+    planner.close()
+    store = RunStore(URL, "run")
+    found = store.newest_state()
+    assert found is not None
+    step, state = found
+    assert step == 6
+    reference = Planner(JOB, METADATA)
+    reference.plan(8)
+    assert json.loads(json.dumps(reference.state_dict(6))) == state
+    fresh = Planner(JOB, METADATA)
+    fresh.load_state_dict(state)
+    assert to_json(fresh.plan(8)) == to_json(reference.plan(8))  # type: ignore[arg-type]
+    assert store.newest_state(5) is not None  # of every fifth step
+    assert store.newest_state(5)[0] == 5  # type: ignore[index]
+
+
+def test_a_planner_that_has_ended_ends_again() -> None:
+    job, few = job_of(schedule=None, stop="first_exhausted"), lengths(40)
+    planner = StoredPlanner(job, few, RunStore(URL, "run"))
+    assert planner.plan(20) is None
+    ended = planner.status()["ended_at"]
+    assert ended > 3
+    planner.close()
+    again = StoredPlanner(job, few, RunStore(URL, "run"))
+    assert again.plan(ended) is None
+    assert again.status()["ended_at"] == ended
+    again.close()
+
+
+def test_another_job_is_refused_and_so_is_a_store_that_cannot_be_written(tmp_path: Any) -> None:
+    stored().close()
+    with pytest.raises(MismatchError, match="another job"):
+        stored(job_of(seed=4))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigurationError, match="cannot"):
+        StoredPlanner(JOB, METADATA, RunStore(tmp_path / "file", "run"))
