@@ -15,7 +15,11 @@ def main(address: str, job: str) -> None:
     taken = steps_of(client, 3)
     print(json.dumps(comparable(taken), default=repr), flush=True)
     while sys.stdin.readline().strip() == "continue":
-        print(json.dumps(comparable(steps_of(client, 3)), default=repr), flush=True)
+        try:
+            said = comparable(steps_of(client, 3))
+        except Exception as error:
+            said = [type(error).__name__, str(error)]
+        print(json.dumps(said, default=repr), flush=True)
     client.close()
     # What was taken is the trainer's, and not Ray's, which it has left by now.
     print(json.dumps(comparable(taken), default=repr), flush=True)

@@ -106,7 +106,7 @@ def test_a_trainer_that_was_idle_is_told_that_the_service_was_closed(tmp_path: P
         trainer.json()
         service.close()
         trainer.tell("continue")
-        kind, text, _ = trainer.json()
+        kind, text = trainer.json()
     assert (kind, text) == ("EvenstepError", f"the service of job {own('closed')!r} was closed")
 
 
