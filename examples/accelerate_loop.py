@@ -3,7 +3,8 @@
     torchrun --nproc-per-node 2 examples/accelerate_loop.py --stop-after 10
     torchrun --nproc-per-node 1 examples/accelerate_loop.py
 
-The only evenstep lines are the loader, `even.prepare` and the loss scale.
+The only evenstep lines are the loader and `even.prepare`, which has `accelerator.backward` scale
+the losses.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ import torch
 from accelerate import Accelerator
 from ddp import NextToken, make_loader
 
-import evenstep
 from evenstep.integrations import accelerate as even
 
 
@@ -30,8 +30,7 @@ def main() -> None:
     torch.manual_seed(0)
     model = NextToken()
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    model, optimizer = accelerator.prepare(model, optimizer)
-    loader = even.prepare(accelerator, make_loader())
+    model, optimizer, loader = even.prepare(accelerator, model, optimizer, make_loader())
     if arguments.folder.exists():
         accelerator.load_state(str(arguments.folder))
 
@@ -39,9 +38,8 @@ def main() -> None:
     for epoch in range(loader.epoch, 2):
         loader.set_epoch(epoch)
         for batch in loader:
-            step = evenstep.pop_step(batch)
             with accelerator.accumulate(model):
-                loss = step.loss_scale * model(batch["input_ids"], batch["labels"])
+                loss = model(batch["input_ids"], batch["labels"])
                 accelerator.backward(loss)
                 if accelerator.sync_gradients:
                     accelerator.clip_grad_norm_(model.parameters(), 1.0)
@@ -49,6 +47,7 @@ def main() -> None:
                 optimizer.zero_grad()
             if not accelerator.sync_gradients:
                 continue
+            step = loader.step
             accelerator.print(f"epoch {epoch} update {step.update}: {step.global_tokens} tokens")
             updates += 1
             if updates == arguments.stop_after:

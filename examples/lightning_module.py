@@ -3,7 +3,7 @@
     torchrun --nproc-per-node 2 examples/lightning_module.py --max-steps 10
     python examples/lightning_module.py --resume out/lightning/last.ckpt
 
-The only evenstep lines are the loader, `even.loader` and `even.StepCallback`: `training_step` stays
+The only evenstep lines are the loader, `even.fit` and that of the schedule: `training_step` stays
 as it is.
 """
 
@@ -68,12 +68,9 @@ def main() -> None:
         gradient_clip_val=1.0,
         logger=CSVLogger(arguments.folder),
         log_every_n_steps=5,
-        callbacks=[
-            even.StepCallback(),
-            ModelCheckpoint(arguments.folder, every_n_train_steps=5, save_last=True),
-        ],
+        callbacks=[ModelCheckpoint(arguments.folder, every_n_train_steps=5, save_last=True)],
     )
-    trainer.fit(Module(loader), even.loader(loader), ckpt_path=arguments.resume)
+    even.fit(trainer, Module(loader), loader, ckpt_path=arguments.resume)
     print(f"rank {trainer.global_rank}: {trainer.global_step} updates")
 
 

@@ -254,7 +254,10 @@ def test_steady_and_queues_exclude_each_other(capsys: Capture) -> None:
     assert "--steady and --queues 2 exclude each other" in err
 
 
-SIMULATED = (*POLICIES, "workload-packing", "context-parallel")
+SIMULATED = (
+    *POLICIES,
+    *("workload-packing", "context-parallel", "dynamic-context-parallel"),
+)
 
 
 @pytest.mark.parametrize("policy", SIMULATED)

@@ -19,7 +19,6 @@ import evenstep
 from documents import Documents
 from evenstep.integrations import releases
 from evenstep.integrations.fillers import without_loss
-from evenstep.integrations.handed_steps import HandedStep
 from evenstep.integrations.states import all_parts, gather_state, read_state, save_state
 from evenstep.integrations.step_estimate import estimate_steps
 from evenstep.integrations.step_values import StepValues
@@ -109,20 +108,6 @@ def test_values_to_log_are_those_of_the_steps_since_the_last_log() -> None:
         assert math.isfinite(taken["composition"])
     assert tokens == DOCUMENTS.lengths.sum()
     assert values.take() == {}
-
-
-def test_a_step_that_is_handed_over_knows_whether_its_loss_was_scaled() -> None:
-    step = next(iter(loader_of().steps()))[1]
-    handed = HandedStep.of(step, 3)
-    assert not handed.scaled
-    assert (handed.indices, handed.totals, handed.samples) == (
-        step.indices,
-        step.totals,
-        step.samples,
-    )
-    assert not handed.scaled
-    assert handed.loss_scale == 3 * step.loss_scale
-    assert handed.scaled
 
 
 def test_an_estimate_of_steps_is_close_and_says_how_close() -> None:

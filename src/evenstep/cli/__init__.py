@@ -2,8 +2,8 @@
 
 ```
 advise     what each policy would gain on a data set, and settings to use
-simulate   one policy over given lengths; simulate_packing and simulate_sharding are its
-           commands for packing and for context parallelism
+simulate   one policy over given lengths; simulate_packing, simulate_sharding and
+           simulate_dynamic_context are its commands for packing and for context parallelism
 tune       short runs of a training, to find max_tokens
 profile    the cost of a model on the hardware at hand
 lengths    a file with the lengths of a data set

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from evenstep.cli import simulate_packing, simulate_sharding
+from evenstep.cli import simulate_dynamic_context, simulate_packing, simulate_sharding
 from evenstep.cli.cost_option import parse_cost
 from evenstep.cli.options import (
     BufferSize,
@@ -38,6 +38,7 @@ Examples:
   evenstep simulate even --lengths ultrachat --world-size 8 --json
   evenstep simulate workload-packing --lengths pretrain-128k --micro-batches 4 --queues 2
   evenstep simulate context-parallel --lengths pretrain-128k --context 131072 --cp 8 --json
+  evenstep simulate dynamic-context-parallel --lengths pretrain-128k --ranks 64 --json
 """
 _POLICY_HELP = """{summary}
 
@@ -51,14 +52,14 @@ Examples:
 """
 _SUMMARIES = {
     "even": "Groups of equal cost on all ranks, padded.",
-    "even-packed": "Groups of equal cost on all ranks, without padding.",
-    "token-budget": "Groups of similar length within a token budget (ODB).",
-    "pool-sort": "Fixed-size batches of similar length on all ranks.",
+    "even-packed": "Groups of equal cost on all ranks, not padded.",
+    "token-budget": "Groups of like length in a token budget (ODB).",
+    "pool-sort": "Fixed-size batches of like length on all ranks.",
     "fixed-batch": "Fixed-size batches in the sampler's order.",
-    "sequence-packing": "Groups packed best-fit decreasing, without padding.",
+    "sequence-packing": "Groups packed best-fit decreasing, not padded.",
     "sorted": "Offline: fixed-size batches in order of length.",
     "length-grouped": "Offline: group_by_length of Hugging Face.",
-    "max-tokens": "Offline: fullest batches, from short to long (GMT).",
+    "max-tokens": "Offline: fullest batches, shortest first (GMT).",
     "bucketed-max-tokens": "Offline: full batches of similar length (BMT).",
 }
 
@@ -89,6 +90,7 @@ def register(app: typer.Typer) -> None:
         group.command(policy, help=text)(_command(policy))
     group.command("workload-packing")(simulate_packing.command)
     group.command("context-parallel")(simulate_sharding.command)
+    group.command("dynamic-context-parallel")(simulate_dynamic_context.command)
     app.add_typer(group, name="simulate")
 
 

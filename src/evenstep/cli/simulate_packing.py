@@ -91,7 +91,7 @@ def command(
     seed: Annotated[int, typer.Option(help="Seed of the lengths drawn.")] = 0,
     json: Json = False,
 ) -> None:
-    """Documents packed into micro-batches of equal cost.
+    """Documents in micro-batches of equal cost.
 
     Packs a stream of pretraining documents on one rank, as WLB-LLM does. Fractions in the JSON
     object are fractions, not percent.

@@ -13,7 +13,7 @@ states           a loader's state in a trainer's checkpoint: the parts of all ra
 step_estimate    how many steps an epoch will have, before the first one
 fillers          batches that bear no loss
 step_values      what is logged beside the loss
-handed_steps     steps whose losses the loop scales itself, or is stopped
+handed_steps     steps in a loop of one's own, whose losses are scaled, or it is stopped
 update_stream    micro-batches for trainers that know no epochs
 ```
 

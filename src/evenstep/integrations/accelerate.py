@@ -2,7 +2,7 @@
 
 from evenstep.integrations import accelerate as even
 
-loader = even.prepare(accelerator, loader)
+model, optimizer, loader = even.prepare(accelerator, model, optimizer, loader)
 """
 
 from __future__ import annotations
@@ -13,8 +13,11 @@ from collections.abc import Iterator
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import torch
+
+from evenstep.batch.step_info import StepInfo
 from evenstep.errors import ConfigurationError
-from evenstep.integrations.handed_steps import HandedStep, watched
+from evenstep.integrations.handed_steps import HandedSteps, add_hooks, scaled_loss
 from evenstep.integrations.rank_values import check_ranks
 from evenstep.integrations.releases import check_hooks, check_release, importing
 from evenstep.integrations.states import read_state, save_state
@@ -30,6 +33,7 @@ check_release("accelerate", oldest="0.30", newest="1.15")
 check_hooks(
     "accelerate",
     Accelerator,
+    "backward",
     "non_blocking",
     "register_save_state_pre_hook",
     "register_load_state_pre_hook",
@@ -40,32 +44,38 @@ check_hooks("accelerate", GradientState, "sync_with_dataloader")
 _prepared: WeakKeyDictionary[Accelerator, int] = WeakKeyDictionary()  # loaders of each
 
 
+class EvenAccelerator(Accelerator):
+    """Scales every loss by the step that it is of."""
+
+    def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
+        times = self.gradient_accumulation_steps  # by which it is divided there
+        super().backward(scaled_loss(self, loss, times), **kwargs)
+
+
 class AcceleratedLoader(DataLoaderStateMixin):
-    """An evenstep loader in a loop that an `Accelerator` drives. A batch carries its `StepInfo`,
-    whose `loss_scale` is that for `Accelerator.backward`, which divides by
-    ``gradient_accumulation_steps``."""
+    """An evenstep loader in a loop that an `Accelerator` drives."""
 
     def __init__(self, accelerator: Accelerator, loader: DataLoader) -> None:
         self.loader = loader
         self.gradient_state = GradientState()
         self._accelerator = accelerator
-        self._step: HandedStep | None = None  # the last one of the pass under way
+        self._steps = HandedSteps(
+            accelerator,
+            loader,
+            counts=lambda: accelerator.sync_gradients,
+            backward="accelerator.backward(loss)",
+            update_option="wrap each step in `with accelerator.accumulate(model)`",
+        )
 
     def __iter__(self) -> Iterator[Any]:
         """
         Raises:
-            ConfigurationError: a batch is no mapping, so that no step can be put in. From an
-                optimizer's ``step``: see `evenstep.integrations.handed_steps`.
+            ConfigurationError: from an optimizer's ``step``: see
+                `evenstep.integrations.handed_steps`.
         """
         accelerator = self._accelerator
         self._follow()
-        steps = watched(
-            self.loader.steps(),
-            times=accelerator.gradient_accumulation_steps,
-            scaling=self.loader.loss_scaling != "none",
-            counts=lambda: accelerator.sync_gradients,
-            update_option="wrap each step in `with accelerator.accumulate(model)`",
-        )
+        steps = iter(self._steps)
         self.begin()
         try:
             for batch, step in steps:
@@ -75,13 +85,16 @@ class AcceleratedLoader(DataLoaderStateMixin):
                     batch = send_to_device(
                         batch, accelerator.device, non_blocking=accelerator.non_blocking
                     )
-                step.put_into(batch)
-                self._step = step
                 yield batch
         finally:
-            self._step = None
             self.end()
             steps.close()
+
+    @property
+    def step(self) -> StepInfo | None:
+        """Of the batch that the loop is at; None outside of a pass. `Accelerator.backward` applies
+        its loss scale."""
+        return self._steps.step
 
     def __len__(self) -> int:
         return len(self.loader)
@@ -116,9 +129,9 @@ class AcceleratedLoader(DataLoaderStateMixin):
         self.loader.load_state_dict(read_state(folder, name))
 
     def _save(self, folder: str | os.PathLike[str], name: str) -> None:
-        if self._step is not None and not self._step.ends_update:
+        if self.step is not None and not self.step.ends_update:
             warnings.warn(
-                f"a checkpoint after step {self._step.step}, in the middle of an update, lacks the "
+                f"a checkpoint after step {self.step.step}, in the middle of an update, lacks the "
                 "gradients that are not applied yet; call save_state where "
                 "accelerator.sync_gradients",
                 stacklevel=4,
@@ -126,28 +139,46 @@ class AcceleratedLoader(DataLoaderStateMixin):
         save_state(folder, name, self.loader.state_dict())
 
 
-def prepare(accelerator: Accelerator, loader: DataLoader) -> AcceleratedLoader:
-    """A loader for a loop that `accelerator` drives, in place of ``accelerator.prepare(loader)``.
+def prepare(accelerator: Accelerator, *objects: Any) -> Any:
+    """What ``accelerator.prepare(*objects)`` does, where evenstep loaders are among the objects.
 
-    Its batches are on the accelerator's device, and its updates have as many steps as
-    ``gradient_accumulation_steps``, but for a short last one of an epoch. ``save_state`` and
-    ``load_state`` keep and restore where it is, on any number of ranks; several loaders by the
-    order in which they were prepared.
+    Batches of such a loader are on the accelerator's device, and its updates have as many steps as
+    ``gradient_accumulation_steps``, but for a short last one of an epoch. From then on
+    ``accelerator.backward`` scales their losses, so that the gradient of an update is that of all
+    its samples in one batch. ``save_state`` and ``load_state`` keep and restore where the loader
+    is, on any number of ranks; several by the order in which they were prepared.
+
+    Returns:
+        The objects as prepared, in their order; an only one by itself.
 
     Raises:
-        ConfigurationError: the accelerator's updates go on from one epoch into the next, or it
-            averages over other ranks than share the data.
+        ConfigurationError: there is no evenstep loader, or its batches are lists of micro-batches;
+            the accelerator's updates go on from one epoch into the next, or it averages over other
+            ranks than share the data.
     """
     check_ranks("Accelerate", accelerator.num_processes)
-    if not isinstance(loader, DataLoader):
+    others = [one for one in objects if not isinstance(one, DataLoader)]
+    if len(others) == len(objects):
+        names = ", ".join(type(one).__name__ for one in objects)
         raise ConfigurationError(
-            f"a {type(loader).__name__} is no evenstep.DataLoader; accelerator.prepare takes it"
+            f"there is no evenstep.DataLoader among {names}; accelerator.prepare takes them"
         )
     if not GradientState().sync_with_dataloader:
         raise ConfigurationError(
             "sync_with_dataloader=False lets an update go on in the next epoch, and an evenstep "
             "loader ends it with the epoch; leave it out"
         )
+    add_hooks(accelerator, EvenAccelerator)
+    done = accelerator.prepare(*others) if others else ()
+    rest = iter([done] if len(others) == 1 else done)
+    prepared = [
+        _prepared_loader(accelerator, one) if isinstance(one, DataLoader) else next(rest)
+        for one in objects
+    ]
+    return prepared[0] if len(prepared) == 1 else tuple(prepared)
+
+
+def _prepared_loader(accelerator: Accelerator, loader: DataLoader) -> AcceleratedLoader:
     prepared = AcceleratedLoader(accelerator, loader)
     number = _prepared.get(accelerator, 0)
     _prepared[accelerator] = number + 1

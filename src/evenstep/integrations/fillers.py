@@ -1,4 +1,5 @@
-"""Batches that bear no loss: for a rank without samples, where trainers know no ``loss_scale``."""
+"""Batches and losses that count for nothing: of a rank without samples, where trainers know no
+``loss_scale``."""
 
 from __future__ import annotations
 
@@ -18,3 +19,8 @@ def without_loss(batch: dict[str, Any]) -> dict[str, Any]:
         key: torch.full_like(value, IGNORE_INDEX) if key in LABELS else value
         for key, value in batch.items()
     }
+
+
+def scaled(loss: torch.Tensor, factor: float) -> torch.Tensor:
+    """A loss times a factor: 0 for a factor of 0, although the mean over no tokens is NaN."""
+    return loss * factor if factor else torch.nan_to_num(loss) * 0.0

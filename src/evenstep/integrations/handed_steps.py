@@ -1,99 +1,124 @@
-"""Steps in the hands of a loop that scales its losses itself: one that forgets to is stopped.
+"""Steps in the hands of a loop of one's own: its losses are scaled where it calls its framework's
+``backward``, and a loop that trains wrongly is stopped.
 
-A loss that is not multiplied by its `loss_scale` trains wrongly without a sign of it. So while a
-pass is under way, every step of an optimizer is followed by a look at what it was made of.
+A loss that is not scaled trains wrongly without a sign of it. So while a pass is under way, every
+step of an optimizer is followed by a look at what it was made of.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable
-from dataclasses import fields
+from collections.abc import Callable, Generator
 from typing import Any
+from weakref import WeakKeyDictionary
 
+import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from evenstep.batch.step_info import StepInfo, attach_step
+from evenstep.batch.step_info import StepInfo
 from evenstep.errors import ConfigurationError
+from evenstep.integrations.fillers import scaled
+from evenstep.loader.dataloader import DataLoader
+
+_passes: WeakKeyDictionary[Any, list[HandedSteps]] = WeakKeyDictionary()  # of each framework object
 
 
-class HandedStep(StepInfo):
-    """A `StepInfo` that notes whether its loss scale was read."""
+class HandedSteps:
+    """One loader's steps, in a loop that `owner` drives: an `Accelerator` or a `Fabric`."""
 
-    scaled = False
+    def __init__(
+        self,
+        owner: Any,
+        loader: DataLoader,
+        *,
+        counts: Callable[[], bool],
+        backward: str,
+        update_option: str,
+    ) -> None:
+        """
+        Args:
+            counts: whether an optimizer that has just stepped may train on these steps.
+            backward: the framework's, as its users write it.
+            update_option: its way to step an optimizer at the end of an update.
 
-    def __getattribute__(self, name: str) -> Any:
-        if name in ("loss_scale", "loss_scales"):
-            object.__setattr__(self, "scaled", True)
-        return super().__getattribute__(name)
+        Raises:
+            ConfigurationError: the loader's batches are lists of micro-batches.
+        """
+        if loader.policy.micro_batches > 1:
+            raise ConfigurationError(
+                f"{loader.policy!r} makes {loader.policy.micro_batches} micro-batches of a step, "
+                "with a loss scale each; use another policy, or iterate loader.steps()"
+            )
+        self.step: StepInfo | None = None
+        """Of the batch that the loop is at; None outside of a pass."""
+        self._owner = owner
+        self._loader = loader
+        self._counts = counts
+        self._backward = backward
+        self._update_option = update_option
+        self._scaled = False  # whether the loss of `step` was
+        self._unscaled: list[int] = []  # steps before it, since an optimizer stepped
+        self._stepped = False  # an optimizer, since `step` came
 
-    def put_into(self, batch: Any) -> None:
+    def __iter__(self) -> Generator[tuple[Any, StepInfo], None, None]:
         """
         Raises:
-            ConfigurationError: the batch is no mapping.
+            ConfigurationError: from an optimizer's ``step``: a loss before it was not scaled, or it
+                is not the end of an update.
         """
-        if not attach_step(batch, self):
+        passes = _passes.setdefault(self._owner, [])
+        hook = register_optimizer_step_post_hook(self._check)
+        passes.append(self)
+        try:
+            for batch, step in self._loader.steps():
+                if self.step is not None and not self._scaled and not self._stepped:
+                    self._unscaled.append(self.step.step)
+                self.step, self._scaled, self._stepped = step, False, False
+                yield batch, step
+        finally:
+            hook.remove()
+            passes.remove(self)
+            self.step = None
+            self._unscaled.clear()
+
+    def scale(self, loss: torch.Tensor, times: int) -> torch.Tensor:
+        if self.step is None or self._loader.loss_scaling == "none":
+            return loss
+        self._scaled = True
+        return scaled(loss, self.step.loss_scale * times)
+
+    def _check(self, *_: object) -> None:
+        if self.step is None or self._stepped or not self._counts():
+            return
+        unscaled = self._unscaled + ([] if self._scaled else [self.step.step])
+        self._unscaled = []
+        self._stepped = True
+        if unscaled and self._loader.loss_scaling != "none":
             raise ConfigurationError(
-                f"the batch is a {type(batch).__name__}, which cannot carry its step; let "
-                "collate_fn return a dict"
+                f"an optimizer has stepped, and the loss of step {unscaled[0]} was not scaled, so "
+                f"its gradient is wrong; write {self._backward} in place of loss.backward(); give "
+                'a loader loss_scaling="none" if no loss is taken of its batches, or one that is '
+                "divided by the tokens of all ranks already"
             )
-        object.__setattr__(self, "scaled", False)
-
-    @classmethod
-    def of(cls, step: StepInfo, times: int = 1) -> HandedStep:
-        """A copy whose loss scales are `times` as large, for trainers that divide by as much."""
-        values = {field.name: getattr(step, field.name) for field in fields(step)}
-        values["loss_scale"] *= times
-        values["loss_scales"] = tuple(scale * times for scale in step.loss_scales)
-        return cls(**values)
+        if not self.step.ends_update:
+            raise ConfigurationError(
+                f"an optimizer has stepped after step {self.step.step}, in the middle of an update "
+                f"of {self.step.accumulate} steps; {self._update_option}, and leave a loop only "
+                "where step.ends_update"
+            )
 
 
-def watched(
-    steps: Iterable[tuple[Any, StepInfo]],
-    *,
-    times: int,
-    scaling: bool,
-    counts: Callable[[], bool],
-    update_option: str,
-) -> Generator[tuple[Any, HandedStep], None, None]:
-    """Hands steps on.
+def scaled_loss(owner: Any, loss: torch.Tensor, times: int = 1) -> torch.Tensor:
+    """A loss as its backward pass needs it: that of the step which `owner`'s loop is at.
 
     Args:
-        times: see `HandedStep.of`.
-        scaling: whether losses have to be scaled at all.
-        counts: whether an optimizer that has just stepped may be one that trains on these steps.
-        update_option: the trainer's name for the number of steps of an update.
-
-    Raises:
-        ConfigurationError: from an optimizer's ``step``: a loss before it was not scaled, or it is
-            not the end of an update.
+        times: by how much the framework divides it.
     """
-    handed: list[HandedStep] = []  # since an optimizer stepped: the last, and any not scaled
+    passes = _passes.get(owner)
+    return passes[-1].scale(loss, times) if passes else loss
 
-    def check(*_: object) -> None:
-        if not handed or not counts():
-            return
-        last, unscaled = handed[-1], [step.step for step in handed if not step.scaled]
-        handed.clear()
-        if scaling and unscaled:
-            raise ConfigurationError(
-                f"an optimizer has stepped, and the loss of step {unscaled[0]} was not multiplied "
-                "by its loss_scale, so its gradient is wrong; write `loss = "
-                "evenstep.pop_step(batch).loss_scale * model(**batch).loss`; give a loader "
-                'loss_scaling="none" if no loss is taken of its batches, or one that is divided by '
-                "the tokens of all ranks already"
-            )
-        if not last.ends_update:
-            raise ConfigurationError(
-                f"an optimizer has stepped after step {last.step}, in the middle of an update of "
-                f"{last.accumulate} steps; {update_option}, and leave a loop only where "
-                "step.ends_update"
-            )
 
-    hook = register_optimizer_step_post_hook(check)
-    try:
-        for batch, step in steps:
-            handed[:] = [one for one in handed if not one.scaled][:1]
-            handed.append(HandedStep.of(step, times))
-            yield batch, handed[-1]
-    finally:
-        hook.remove()
+def add_hooks(owner: Any, hooks: type) -> None:
+    """Lets `owner` inherit from `hooks`, whose methods override its class's."""
+    kind = type(owner)
+    if not issubclass(kind, hooks):
+        owner.__class__ = type(kind.__name__, (hooks, kind), {"__module__": kind.__module__})

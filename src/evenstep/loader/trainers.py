@@ -13,8 +13,7 @@ from types import FrameType
 from evenstep.errors import ConfigurationError
 
 _LIGHTNING = (
-    "from evenstep.integrations import lightning as even; "
-    "Trainer(callbacks=[even.StepCallback()]).fit(module, even.loader(loader))"
+    "from evenstep.integrations import lightning as even; even.fit(trainer, module, loader)"
 )
 _LINES = {
     "lightning": _LIGHTNING,
@@ -25,7 +24,7 @@ _LINES = {
 }
 _ACCELERATE = (
     "from evenstep.integrations import accelerate as even; "
-    "loader = even.prepare(accelerator, loader)"
+    "model, optimizer, loader = even.prepare(accelerator, model, optimizer, loader)"
 )
 
 

@@ -12,7 +12,6 @@ from ranks import Rank
 from tiny_model import TinyModel, flat
 from update_checks import Update, loader_of
 
-import evenstep
 from evenstep.integrations import accelerate as even
 
 
@@ -45,8 +44,7 @@ def train(
     accelerator = accelerator_of(rank, gradient_accumulation_steps=accumulate, **options)
     model: Any = TinyModel()
     optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.1)
-    model, optimizer = accelerator.prepare(model, optimizer)
-    loader = even.prepare(accelerator, loader_of())
+    model, optimizer, loader = even.prepare(accelerator, model, optimizer, loader_of())
     if load is not None:
         accelerator.load_state(str(load))
     done = []
@@ -54,15 +52,15 @@ def train(
     for _ in range(loader.epoch, epochs):
         done.append([Update()])
         for batch in loader:
-            step = evenstep.pop_step(batch)
+            step = loader.step
             with accelerator.accumulate(model):
-                loss = step.loss_scale * model(**batch).loss
+                loss = model(**batch).loss
                 accelerator.backward(loss)
                 update = done[-1][-1]
                 update.samples += step.indices
                 update.steps += 1
-                mean = accelerator.reduce(loss.detach().nan_to_num(), "mean")
-                update.loss += mean.item() / accumulate
+                share = step.loss_scale * loss.detach().nan_to_num()
+                update.loss += accelerator.reduce(share, "mean").item()
                 assert accelerator.sync_gradients == step.ends_update
                 if accelerator.sync_gradients:
                     update.gradient = flat([p.grad for p in model.parameters()])

@@ -101,68 +101,59 @@ def accumulating() -> accelerate.Accelerator:
     return accelerator_of(None, gradient_accumulation_steps=3)
 
 
-def loop(accelerator: Any, loader: Any, loss_of: Any, *, steps: int = 10) -> None:
+def loop(accelerator: Any, loader: Any, backward: Any = None, *, steps: int = 10) -> None:
     model, optimizer = accelerator.prepare(
         model := TinyModel(), torch.optim.SGD(model.parameters(), lr=0.1)
     )
     for number, batch in enumerate(loader):
         with accelerator.accumulate(model):
-            accelerator.backward(loss_of(model, batch))
+            (backward or accelerator.backward)(model(**batch).loss)
             optimizer.step()
             optimizer.zero_grad()
         if number + 1 == steps:
             break
 
 
-def unscaled(model: Any, batch: Any) -> Any:
-    evenstep.pop_step(batch)
-    return model(**batch).loss
-
-
-def scaled(model: Any, batch: Any) -> Any:
-    return evenstep.pop_step(batch).loss_scale * model(**batch).loss
-
-
-@pytest.mark.parametrize("loss_of", [unscaled, lambda model, batch: model(**batch).loss])
-def test_a_loss_that_is_not_scaled_stops_the_loop(
-    accumulating: accelerate.Accelerator, loss_of: Any
+@pytest.mark.parametrize("bare", [0, 1])
+def test_a_loss_that_accelerate_does_not_see_stops_the_loop(
+    accumulating: accelerate.Accelerator, bare: int
 ) -> None:
-    with pytest.raises(evenstep.ConfigurationError, match="loss of step 0 was not multiplied"):
-        loop(accumulating, even.prepare(accumulating, loader_of()), loss_of)
+    loader = even.prepare(accumulating, loader_of())
+
+    def backward(loss: torch.Tensor) -> None:
+        (torch.Tensor.backward if loader.step.step == bare else accumulating.backward)(loss)
+
+    with pytest.raises(evenstep.ConfigurationError, match=f"loss of step {bare} was not scaled"):
+        loop(accumulating, loader, backward)
 
 
-def test_one_loss_of_an_update_that_is_not_scaled_stops_the_loop(
-    accumulating: accelerate.Accelerator,
+def test_a_loader_without_loss_scaling_is_left_as_it_is(
+    accelerator: accelerate.Accelerator,
 ) -> None:
-    def once(model: Any, batch: Any) -> Any:
-        step = batch["evenstep_step"].step
-        return (unscaled if step == 1 else scaled)(model, batch)
-
-    with pytest.raises(evenstep.ConfigurationError, match="loss of step 1 was not multiplied"):
-        loop(accumulating, even.prepare(accumulating, loader_of()), once)
-
-
-def test_a_loader_without_loss_scaling_needs_none(accelerator: accelerate.Accelerator) -> None:
-    loop(accelerator, even.prepare(accelerator, loader_of(loss_scaling="none")), unscaled)
+    loader = even.prepare(accelerator, loader_of(loss_scaling="none"))
+    loop(accelerator, loader, torch.Tensor.backward)
+    for _ in loader:
+        loss = torch.ones((), requires_grad=True)
+        accelerator.backward(loss)
+        assert loss.grad == 1
 
 
 def test_evaluation_needs_no_loss_scale(accelerator: accelerate.Accelerator) -> None:
     training = even.prepare(accelerator, loader_of())
     evaluation = even.prepare(accelerator, loader_of())
 
-    def loss_of(model: Any, batch: Any) -> Any:
-        for other in evaluation:
-            unscaled(model, other)
-        return scaled(model, batch)
+    def backward(loss: torch.Tensor) -> None:
+        assert sum(1 for _ in evaluation) > 2
+        accelerator.backward(loss)
 
-    loop(accelerator, training, loss_of, steps=2)
+    loop(accelerator, training, backward, steps=2)
 
 
 def test_an_update_that_a_loop_left_is_told(accumulating: accelerate.Accelerator) -> None:
     loader = even.prepare(accumulating, loader_of())
-    loop(accumulating, loader, scaled, steps=4)
+    loop(accumulating, loader, steps=4)
     with pytest.raises(evenstep.ConfigurationError, match="in the middle of an update of 3 steps"):
-        loop(accumulating, loader, scaled)
+        loop(accumulating, loader)
 
 
 def test_a_checkpoint_in_the_middle_of_an_update_warns(
@@ -210,17 +201,18 @@ def test_what_accelerate_would_make_of_a_loader_is_refused(
     assert len(loader.dataset) == len(DOCUMENTS)
     with pytest.raises(AttributeError, match="skip_first_batches: it is not needed"):
         accelerate.skip_first_batches(loader, 3)
-    with pytest.raises(evenstep.ConfigurationError, match=r"accelerator\.prepare takes it"):
+    with pytest.raises(evenstep.ConfigurationError, match=r"among DataLoader; accelerator\.prep"):
         even.prepare(accelerator, torch.utils.data.DataLoader(DOCUMENTS))
-    with pytest.raises(evenstep.ConfigurationError, match="list, which cannot carry its step"):
-        next(iter(even.prepare(accelerator, loader_of(collate_fn=list))))
+    policy = evenstep.WorkloadPacking(128, micro_batches=3, thresholds=(40,))
+    with pytest.raises(evenstep.ConfigurationError, match="makes 3 micro-batches of a step"):
+        even.prepare(accelerator, evenstep.DataLoader(DOCUMENTS, policy=policy))
 
 
 def test_a_loader_that_is_prepared_without_the_integration_warns(
     accelerator: accelerate.Accelerator,
 ) -> None:
     loader = accelerator.prepare(loader_of())
-    with pytest.warns(UserWarning, match=r"loader = even\.prepare\(accelerator, loader\)"):
+    with pytest.warns(UserWarning, match=r"loader = even\.prepare\(accelerator, model, optim"):
         next(iter(loader))
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -73,7 +73,7 @@ def trainer_of(rank: Rank | None, folder: Path, **options: Any) -> Trainer:
         options = {"strategy": "ddp", "devices": rank.world_size} | options
     else:
         options = {"devices": 1} | options
-    callbacks = [even.StepCallback(), *options.pop("callbacks", [])]
+    callbacks = options.pop("callbacks", [])
     return Trainer(
         accelerator="cpu",
         default_root_dir=folder,

@@ -45,12 +45,12 @@ def train(
         fabric.load(path, state)
     updates = [Update()]
     for batch in loader:
-        step = evenstep.pop_step(batch)
+        step = loader.step
         updates[-1].samples += step.indices
         updates[-1].steps += 1
         with fabric.no_backward_sync(model, enabled=not step.ends_update):
             loss = model(**batch).loss
-            fabric.backward(loss * step.loss_scale if scaled else loss)
+            fabric.backward(loss) if scaled else loss.backward()
         if step.ends_update or early:
             updates[-1].gradient = flat([p.grad for p in model.parameters()])
             updates.append(Update())
@@ -78,9 +78,9 @@ def test_two_ranks_train_as_one_and_resume_on_any_number(tmp_path: Path) -> None
 
 
 def test_a_loop_that_trains_wrongly_is_stopped() -> None:
-    with pytest.raises(evenstep.ConfigurationError, match="loss of step 0 was not multiplied"):
+    with pytest.raises(evenstep.ConfigurationError, match="loss of step 0 was not scaled"):
         train(None, scaled=False)
-    with pytest.raises(evenstep.ConfigurationError, match=r"step it where step\.ends_update"):
+    with pytest.raises(evenstep.ConfigurationError, match=r"loader\.step\.ends_update"):
         train(None, early=True)
 
 

@@ -48,7 +48,7 @@ def fit(rank: Rank, folder: Path, accumulate: int, **options: Any) -> Any:
         logger=log,
         **options,
     )
-    trainer.fit(module, even.loader(loader_of(accumulate)))
+    even.fit(trainer, module, loader_of(accumulate))
     return trained(module), log.logged
 
 
@@ -82,7 +82,7 @@ def sharded(rank: Rank, folder: Path, path: Path | None = None) -> Any:
     # Its default is tensor parallelism.
     trainer = trainer_of(rank, folder, strategy=ModelParallelStrategy())
     with pytest.raises(evenstep.ConfigurationError, match="over 1 ranks, and 2 share the data"):
-        trainer.fit(Sharded(), even.loader(loader_of()))
+        even.fit(trainer, Sharded(), loader_of())
     module, log = Sharded(), Log()
     trainer = trainer_of(
         rank,
@@ -93,7 +93,7 @@ def sharded(rank: Rank, folder: Path, path: Path | None = None) -> Any:
         logger=log,
         callbacks=[ModelCheckpoint(folder, "{step}", every_n_train_steps=2, save_top_k=-1)],
     )
-    trainer.fit(module, even.loader(loader_of(3)), ckpt_path=path)
+    even.fit(trainer, module, loader_of(3), ckpt_path=path)
     return trained(module), log.logged
 
 
@@ -149,7 +149,7 @@ def whole(rank: Rank, folder: Path) -> list[list[Update]]:
 def resumed(rank: Rank, folder: Path, path: Path) -> list[list[Update]]:
     module = Module()
     trainer = trainer_of(rank, folder, accumulate_grad_batches=3, max_epochs=2)
-    trainer.fit(module, even.loader(loader_of(3)), ckpt_path=path)
+    even.fit(trainer, module, loader_of(3), ckpt_path=path)
     return trained(module)
 
 
@@ -183,7 +183,7 @@ def test_every_checkpoint_is_followed_by_what_followed_it(tmp_path: Path) -> Non
     trainer = trainer_of(
         None, tmp_path, accumulate_grad_batches=3, max_epochs=2, callbacks=callbacks
     )
-    trainer.fit(module, even.loader(loader_of(3)))
+    even.fit(trainer, module, loader_of(3))
     epochs = trained(module)
     samples = [update.samples for epoch in epochs for update in epoch]
     paths = list(tmp_path.glob("*.ckpt"))
@@ -209,9 +209,9 @@ def test_a_loader_that_a_schedule_has_asked_for_resumes_too(tmp_path: Path) -> N
                 self.trainer.save_checkpoint(tmp_path / "2.ckpt")
 
     saving, after = Saving(), Asking()
-    trainer_of(None, tmp_path).fit(saving, even.loader(loader_of()))
+    even.fit(trainer_of(None, tmp_path), saving, loader_of())
     trainer = trainer_of(None, tmp_path)
-    trainer.fit(after, even.loader(loader_of()), ckpt_path=tmp_path / "2.ckpt")
+    even.fit(trainer, after, loader_of(), ckpt_path=tmp_path / "2.ckpt")
     (updates,), (others,) = trained(saving), trained(after)
     assert [u.samples for u in others] == [u.samples for u in updates[2:]]
 
@@ -254,7 +254,7 @@ def test_a_data_module_schedules_validation_and_limits(tmp_path: Path) -> None:
         precision="bf16-mixed",
         gradient_clip_val=1.0,
     )
-    trainer.fit(module, datamodule=Data())
+    even.fit(trainer, module, datamodule=Data())
     assert module.planned == trainer.global_step == 9
     assert module.validations == 2 * 2 * 3
     orders = [samples_of(epoch) for epoch in trained(module)]
@@ -277,7 +277,7 @@ class Manual(Module):
 
 def test_manual_optimization_scales_too(tmp_path: Path) -> None:
     module = Manual()
-    trainer_of(None, tmp_path).fit(module, even.loader(loader_of(3)))
+    even.fit(trainer_of(None, tmp_path), module, loader_of(3))
     (updates,) = trained(module)
     model = TinyModel()
     gradient, _ = one_batch(model, updates[0].samples)

@@ -2,6 +2,7 @@
 
 ```
 installed        what is needed of Lightning, looked for when it is imported
+fit              `fit`: in place of ``trainer.fit``
 trainer_loader   `loader`: what Trainer walks over, and how far it is
 step_callback    `StepCallback`: scales losses, logs, and stops what would train wrongly
 stepping         `estimated_stepping_batches`: for schedulers
@@ -15,8 +16,9 @@ takes it out before ``training_step`` sees the batch.
 from __future__ import annotations
 
 from evenstep.integrations.lightning.fabric_loader import setup
+from evenstep.integrations.lightning.fit import fit
 from evenstep.integrations.lightning.step_callback import StepCallback
 from evenstep.integrations.lightning.stepping import estimated_stepping_batches
 from evenstep.integrations.lightning.trainer_loader import loader
 
-__all__ = ["StepCallback", "estimated_stepping_batches", "loader", "setup"]
+__all__ = ["StepCallback", "estimated_stepping_batches", "fit", "loader", "setup"]

@@ -5,42 +5,57 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import torch
+
+from evenstep.batch.step_info import StepInfo
 from evenstep.errors import ConfigurationError
-from evenstep.integrations.handed_steps import watched
+from evenstep.integrations.handed_steps import HandedSteps, add_hooks, scaled_loss
 from evenstep.integrations.lightning.installed import Fabric
 from evenstep.integrations.rank_values import check_ranks
 from evenstep.integrations.states import gather_state
 from evenstep.loader.dataloader import DataLoader
 
 
+class EvenFabric(Fabric):
+    """Scales every loss by the step that it is of."""
+
+    def backward(self, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> None:
+        super().backward(scaled_loss(self, tensor), *args, **kwargs)
+
+
 class FabricLoader:
-    """An evenstep loader in a loop with Fabric. A batch carries its `StepInfo`."""
+    """An evenstep loader in a loop with Fabric."""
 
     def __init__(self, fabric: Fabric, loader: DataLoader) -> None:
         self.loader = loader
         self._fabric = fabric
+        self._steps = HandedSteps(
+            fabric,
+            loader,
+            counts=lambda: True,
+            backward="fabric.backward(loss)",
+            update_option="step it where loader.step.ends_update",
+        )
 
     def __iter__(self) -> Iterator[Any]:
         """
         Raises:
-            ConfigurationError: a batch is no mapping, so that no step can be put in. From an
-                optimizer's ``step``: see `evenstep.integrations.handed_steps`.
+            ConfigurationError: from an optimizer's ``step``: see
+                `evenstep.integrations.handed_steps`.
         """
         check_ranks("Fabric", self._fabric.world_size)
-        steps = watched(
-            self.loader.steps(),
-            times=1,
-            scaling=self.loader.loss_scaling != "none",
-            counts=lambda: True,
-            update_option="step it where step.ends_update",
-        )
+        steps = iter(self._steps)
         try:
-            for batch, step in steps:
-                batch = self._fabric.to_device(batch)
-                step.put_into(batch)
-                yield batch
+            for batch, _ in steps:
+                yield self._fabric.to_device(batch)
         finally:
             steps.close()
+
+    @property
+    def step(self) -> StepInfo | None:
+        """Of the batch that the loop is at; None outside of a pass. `fabric.backward` applies its
+        loss scale."""
+        return self._steps.step
 
     def __len__(self) -> int:
         return len(self.loader)
@@ -69,11 +84,17 @@ class FabricLoader:
 
 def setup(fabric: Fabric, loader: DataLoader) -> FabricLoader:
     """A loader for a loop with Fabric, in place of ``fabric.setup_dataloaders(loader)``, which
-    takes torch's alone. Its batches are on Fabric's device; ``fabric.save`` and ``fabric.load``
-    take it with the model."""
+    takes torch's alone. Its batches are on Fabric's device, `fabric.backward` scales their losses,
+    and ``fabric.save`` and ``fabric.load`` take it with the model.
+
+    Raises:
+        ConfigurationError: its batches are lists of micro-batches.
+    """
     if not isinstance(loader, DataLoader):
         raise ConfigurationError(
             f"a {type(loader).__name__} is no evenstep.DataLoader; fabric.setup_dataloaders takes "
             "it"
         )
-    return FabricLoader(fabric, loader)
+    prepared = FabricLoader(fabric, loader)
+    add_hooks(fabric, EvenFabric)
+    return prepared

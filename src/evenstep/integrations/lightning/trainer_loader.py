@@ -71,8 +71,8 @@ class LightningLoader:
         before = self._places[-2][0] if len(self._places) > 1 else None
         if before is not None and not before.taken:
             raise ConfigurationError(
-                "nobody scales the losses of this loader; write "
-                "Trainer(callbacks=[even.StepCallback()])"
+                "nobody scales the losses of this loader; write even.fit(trainer, module, "
+                "loader), or Trainer(callbacks=[even.StepCallback()])"
             )
         if not isinstance(batch, MutableMapping):
             raise ConfigurationError(

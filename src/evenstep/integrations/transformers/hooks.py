@@ -11,7 +11,7 @@ import torch
 from transformers import Trainer
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from evenstep.integrations.fillers import without_loss
+from evenstep.integrations.fillers import scaled, without_loss
 from evenstep.integrations.transformers.batches import ENDLESS, next_update
 from evenstep.integrations.transformers.loader import make_loader, taking_over
 from evenstep.integrations.transformers.run import TrainerRun, last_checkpoint
@@ -98,8 +98,8 @@ class EvenTrainer(Trainer):
         if factor is None or factor == 1.0:
             return result
         if isinstance(result, tuple):
-            return (_scaled(result[0], factor), *result[1:])
-        return _scaled(result, factor)
+            return (scaled(result[0], factor), *result[1:])
+        return scaled(result, factor)
 
     def save_model(self, output_dir: Any = None, *args: Any, **kwargs: Any) -> None:
         super().save_model(output_dir, *args, **kwargs)
@@ -148,8 +148,3 @@ class _Sized:
 
     def __len__(self) -> int:
         return self._steps
-
-
-def _scaled(loss: torch.Tensor, factor: float) -> torch.Tensor:
-    # The mean over no tokens is NaN, which Trainer would log.
-    return loss * factor if factor else torch.nan_to_num(loss) * 0.0

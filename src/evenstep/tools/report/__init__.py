@@ -5,6 +5,7 @@ table                     tables of text
 advice_text, advice_page  the advice of `evenstep advise`
 plan_page                 a loading plan of the service
 steps_plot, packing_plot  the time that ranks, or micro-batches, wait for each other
+ranks_plot                groups of ranks: which document each rank works on
 layout_plot               loaders of a service: their time, processes and memory
 picture, svg, plan_svg    figures and drawings; bins, page_style
 ```

@@ -6,6 +6,8 @@ run              an epoch of a policy: every rank a SimulatedRank; measure makes
 packing_run      packers of pretraining documents over a stream; packing_result
 pipeline_run     one step on a pipeline of stages
 sharding_run     context-parallel sharding of sequences; sharding_result
+dynamic_context_run  groups of ranks for documents, beside dynamic_context_baselines;
+                 dynamic_context_result
 step_time_model  the time of a step under 4D parallelism; cluster_assumptions
 ```
 """
