@@ -52,6 +52,7 @@ class JobRegistry:
         """By rank, the number of its last client."""
         self._client_waits: dict[str, tuple[dict[str, Any], float]] = {}
         """By who waits, what was reported, and when."""
+        self._inquiries: list[RoleInquiry] = []
         self._watches: list[RoleWatch] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._server: Server | None = None
@@ -160,6 +161,8 @@ class JobRegistry:
         """Answers all pending `failed` questions, and ends the sockets. Idempotent."""
         for task in self._tasks:
             task.cancel()
+        for inquiry in self._inquiries:
+            inquiry.close()
         of_job = "" if self._open_job is None else f" of job {self._open_job.name!r}"
         self._raise_alarm(EvenstepError(f"the service{of_job} was closed"))
         if self._server is not None:

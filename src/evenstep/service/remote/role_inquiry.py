@@ -68,6 +68,11 @@ class RoleInquiry:
         about = {name: handle.about[name] for name in ("process", "host")}
         return {"process": about, "silent_seconds": silent}
 
+    def close(self) -> None:
+        """Waits for no answer any more."""
+        for asked, _ in self._late.values():
+            asked.cancel()
+
     async def _ask(self, message: Literal["status", "measure"], limit: float) -> Answer | None:
         """The answer, or None if it is late. What was asked before and is not answered yet is
         waited for."""

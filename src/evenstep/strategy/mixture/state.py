@@ -20,6 +20,8 @@ from evenstep.plan.schema import COUNT, check_schema, increasing, require
 from evenstep.strategy.mixture.source_queues import Taken
 from evenstep.strategy.sample_table import SampleTable
 
+_MOST_OWED = 2.0**53
+"""Samples or tokens: above it a float does not count one by one."""
 _VERSION = 1
 _SAVED = ("position", "shard", "index", "lengths")
 """Columns of the samples that wait."""
@@ -171,6 +173,7 @@ class MixtureState:
             require(increasing(positions, row["cursor"]), "waiting.position", positions)
             drawn = row["cursor"] - len(positions)
             require(row["samples"] == drawn, "samples", row["samples"])
+            require(abs(row["balance"]) < _MOST_OWED, "balance", row["balance"])
 
         def column(name: str, dtype: Any) -> npt.NDArray[Any]:
             return np.array([row[name] for row in rows], dtype)
