@@ -37,13 +37,11 @@ def check_plan(plan: Any, *, step: int, tree: ClientPlaceTree, samples: SampleTa
         ("the plan", plan),
         *((f"subplan {n!r}", p) for n, p in plan.subplans.items()),
     ]:
-        delivery = each.delivery
-        fetched = np.unique(delivery.bucket[delivery.fetched_by >= 0])
-        used = np.unique(each.assignment.bucket[each.assignment.placed])
-        lost = np.setdiff1d(used, fetched)
+        used = each.assignment.bucket[each.assignment.placed]
+        lost = used[~each.delivery.is_fetched[used]]
         if len(lost):
             raise ConfigurationError(
-                f"no rank fetches bucket {lost[0]} of {name}, distributed at {each.axis} for "
+                f"no rank fetches bucket {lost.min()} of {name}, distributed at {each.axis} for "
                 f"stages={each.stages!r}; distribute at DP, CP or TP, or let all stages fetch"
             )
     return plan
