@@ -115,6 +115,7 @@ if TYPE_CHECKING:
     from evenstep.service.staged_steps import Fetched as Fetched
     from evenstep.service.startup import start as start
     from evenstep.service.status_http import StatusEndpoint as StatusEndpoint
+    from evenstep.service.store.runs import stored_state as stored_state
     from evenstep.strategy.loaders.source_stripe import SourceStripe as SourceStripe
 
 _HOMES = {
@@ -138,6 +139,7 @@ _HOMES = {
     ".source_loader": ("LoaderJob", "SourceLoader"),
     ".staged_steps": ("Fetched",),
     ".startup": ("start",),
+    ".store.runs": ("stored_state",),
     ".status_http": ("StatusEndpoint",),
     "evenstep.data.source": ("Source",),
     "evenstep.strategy.loaders.source_stripe": ("SourceStripe",),

@@ -22,6 +22,7 @@ from evenstep.service.remote.job_info import JobInfo
 from evenstep.service.remote.roads import SocketRoad
 from evenstep.service.remote.role_makers import make_constructor, make_loader, make_planner
 from evenstep.service.source_layout import SourceLayout
+from evenstep.service.store.runs import RunPlace
 from evenstep.service.transport.endpoint import Keys
 
 _CLOSE_TIMEOUT = 10.0  # seconds in which roles end their own processes
@@ -38,6 +39,7 @@ class LaunchOptions:
     """[constructors] the data-parallel groups of each."""
     state: Mapping[str, Any] | None
     plan_log: str | os.PathLike[str] | None
+    store: RunPlace | None
     cpus: float | None
     patience: float
     sockets: bool
@@ -152,7 +154,7 @@ class Launcher:
         self._loaders = loaders = self._make(make_loader, self._loaders, for_loaders, deadline)
         log = None if options.plan_log is None else os.path.abspath(options.plan_log)
         assert self._planner is not None
-        for_planner = (*job_and_paths, 1, layout, loaders, options.state, log)
+        for_planner = (*job_and_paths, 1, layout, loaders, options.state, log, options.store)
         (planner,) = self._make(make_planner, [self._planner], [for_planner], deadline)
         self._planner = planner
         ray.wait(preloading, num_returns=len(preloading), timeout=_left(deadline))
