@@ -21,6 +21,7 @@ import os
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +31,13 @@ import psutil
 import evenstep.service as es
 from benchmarks.lib.report import machine, parser, print_json, progress
 from benchmarks.service.fewest_loaders import optimum
-from evenstep.service.source_layout import SourceLayout
 from evenstep.strategy.loaders import (
     LoaderLayout,
     LoaderLimits,
     LoadModel,
     SourceProfile,
     fewest_loaders,
+    groups_of_layout,
     packed,
     three_steps,
 )
@@ -46,7 +47,7 @@ from evenstep.tools.report.layout_plot import plot_layout
 
 MEBI = 1 << 20
 SAMPLES = 2048  # of a step, predicted
-WARM = 6  # steps before those that are measured
+WARM = 4  # steps before those that are measured
 
 
 def profiles(count: int, seed: int, most: float = 1500.0) -> list[SourceProfile]:
@@ -184,8 +185,8 @@ def as_they_are(samples: list[Any]) -> Any:
 def sleeping_job(folder: Path, options: argparse.Namespace) -> es.Job:
     rng = np.random.default_rng(options.seed)
     count = options.measured
-    seconds = np.clip(rng.lognormal(math.log(1.5e-3), 1.4, count), 1e-4, 0.06)
-    weights = rng.dirichlet(np.full(count, 2.0)) / (1 + seconds / 0.01)
+    seconds = np.clip(rng.lognormal(math.log(0.02), 1.2, count), 1e-3, 0.09)
+    weights = rng.dirichlet(np.full(count, 2.0))
     path = folder / "rows.jsonl"
     path.write_text("".join(json.dumps({"length": 8 + k % 64}) + "\n" for k in range(4096)))
     sources = [
@@ -208,7 +209,25 @@ def sleeping_job(folder: Path, options: argparse.Namespace) -> es.Job:
     )
 
 
-def run(job: es.Job, layout: Any, options: argparse.Namespace) -> dict[str, float]:
+def _with_workers(layout: LoaderLayout, workers: int) -> LoaderLayout:
+    """With the same number for each loader."""
+    loaders = tuple(replace(each, workers=workers) for each in layout.loaders)
+    return replace(layout, loaders=loaders)
+
+
+def _seconds(model: LoadModel, layout: LoaderLayout) -> float:
+    """In which the busiest process does its part of a step."""
+    most = 0.0
+    for loader, pieces in zip(layout.loaders, groups_of_layout(layout)):
+        own, handover, prepare = model.vectors(pieces).sum(axis=0)[3:]
+        if loader.workers:
+            most = max(most, own + handover, prepare / loader.workers)
+        else:
+            most = max(most, own + prepare)
+    return most
+
+
+def run(job: es.Job, layout: LoaderLayout, options: argparse.Namespace) -> dict[str, float]:
     """Seconds of a step as fast as it goes, and what a trainer waits."""
     begin = time.perf_counter()
     with es.start(
@@ -245,37 +264,36 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
         begin = time.perf_counter()
         profile = es.profile(job, samples=16, seconds=1.0)
         profiling = time.perf_counter() - begin
-        limits: dict[str, Any] = {
-            "step_seconds": options.pace,
-            "memory": 1024 * MEBI,
-            "cores": 64,
-            "workers": 3,
-        }
-        best = es.plan_loaders(job, profile, **limits)
-        paper = es.plan_loaders(job, profile, rule="three_steps", **limits)
-        count, each = len(best.loaders), math.ceil(best.workers / len(best.loaders))
-        split = SourceLayout.of(job.names, count)
-        layouts: dict[str, Any] = {
-            "packed": best,
-            "three_steps": paper,
-            "one loader": 1,
-            "equal split": count,
-            "equal split, as many workers": SourceLayout(
-                split.sources, split.shares, (each,) * count
+        own = [source.weight for source in job.sources]
+        model = LoadModel(
+            profile.of(job.names),
+            options.samples * np.array([own]) / sum(own),
+            LoaderLimits(
+                step_seconds=options.pace,
+                memory=1024 * MEBI,
+                workers=3,
+                process_bytes=profile.process_bytes,
             ),
-            "a loader for each source": len(job.names),
+        )
+        best = packed(model)
+        count, each = len(best.loaders), math.ceil(best.workers / len(best.loaders))
+        layouts = {
+            "packed": best,
+            "three_steps": three_steps(model),
+            "equal split, as many processes": _with_workers(by_hand(model, count), each),
+            "equal split": _with_workers(by_hand(model, count), 0),
+            "a loader for each source": _with_workers(by_hand(model, len(job.names)), 0),
+            "one loader": _with_workers(by_hand(model, 1), 0),
         }
         rows = []
         for name, layout in layouts.items():
             progress(name)
-            planned = isinstance(layout, LoaderLayout)
-            loaders = layout if isinstance(layout, int) else count
             rows.append(
                 {
                     "layout": name,
-                    "loaders": len(layout.loaders) if planned else loaders,
-                    "workers": layout.workers if planned else each * count * (loaders != layout),
-                    "predicted_seconds": layout.seconds if planned else None,
+                    "loaders": len(layout.loaders),
+                    "workers": layout.workers,
+                    "predicted_seconds": _seconds(model, layout),
                     **run(job, layout, options),
                 }
             )
@@ -302,10 +320,10 @@ def main() -> None:
     options.add_argument("--memory", type=int, default=2048, help="MiB of a loader, predicted")
     options.add_argument("--workers", type=int, default=8, help="of a loader, predicted")
     options.add_argument("--optima", type=int, default=20, help="small mixtures for HiGHS")
-    options.add_argument("--measured", type=int, default=40, help="sources that are run; 0 is none")
-    options.add_argument("--samples", type=int, default=128, help="of a step that is run")
-    options.add_argument("--pace", type=float, default=0.25, help="seconds of a step that is run")
-    options.add_argument("--steps", type=int, default=30, help="that are measured")
+    options.add_argument("--measured", type=int, default=24, help="sources that are run; 0 is none")
+    options.add_argument("--samples", type=int, default=256, help="of a step that is run")
+    options.add_argument("--pace", type=float, default=1.0, help="seconds of a step that is run")
+    options.add_argument("--steps", type=int, default=8, help="that are measured")
     options.add_argument("--picture", type=Path, help="PNG file to draw the first layout to")
     given = options.parse_args()
     result: dict[str, Any] = {"machine": machine(), "predicted": predicted(given)}
