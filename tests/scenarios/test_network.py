@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-import shutil
 import socket
-import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -20,10 +18,10 @@ from faults import FORK, THREADS, WITHIN, all_training, assert_died, end_of, loa
 from ranks import Job, Rank
 
 from documents import Documents
+from hosts import tell, why_not_two
 
 COUNT = 1000
 NEW_NETWORK, NEW_HOSTNAME = 0x40000000, 0x04000000
-TOOLS = ("ip", "ss", "nsenter", "unshare")
 
 
 def reset_connections() -> int:
@@ -71,22 +69,6 @@ def test_connections_that_are_reset_are_an_error_on_every_rank(
     assert "Connection reset by peer" in outcomes[0].message
 
 
-def tell(*command: object) -> None:
-    subprocess.run([str(word) for word in command], check=True, capture_output=True)
-
-
-def two_hosts() -> str:
-    """Why this machine cannot be two; empty if it can."""
-    missing = [tool for tool in TOOLS if shutil.which(tool) is None]
-    if missing:
-        return f"there is no {', '.join(missing)}"
-    try:
-        tell("unshare", "-n", "-u", "ip", "link", "add", "c0", "type", "veth")
-    except subprocess.CalledProcessError as error:
-        return f"no networks can be made: {error.stderr.decode().strip()}"
-    return ""
-
-
 def move_to_a_host(rank: Rank) -> None:
     """A network and a name of its own; rank 0 lays the cable to rank 1."""
     if ctypes.CDLL(None, use_errno=True).unshare(NEW_NETWORK | NEW_HOSTNAME):
@@ -109,7 +91,7 @@ def move_to_a_host(rank: Rank) -> None:
 
 @pytest.fixture
 def hosts() -> None:
-    if why := two_hosts():
+    if why := why_not_two():
         pytest.skip(why)
 
 

@@ -14,7 +14,7 @@ from service_world import failing, job_of, sources
 import evenstep.service as es
 from evenstep.errors import SampleError
 from evenstep.service.handles import LocalHandle
-from evenstep.strategy.sample_table import BulkMetadata, SampleTable
+from evenstep.strategy.sample_table import SampleTable
 
 
 class Counting(LocalHandle):
@@ -59,7 +59,6 @@ def test_many_sources_at_once_are_described_as_one_by_one(
 ) -> None:
     many, _ = loaders_of(job, count)
     one, _ = loaders_of(job, count)
-    assert isinstance(many, BulkMetadata)
     for _ in range(data.draw(st.integers(1, 4))):
         numbers = sorted(data.draw(st.sets(st.integers(0, 2), min_size=1)))
         asked = [(n, data.draw(st.integers(0, 70)), data.draw(st.integers(0, 30))) for n in numbers]
@@ -68,6 +67,22 @@ def test_many_sources_at_once_are_described_as_one_by_one(
         assert table.sources == job.names
         if data.draw(st.booleans()):
             many.refresh()
+
+
+def test_what_one_of_two_loaders_knows_of_a_source_is_not_known_of_it(job: es.Job) -> None:
+    first, *others = job.names
+    halves = [es.SourceStripe(source=first, part=part, parts=2, stripe=4) for part in (0, 1)]
+    whole = [es.SourceStripe(source=name) for name in others]
+    layout = es.SourceLayout(job.names, ((halves[0],), (halves[1], *whole)))
+    loaders = [es.SourceLoader(job.for_loader(each, n)) for n, each in enumerate(layout.shares)]
+    handles = [LocalHandle(loader) for loader in loaders]
+    before, pool = (es.LoaderPool(layout, handles, columns=job.columns) for _ in range(2))
+    before.ahead(0, 0, 30)  # the loaders have that much of the source
+    pool.ahead(0, 0, 12)
+    pool.refresh()
+    pool.ahead(1, 0, 1)
+    pool.refresh()  # asks one of the two loaders, as little is known of its other source
+    assert rows_of(pool.ahead(0, 0, 30)) == rows_of(before.ahead(0, 0, 30))
 
 
 def test_each_loader_is_asked_once_about_all_that_is_not_known(job: es.Job) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from service_world import comparable, job_of, steps_of
@@ -38,17 +39,12 @@ LAYOUT = planned(
 )
 
 
-@pytest.mark.parametrize("backend", ["local", "processes"])
-def test_batches_are_those_of_any_other_layout(tmp_path: Path, backend: str) -> None:
+@pytest.mark.backends("processes")
+def test_batches_are_those_of_any_other_layout(start: Any, tmp_path: Path) -> None:
     job = job_of(tmp_path)
     with es.start(job, backend="local") as service:
         expected = comparable(steps_of(service.client(0), 6))
-    layout, options = LAYOUT, {}
-    if backend == "local":  # whose workers are those of any loader
-        layout = replace(layout, loaders=tuple(replace(each, workers=0) for each in layout.loaders))
-    else:
-        options["name"] = tmp_path.name
-    with es.start(job, backend=backend, loaders=layout, **options) as service:
+    with start(job, loaders=LAYOUT) as service:
         assert comparable(steps_of(service.client(0), 6)) == expected
         loaders = service.status()["loaders"]
     assert [set(each["sources"]) for each in loaders] == [{"web"}, {"code", "books"}, {"web"}]

@@ -66,7 +66,7 @@ def test_each_drawn_sample_is_delivered_once_to_the_ranks_that_the_mesh_says(
                 batches, step = steps_of(client, number + 1)[number]
                 assert step.bucket == tree.bucket(place, axis)
                 fetched = {step.bucket: batches, **step.peers}
-                assert sorted(fetched) == delivery.buckets_of(rank).tolist()
+                assert tuple(sorted(fetched)) == delivery.buckets_of(rank)
                 names = [[str(i) for i in ids] for ids in step.sample_ids]
                 per_bucket.setdefault(step.bucket, names)
                 assert per_bucket[step.bucket] == names

@@ -154,6 +154,21 @@ class StepInfo:
             }
         return result
 
+    def to_line(self) -> dict[str, Any]:
+        """What `evenstep.run_log` writes of the step: all ranks together, JSON-able."""
+        moments = self.totals.moments.together()
+        return {
+            "step": self.step,
+            "epoch": self.epoch,
+            "samples": self.global_samples,
+            "tokens": self.global_tokens,
+            "padded_tokens": self.global_padded_tokens,
+            "cost": self.global_cost,
+            "imbalance": self.imbalance,
+            "ends_update": self.ends_update,
+            "moments": {each.name: float(getattr(moments, each.name)) for each in fields(moments)},
+        }
+
     def __eq__(self, other: object) -> bool:
         # Not generated, because comparing the totals gives arrays.
         if not isinstance(other, StepInfo):

@@ -6,6 +6,8 @@ simulate   one policy over given lengths; simulate_packing, simulate_sharding an
            simulate_dynamic_context are its commands for packing and for context parallelism
 tune       short runs of a training, to find max_tokens
 profile    the cost of a model on the hardware at hand
+report     what a run lost to padding, to waiting for ranks and for data, from its step log
+watch      the same while it runs
 lengths    a file with the lengths of a data set
 service    a job of the service: run it, see its status (service_text) and plans; measure its
            sources and size it (service_sizing)

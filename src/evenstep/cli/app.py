@@ -17,9 +17,11 @@ COMMANDS = (
     "advise",
     "lengths",
     "profile",
+    "report",
     "service",
     "simulate",
     "tune",
+    "watch",
 )
 """Modules of this package with a function ``register(app: typer.Typer) -> None``."""
 PLUGINS = "evenstep.commands"

@@ -101,7 +101,15 @@ def run(
         float | None, typer.Option(help="CPUs that Ray reserves for each actor, such as 0.5.")
     ] = None,
     resume: Annotated[
-        Path | None, typer.Option(help="JSON file of the state to resume from.")
+        str | None,
+        typer.Option(help="JSON file of the state to resume from, or the store of an earlier run."),
+    ] = None,
+    step: Annotated[
+        int | None,
+        typer.Option(help="Step to resume at from a store.", show_default="the last saved"),
+    ] = None,
+    store: Annotated[
+        str | None, typer.Option(help="Folder or URL in which the run keeps its states.")
     ] = None,
     plan_log: Annotated[
         Path | None, typer.Option(help="File to write plans to, one line of JSON each.")
@@ -131,6 +139,7 @@ def run(
     Examples:
       evenstep service run job.py --backend processes --loaders 4 --port 8099
       evenstep service run jobs.pretrain:job --address 10.0.0.1:6379 --name pretrain
+      evenstep service run job.py --store s3://bucket/pretrain --resume s3://bucket/pretrain
     """
     from evenstep.service.startup import start
     from evenstep.service.status_http import StatusEndpoint
@@ -141,8 +150,9 @@ def run(
             "--address and --cpus are of Ray; leave them out with --backend processes"
         )
     made = load_job(job)
-    remedy = "give the file that the state was written to"
-    state = None if resume is None else read_json(resume, again=remedy)
+    state = None if resume is None else _state(made, resume, step)
+    if state is not None:
+        note(f"resuming at step {state['step']:,}")
     note(f"starting {len(made.sources):,} sources for {len(made.tree):,} ranks")
     with ExitStack() as stack:
         stack.enter_context(ended_in_order())
@@ -155,6 +165,7 @@ def run(
                 constructors=constructors,
                 state=state,
                 plan_log=plan_log,
+                store=store,
                 **of_ray,
             )
         )
@@ -189,6 +200,19 @@ def run(
     failed = last["failed"] or last["planner"].get("failed")
     if failed:
         raise EvenstepError(failed)
+
+
+def _state(job: Any, resume: str, step: int | None) -> Any:
+    """The state in a file, or in a store."""
+    from evenstep.service.store.runs import stored_state
+
+    if not Path(resume).is_file():
+        return stored_state(job, resume, step)
+    if step is not None:
+        raise ConfigurationError(
+            f"--step {step} is for a store, and {resume} is the state of one step; leave it out"
+        )
+    return read_json(resume, again="give the file that the state was written to")
 
 
 def status(address: Address = "auto", name: Name = "job", json: Json = False) -> None:

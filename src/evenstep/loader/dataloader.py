@@ -47,6 +47,7 @@ from evenstep.loader.watchdog import Watchdog
 from evenstep.plan.argument_checks import check_at_least, check_seconds
 from evenstep.plan.policy import Policy
 from evenstep.protocol.window_size import AUTO
+from evenstep.run_log import RunLog
 
 logger = logging.getLogger("evenstep")
 
@@ -105,6 +106,8 @@ class DataLoader(LoaderAttributes):
         warn_after: seconds that this rank waits for its next batch before it logs, as a warning of
             the logger "evenstep", which rank it waits for and what that one does; again after twice
             as long, and so on. None or 0 logs nothing. The same on all ranks.
+        step_log: a file to which the first rank adds a line for each step: what it took and held.
+            ``evenstep report`` and ``evenstep watch`` show it.
         exhausted: "pad" or "stop", for ranks that run out before the others; see
             `evenstep.protocol.RankProtocol`.
         multiprocessing_context: how batcher and workers start. None is a fork server that starts
@@ -156,6 +159,7 @@ class DataLoader(LoaderAttributes):
         replay: bool = False,
         exhausted: str = "pad",
         warn_after: float | None = 20.0,
+        step_log: str | os.PathLike[str] | None = None,
         persistent_workers: bool = False,
         in_order: bool = True,
         group: dist.ProcessGroup | str | None = None,
@@ -206,6 +210,7 @@ class DataLoader(LoaderAttributes):
         self.generator = generator
         self._batch_sampler = batch_sampler
         self._warn_after = warn_after
+        self._run_log = step_log
         self.skipped: list[BadSample] = []
         """Samples skipped so far."""
         self._group: Any = group
@@ -280,12 +285,19 @@ class DataLoader(LoaderAttributes):
                 feeder=self._runtime.start_feeder(start, batcher, epoch.serial, watchdog),
                 epoch=epoch,
                 pin_memory=self.pin_memory and torch.cuda.is_available(),
+                run_log=self._log_of_pass(exchange.place),
                 received=self._received,
                 ended=self._ended,
             )
         self._current = weakref.ref(iterator)
         self._cursor.begun(start)
         return iterator
+
+    def _log_of_pass(self, place: GroupPlace) -> RunLog | None:
+        if self._run_log is None or place.rank or place.context_rank:
+            return None
+        about = {"run": "loader", "ranks": place.world_size, "counted": "all ranks"}
+        return RunLog(self._run_log, {**about, "policy": self.policy.fingerprint})
 
     def _spec(self, place: GroupPlace) -> LoaderSpec:
         return LoaderSpec(

@@ -23,6 +23,7 @@ from evenstep.loader.threads import LaterInterrupt
 from evenstep.loader.transport.rank_exchange import RankExchange
 from evenstep.loader.transport.session import Session
 from evenstep.loader.transport.ticks import Doing
+from evenstep.run_log import RunLog
 
 _CHECK_INTERVAL = 0.25  # seconds between checks that everybody is alive
 
@@ -40,12 +41,14 @@ class StepIterator(Iterator[tuple[Any, StepInfo]]):
         feeder: Feeder | None,
         epoch: EpochSpec,
         pin_memory: bool,
+        run_log: RunLog | None,
         received: Callable[[StepInfo, StepProgress], None],
         ended: Callable[[EpochEnd], None],
     ) -> None:
         """
         Args:
             loader: the loader of this pass. Kept, since a loader without references closes itself.
+            run_log: of the steps of this pass.
             received: called with every step that is about to be yielded.
             ended: called when all steps have been yielded, on all ranks.
         """
@@ -55,6 +58,7 @@ class StepIterator(Iterator[tuple[Any, StepInfo]]):
         self._exchange = exchange
         self._feeder = feeder
         self._pin_memory = pin_memory
+        self._run_log = run_log
         self._epoch = epoch
         self._received = received
         self._ended = ended
@@ -79,11 +83,15 @@ class StepIterator(Iterator[tuple[Any, StepInfo]]):
     def __next__(self) -> tuple[Any, StepInfo]:
         if self._outcome is not None:
             raise self._outcome
+        if self._run_log is not None:
+            self._run_log.asked()
         patience = self._exchange.patience
         patience.trainer(Doing.WAITS)
         try:
             batch, step = self._next()
             patience.trainer(Doing.WORKS, step.step)
+            if self._run_log is not None:
+                self._run_log.handed_out(step.to_line())
             return batch, step
         except StopIteration:
             self._end(StopIteration())

@@ -53,6 +53,7 @@ Data Constructor, one process for some data-parallel groups
     data_constructor.py  `DataConstructor`: the micro-batches of its clients
     step_fetcher.py      plans and samples, fetched once for all clients
     batch_builder.py     one bucket: collated, and cut for context-parallel ranks
+    subplan_builder.py   the batches of another module, and where its outputs go
 
 Client, in each trainer process
 
@@ -114,6 +115,7 @@ if TYPE_CHECKING:
     from evenstep.service.staged_steps import Fetched as Fetched
     from evenstep.service.startup import start as start
     from evenstep.service.status_http import StatusEndpoint as StatusEndpoint
+    from evenstep.service.store.runs import stored_state as stored_state
     from evenstep.strategy.loaders.source_stripe import SourceStripe as SourceStripe
 
 _HOMES = {
@@ -137,6 +139,7 @@ _HOMES = {
     ".source_loader": ("LoaderJob", "SourceLoader"),
     ".staged_steps": ("Fetched",),
     ".startup": ("start",),
+    ".store.runs": ("stored_state",),
     ".status_http": ("StatusEndpoint",),
     "evenstep.data.source": ("Source",),
     "evenstep.strategy.loaders.source_stripe": ("SourceStripe",),

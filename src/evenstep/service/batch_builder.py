@@ -115,6 +115,11 @@ def collated(collate: Any, samples: Sequence[Any], table: SampleTable, where: st
         ) from error
 
 
+def own_copy(batches: Sequence[Any]) -> list[Any]:
+    """Shallow copies, so that a client can add and remove fields without changing another's."""
+    return [dict(batch) if type(batch) is dict else batch for batch in batches]
+
+
 def _sharding(job: Job, batch: Any, shards: int, where: str) -> Sharding:
     try:
         lengths = document_lengths(batch)

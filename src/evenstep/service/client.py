@@ -7,6 +7,7 @@ clients end together, where the mixture ends.
 
 from __future__ import annotations
 
+import os
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -14,6 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from evenstep.errors import ConfigurationError
+from evenstep.run_log import RunLog
 from evenstep.service.handles import Handle, Reply, call
 from evenstep.service.service_step import ServiceStep, StepDelivery
 from evenstep.strategy.mesh import ClientPlaceTree, Place
@@ -52,6 +54,7 @@ class RankClient:
         self._last: int | None = None
         self._ended = False
         self._closed = False
+        self._run_log: RunLog | None = None
         self.wait_seconds = 0.0
         """Seconds waited, over all steps."""
 
@@ -71,6 +74,16 @@ class RankClient:
         """
         return bool(call(self._constructor, "fetches", self._next, self.rank))
 
+    def log_steps(self, path: str | os.PathLike[str]) -> None:
+        """Has a line written for each step that this rank takes from now on: what it took and held.
+        ``evenstep report`` and ``evenstep watch`` show the file.
+
+        Raises:
+            ConfigurationError: the file cannot be written.
+        """
+        about = {"run": "service", "ranks": len(self._tree), "counted": f"rank {self.rank}"}
+        self._run_log = RunLog(path, about)
+
     def __iter__(self) -> Iterator[tuple[list[Any], ServiceStep]]:
         return self
 
@@ -85,6 +98,8 @@ class RankClient:
             raise ConfigurationError(f"the client of rank {self.rank} is closed; make a new one")
         if self._ended:
             raise StopIteration
+        if self._run_log is not None:
+            self._run_log.asked()
         begin = time.perf_counter()
         self._request_steps()
         try:
@@ -104,6 +119,8 @@ class RankClient:
         self._last, self._next = self._next, self._next + 1
         self._request_steps()
         self.wait_seconds += waited
+        if self._run_log is not None:
+            self._run_log.handed_out(delivery.about.to_line(delivery.micro_batches))
         return delivery.micro_batches, replace(delivery.about, wait_seconds=waited)
 
     def report(self, **signals: Any) -> None:

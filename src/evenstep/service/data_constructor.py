@@ -17,20 +17,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
-from evenstep.arrays import Int64Array
 from evenstep.batch.loss_scale import shard_loss_scale
 from evenstep.errors import ConfigurationError, EvenstepError
-from evenstep.service.batch_builder import BuiltBucket, build, collated, context_shards
-from evenstep.service.collators import vision_fields
+from evenstep.service.batch_builder import BuiltBucket, build, context_shards, own_copy
 from evenstep.service.handles import Handle, call
 from evenstep.service.job import Job
 from evenstep.service.sample_measure import SUPERVISED
 from evenstep.service.service_step import ServiceStep, StepDelivery, SubplanStep
 from evenstep.service.source_layout import SourceLayout, StageKey
 from evenstep.service.step_fetcher import Samples, StepFetcher
-from evenstep.strategy import Assignment, LoadingPlan
+from evenstep.service.subplan_builder import subplan_batches, subplan_step
+from evenstep.strategy import LoadingPlan
 
 _WINDOWS = 4
 """Steps of which samples are held, in windows of those that a client requests ahead."""
@@ -125,7 +122,7 @@ class DataConstructor:
         if plan is None:
             return StepDelivery(step=step, ended=True)
         if not _fetches(plan, rank):
-            return StepDelivery(step=step, fetched_by=_fetched_by(plan, rank))
+            return StepDelivery(step=step, fetched_by=plan.delivery.fetcher_of(rank))
         try:
             self._fetcher.samples(plan)  # while other steps are built
             begin = time.perf_counter()
@@ -201,17 +198,18 @@ class DataConstructor:
         return step
 
     def _delivery(self, step: _Step, rank: int) -> StepDelivery:
-        plan, place = step.plan, self._job.tree.place(rank)
-        buckets = plan.delivery.buckets_of(rank).tolist()
-        own = int(plan.tree.bucket(place, plan.axis))
-        built = {bucket: self._built(step, bucket) for bucket in buckets}
+        plan, delivery = step.plan, step.plan.delivery
+        own, fetched_by = delivery.bucket_of(rank), delivery.fetcher_of(rank)
+        built = {bucket: self._built(step, bucket) for bucket in delivery.buckets_of(rank)}
         micro_batches: list[Any] = []
         supervised: tuple[int, ...] = ()
         if own in built:
-            micro_batches, supervised = built[own].for_rank(place.CP)
+            samples = built[own].samples
+            micro_batches, supervised = built[own].for_rank(self._job.tree.place(rank).CP)
+        else:
+            samples = tuple(plan.members(own, k) for k in range(plan.micro_batches))
         ranks = plan.buckets * step.shards
-        placed = plan.assignment.placed
-        total = int(plan.samples.lengths[SUPERVISED][placed].sum())
+        total = int(plan.samples.lengths[SUPERVISED][plan.assignment.placed].sum())
         about = ServiceStep(
             step=plan.step,
             rank=rank,
@@ -222,8 +220,8 @@ class DataConstructor:
                 for count in supervised
             ),
             ranks=ranks,
-            samples=tuple(plan.members(own, k) for k in range(plan.micro_batches)),
-            fetched_by=_fetched_by(plan, rank),
+            samples=samples,
+            fetched_by=fetched_by,
             supervised=supervised,
             total_supervised=total,
             imbalance=plan.imbalance,
@@ -231,13 +229,15 @@ class DataConstructor:
             weights=dict(plan.weights),
             carried=len(plan.carried),
             notes=plan.notes,
-            subplans={name: self._subplan_step(step, name, rank, own) for name in plan.subplans},
-            peers={bucket: _own_copy(built[bucket].batches) for bucket in buckets if bucket != own},
+            subplans={name: self._subplan_step(step, name, rank) for name in plan.subplans},
+            peers={
+                bucket: own_copy(each.batches) for bucket, each in built.items() if bucket != own
+            },
         )
         return StepDelivery(
             step=plan.step,
-            fetched_by=about.fetched_by,
-            micro_batches=_own_copy(micro_batches),
+            fetched_by=fetched_by,
+            micro_batches=own_copy(micro_batches),
             about=about,
         )
 
@@ -248,36 +248,18 @@ class DataConstructor:
             step.samples[(None, bucket)] = {}
         return step.buckets[bucket]
 
-    def _subplan_step(self, step: _Step, name: str, rank: int, own: int) -> SubplanStep:
-        plan, subplan = step.plan, step.plan.subplans[name]
-        fetched = subplan.delivery.buckets_of(rank).tolist()
-        cells = [(bucket, k) for bucket in fetched for k in range(subplan.micro_batches)]
-        batches = [batch for bucket in fetched for batch in self._subplan(step, name, bucket)]
-        rows = [subplan.assignment.members(bucket, k) for bucket, k in cells]
-        main_rows = [plan.assignment.members(own, k) for k in range(plan.micro_batches)]
-        return SubplanStep(
-            micro_batches=_own_copy(batches),
-            samples=tuple(plan.samples[each] for each in rows),
-            goes_to=tuple(_routes(plan.assignment, each) for each in rows),
-            comes_from=tuple(_routes(subplan.assignment, each) for each in main_rows),
-            imbalance=subplan.imbalance,
-            imbalance_before=subplan.imbalance_before,
-        )
+    def _subplan_step(self, step: _Step, name: str, rank: int) -> SubplanStep:
+        fetched = step.plan.subplans[name].delivery.buckets_of(rank)
+        batches = {bucket: self._subplan(step, name, bucket) for bucket in fetched}
+        return subplan_step(step.plan, name, step.plan.delivery.bucket_of(rank), batches)
 
     def _subplan(self, step: _Step, name: str, bucket: int) -> list[Any]:
         key = (name, bucket)
         if key not in step.subplan_batches:
-            subplan, samples = step.plan.subplans[name], step.samples[key]
-            collate = self._job.subplan_collate.get(name, vision_fields)
-            batches = []
-            for k in range(subplan.micro_batches):
-                rows = subplan.assignment.members(bucket, k)
-                where = f"micro-batch {k} of bucket {bucket} of subplan {name!r}"
-                where += f" in step {step.plan.step}"
-                chosen = [samples[row] for row in rows.tolist()]
-                table = step.plan.samples[rows]
-                batches.append(collated(collate, chosen, table, where) if chosen else None)
-            step.subplan_batches[key], step.samples[key] = batches, {}
+            step.subplan_batches[key] = subplan_batches(
+                self._job, step.plan, name, bucket, step.samples[key]
+            )
+            step.samples[key] = {}
         return step.subplan_batches[key]
 
     def _check(self, rank: int) -> None:
@@ -289,23 +271,7 @@ class DataConstructor:
             )
 
 
-def _fetched_by(plan: LoadingPlan, rank: int) -> int:
-    delivery = plan.delivery
-    return int(delivery.fetched_by[np.flatnonzero(delivery.ranks == rank)[0]])
-
-
 def _fetches(plan: LoadingPlan, rank: int) -> bool:
     """Whether a rank fetches anything of the plan itself or of its subplans."""
-    return any(_fetched_by(each, rank) == rank for each in (plan, *plan.subplans.values()))
-
-
-def _routes(assignment: Assignment, rows: Int64Array) -> Int64Array:
-    """[rows, 3] bucket, micro-batch and index of samples in another plan of the same samples; -1
-    for a sample that is not placed in it."""
-    columns = (assignment.bucket, assignment.micro_batch, assignment.order)
-    return np.stack([column[rows].astype(np.int64) for column in columns], axis=1)
-
-
-def _own_copy(batches: Sequence[Any]) -> list[Any]:
-    """Shallow copies, so that a client can add and remove fields without changing another's."""
-    return [dict(batch) if type(batch) is dict else batch for batch in batches]
+    plans = (plan, *plan.subplans.values())
+    return any(each.delivery.fetcher_of(rank) == rank for each in plans)

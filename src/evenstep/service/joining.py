@@ -28,6 +28,7 @@ class Client(RemoteClient):
         *,
         step: int | None = None,
         patience: float = 60.0,
+        step_log: str | os.PathLike[str] | None = None,
     ) -> None:
         """
         Args:
@@ -37,6 +38,7 @@ class Client(RemoteClient):
             rank: None is that of the environment variable RANK, as torchrun sets it.
             step: the first step; None is the service's first.
             patience: seconds to wait for the service to be started.
+            step_log: see `RankClient.log_steps`.
 
         Raises:
             ConfigurationError: no service there, no such job, or no such rank.
@@ -47,6 +49,8 @@ class Client(RemoteClient):
         self._joined: Joined = join(address, job_name, patience=patience)
         try:
             super().__init__(self._joined.job, rank, step=step)
+            if step_log is not None:
+                self.log_steps(step_log)
         except BaseException:
             self._joined.leave()
             raise

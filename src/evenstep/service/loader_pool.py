@@ -37,6 +37,11 @@ class _Known:
     first_asked: int | None = None
     """The first position asked for in this step."""
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether something comes behind what is known."""
+        return not self.over and self.failure is None
+
 
 class LoaderPool:
     """See the module docstring."""
@@ -58,6 +63,8 @@ class LoaderPool:
         self.handles = list(handles)
         self._columns = tuple(columns)
         self._known: dict[int, _Known] = {}
+        self._asked_since: set[int] = set()
+        """Sources asked about since the last `refresh`."""
 
     def describe(self) -> dict[str, dict[str, Any]]:
         """The size and fingerprint of each source; see `SourceLoader.describe`."""
@@ -91,7 +98,7 @@ class LoaderPool:
         unknown = []
         for source, position, end in zip(numbers, begins, ends):
             known = self._known_from(source, position)
-            if known.end < end and not known.over and known.failure is None:
+            if known.end < end and known.goes_on:
                 unknown.append((source, known.end, end - known.end))
         if unknown:
             self._ask(unknown)
@@ -112,6 +119,7 @@ class LoaderPool:
             known = self._known[source] = _Known(none, position, position, False, None)
         if known.first_asked is None:
             known.first_asked = position
+            self._asked_since.add(source)
         return known
 
     def _ask(self, unknown: Sequence[tuple[int, int, int]]) -> None:
@@ -123,9 +131,8 @@ class LoaderPool:
         messages: list[list[Message]] = [[] for _ in self.handles]
         asked: list[list[int]] = [[] for _ in self.handles]
         for source, position, count in unknown:
-            name = self.layout.sources[source]
-            for loader, _ in self.layout.of_source[name]:
-                messages[loader].append(("ahead", (name, position, count)))
+            for loader in self._owners(source):
+                messages[loader].append(("ahead", (self.layout.sources[source], position, count)))
                 asked[loader].append(source)
         replies = [h.send_all(m) if m else None for h, m in zip(self.handles, messages)]
         self._add_answers(asked, replies)
@@ -134,26 +141,34 @@ class LoaderPool:
         """Forgets what has been drawn, and asks loaders what they have buffered since: those of
         which less is known than a few steps like the last. Called before each step; without it
         the answers are the same, for more messages."""
+        short: set[int] = set()  # loaders
+        for source in self._asked_since:
+            known = self._known[source]
+            assert known.first_asked is not None
+            drawn = int(known.rows[:, 0].searchsorted(known.first_asked))
+            known.rows, known.begin = known.rows[drawn:], known.first_asked
+            known.first_asked = None
+            if known.goes_on and len(known.rows) < _STEPS_AHEAD * max(drawn, 1):
+                short.update(self._owners(source))
+        self._asked_since.clear()
         questions: list[list[tuple[str, int]]] = [[] for _ in self.handles]
         asked: list[list[int]] = [[] for _ in self.handles]
-        runs_short = [False] * len(self.handles)
-        for source, known in self._known.items():
-            drawn = 0
-            if known.first_asked is not None:
-                drawn = int(known.rows[:, 0].searchsorted(known.first_asked))
-                known.rows, known.begin = known.rows[drawn:], known.first_asked
-                known.first_asked = None
-            if not known.over and known.failure is None:
-                name = self.layout.sources[source]
-                for loader, _ in self.layout.of_source[name]:
-                    questions[loader].append((name, known.end))
+        for source, known in self._known.items() if short else ():
+            owners = self._owners(source)
+            # What only some of its loaders say of a source is not known of it.
+            if known.goes_on and short.issuperset(owners):
+                for loader in owners:
+                    questions[loader].append((self.layout.sources[source], known.end))
                     asked[loader].append(source)
-                    runs_short[loader] |= len(known.rows) < _STEPS_AHEAD * max(drawn, 1)
         replies = [
-            handle.send("buffered", each) if short else None
-            for handle, each, short in zip(self.handles, questions, runs_short)
+            handle.send("buffered", each) if each else None
+            for handle, each in zip(self.handles, questions)
         ]
         self._add_answers(asked, replies)
+
+    def _owners(self, source: int) -> list[int]:
+        """The loaders that own parts of a source."""
+        return [loader for loader, _ in self.layout.of_source[self.layout.sources[source]]]
 
     def _add_answers(self, asked: Sequence[Sequence[int]], replies: Sequence[Reply | None]) -> None:
         """

@@ -14,8 +14,9 @@ from evenstep.service.client import RankClient
 from evenstep.service.handles import LocalHandle
 from evenstep.service.job import Job
 from evenstep.service.loader_pool import LoaderPool
-from evenstep.service.planner import Planner
 from evenstep.service.source_loader import SourceLoader
+from evenstep.service.store.runs import new_run
+from evenstep.service.stored_planner import planner_of
 from evenstep.strategy import LoadingPlan
 from evenstep.strategy.loaders import STRIPE
 
@@ -31,6 +32,7 @@ class LocalService:
         constructors: int | None = None,
         state: Mapping[str, Any] | None = None,
         plan_log: str | os.PathLike[str] | None = None,
+        store: str | os.PathLike[str] | None = None,
         stripe: int = STRIPE,
     ) -> None:
         """
@@ -42,6 +44,7 @@ class LocalService:
                 is one for each group.
             state: of `state_dict`, to resume from.
             plan_log: a file that plans are written to, a line of JSON each.
+            store: a folder, or a URL that fsspec knows, where states are kept; see `stored_state`.
             stripe: consecutive positions that one loader owns, of a source that several share.
 
         Raises:
@@ -59,9 +62,9 @@ class LocalService:
                 self._loaders.append(SourceLoader(part))
             handles = [LocalHandle(loader) for loader in self._loaders]
             pool = LoaderPool(layout, handles, columns=job.columns)
-            self._planner = Planner(job, pool, loaders=pool, plan_log=plan_log)
-            if state is not None:
-                self._planner.load_state_dict(state)
+            self._planner = planner_of(
+                job, pool, state=state, plan_log=plan_log, store=new_run(store)
+            )
             self._first = self._planner.step
             planner = LocalHandle(self._planner)
             self._constructors = [
@@ -135,6 +138,8 @@ class LocalService:
         self._closed = True
         for client in getattr(self, "_clients", []):
             client.close()
+        if hasattr(self, "_planner"):
+            self._planner.close()
         for loader in self._loaders:
             loader.close()
 

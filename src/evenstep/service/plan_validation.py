@@ -6,10 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from evenstep.errors import ConfigurationError
+from evenstep.errors import ConfigurationError, SampleError
 from evenstep.strategy import DGraph, LoadingPlan
 from evenstep.strategy.mesh import ClientPlaceTree
 from evenstep.strategy.sample_table import SampleTable
+
+_MAX_CARRIED = 2  # steps' worth of tokens that may be carried
 
 
 def check_plan(plan: Any, *, step: int, tree: ClientPlaceTree, samples: SampleTable) -> LoadingPlan:
@@ -37,13 +39,11 @@ def check_plan(plan: Any, *, step: int, tree: ClientPlaceTree, samples: SampleTa
         ("the plan", plan),
         *((f"subplan {n!r}", p) for n, p in plan.subplans.items()),
     ]:
-        delivery = each.delivery
-        fetched = np.unique(delivery.bucket[delivery.fetched_by >= 0])
-        used = np.unique(each.assignment.bucket[each.assignment.placed])
-        lost = np.setdiff1d(used, fetched)
+        used = each.assignment.bucket[each.assignment.placed]
+        lost = used[~each.delivery.is_fetched[used]]
         if len(lost):
             raise ConfigurationError(
-                f"no rank fetches bucket {lost[0]} of {name}, distributed at {each.axis} for "
+                f"no rank fetches bucket {lost.min()} of {name}, distributed at {each.axis} for "
                 f"stages={each.stages!r}; distribute at DP, CP or TP, or let all stages fetch"
             )
     return plan
@@ -71,3 +71,24 @@ def _check_samples(given: SampleTable, samples: SampleTable) -> None:
             f"the strategy's plan has {len(invented):,} samples that were not drawn, such as "
             f"{given.identity(row)}; plan only the graph's samples"
         )
+
+
+def check_room(plan: LoadingPlan) -> None:
+    """Refuses a plan that carries too many samples: if every step draws more than it holds, they
+    pile up.
+
+    Raises:
+        SampleError: it does.
+    """
+    if plan.max_tokens is None:
+        return
+    room = plan.buckets * plan.micro_batches * plan.max_tokens
+    left = int(plan.tokens[~plan.assignment.placed].sum())
+    if left <= _MAX_CARRIED * room:
+        return
+    raise SampleError(
+        f"in step {plan.step}, {len(plan.carried):,} samples of {left:,} tokens find no room, "
+        f"more than {_MAX_CARRIED} steps of {room:,} tokens hold: a step draws more than it "
+        "holds, and samples pile up; lower tokens_per_step or samples_per_step, or raise "
+        "max_tokens or micro_batches"
+    )

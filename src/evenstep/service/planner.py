@@ -16,11 +16,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from evenstep.errors import ConfigurationError, EvenstepError, SampleError
+from evenstep.errors import ConfigurationError, EvenstepError
 from evenstep.service.job import Job
 from evenstep.service.loader_pool import LoaderPool
 from evenstep.service.plan_log import LoggedPlan, PlanLog
-from evenstep.service.plan_validation import check_plan
+from evenstep.service.plan_validation import check_plan, check_room
 from evenstep.service.planner_state import (
     PlannerState,
     loaded_state,
@@ -31,8 +31,6 @@ from evenstep.service.trainer_reports import Signals, merged, plain_signals
 from evenstep.strategy import DGraph, LoadingPlan
 from evenstep.strategy.plan_builder import TooFewSamplesError
 from evenstep.strategy.sample_table import Metadata, SampleTable
-
-_MAX_CARRIED = 2  # steps' worth of tokens that may be carried
 
 
 class Planner:
@@ -130,6 +128,9 @@ class Planner:
         if self._failure is None or step < self._failed_at:
             self._failure, self._failed_at = error, step
 
+    def close(self) -> None:
+        """Ends the planner. Idempotent."""
+
     # State
 
     def state_dict(self, step: int | None = None) -> dict[str, Any]:
@@ -224,7 +225,7 @@ class Planner:
         if len(self._carried):
             samples = SampleTable.concatenate([self._carried, drawn])
         plan = check_plan(made, step=step, tree=job.tree, samples=samples)
-        self._check_room(plan)
+        check_room(plan)
         assert self._mixture.record is not None
         self._keep(LoggedPlan(plan, self._mixture.record, before))
         self._carried, self._step = plan.carried, step + 1
@@ -245,22 +246,6 @@ class Planner:
         every bucket, where the mixture ends."""
         drawn = self._drawn()
         return self._carried if drawn is None else SampleTable.concatenate([self._carried, drawn])
-
-    def _check_room(self, plan: LoadingPlan) -> None:
-        """Refuses a plan that carries too many samples: if every step draws more than it holds,
-        they pile up."""
-        if plan.max_tokens is None:
-            return
-        room = plan.buckets * plan.micro_batches * plan.max_tokens
-        left = int(plan.tokens[~plan.assignment.placed].sum())
-        if left <= _MAX_CARRIED * room:
-            return
-        raise SampleError(
-            f"in step {plan.step}, {len(plan.carried):,} samples of {left:,} tokens find no room, "
-            f"more than {_MAX_CARRIED} steps of {room:,} tokens hold: a step draws more than it "
-            "holds, and samples pile up; lower tokens_per_step or samples_per_step, or raise "
-            "max_tokens or micro_batches"
-        )
 
     def _state_before(self, step: int) -> PlannerState:
         logged = self._log.get(step)

@@ -5,11 +5,16 @@ Subplans are the plans of other modules, such as an encoder, over the same sampl
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from typing import Any
 
+import numpy as np
+
 from evenstep.arrays import Int64Array
+from evenstep.batch.labels import is_tensor
+from evenstep.plan.length_moments import LengthMoments
+from evenstep.service.sample_measure import SUPERVISED
 from evenstep.strategy.sample_table import SampleId, SampleTable
 
 
@@ -88,8 +93,30 @@ class ServiceStep:
     @property
     def tokens(self) -> dict[str, int]:
         """Tokens of this rank's samples, by modality."""
-        names = self.samples[0].lengths if self.samples else ()
+        names = [n for t in self.samples[:1] for n in t.lengths if n != SUPERVISED]
         return {n: sum(int(table.lengths[n].sum()) for table in self.samples) for n in names}
+
+    def to_line(self, micro_batches: Sequence[Any]) -> dict[str, Any]:
+        """What `evenstep.run_log` writes of the step: this rank's part, JSON-able."""
+        name = "text" if "text" in self.tokens else next(iter(self.tokens), "")
+        tokens = np.concatenate([[], *(table.lengths[name] for table in self.samples)])
+        moments = LengthMoments.of(tokens, [0, len(tokens)]).together()
+        return {
+            "step": self.step,
+            "samples": len(tokens),
+            "tokens": int(tokens.sum()),
+            "padded_tokens": _padded_tokens(micro_batches, int(tokens.sum())),
+            "imbalance": self.imbalance,
+            "imbalance_before": self.imbalance_before,
+            "moments": {each.name: float(getattr(moments, each.name)) for each in fields(moments)},
+        }
+
+
+def _padded_tokens(micro_batches: Sequence[Any], tokens: int) -> int | None:
+    """Of all micro-batches; None where they hold a shard of their rows, or no tokens."""
+    found: list[Any] = [b.get("input_ids") for b in micro_batches if isinstance(b, Mapping)]
+    held = sum(int(ids.numel()) for ids in found if is_tensor(ids))
+    return held if held >= tokens else None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -31,6 +31,7 @@ def start(
     constructors: int | None = None,
     state: Mapping[str, Any] | None = None,
     plan_log: str | os.PathLike[str] | None = None,
+    store: str | os.PathLike[str] | None = None,
     stripe: int = STRIPE,
     cpus: float | None = None,
     patience: float = 120.0,
@@ -46,6 +47,7 @@ def start(
     constructors: int | None = None,
     state: Mapping[str, Any] | None = None,
     plan_log: str | os.PathLike[str] | None = None,
+    store: str | os.PathLike[str] | None = None,
     stripe: int = STRIPE,
 ) -> LocalService: ...
 @overload
@@ -58,6 +60,7 @@ def start(
     constructors: int | None = None,
     state: Mapping[str, Any] | None = None,
     plan_log: str | os.PathLike[str] | None = None,
+    store: str | os.PathLike[str] | None = None,
     stripe: int = STRIPE,
     patience: float = 120.0,
 ) -> ProcessService: ...
@@ -83,6 +86,8 @@ def start(
             default one for each group.
         state: of `state_dict`, to resume from.
         plan_log: a file, on the planner's machine, that plans are written to; see `read_log`.
+        store: a folder, or a URL that fsspec knows, in which the run keeps its states; see
+            `stored_state`.
         stripe: consecutive positions that one loader owns, of a source that several share.
         name: by which trainers find the job; "job" by default.
         address: of a Ray cluster; "local" starts one on this machine, which ends with the service.

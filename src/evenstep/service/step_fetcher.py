@@ -16,8 +16,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from evenstep.errors import InvariantError
 from evenstep.service.handles import Handle, Message, call, results
 from evenstep.service.source_layout import SourceLayout, StageKey, loader_tasks, rows_of
@@ -189,8 +187,10 @@ class StepFetcher:
         """The buckets that clients of this constructor fetch."""
         found: list[StageKey] = []
         for name, each in [(None, plan), *plan.subplans.items()]:
-            mine = np.isin(each.delivery.fetched_by, self._clients)
-            found += [(name, bucket) for bucket in np.unique(each.delivery.bucket[mine]).tolist()]
+            fetched = {
+                bucket for rank in self._clients for bucket in each.delivery.buckets_of(rank)
+            }
+            found += [(name, bucket) for bucket in sorted(fetched)]
         return found
 
 

@@ -22,6 +22,7 @@ from evenstep.service.planner_state import PlannerState, state_to_dict
 from evenstep.service.state_writer import StateWriter
 from evenstep.service.store.report_log import LoggedReport
 from evenstep.service.store.run_store import RunStore
+from evenstep.service.store.runs import RunPlace
 from evenstep.service.trainer_reports import merged
 from evenstep.strategy import LoadingPlan
 from evenstep.strategy.mixture.schedules import as_schedule
@@ -56,6 +57,8 @@ class StoredPlanner(Planner):
         self._first = 0
         """The first step that was planned here; those before it are planned again if asked for."""
         self._past: Planner | None = None
+        self._checkpoints: set[int] = set()
+        """Steps whose states were asked for, and written."""
         self._writer: StateWriter | None = None
         fixed = job.schedule is None or as_schedule(job.schedule).peaks() is not None
         self._listens = not fixed
@@ -86,6 +89,14 @@ class StoredPlanner(Planner):
         if 0 <= step < self._first:
             return self._planner_of(step, step + 1).plan(step)
         return super().plan(step)
+
+    def state_dict(self, step: int | None = None) -> dict[str, Any]:
+        """See `Planner.state_dict`. The store has it before this returns."""
+        state = super().state_dict(step)
+        if state["step"] not in self._checkpoints:
+            self._store.add_checkpoint(state["step"], state)
+            self._checkpoints.add(state["step"])
+        return state
 
     def close(self) -> None:
         """Writes the last state. Idempotent."""
@@ -163,6 +174,33 @@ class StoredPlanner(Planner):
     def _written_out(self, state: PlannerState) -> dict[str, Any]:
         job, mixture = self._job, self._mixture
         return state_to_dict(state, job=job, contents=self._contents, mixture=mixture)
+
+
+def planner_of(
+    job: Job,
+    loaders: LoaderPool,
+    *,
+    state: Mapping[str, Any] | None,
+    plan_log: str | os.PathLike[str] | None,
+    store: RunPlace | None,
+) -> Planner:
+    """The planner of a run, at its start or after one that died.
+
+    Args:
+        state: to resume from, if the store has none of this run.
+        store: None keeps nothing.
+
+    Raises:
+        ConfigurationError: the store cannot be read or written.
+        MismatchError: a state is of another job.
+    """
+    if store is not None:
+        run = store.open(job)
+        return StoredPlanner(job, loaders, run, loaders=loaders, plan_log=plan_log, state=state)
+    planner = Planner(job, loaders, loaders=loaders, plan_log=plan_log)
+    if state is not None:
+        planner.load_state_dict(state)
+    return planner
 
 
 def _row(report: LoggedReport) -> list[Any]:

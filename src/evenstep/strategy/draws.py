@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 from evenstep.errors import ConfigurationError
 from evenstep.strategy.sample_table import Metadata, SampleTable
 
 
-@runtime_checkable
 class Draws(Protocol):
     """Draws the samples of each step from the sources: a `Mixture` of `evenstep.strategy.mixture`,
     or the user's own object."""
@@ -21,7 +20,6 @@ class Draws(Protocol):
         ...
 
 
-@runtime_checkable
 class WeightedDraws(Draws, Protocol):
     """`Draws` that also reports the weights by which it drew; the plan records them."""
 
@@ -68,7 +66,7 @@ def draw(
         ConfigurationError: there is nothing to draw from, or the mixture has drawn by other
             weights.
     """
-    draws = schedule if isinstance(schedule, Draws) else None
+    draws: Draws | None = schedule if hasattr(schedule, "draw") else None
     by = mixture if draws is None else draws
     if by is None:
         raise ConfigurationError(
@@ -88,6 +86,6 @@ def draw(
         samples = mixture.draw_with(step, metadata, schedule)
     else:
         samples = draws.draw(step, metadata)
-    weights = dict(by.weights_at(step)) if isinstance(by, WeightedDraws) else {}
+    weights = dict(by.weights_at(step)) if hasattr(by, "weights_at") else {}
     before.append(DrawnSamples(by, None if draws is not None else schedule, samples, weights))
     return before[-1]

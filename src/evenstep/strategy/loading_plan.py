@@ -118,13 +118,13 @@ class LoadingPlan:
 
     @property
     def imbalance(self) -> float:
-        """Cost of the costliest bucket over the mean: 1.0 is perfect."""
-        return imbalance(self.cost_after.sum(axis=1))
+        """Cost of the costliest bucket over the mean: 1.0 is perfect, and a single bucket's."""
+        return 1.0 if self.buckets == 1 else imbalance(self.cost_after.sum(axis=1))
 
     @property
     def imbalance_before(self) -> float:
         """Imbalance in the order of arrival."""
-        return imbalance(self.cost_before.sum(axis=1))
+        return 1.0 if self.buckets == 1 else imbalance(self.cost_before.sum(axis=1))
 
     # Delivery
 

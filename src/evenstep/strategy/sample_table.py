@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -235,7 +235,6 @@ class Metadata(Protocol):
         ...
 
 
-@runtime_checkable
 class BulkMetadata(Metadata, Protocol):
     """`Metadata` of many sources in one call, which is faster with hundreds of them."""
 
@@ -255,8 +254,11 @@ def look_ahead(
     metadata: Metadata, sources: Int64Array, positions: Int64Array, counts: Int64Array
 ) -> SampleTable:
     """`BulkMetadata.ahead_of_many` for any metadata; `sources` has at least one entry."""
-    if isinstance(metadata, BulkMetadata):
-        return metadata.ahead_of_many(sources, positions, counts)
+    # `isinstance` would look through the protocol again in each step.
+    of_many = getattr(metadata, "ahead_of_many", None)
+    if of_many is not None:
+        found: SampleTable = of_many(sources, positions, counts)
+        return found
     asked = zip(sources.tolist(), positions.tolist(), counts.tolist())
     return SampleTable.concatenate([metadata.ahead(*each) for each in asked])
 

@@ -23,7 +23,8 @@ def test_who_needs_data_gets_it_from_the_first_of_its_peers_and_from_nobody_else
     fetched: dict[int, set[int]] = {}
     for rank, bucket, by in zip(delivery.ranks, delivery.bucket, delivery.fetched_by):
         place = tree.place(int(rank))
-        assert bucket == tree.bucket(place, axis)
+        assert bucket == tree.bucket(place, axis) == delivery.bucket_of(int(rank))
+        assert by == delivery.fetcher_of(int(rank))
         if place.PP not in needing:
             assert by == -1
             continue
@@ -32,10 +33,11 @@ def test_who_needs_data_gets_it_from_the_first_of_its_peers_and_from_nobody_else
         fetched.setdefault(int(by), set()).add(int(bucket))
     assert set(delivery.fetching.tolist()) == set(fetched)
     for rank in range(len(tree)):
-        assert set(delivery.buckets_of(rank).tolist()) == fetched.get(rank, set())
+        assert set(delivery.buckets_of(rank)) == fetched.get(rank, set())
     for bucket in range(tree.bucket_count(axis)):
         asked_by = [rank for rank, buckets in sorted(fetched.items()) if bucket in buckets]
         assert sorted(delivery.clients_of(bucket).tolist()) == asked_by
+        assert delivery.is_fetched[bucket] == bool(asked_by)
 
 
 def test_broadcast_at_tp_leaves_all_but_the_first_peer_out() -> None:
@@ -49,9 +51,9 @@ def test_who_broadcasts_to_other_buckets_fetches_those_as_well() -> None:
     tree = ClientPlaceTree.of({"DP": 2, "CP": 2})
     delivery = tree.delivery("CP", ["CP"])
     assert delivery.fetching.tolist() == [0, 2]
-    assert delivery.buckets_of(2).tolist() == [2, 3]
+    assert delivery.buckets_of(2) == (2, 3)
     assert delivery.clients_of(3).tolist() == [2]
-    assert delivery.buckets_of(3).tolist() == []
+    assert delivery.buckets_of(3) == ()
 
 
 def test_middle_stages_fetch_only_where_all_stages_need_data() -> None:

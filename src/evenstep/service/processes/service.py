@@ -30,6 +30,7 @@ from evenstep.service.remote.role_host import RoleHost
 from evenstep.service.remote.role_makers import make_constructor, make_planner
 from evenstep.service.remote.role_place import RolePlace
 from evenstep.service.remote.running_job import OwnedJob
+from evenstep.service.store.runs import new_run
 from evenstep.service.transport.endpoint_file import path_of, remove_endpoint, write_endpoint
 from evenstep.strategy.loaders import STRIPE
 
@@ -49,13 +50,14 @@ class ProcessService(OwnedJob):
         constructors: int | None = None,
         state: Mapping[str, Any] | None = None,
         plan_log: str | os.PathLike[str] | None = None,
+        store: str | os.PathLike[str] | None = None,
         stripe: int = STRIPE,
         patience: float = 120.0,
     ) -> None:
         """
         Args:
             name: by which trainers in other processes find the job.
-            loaders, constructors, state, plan_log, stripe: see `LocalService`.
+            loaders, constructors, state, plan_log, store, stripe: see `LocalService`.
             patience: seconds within which loaders must have opened their sources.
 
         Raises:
@@ -67,6 +69,7 @@ class ProcessService(OwnedJob):
         check_name(name)
         self._groups = groups_of(job, constructors)
         self._layout = layout_of(job, loaders, stripe)
+        self._store = new_run(store)
         self._file = path_of(name)
         if job_in(self._file) is not None:
             raise ConfigurationError(
@@ -144,7 +147,8 @@ class ProcessService(OwnedJob):
         self._places = [RolePlace(each.name, each.find(None), each) for each in self._processes]
         loaders = [RemoteHandle(place) for place in self._places]
         log = None if plan_log is None else os.path.abspath(plan_log)
-        planner = self._made("the Planner", 1, make_planner, layout, loaders, state, log)
+        given = (layout, loaders, state, log, self._store)
+        planner = self._made("the Planner", 1, make_planner, *given)
         constructors = []
         for number, groups in enumerate(self._groups):
             role, threads = f"Data Constructor {number}", constructor_threads(self.job, len(groups))

@@ -25,6 +25,7 @@ from evenstep.service.remote.job_info import JobInfo
 from evenstep.service.remote.role_makers import make_constructor, make_loader, make_planner
 from evenstep.service.remote.role_place import RolePlace, cause_of_death
 from evenstep.service.source_layout import SourceLayout
+from evenstep.service.store.runs import RunPlace
 from evenstep.service.transport.endpoint import Keys
 
 _CLOSE_TIMEOUT = 10.0  # seconds in which roles end their own processes
@@ -42,6 +43,7 @@ class LaunchOptions:
     """[constructors] the data-parallel groups of each."""
     state: Mapping[str, Any] | None
     plan_log: str | os.PathLike[str] | None
+    store: RunPlace | None
     cpus: float | None
     patience: float
     sockets: bool
@@ -135,7 +137,7 @@ class Launcher:
             loaders.append(create(f"loader-{n}", role, LOADER_THREADS, make_loader, sent))
         whole = ray.put(ray.cloudpickle.dumps(job))
         log = None if options.plan_log is None else os.path.abspath(options.plan_log)
-        more: tuple[Any, ...] = (layout, loaders, options.state, log)
+        more: tuple[Any, ...] = (layout, loaders, options.state, log, options.store)
         planner = create("planner", "the Planner", 1, make_planner, whole, *more)
         constructors = []
         for n, groups in enumerate(options.groups):

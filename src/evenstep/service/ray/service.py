@@ -20,6 +20,7 @@ from evenstep.service.ray.launcher import Launcher, LaunchOptions
 from evenstep.service.ray.road import import_ray
 from evenstep.service.remote.roads import SocketRoad
 from evenstep.service.remote.running_job import OwnedJob
+from evenstep.service.store.runs import new_run
 from evenstep.service.transport.endpoint_file import path_of, remove_endpoint, write_endpoint
 from evenstep.strategy.loaders import STRIPE
 
@@ -39,6 +40,7 @@ class RayService(OwnedJob):
         constructors: int | None = None,
         state: Mapping[str, Any] | None = None,
         plan_log: str | os.PathLike[str] | None = None,
+        store: str | os.PathLike[str] | None = None,
         stripe: int = STRIPE,
         cpus: float | None = None,
         patience: float = 120.0,
@@ -53,6 +55,7 @@ class RayService(OwnedJob):
             name: by which trainers find the job.
             loaders, constructors, state, stripe: see `LocalService`.
             plan_log: a file on the planner's machine.
+            store: a folder that all machines see, or a URL.
             cpus: CPUs that Ray reserves for each actor, such as 0.5; None is 1, or an equal share
                 of the free ones if they are fewer.
             patience: seconds within which actors must have opened their sources.
@@ -74,6 +77,7 @@ class RayService(OwnedJob):
             groups=groups_of(job, constructors),
             state=state,
             plan_log=plan_log,
+            store=new_run(store),
             cpus=cpus,
             patience=patience,
             sockets=transport == "sockets",

@@ -139,7 +139,8 @@ class _ThreadPending:
 
     def first_of(self, others: Sequence[Any], seconds: float | None) -> PendingAnswer | None:
         pending = [self, *others]
-        wait([each._future for each in pending], seconds, FIRST_COMPLETED)
+        if seconds != 0 and not any(each._future.done() for each in pending):
+            wait([each._future for each in pending], seconds, FIRST_COMPLETED)
         return next((each for each in pending if each._future.done()), None)
 
     def answer(self) -> Answer:

@@ -11,6 +11,8 @@ from evenstep.service.remote.handles import RemoteHandle
 from evenstep.service.remote.wait_timer import WaitTimer
 from evenstep.service.source_layout import SourceLayout
 from evenstep.service.source_loader import LoaderJob, SourceLoader
+from evenstep.service.store.runs import RunPlace
+from evenstep.service.stored_planner import planner_of
 
 if TYPE_CHECKING:
     from evenstep.service.data_constructor import DataConstructor
@@ -27,13 +29,11 @@ def make_planner(
     loaders: list[RemoteHandle],
     state: dict[str, Any] | None,
     plan_log: str | None,
+    store: RunPlace | None = None,
 ) -> Planner:
     handles = [handle.using(timer=timer) for handle in loaders]
     pool = LoaderPool(layout, handles, columns=job.columns)
-    planner = Planner(job, pool, loaders=pool, plan_log=plan_log)
-    if state is not None:
-        planner.load_state_dict(state)
-    return planner
+    return planner_of(job, pool, state=state, plan_log=plan_log, store=store)
 
 
 def make_constructor(

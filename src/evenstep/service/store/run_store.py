@@ -1,8 +1,9 @@
 """`RunStore`: the states of a run and what trainers reported, in a folder or under a URL.
 
-    RUN/planners/   the planners that have begun on it, see `Generation`
-    RUN/states/     a file for each state
-    RUN/reports/    a file for each report
+    RUN/planners/      the planners that have begun on it, see `Generation`
+    RUN/states/        a file for each state
+    RUN/reports/       a file for each report
+    RUN/checkpoints/   a file for each state that trainers have asked for
 
 The newest states are kept, and beside them one of every so many steps, to which a trainer can go
 back. Reports are kept as long as one of the newest states is older.
@@ -20,9 +21,11 @@ from evenstep.errors import ConfigurationError
 from evenstep.service.store.document import decoded, encoded
 from evenstep.service.store.generation import Generation
 from evenstep.service.store.report_log import LoggedReport, ReportLog
-from evenstep.service.store.url_folder import url_folder
+from evenstep.service.store.url_folder import UrlFolder, url_folder
+from evenstep.service.trainer_reports import merged
 
 _LOGGER = logging.getLogger("evenstep")
+_CHECKPOINTS = 64
 
 
 class RunStore:
@@ -40,6 +43,7 @@ class RunStore:
         """
         folder = url_folder(url).folder(run)
         self._planners, self._files = folder.folder("planners"), folder.folder("states")
+        self._checkpoints = folder.folder("checkpoints")
         self._log = ReportLog(folder.folder("reports"), self._planners)
         self._keep, self._every = keep, every
         self._saving = threading.Lock()
@@ -93,16 +97,49 @@ class RunStore:
         Raises:
             ConfigurationError: the store cannot be read.
         """
-        for name in reversed(self._files.names()):
-            step = _step(name)
-            if at_most is not None and step > at_most:
-                continue
-            content = self._files.get(name)
-            state = None if content is None else decoded(name, content)
-            if state is not None:
-                return step, state
-            _LOGGER.warning("state %s in %s is damaged, and is left out", name, self._files)
-        return None
+        return _newest(self._files, at_most)
+
+    def add_checkpoint(self, step: int, state: Mapping[str, Any]) -> None:
+        """Writes a state that a trainer has asked for; durable when this returns. The last few are
+        kept.
+
+        Raises:
+            ConfigurationError: it cannot be written.
+            SupersededError: a later planner has taken over.
+        """
+        generation = self._generation
+        assert generation is not None, "begin() comes first"
+        name = f"{step:012d}-{generation.name}"
+        self._checkpoints.put(name, encoded(name, state))
+        generation.check()
+        for old in self._checkpoints.names()[:-_CHECKPOINTS]:
+            self._checkpoints.remove(old)
+
+    def resumable(self, step: int | None, reached: int) -> dict[str, Any] | None:
+        """The state to resume a job from, with all reports on the steps before it.
+
+        Args:
+            step: the one to resume at; None is that of the last checkpoint, and without any that
+                of the newest state up to `reached`.
+        """
+        found = _newest(self._checkpoints, step)
+        if found is not None and step in (None, found[0]):
+            return found[1]
+        found = _newest(self._files, max(reached, 0) if step is None else step)
+        if found is None and step is None:
+            found = _newest(self._files, self.steps()[0])
+        if found is None or step not in (None, found[0]):
+            return None
+        at, state = found
+        later = [r for r in self._log.read().values() if r.step < at <= r.planned_step]
+        rows = [[r.step, r.rank, r.signals] for r in later if r.rank >= 0]
+        before = [each for each in state["signals"] if each[0] < at]
+        return {**state, "signals": merged([*before, *rows])}
+
+    def steps(self) -> list[int]:
+        """The steps of which there are states."""
+        names = [*self._files.names(), *self._checkpoints.names()]
+        return sorted({_step(name) for name in names})
 
     def _oldest(self) -> int:
         """The first step whose state and all reports since are kept."""
@@ -166,6 +203,19 @@ class RunStore:
     def planned(self) -> int:
         """The first step that is not known to have been planned by the time of `begin`."""
         return self._planned
+
+
+def _newest(folder: UrlFolder, at_most: int | None) -> tuple[int, dict[str, Any]] | None:
+    for name in reversed(folder.names()):
+        step = _step(name)
+        if at_most is not None and step > at_most:
+            continue
+        content = folder.get(name)
+        state = None if content is None else decoded(name, content)
+        if state is not None:
+            return step, state
+        _LOGGER.warning("state %s in %s is damaged, and is left out", name, folder)
+    return None
 
 
 def _step(name: str) -> int:

@@ -19,6 +19,8 @@ from evenstep.service.transport.server import keep_alive
 
 _NEVER = 100_000_000
 """Milliseconds. A socket that does not reconnect at all drops answers that nobody has read yet."""
+_HOST_MILLISECONDS = 5000
+"""In which another machine answers, or is gone."""
 
 
 class ConnectionLostError(Exception):
@@ -68,11 +70,14 @@ class _Connection:
         self.socket = _context().socket(zmq.DEALER)
         self.socket.linger = 0
         self.socket.reconnect_ivl = _NEVER
+        self.socket.handshake_ivl = 0  # who is stopped is waited for, by new connections too
         if not address.startswith("ipc:") and keys is not None:
             self.socket.curve_serverkey = keys.server_public
             self.socket.curve_publickey = keys.client_public
             self.socket.curve_secretkey = keys.client_secret
             keep_alive(zmq, self.socket)
+            # The kernel asks nothing while a message is on its way.
+            self.socket.tcp_maxrt = self.socket.connect_timeout = _HOST_MILLISECONDS
         gone = zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED | zmq.EVENT_CONNECT_RETRIED
         gone |= zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
         gone |= zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL

@@ -122,6 +122,8 @@ def _bins(
 ) -> Int64Array:
     """[samples] the micro-batch of each, numbered bucket after bucket; -1 for none."""
     total = buckets * micro_batches
+    if total == 1 and not callable(balancing.intra) and tokens.sum() <= (max_tokens or np.inf):
+        return np.zeros(len(tokens), np.int64)  # there is nothing to decide
     formed: Int64Array | None = None
     if balancing.together and balancing.intra is not None:
         formed = by_bucket_first(

@@ -208,8 +208,22 @@ class ClientPlaceTree:
         Raises:
             ConfigurationError: an unknown axis or kind of stages.
         """
-        fetched_by = np.where(self._needs(stages), self._source(broadcast_at), -1)
-        return Delivery(self.ranks.ravel(), self.bucket_of(axis).ravel(), fetched_by.ravel())
+        key = (axis, tuple(broadcast_at), stages)
+        if key not in self._deliveries:
+            fetched_by = np.where(self._needs(stages), self._source(broadcast_at), -1)
+            self._deliveries[key] = Delivery(
+                self.ranks.ravel(), self.bucket_of(axis).ravel(), fetched_by.ravel()
+            )
+        return self._deliveries[key]
+
+    @cached_property
+    def _deliveries(self) -> dict[tuple[str, tuple[str, ...], str], Delivery]:
+        """Those that were asked for, since every step asks for the same."""
+        return {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Cached properties are not pickled.
+        return {"ranks": self.ranks, "version": self.version}
 
     # Changes
 

@@ -26,17 +26,7 @@ _POINTS, _ORDER = 1, 2  # purposes of random words
 # with their bits reversed, points in different parts stay in different parts.
 _EVEN = (np.uint64(0x9E3779B97F4A7C14), np.uint64(0x8CB92BA72F3D8DD6))
 _ODD = np.uint64(0xD1B54A32D192ED03)
-_SWAPS = tuple(
-    (np.uint64(width), np.uint64(mask))
-    for width, mask in (
-        (1, 0x5555555555555555),
-        (2, 0x3333333333333333),
-        (4, 0x0F0F0F0F0F0F0F0F),
-        (8, 0x00FF00FF00FF00FF),
-        (16, 0x0000FFFF0000FFFF),
-        (32, 0x00000000FFFFFFFF),
-    )
-)
+_REVERSED_BYTE = np.array([int(f"{byte:08b}"[::-1], 2) for byte in range(256)], np.uint8)
 
 
 def points(seed: int, step: int, count: int) -> Float64Array:
@@ -57,10 +47,10 @@ def even_points(seed: int, step: int, count: int) -> Float64Array:
 
     Points 0.3, 0.8, 0.1 of `points`, and an offset of 0.6, give (1.6, 2.6, 0.6) / 3.
     """
-    *at, offset = points(seed, step, count + 1)
+    at = points(seed, step, count + 1)
     rank = np.empty(count, np.int64)
-    rank[np.argsort(at, kind="stable")] = np.arange(count)
-    found: Float64Array = (rank + offset) / count
+    rank[at[:-1].argsort(kind="stable")] = np.arange(count)
+    found: Float64Array = (rank + at[-1]) / count
     return found
 
 
@@ -84,6 +74,5 @@ def shuffled(drawn: Int64Array, seed: int, step: int) -> Int64Array:
 
 def _reversed(value: UInt64Array) -> UInt64Array:
     """Each number with its bits in reverse order."""
-    for width, mask in _SWAPS:
-        value = (value >> width & mask) | (value & mask) << width
-    return value
+    reversed_numbers: UInt64Array = _REVERSED_BYTE[value.byteswap().view(np.uint8)].view(np.uint64)
+    return reversed_numbers

@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 UInt64Array = npt.NDArray[np.uint64]
 
-_MULTIPLIERS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
-_KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
+_MULTIPLIERS = np.array([[0xD2511F53], [0xCD9E8D57]], np.uint64)
+_KEY_STEPS = np.array([[0x9E3779B9], [0xBB67AE85]], np.uint64)
 _ROUNDS = 10
 _LOW = np.uint64(0xFFFFFFFF)
 _HALF = np.uint64(32)
@@ -27,18 +27,15 @@ def philox(counter: UInt64Array, key: int) -> UInt64Array:
     Returns:
         [4, n] words below 2**32.
     """
-    a, b, c, d = counter
-    first, second = key & 0xFFFFFFFF, key >> 32 & 0xFFFFFFFF
+    # Words 0 and 2 are multiplied, 1 and 3 are mixed in; each pair is one array [2, n].
+    multiplied, mixed = counter[::2], counter[1::2]
+    keys = np.array([[key & 0xFFFFFFFF], [key >> 32 & 0xFFFFFFFF]], np.uint64)
     for _ in range(_ROUNDS):
-        one, other = a * _MULTIPLIERS[0], c * _MULTIPLIERS[1]
-        a, b, c, d = (
-            (other >> _HALF) ^ b ^ np.uint64(first),
-            other & _LOW,
-            (one >> _HALF) ^ d ^ np.uint64(second),
-            one & _LOW,
-        )
-        first, second = (first + _KEY_STEPS[0]) & 0xFFFFFFFF, (second + _KEY_STEPS[1]) & 0xFFFFFFFF
-    return np.stack([a, b, c, d])
+        product = (multiplied * _MULTIPLIERS)[::-1]
+        multiplied = (product >> _HALF) ^ mixed ^ keys
+        mixed = product & _LOW
+        keys = (keys + _KEY_STEPS) & _LOW
+    return np.stack([multiplied[0], mixed[0], multiplied[1], mixed[1]])
 
 
 def random_words(seed: int, step: int, purpose: int, count: int) -> UInt64Array:

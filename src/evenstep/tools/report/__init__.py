@@ -4,6 +4,9 @@
 table                     tables of text
 advice_text, advice_page  the advice of `evenstep advise`
 plan_page                 a loading plan of the service
+run_record, run_figures   a run's step log, read, and in figures
+run_page, run_svg         the same as a page
+run_server                a page of a run that goes on
 steps_plot, packing_plot  the time that ranks, or micro-batches, wait for each other
 ranks_plot                groups of ranks: which document each rank works on
 layout_plot               loaders of a service: their time, processes and memory

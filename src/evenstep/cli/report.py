@@ -1,0 +1,69 @@
+"""``evenstep report``: what a run lost to padding, to waiting for ranks and for data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from evenstep.cli.options import Json
+from evenstep.cli.output import note, print_json, print_table
+from evenstep.errors import ConfigurationError
+from evenstep.files import write_whole
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command to `app`."""
+    app.command("report")(command)
+
+
+def command(
+    log: Annotated[Path, typer.Argument(metavar="LOG", help="The file of step_log=.")],
+    after: Annotated[
+        Path | None, typer.Argument(metavar="AFTER", help="That of another run, to compare with.")
+    ] = None,
+    html: Annotated[Path | None, typer.Option(help="HTML page to write the report to.")] = None,
+    json: Json = False,
+) -> None:
+    """Report where the time of a run went.
+
+    The log has a line for each step: DataLoader(step_log="run.jsonl") writes it, and so does a
+    client of the service.
+
+    \b
+    Examples:
+      evenstep report run.jsonl --html report.html
+      evenstep report before.jsonl after.jsonl --html report.html
+    """
+    from evenstep.tools.report.run_figures import run_figures
+    from evenstep.tools.report.run_page import run_page
+    from evenstep.tools.report.run_record import read_run
+
+    runs = [read_run(path) for path in (log, after) if path is not None]
+    if not any(map(len, runs)):
+        raise ConfigurationError(
+            f"{log} has no step after the first one of a pass yet; let the run go on"
+        )
+    if html is not None:
+        write_whole(html, run_page(runs))
+        note(f"wrote {html}")
+    if json:
+        print_json(
+            {
+                "runs": [
+                    {
+                        "log": run.name,
+                        "steps": len(run),
+                        "ranks": run.ranks,
+                        "shares": run.shares,
+                        "tokens_per_second": run.tokens_per_second,
+                        "composition": run.composition,
+                    }
+                    for run in runs
+                ]
+            }
+        )
+    elif html is None:
+        for run in runs:
+            print_table(run.name, run_figures(run))

@@ -1,0 +1,81 @@
+"""``evenstep watch``: the step log of a run that goes on, in the terminal and as a page."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from evenstep.cli.output import note
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from evenstep.tools.report.run_record import RunRecord
+
+_EVERY = 1.0  # seconds
+_LAST = 30  # steps
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command to `app`."""
+    app.command("watch")(command)
+
+
+def command(
+    log: Annotated[Path, typer.Argument(metavar="LOG", help="The file of step_log=.")],
+    port: Annotated[
+        int | None, typer.Option(help="Port of this machine that serves a page; 0 is any.")
+    ] = None,
+    seconds: Annotated[
+        float | None, typer.Option(help="End after so long.", show_default="at Ctrl-C")
+    ] = None,
+) -> None:
+    """Show where the time of a run goes, while it runs.
+
+    The figures are those of `evenstep report`, over the whole log and over its last steps. The page
+    renews itself.
+
+    \b
+    Examples:
+      evenstep watch run.jsonl
+      evenstep watch run.jsonl --port 8098
+    """
+    from rich.console import Console
+    from rich.live import Live
+
+    from evenstep.tools.report.run_record import read_run
+    from evenstep.tools.report.run_server import RunServer
+
+    end = None if seconds is None else time.monotonic() + seconds
+    console = Console(markup=False, emoji=False)
+    with ExitStack() as stack:
+        run = read_run(log)
+        if port is not None:
+            server = stack.enter_context(RunServer(log, port))
+            note(f"page at {server.url}")
+        try:
+            live = stack.enter_context(Live(_table(run), console=console, auto_refresh=False))
+            while end is None or time.monotonic() < end:
+                time.sleep(_EVERY if end is None else max(min(_EVERY, end - time.monotonic()), 0.0))
+                live.update(_table(read_run(log)), refresh=True)
+        except KeyboardInterrupt:
+            note("ended by Ctrl-C; the run goes on")
+
+
+def _table(run: RunRecord) -> Table:
+    from rich.table import Table
+
+    from evenstep.tools.report.run_figures import run_figures
+
+    table = Table(title=run.name, title_justify="left")
+    table.add_column("")
+    for name in ("whole log", f"last {_LAST} steps"):
+        table.add_column(name, justify="right")
+    last = run_figures(run.last(_LAST))
+    for name, value in run_figures(run).items():
+        table.add_row(name, value, last[name])
+    return table

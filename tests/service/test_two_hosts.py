@@ -1,0 +1,176 @@
+"""A service on two hosts: networks, names and temporary folders of their own, joined by a cable."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from service_world import comparable, job_of, steps_of
+
+from hosts import Host, two_hosts, why_not_two
+
+pytest.importorskip("zmq", reason="pyzmq is not installed")
+
+import evenstep.service as es
+
+HERE = Path(__file__).parent
+PATIENCE = 100.0  # seconds for what takes one or two on a machine that has nothing else to do
+GONE_WITHIN = 25.0  # seconds in which a host that takes five to be missed is missed in any case
+
+
+@pytest.fixture
+def hosts() -> Iterator[tuple[Host, Host]]:
+    if why := why_not_two():
+        pytest.skip(f"this machine cannot be two hosts: {why}")
+    with two_hosts() as pair:
+        yield pair
+
+
+def line_of(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    assert select.select([process.stdout], [], [], PATIENCE)[0], "it has printed nothing"
+    return process.stdout.readline()
+
+
+def tell_on(process: subprocess.Popen[str]) -> None:
+    assert process.stdin is not None
+    process.stdin.write("on\n")
+    process.stdin.flush()
+
+
+SERVER = """
+import pickle, sys
+from concurrent.futures import Future
+from evenstep.service.transport.endpoint import Keys, new_folder
+from evenstep.service.transport.frames import from_frames
+from evenstep.service.transport.server import Server
+
+def answering(frames):
+    answered = Future()
+    if from_frames(frames) != "never":
+        answered.set_result(frames)
+    return answered
+
+server = Server(answering, folder=new_folder(), name="echo", host=sys.argv[1], keys=Keys.new())
+print(pickle.dumps(server.endpoint).hex())
+sys.stdin.readline()
+"""
+CLIENT = """
+import pickle, sys
+from evenstep.service.transport.connection import ConnectionLostError, Connections, first_answered
+from evenstep.service.transport.frames import to_frames
+
+connections = Connections(pickle.loads(bytes.fromhex(sys.argv[1])))
+used = [connections.send(to_frames(str(number))) for number in range(3)]
+for each in used:
+    each.wait()
+waiting = connections.send(to_frames("never"))
+print("connected")
+sys.stdin.readline()  # the other host is gone
+sent = [waiting, *(connections.send(to_frames("x" * size)) for size in (1, 1_000_000, 1, 1))]
+while (lost := [each.decided for each in sent]) != [True] * 5:
+    if first_answered([each for each in sent if not each.decided], float(sys.argv[2])) is None:
+        break
+print(lost)
+"""
+
+
+def test_a_host_that_is_gone_is_missed_whatever_is_on_its_way_to_it(
+    hosts: tuple[Host, Host],
+) -> None:
+    """By connections that wait, that send, that are new."""
+    first, second = hosts
+    server = first.python("-c", SERVER, first.address)
+    client = second.python("-c", CLIENT, line_of(server).strip(), GONE_WITHIN)
+    assert line_of(client) == "connected\n"
+    first.unplug()
+    tell_on(client)
+    assert json.loads(line_of(client).lower()) == [True] * 5
+    client.communicate()
+
+
+DRIVER = """
+import json, pathlib, sys
+import evenstep.service as es
+from service_world import job_of
+
+job = job_of(pathlib.Path(sys.argv[2]), stop="all_exhausted")
+options = {"loaders": 2, "constructors": 2, "stripe": 8, "cpus": 1.0}
+with es.start(job, address=sys.argv[1], name="hosts", **options) as service:
+    status = service.status()
+    roles = [status["planner"], *status["loaders"], *status["constructors"]]
+    print(json.dumps([role["process"]["host"] for role in roles]))
+    sys.stdin.readline()
+"""
+TRAINER = """
+import json, sys, time
+import evenstep.service as es
+from service_world import comparable, steps_of
+
+client = es.Client(sys.argv[1], "hosts")
+print(json.dumps(comparable(steps_of(client)), default=repr))
+client = es.Client(sys.argv[1], "hosts")
+steps_of(client, 1)
+print("again")
+sys.stdin.readline()  # the other host is gone
+begin = time.monotonic()
+try:
+    steps_of(client)
+except Exception as error:
+    print(json.dumps([type(error).__name__, str(error), time.monotonic() - begin]))
+"""
+RAY = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_AUTH_MODE": "disabled",
+    "PYTHONPATH": os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")]),
+}
+
+
+def start_ray(host: Host, *options: str) -> None:
+    subprocess.run(
+        host.command(
+            Path(sys.executable).with_name("ray"), "start", f"--node-ip-address={host.address}"
+        )
+        + list(options),
+        env={**os.environ, **RAY},
+        check=True,
+        capture_output=True,
+    )
+
+
+@pytest.mark.soak
+def test_roles_on_two_hosts_give_every_sample_of_one_process_and_miss_a_host_that_is_gone(
+    hosts: tuple[Host, Host], tmp_path: Path
+) -> None:
+    pytest.importorskip("ray", reason="ray is not installed")
+    job = job_of(tmp_path, stop="all_exhausted")
+    with es.start(job, backend="local") as local:
+        expected = [comparable(steps_of(local.client(rank))) for rank in range(2)]
+    first, second = hosts
+    address = f"{first.address}:6379"
+    common = ("--num-cpus=3", "--object-store-memory=100000000")
+    start_ray(first, "--head", "--port=6379", "--include-dashboard=false", *common)
+    start_ray(second, f"--address={address}", *common)
+    driver = first.python("-c", DRIVER, address, tmp_path, **RAY)
+    assert set(json.loads(line_of(driver))) == {"host0", "host1"}
+    trainers = [
+        host.python("-c", TRAINER, address, RANK=str(rank), **RAY)
+        for rank, host in enumerate(hosts)
+    ]
+    taken = [json.loads(line_of(trainer)) for trainer in trainers]
+    assert taken == json.loads(json.dumps(expected, default=repr))
+    assert len(taken[0]) > 5
+    assert [line_of(trainer) for trainer in trainers] == ["again\n"] * 2
+    second.unplug()
+    for trainer in trainers:
+        tell_on(trainer)
+    for trainer in trainers:
+        kind, text, seconds = json.loads(line_of(trainer))
+        assert kind == "LoaderDiedError", text
+        assert seconds < GONE_WITHIN

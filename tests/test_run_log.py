@@ -1,0 +1,114 @@
+"""The step log of loaders and clients: what it says is what the trainer saw."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import evenstep
+import evenstep.service as es
+from evenstep.errors import ConfigurationError
+
+
+class Documents(torch.utils.data.Dataset):
+    def __len__(self) -> int:
+        return 90
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return {"input_ids": torch.ones(index % 17 + 1, dtype=torch.int64)}
+
+
+def loader_of(path: Path) -> evenstep.DataLoader:
+    return evenstep.DataLoader(Documents(), policy=evenstep.TokenBudget(64), step_log=path)
+
+
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_a_loader_writes_a_line_for_each_step_of_each_pass(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    loader = loader_of(path)
+    seen = []
+    for number in range(2):
+        seen.append([])
+        for _, step in loader.steps():
+            seen[number].append(step)
+            time.sleep(0.02)
+    loader.close()
+    first, *lines = lines_of(path)
+    assert (first["run"], first["ranks"], first["counted"]) == ("loader", 1, "all ranks")
+    second = next(n for n, line in enumerate(lines) if "started" in line)
+    passes = lines[:second], lines[second + 1 :]
+    for taken, written in zip(seen, passes):
+        assert len(written) == len(taken) > 5
+        for step, line in zip(taken, written):
+            assert {name: line[name] for name in step.to_line()} == step.to_line()
+            assert line["tokens"] == step.global_tokens
+            assert line["padded_tokens"] == step.global_padded_tokens
+            assert line["moments"]["mean"] == pytest.approx(step.length_mean)
+        assert all(0.02 <= line["train"] < 30 and line["wait"] >= 0 for line in written)
+        ends = [line["at"] + line["train"] for line in written]
+        assert all(end <= line["at"] for end, line in zip(ends, written[1:]))  # one after the other
+
+
+def test_a_pass_that_is_left_has_no_line_of_the_step_under_way(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    loader = loader_of(path)
+    for _, step in loader.steps():
+        if step.step == 2:
+            break
+    loader.close()
+    assert [line["step"] for line in lines_of(path)[1:]] == [0, 1]
+
+
+def test_a_client_writes_a_line_for_each_step(tmp_path: Path) -> None:
+    import numpy as np
+    import pyarrow
+    import pyarrow.parquet
+
+    table = pyarrow.table({"n": np.arange(200) % 40 + 1})
+    pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
+
+    def tokens(row: Any) -> Any:
+        return {"input_ids": list(range(row["n"]))}
+
+    def strategy(graph: Any, mesh: Any, step: int) -> Any:
+        return graph.mix().distribute("DP").balance("greedy").plan()
+
+    source = es.Source("a", tmp_path / "a.parquet", transform=tokens)
+    job = es.Job(
+        sources=[source],
+        mesh=es.Mesh(DP=2),
+        strategy=strategy,
+        max_tokens=128,
+        micro_batches=2,
+        collate="pad",
+    )
+    path = tmp_path / "run.jsonl"
+    with es.start(job, backend="local") as service:
+        client = service.client(1)
+        client.log_steps(path)
+        taken = [next(client) for _ in range(4)]
+    first, *lines = lines_of(path)
+    assert (first["run"], first["ranks"], first["counted"]) == ("service", 2, "rank 1")
+    assert [line["step"] for line in lines] == [0, 1, 2]
+    for (batches, step), line in zip(taken, lines):
+        real = sum(int(batch["attention_mask"].sum()) for batch in batches)
+        assert line["tokens"] == step.tokens["text"] == sum(step.tokens.values()) == real
+        assert line["tokens"] <= line["padded_tokens"]
+        assert line["padded_tokens"] == sum(batch["input_ids"].numel() for batch in batches)
+        assert line["imbalance"] == step.imbalance
+        lengths = np.concatenate([table.lengths["text"] for table in step.samples])
+        assert line["moments"]["mean"] == pytest.approx((lengths**2).sum() / lengths.sum())
+        assert line["samples"] == len(lengths)
+
+
+def test_a_log_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="absent"):
+        next(loader_of(tmp_path / "absent" / "run.jsonl").steps())

@@ -1,0 +1,178 @@
+"""Step logs: read, reported, watched, and looked at in a browser."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evenstep.cli.app import run as evenstep
+from evenstep.errors import ConfigurationError
+from evenstep.tools.report.run_page import run_page
+from evenstep.tools.report.run_record import read_run
+from evenstep.tools.report.run_server import RunServer
+
+HEAD = {"started": 1.0, "run": "loader", "ranks": 4, "counted": "all ranks"}
+
+
+def step_of(number: int, **given: Any) -> dict[str, Any]:
+    moments = {"samples": 2.0, "tokens": 60.0, "mean": 40.0, "second": 0.0, "third": 0.0}
+    return {
+        "at": 1.0 * number,
+        "wait": 0.25,
+        "train": 0.75,
+        "step": number,
+        "tokens": 60,
+        "padded_tokens": 80,
+        "imbalance": 1.5,
+        "moments": moments,
+        **given,
+    }
+
+
+def write_log(path: Path, steps: int, **given: Any) -> Path:
+    lines = [HEAD, *(step_of(number, **given) for number in range(steps))]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+def test_time_is_split_into_work_padding_and_waits(tmp_path: Path) -> None:
+    run = read_run(write_log(tmp_path / "a.jsonl", 9))
+    assert len(run) == 8
+    assert run.first_waits == (0.25,)
+    assert sum(run.shares.values()) == pytest.approx(1)
+    assert run.shares == pytest.approx(
+        {"work": 0.375, "padding": 0.125, "ranks": 0.25, "data": 0.25}
+    )
+    assert run.tokens_per_second == pytest.approx(60)
+    assert run.composition == 1.0  # of equal lengths
+    unknown = read_run(write_log(tmp_path / "b.jsonl", 9, padded_tokens=None))
+    assert unknown.shares["padding"] == 0
+
+
+def test_a_log_that_is_being_written_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
+    path = write_log(tmp_path / "a.jsonl", 5)
+    whole = path.read_text()
+    for cut in range(len(whole.split("\n")[0]) + 1, len(whole), 23):
+        path.write_text(whole[:cut])
+        assert len(read_run(path)) == max(whole[:cut].count("\n") - 2, 0)
+    path.write_text(whole + whole)  # a second pass
+    run = read_run(path)
+    assert (len(run), len(run.first_waits)) == (8, 2)
+
+
+@pytest.mark.parametrize("line", ["", "[]", "{}", '{"step": 1}', "no JSON", '{"started": 1}'])
+def test_what_is_no_step_log_is_refused_by_its_line(line: str, tmp_path: Path) -> None:
+    path = write_log(tmp_path / "a.jsonl", 2)
+    with path.open("a") as file:
+        file.write(line + "\n")
+    with pytest.raises(ConfigurationError, match=r"line 4 of .*a\.jsonl"):
+        read_run(path)
+    (tmp_path / "empty.jsonl").write_text("")
+    with pytest.raises(ConfigurationError, match="there is none"):
+        read_run(tmp_path / "empty.jsonl")
+
+
+def test_the_report_compares_two_runs(tmp_path: Path, capsys: Any) -> None:
+    logs = [
+        str(write_log(tmp_path / "before.jsonl", 9)),
+        str(write_log(tmp_path / "after.jsonl", 9, imbalance=1.0, padded_tokens=60)),
+    ]
+    page = tmp_path / "report.html"
+    assert evenstep(["report", *logs, "--html", str(page), "--json"]) == 0
+    before, after = json.loads(capsys.readouterr().out)["runs"]
+    assert before["shares"]["ranks"] == pytest.approx(0.25)
+    assert after["shares"] == pytest.approx({"work": 0.75, "padding": 0, "ranks": 0, "data": 0.25})
+    text = page.read_text()
+    assert text.count("<svg") == 2
+    assert not re.search(r'(src|href)="(?!data:,)', text)
+    assert "<script" not in text
+    assert evenstep(["report", logs[0]]) == 0
+    assert "25.0%" in capsys.readouterr().out
+    assert evenstep(["report", str(write_log(tmp_path / "one.jsonl", 1))]) == 2
+    assert "no step after the first" in capsys.readouterr().err
+
+
+def test_names_are_not_markup(tmp_path: Path) -> None:
+    run = read_run(write_log(tmp_path / "<b>&.jsonl", 3))
+    assert "<b>" not in run_page([run, run], renews=True)
+
+
+def test_a_run_is_watched_in_the_terminal_and_by_a_page(tmp_path: Path) -> None:
+    path = write_log(tmp_path / "a.jsonl", 9)
+    command = [
+        sys.executable,
+        "-m",
+        "evenstep",
+        "watch",
+        str(path),
+        "--port",
+        "0",
+        "--seconds",
+        "1",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    assert re.search(r"waiting for ranks\s+│\s+25.0%\s+│\s+25.0%", done.stdout)
+    assert re.search(r"page at http://127\.0\.0\.1:\d+/", done.stderr)
+
+
+def test_the_page_is_for_this_machine_alone(tmp_path: Path) -> None:
+    with RunServer(write_log(tmp_path / "a.jsonl", 9), 0) as server:
+        with urllib.request.urlopen(server.url, timeout=60) as answer:
+            assert b"a.jsonl" in answer.read()
+        for url, host, code in (
+            (server.url, "elsewhere.example", 403),
+            (f"{server.url}favicon.ico", "localhost", 404),
+        ):
+            with pytest.raises(urllib.error.HTTPError) as error:
+                urllib.request.urlopen(
+                    urllib.request.Request(url, headers={"Host": host}), timeout=60
+                )
+            assert error.value.code == code
+
+
+def test_pages_in_a_browser(tmp_path: Path) -> None:
+    pytest.importorskip("aiohttp", reason="aiohttp is not installed")
+    from chromium import PROGRAM, chromium
+
+    if PROGRAM is None:
+        pytest.skip("Chromium is not installed")
+    log = write_log(tmp_path / "a-run-with-a-long-name-of-a-job-that-ran-on-many-hosts.jsonl", 90)
+    page = tmp_path / "report.html"
+    page.write_text(run_page([read_run(log), read_run(write_log(tmp_path / "b.jsonl", 9))]))
+    with chromium() as browser, RunServer(log, 0) as server:
+        papers = set()
+        for url in (page.as_uri(), server.url):
+            for width in (1280, 390):
+                for dark in (False, True):
+                    browser.open(url, width=width, dark=dark)
+                    assert browser.value("document.documentElement.scrollWidth") <= width
+                    papers.add(
+                        (dark, browser.value("getComputedStyle(document.body).backgroundColor"))
+                    )
+                    assert browser.value(
+                        "[...document.querySelectorAll('rect')].some(r => r.getBBox().height > 20 "
+                        "&& getComputedStyle(r).fill !== 'rgb(0, 0, 0)')"
+                    )
+                    assert browser.complaints == []
+        assert len(papers) == 2  # light, dark
+        # The last is the page of the run that goes on, 390 wide: by the keyboard alone.
+        browser.press("Tab")
+        assert browser.value("document.activeElement.getAttribute('aria-label')") == "Figures"
+        browser.press("Tab")
+        assert browser.value("document.activeElement.getAttribute('aria-label')").startswith("Time")
+        for _ in range(5):
+            browser.press("ArrowRight")
+        browser.until("document.activeElement.scrollLeft > 0")
+        with log.open("a") as file:
+            file.writelines(json.dumps(step_of(n, wait=2.25)) + "\n" for n in range(90, 180))
+        browser.until("document.getElementById('figures').textContent.includes('179')")
+        assert browser.value("document.activeElement.scrollLeft") > 0
+        assert browser.complaints == []
