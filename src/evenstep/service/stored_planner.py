@@ -8,6 +8,7 @@ it. So a plan is the same whether the planner has died before it, after it, or n
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping
 from dataclasses import replace
@@ -60,9 +61,7 @@ class StoredPlanner(Planner):
         self._checkpoints: set[int] = set()
         """Steps whose states were asked for, and written."""
         self._writer: StateWriter | None = None
-        fixed = job.schedule is None or as_schedule(job.schedule).peaks() is not None
-        self._listens = not fixed
-        """Whether plans may depend on reports."""
+        self._listens = _listens(job)
         store.begin()
         if store.newest_state() is not None:
             self._recover()
@@ -194,6 +193,9 @@ def planner_of(
         ConfigurationError: the store cannot be read or written.
         MismatchError: a state is of another job.
     """
+    if store is not None and not store.is_here:
+        _check_restarts(job)
+        store = None
     if store is not None:
         run = store.open(job)
         return StoredPlanner(job, loaders, run, loaders=loaders, plan_log=plan_log, state=state)
@@ -201,6 +203,27 @@ def planner_of(
     if state is not None:
         planner.load_state_dict(state)
     return planner
+
+
+def _check_restarts(job: Job) -> None:
+    """That a planner without a store may be made again from the job's beginning."""
+    remedy = "give store=, a folder that all machines see or a URL"
+    if _listens(job):
+        raise ConfigurationError(
+            "the planner runs on another machine than the one that started the service, and the "
+            "job's weights may follow what trainers report: were the planner made again, it would "
+            f"not know the reports; {remedy}"
+        )
+    logging.getLogger("evenstep").warning(
+        "the planner runs on another machine than the one that started the service: should it die, "
+        "its successor plans all steps again from the first one; %s",
+        remedy,
+    )
+
+
+def _listens(job: Job) -> bool:
+    """Whether plans may depend on reports."""
+    return job.schedule is not None and as_schedule(job.schedule).peaks() is None
 
 
 def _row(report: LoggedReport) -> list[Any]:

@@ -6,6 +6,7 @@ The process that starts it owns the actors: they end with it, however it ends.
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,7 +21,7 @@ from evenstep.service.ray.launcher import Launcher, LaunchOptions
 from evenstep.service.ray.road import import_ray
 from evenstep.service.remote.roads import SocketRoad
 from evenstep.service.remote.running_job import OwnedJob
-from evenstep.service.store.runs import new_run
+from evenstep.service.store.runs import new_run, own_run
 from evenstep.service.transport.endpoint_file import path_of, remove_endpoint, write_endpoint
 from evenstep.strategy.loaders import STRIPE
 
@@ -55,7 +56,8 @@ class RayService(OwnedJob):
             name: by which trainers find the job.
             loaders, constructors, state, stripe: see `LocalService`.
             plan_log: a file on the planner's machine.
-            store: a folder that all machines see, or a URL.
+            store: a folder that all machines see, or a URL. None is a folder of the service's own
+                on this machine, which ends with it.
             cpus: CPUs that Ray reserves for each actor, such as 0.5; None is 1, or an equal share
                 of the free ones if they are fewer.
             patience: seconds within which actors must have opened their sources.
@@ -71,13 +73,14 @@ class RayService(OwnedJob):
         """
         check_one_of(("sockets", "ray"), transport=transport)
         namespace_of(name)  # refuses bad names
+        self._own = own_run() if store is None else None
         options = LaunchOptions(
             name=name,
             layout=layout_of(job, loaders, stripe),
             groups=groups_of(job, constructors),
             state=state,
             plan_log=plan_log,
-            store=new_run(store),
+            store=self._own or new_run(store),
             cpus=cpus,
             patience=patience,
             sockets=transport == "sockets",
@@ -122,6 +125,8 @@ class RayService(OwnedJob):
             self._launcher.end()
             if self._connected:
                 import_ray().shutdown()
+        if self._own is not None:
+            shutil.rmtree(self._own.url, ignore_errors=True)
 
 
 def _refuse_running(name: str) -> None:

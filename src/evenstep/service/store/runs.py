@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import tempfile
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -23,12 +24,25 @@ class RunPlace:
 
     url: str
     run: str
+    own: bool = False
+    """Whether it is a folder that the service has made for itself, on the machine that started
+    it."""
+
+    @property
+    def is_here(self) -> bool:
+        """Whether this machine sees it."""
+        return not self.own or os.path.isdir(self.url)
 
     def open(self, job: Job) -> RunStore:
         return RunStore(self.url, self.run, keep=max(_KEEP, job.plans_kept))
 
 
 _KEEP = 128  # steps back from the newest one
+
+
+def own_run() -> RunPlace:
+    """A new folder, for a run of which nothing is to be kept after its end."""
+    return RunPlace(tempfile.mkdtemp(prefix="evenstep-run-"), f"{_RUN}0001", own=True)
 
 
 def new_run(url: str | os.PathLike[str] | None) -> RunPlace | None:
