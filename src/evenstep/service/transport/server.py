@@ -13,6 +13,8 @@ from typing import Any
 from evenstep.service.transport.endpoint import Endpoint, Keys, import_zmq, machine
 from evenstep.service.transport.frames import Frame
 
+_FAREWELL = 500  # milliseconds in which what was answered at the end is sent
+
 Answering = Callable[[list[Frame]], "Future[list[Frame]]"]
 """From a message's frames to those of its answer. Called in the server's thread, so it must not
 wait; the future may be done by any thread, or never, for a question that lasts as long as the
@@ -89,14 +91,20 @@ class Server:
             for router in self._routers:
                 if router in ready:
                     self._take(router)
-            while self._done:
-                router, route, answer = self._done.popleft()
-                router.send_multipart([*route, *answer], copy=False)
-        for socket in (self._bell, self._ring, *self._routers):
+            self._send_answers()
+        self._send_answers()
+        for socket in (self._bell, self._ring):
             socket.close(0)
+        for router in self._routers:
+            router.close(_FAREWELL)
         if self._authenticator is not None:
             self._authenticator.stop()
         self._context.term()
+
+    def _send_answers(self) -> None:
+        while self._done:
+            router, route, answer = self._done.popleft()
+            router.send_multipart([*route, *answer], copy=False)
 
     def _take(self, router: Any) -> None:
         route, *frames = router.recv_multipart(copy=False)
