@@ -181,6 +181,12 @@ class SourceLoader:
                 for key in keys:
                     self._staged[step].buckets.pop(key, None)
 
+    def drop_from(self, step: int) -> None:
+        """Drops what is staged of a step and all after it, which are planned anew."""
+        with self._lock:
+            for number in [each for each in self._staged if each >= step]:
+                del self._staged[number]
+
     # Operation
 
     def status(self) -> Mapping[str, Any]:
