@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 
 from hypothesis import settings
@@ -15,3 +16,13 @@ settings.register_profile(
     max_examples=int(os.environ.get("EVENSTEP_EXAMPLES", "40")),
 )
 settings.load_profile("evenstep")
+
+# Tests and what they import stay to the end: more than half a million objects, through which Python
+# would look for garbage a thousand times, while it collects the tests and while it runs them.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    gc.collect()
+    gc.freeze()
+    gc.enable()

@@ -80,7 +80,7 @@ def test_the_cpus_that_are_lent_are_enough_for_all_roles() -> None:
     assert words(sidecar)[:2] == ["ray", "start"]
     assert int(lent["num-cpus"]) <= int(sidecar["resources"]["requests"]["cpu"])
     assert CLUSTER["spec"]["headGroupSpec"]["rayStartParams"] == {"num-cpus": "0"}
-    roles = params["loaders"] + params["constructors"] + ROLES_WITHOUT_NUMBER
+    roles = int(params["loaders"]) + params["constructors"] + ROLES_WITHOUT_NUMBER
     hosts = TRAINERS["Job"]["spec"]["completions"]
     assert params["cpus"] * roles <= hosts * int(lent["num-cpus"])
 

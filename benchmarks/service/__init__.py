@@ -4,6 +4,7 @@ imbalance   how uneven ranks are without and with balance; writes docs/service-f
 planner     seconds that the planner takes for a step, with the number of clients
 memory      memory of reading many sources, beside one PyTorch DataLoader on every rank
 throughput  samples per second and waiting, beside other readers of the same mixture
-partitioning  how many loaders a layout needs, and how quick it is; fewest_loaders is the optimum
+partitioning  how many loaders a layout needs, and how quick it is; fewest_loaders is the optimum,
+            and sleeping_sources are run
 transport   what a message between two processes costs, over seven roads
 """

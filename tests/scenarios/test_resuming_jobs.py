@@ -119,7 +119,9 @@ def train_and_save(rank: Rank, folder: Path, resume: bool) -> list[list[int]]:
     return seen
 
 
-@pytest.mark.parametrize("killed", [1, 5, 9])
+@pytest.mark.parametrize(
+    "killed", [5, *(pytest.param(step, marks=pytest.mark.soak) for step in (1, 9))]
+)
 def test_a_killed_job_goes_on_with_the_batches_that_would_have_come(
     killed: int, tmp_path: Path
 ) -> None:

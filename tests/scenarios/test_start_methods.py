@@ -52,7 +52,7 @@ print("whole")
 
 @pytest.mark.parametrize(
     "passes",
-    [10, pytest.param(1000, marks=[pytest.mark.soak, pytest.mark.timeout(3600)])],
+    [4, pytest.param(1000, marks=[pytest.mark.soak, pytest.mark.timeout(3600)])],
 )
 def test_passes_that_begin_beside_busy_threads_do_not_hang(passes: int) -> None:
     script = BUSY.format(passes=passes)
@@ -85,7 +85,9 @@ GUARD = '\nif __name__ == "__main__":\n    main()\n'
     [
         (TELLING + MAIN + GUARD, "served"),
         (TELLING + MAIN + "\nmain()\n", "forked"),
-        ("from telling import Telling\n" + MAIN + "\nmain()\n", "served"),
+        pytest.param(
+            "from telling import Telling\n" + MAIN + "\nmain()\n", "served", marks=pytest.mark.soak
+        ),
     ],
     ids=["guarded", "not guarded", "not guarded, dataset of a module"],
 )

@@ -55,6 +55,7 @@ def test_time_and_memory_are_measured_and_what_changed_is_measured_anew(tmp_path
     assert LARGE <= books.transform_bytes < 2 * LARGE
     assert max(web.transform_bytes, code.transform_bytes) < LARGE / 4
     assert found.process_bytes > 10 << 20
+    assert max(each.file_bytes for each in found.sources.values()) < 8 << 20
     assert all(each.samples == 8 and each.tokens > 1 for each in found.sources.values())
 
     path = tmp_path / "job.profile.json"

@@ -93,18 +93,18 @@ def plans_of(service: Any) -> Iterator[Any]:
         step += 1
 
 
-def test_eight_loaders_give_the_plans_and_batches_of_one_process(tmp_path: Path) -> None:
+def test_three_loaders_give_the_plans_and_batches_of_one_process(tmp_path: Path) -> None:
     job = job_of(tmp_path, stop="first_exhausted")
     with es.start(job, backend="local") as service:
         plans = [to_json(plan) for plan in plans_of(service)]
-    with RayService(job, name="eight", loaders=8, constructors=1, stripe=8) as service:
+    with RayService(job, name="three", loaders=3, constructors=1, stripe=8) as service:
         assert [comparable(steps_of(service.client(rank))) for rank in range(2)] == in_one_process(
             job
         )
         assert [to_json(plan) for plan in plans_of(service)] == plans
         assert len(plans) > 3
         status = service.status()
-        assert len(status["loaders"]) == 8
+        assert len(status["loaders"]) == 3
         assert all(loader["prepared"] for loader in status["loaders"])
         assert status["ended"]
         assert status["steps"]["exposed_seconds"]["largest"] > 0
@@ -344,7 +344,10 @@ def refused(samples: Any) -> Any:
 @pytest.mark.parametrize(
     ("misuse", "kind", "said"),
     [
-        (an_unknown_axis, ConfigurationError, r"axis 'EP' must be one of"),
+        pytest.param(
+            *(an_unknown_axis, ConfigurationError, r"axis 'EP' must be one of"),
+            marks=pytest.mark.soak,
+        ),
         (weights_of_zero, ConfigurationError, r"weights.*sum to 0"),
         (another_schema, ConfigurationError, r"mixed.*1\.parquet"),
         (a_missing_file, ConfigurationError, r"gone\.parquet"),
@@ -355,7 +358,10 @@ def refused(samples: Any) -> Any:
             *(a_transform_that_exits, SampleError, r"exiting raised SystemExit.*\[\d\]\[\d+\]: 3"),
             marks=pytest.mark.soak,
         ),
-        (a_collate_that_raises, EvenstepError, r"micro-batch 0.*\[\d\]\[\d+\].*no such batch"),
+        pytest.param(
+            *(a_collate_that_raises, EvenstepError, r"micro-batch 0.*\[\d\]\[\d+\].*no such batch"),
+            marks=pytest.mark.soak,
+        ),
     ],
     ids=lambda each: getattr(each, "__name__", ""),
 )

@@ -9,6 +9,7 @@ batch_shards         a packed row to what one rank trains on, and back: `documen
 prepared_sharding    `prepare`: what attention needs, once per micro-batch: a `PreparedSharding`
   agreement          all ranks hold the same sharding, or all raise
   collectives        what ranks send each other
+dynamic_groups       `DynamicGroups`: another group of ranks in every micro-batch
 causal_attention     `attention`, over the fragments of any sharding
   gather             keys and values of all ranks, and their gradients back
 kernels/             back ends of attention, one file each: FlashAttention, FlexAttention, SDPA
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from evenstep.context_parallel.batch_shards import shard_batch as shard_batch
     from evenstep.context_parallel.batch_shards import unshard as unshard
     from evenstep.context_parallel.causal_attention import attention as attention
+    from evenstep.context_parallel.dynamic_groups import DynamicGroups as DynamicGroups
     from evenstep.context_parallel.latency import AttentionLatency as AttentionLatency
     from evenstep.context_parallel.latency import load_latency as load_latency
     from evenstep.context_parallel.latency_default import default_latency as default_latency
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
 _HOMES = {
     ".batch_shards": ("document_lengths", "shard_batch", "unshard"),
     ".causal_attention": ("attention",),
+    ".dynamic_groups": ("DynamicGroups",),
     ".latency": ("AttentionLatency", "load_latency"),
     ".latency_default": ("default_latency",),
     ".prepared_sharding": ("PreparedSharding", "prepare"),

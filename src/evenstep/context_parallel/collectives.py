@@ -1,8 +1,9 @@
 """What context-parallel ranks send each other: rows, as many on every rank, gathered or summed.
 
-Each collective is one call of the backend; one without reduce-scatter sums by all-reduce. If a rank
-dies, the others raise `PeerError` as soon as the backend notices: Gloo when the connection closes,
-NCCL when its watchdog times out, after the `timeout` of `init_process_group`.
+Each collective is one call of the backend; one without reduce-scatter sums by all-reduce. Ranks
+that are no process group of their own send to each other one by one. If a rank dies, the others
+raise `PeerError` as soon as the backend notices: Gloo when the connection closes, NCCL when its
+watchdog times out, after the `timeout` of `init_process_group`.
 """
 
 from __future__ import annotations
@@ -93,6 +94,59 @@ class GroupCollectives:
             ) from error
 
 
+class RangeCollectives(GroupCollectives):
+    """Collectives of some neighbouring ranks of a process group, sent from rank to rank.
+
+    Groups that change with every micro-batch would each need communicators of their own, and all
+    ranks to make them; these need none. Sums are in the order of ranks, so they are the same each
+    time.
+    """
+
+    def __init__(self, group: dist.ProcessGroup | None, first: int, size: int) -> None:
+        """
+        Args:
+            group: None for all processes.
+            first: first rank of the range, in the group; this rank is in the range.
+            size: ranks of the range.
+        """
+        self._group = group
+        self.ranks = size
+        self.rank = dist.get_rank(group) - first
+        self._peers = [
+            first + rank if group is None else dist.get_global_rank(group, first + rank)
+            for rank in range(size)
+        ]
+
+    def all_gather(self, rows: torch.Tensor) -> torch.Tensor:
+        rows = rows.contiguous()
+        gathered = rows.new_empty((self.ranks, *rows.shape))
+        gathered[self.rank] = rows
+        with self._explained("gathering from"):
+            self._swap([rows] * self.ranks, list(gathered))
+        return gathered.flatten(0, 1)
+
+    def reduce_scatter(self, rows: torch.Tensor) -> torch.Tensor:
+        parts = rows.reshape(self.ranks, len(rows) // self.ranks, *rows.shape[1:]).contiguous()
+        received = torch.empty_like(parts)
+        received[self.rank] = parts[self.rank]
+        with self._explained("summing the gradients of keys and values of"):
+            self._swap(list(parts), list(received))
+        return received.sum(0)
+
+    def _swap(self, sent: list[torch.Tensor], received: list[torch.Tensor]) -> None:
+        """Sends each of the others its part, and receives theirs."""
+        if not sent[0].numel():
+            return
+        operations = [
+            dist.P2POp(operation, parts[rank], peer, self._group)
+            for operation, parts in ((dist.isend, sent), (dist.irecv, received))
+            for rank, peer in enumerate(self._peers)
+            if rank != self.rank
+        ]
+        for work in dist.batch_isend_irecv(operations) if operations else ():
+            work.wait()
+
+
 def collectives_of(group: Group, ranks: int) -> Collectives:
     """Makes the collectives of a group.
 
@@ -110,9 +164,9 @@ def collectives_of(group: Group, ranks: int) -> Collectives:
             return OneRank()
         raise ConfigurationError(
             f"a sharding for {ranks} context-parallel ranks needs torch.distributed; call "
-            "torch.distributed.init_process_group() before evenstep.context_parallel.prepare()"
+            "torch.distributed.initprocess_group() before evenstep.context_parallel.prepare()"
         )
-    collectives = GroupCollectives(_process_group(group))
+    collectives = GroupCollectives(process_group(group))
     if collectives.rank < 0:
         raise ConfigurationError(
             f"process {dist.get_rank()} is not in the context-parallel group; pass the group that "
@@ -121,7 +175,7 @@ def collectives_of(group: Group, ranks: int) -> Collectives:
     return collectives
 
 
-def _process_group(group: Group) -> dist.ProcessGroup | None:
+def process_group(group: Group) -> dist.ProcessGroup | None:
     from torch.distributed.device_mesh import DeviceMesh
 
     if not isinstance(group, DeviceMesh):

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from evenstep.batch.loss_scale import shard_loss_scale
-from evenstep.errors import ConfigurationError, EvenstepError
+from evenstep.errors import ConfigurationError, EvenstepError, MeshChangedError
 from evenstep.service.batch_builder import BuiltBucket, build, context_shards, own_copy
 from evenstep.service.handles import Handle, call
 from evenstep.service.job import Job
@@ -86,6 +86,7 @@ class DataConstructor:
         self.buckets = tuple(sorted(buckets))
         clients = tree.ranks[:, list(self.buckets)]
         self.clients: tuple[int, ...] = tuple(sorted(clients.ravel().tolist()))
+        self._ends_at: int | None = None
         self._fetcher = StepFetcher(self.clients, planner, loaders, layout)
         self._on_queued = on_queued
         self._taken_lock = threading.Lock()
@@ -102,6 +103,7 @@ class DataConstructor:
     def fetches(self, step: int, rank: int) -> bool:
         """Whether a client fetches anything itself in a step."""
         self._check(rank)
+        self._check_mesh(rank, step)
         plan = self._fetcher.plan(step)
         return plan is not None and _fetches(plan, rank)
 
@@ -118,6 +120,7 @@ class DataConstructor:
         """
         self._check(rank)
         self._update_taken(rank, taken, may_restart=step == taken)
+        self._check_mesh(rank, step)
         plan = self._fetcher.plan(step)
         if plan is None:
             return StepDelivery(step=step, ended=True)
@@ -140,6 +143,15 @@ class DataConstructor:
         self._check(rank)
         self._update_taken(rank, taken, may_restart=False)
         self._fetcher.flush()
+
+    def end_at(self, step: int) -> None:
+        """Serves no step from this one on: the mesh changes there."""
+        self._ends_at = step
+        self._fetcher.drop_from(step)
+        with self._taken_lock:
+            for number in [each for each in self._recent if each >= step]:
+                self._steps.pop(number, None)
+                del self._recent[number]
 
     def status(self) -> Mapping[str, Any]:
         """JSON-able."""
@@ -261,6 +273,14 @@ class DataConstructor:
             )
             step.samples[key] = {}
         return step.subplan_batches[key]
+
+    def _check_mesh(self, rank: int, step: int) -> None:
+        if self._ends_at is not None and step >= self._ends_at:
+            self.release(rank, self._ends_at)
+            raise MeshChangedError(
+                f"the mesh of the job has changed at step {self._ends_at}, and rank {rank} asks "
+                f"for step {step} as a client of the mesh before; make a new client"
+            )
 
     def _check(self, rank: int) -> None:
         if rank not in self._taken:

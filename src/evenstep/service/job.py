@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from itertools import count
 from typing import Any
@@ -222,6 +222,27 @@ class Job:
         sizes = layout.buffer_bytes or (None,) * len(layout.shares)
         return [self.for_loader(*each) for each in zip(layout.shares, count(), workers, sizes)]
 
+    def on(self, mesh: Any) -> Job:
+        """The same job for another mesh. If it was not told how much to draw, a step draws what
+        the new mesh holds.
+
+        Args:
+            mesh: see `Job`.
+
+        Raises:
+            ConfigurationError: the job does not go with the mesh.
+        """
+        filling = self.max_tokens is not None and self.tokens_per_step == self._filling
+        amount = None if filling else self.tokens_per_step
+        return replace(self, mesh=mesh, tokens_per_step=amount, world_size=None)
+
+    @property
+    def _filling(self) -> int:
+        """Tokens of a step that fill the mesh's micro-batches."""
+        assert self.max_tokens is not None
+        room = self.tree.sizes["DP"] * self.micro_batches * self.max_tokens
+        return max(int(room * _FILL), self.max_tokens)
+
     def for_loader(
         self,
         shares: Sequence[SourceStripe | str],
@@ -316,8 +337,7 @@ class Job:
                 "the job does not say how much a step draws; give samples_per_step, "
                 "tokens_per_step, or max_tokens of a micro-batch"
             )
-        room = self.tree.sizes["DP"] * self.micro_batches * self.max_tokens
-        object.__setattr__(self, "tokens_per_step", max(int(room * _FILL), self.max_tokens))
+        object.__setattr__(self, "tokens_per_step", self._filling)
 
     def _check_collation(self) -> None:
         check_one_of(_REDUCTIONS, loss_reduction=self.loss_reduction)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from evenstep.errors import ConfigurationError
 from evenstep.service.backend_common import Loaders, common_step, groups_of, layout_of, rank_of
@@ -19,6 +19,9 @@ from evenstep.service.store.runs import new_run
 from evenstep.service.stored_planner import planner_of
 from evenstep.strategy import LoadingPlan
 from evenstep.strategy.loaders import STRIPE
+
+if TYPE_CHECKING:
+    from evenstep.service.data_constructor import DataConstructor
 
 
 class LocalService:
@@ -53,8 +56,6 @@ class LocalService:
         """
         self.job = job
         self._closed = False
-        from evenstep.service.data_constructor import DataConstructor  # which needs torch
-
         layout = layout_of(job, loaders, stripe)
         self._loaders: list[SourceLoader] = []
         try:
@@ -66,11 +67,8 @@ class LocalService:
                 job, pool, state=state, plan_log=plan_log, store=new_run(store)
             )
             self._first = self._planner.step
-            planner = LocalHandle(self._planner)
-            self._constructors = [
-                DataConstructor(job, groups, planner, handles, layout)
-                for groups in groups_of(job, constructors)
-            ]
+            self._layout, self._constructor_count = layout, constructors
+            self._constructors = self._made_constructors(job)
         except BaseException:
             self.close()
             raise
@@ -97,6 +95,50 @@ class LocalService:
         )
         self._clients.append(client)
         return client
+
+    def remesh(self, mesh: Any, at_step: int | None = None) -> None:
+        """Goes on for another mesh from a step on, without a restart: `client` then gives clients
+        of the new mesh, which begin there. Clients of the mesh before get the steps before it, and
+        then `MeshChangedError`. What was drawn for later steps is drawn again, so samples that were
+        not trained on come first, each once.
+
+        Args:
+            mesh: see `Job`; or ``service.job.tree`` with nodes added, removed or replaced.
+            at_step: None is the step that comes next in the client that is furthest.
+
+        Raises:
+            ConfigurationError: a client has taken the step already, the job does not go with the
+                mesh, or it has a store.
+            EvenstepError: a step before it cannot be planned.
+        """
+        self._check_open()
+        reached = max((c.step for c in self._clients), default=self._first)
+        step = reached if at_step is None else at_step
+        if step < reached:
+            raise ConfigurationError(
+                f"at_step={step}, but a client comes to step {reached} next; choose that or a "
+                "later one"
+            )
+        job = self.job.on(mesh)
+        made = self._made_constructors(job)
+        self._planner.remesh(job, step)
+        for constructor in self._constructors:
+            constructor.end_at(step)
+        for loader in self._loaders:
+            loader.drop_from(step)
+        self.job, self._constructors, self._first = job, made, step
+
+    def _made_constructors(self, job: Job) -> list[DataConstructor]:
+        from evenstep.service.data_constructor import DataConstructor  # which needs torch
+
+        count = self._constructor_count
+        if count is not None and job is not self.job:
+            count = min(count, job.tree.sizes["DP"])
+        handles, planner = list(map(LocalHandle, self._loaders)), LocalHandle(self._planner)
+        return [
+            DataConstructor(job, groups, planner, handles, self._layout)
+            for groups in groups_of(job, count)
+        ]
 
     def plan(self, step: int) -> LoadingPlan | None:
         """The plan of a step; None if the mixture has ended before it."""

@@ -72,9 +72,10 @@ class PlanLog:
             "file as plan_log="
         )
 
-    def clear(self) -> None:
-        """Forgets the plans in memory."""
-        self._plans.clear()
+    def clear(self, begin: int = 0) -> None:
+        """Forgets the plans in memory, of this step and all after it."""
+        for step in [step for step in self._plans if step >= begin]:
+            del self._plans[step]
 
 
 _START = re.compile(rb'\{"step":\d+,')

@@ -61,6 +61,8 @@ class Planner:
         self._signals = Signals(job.prefetch)
         self._log = PlanLog(job.plans_kept, plan_log)
         self._carried = SampleTable.empty(job.names, job.columns)
+        self._ranks = set(job.tree.ranks.ravel().tolist())
+        """Of this mesh and those before."""
         self._step = 0
         self._ended_at: int | None = None
         self._failure: Exception | None = None
@@ -115,7 +117,8 @@ class Planner:
         Raises:
             ConfigurationError: a signal cannot be written as JSON, or the rank is unknown.
         """
-        self._job.tree.place(rank)
+        if rank not in self._ranks:
+            self._job.tree.place(rank)  # says which ranks there are
         plain = plain_signals(step, rank, signals)
         if not self._signals.repeats(step, rank, plain):
             self._add_report(step, rank, plain)
@@ -162,13 +165,35 @@ class Planner:
             MismatchError: it is of another version, seed or unit, of other data or of a modality
                 that the job does not have.
         """
-        mixture = self._job.mixture(self._sizes)
-        loaded = loaded_state(state, job=self._job, contents=self._contents, mixture=mixture)
-        self._mixture, self._carried, self._step = mixture, loaded.carried, loaded.step
-        self._signals = Signals(self._job.prefetch)
+        self._resume(state, self._job)
+        self._log.clear()
+
+    def remesh(self, job: Job, at_step: int) -> None:
+        """Plans for another mesh from a step on. What was planned beyond it is planned again:
+        nothing of that has been trained on.
+
+        Args:
+            job: the same for the new mesh; see `Job.on`.
+            at_step: must still be kept.
+
+        Raises:
+            ConfigurationError: the plan of the step is not kept any more.
+            EvenstepError: a step before it cannot be planned.
+        """
+        if at_step > self._step:
+            self.plan(at_step - 1)
+        self._resume(self.state_dict(min(at_step, self._step)), job)
+        self._log.clear(self._step)
+        self._ranks |= set(job.tree.ranks.ravel().tolist())
+
+    def _resume(self, state: Mapping[str, Any], job: Job) -> None:
+        mixture = job.mixture(self._sizes)
+        loaded = loaded_state(state, job=job, contents=self._contents, mixture=mixture)
+        self._job, self._mixture = job, mixture
+        self._carried, self._step = loaded.carried, loaded.step
+        self._signals = Signals(job.prefetch)
         self._signals.load(loaded.signals)
         self._ended_at, self._failure, self._state_before_last = None, None, None
-        self._log.clear()
 
     def status(self) -> dict[str, Any]:
         """JSON-able: how far planning is, and what it has drawn."""

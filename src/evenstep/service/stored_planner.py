@@ -97,6 +97,16 @@ class StoredPlanner(Planner):
             self._checkpoints.add(state["step"])
         return state
 
+    def remesh(self, job: Job, at_step: int) -> None:
+        """
+        Raises:
+            ConfigurationError: always; a store is of one mesh.
+        """
+        raise ConfigurationError(
+            "the mesh of a job with store= cannot change while it runs; end it, and start it on "
+            "the other mesh with state=stored_state(job, store, step)"
+        )
+
     def close(self) -> None:
         """Writes the last state. Idempotent."""
         if self._writer is not None:

@@ -83,6 +83,7 @@ def test_the_rank_that_failed_is_named_and_its_peer_does_not_wait_for_it(
     assert _gone(pids)
 
 
+@pytest.mark.soak
 def test_an_interrupt_of_the_parent_ends_the_ranks() -> None:
     pids: list[int] = []
 

@@ -53,7 +53,7 @@ def test_the_standard_error_is_the_spread_of_repeated_measurements(correlated: b
         pairs = zip(noise, samples)
         return [StepTime(float(n) * s / 100, int(s), 1, 1, NOTHING) for n, s in pairs]
 
-    runs = [measure(steps()) for _ in range(400)]
+    runs = [measure(steps()) for _ in range(150)]
     spread = np.std([run.throughput for run in runs])
     estimated = np.sqrt(np.mean([run.standard_error**2 for run in runs]))  # type: ignore[operator]
     assert estimated == pytest.approx(spread, rel=0.15)

@@ -11,11 +11,10 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
-from evenstep.arrays import Float64Array, Int64Array
+from evenstep.arrays import Int64Array
 from evenstep.plan.dynamic_context.options import DynamicContext
 
 
@@ -37,10 +36,6 @@ class Loads:
         shared = options.rough(self.longest) + np.maximum(exposed, 0)
         return np.where(self.size > 1, shared, 0)
 
-    def time(self, options: DynamicContext) -> Float64Array:
-        """[groups] cost of the slowest rank."""
-        return self.cost / self.size + self.overhead(options)
-
 
 def merge_groups(loads: Loads, options: DynamicContext, limit: float) -> tuple[Int64Array, float]:
     """Finds the groups to merge, so that no rank takes longer than `limit`, if that is possible.
@@ -49,39 +44,40 @@ def merge_groups(loads: Loads, options: DynamicContext, limit: float) -> tuple[I
         [groups] for each the group that it becomes part of, itself if none; and the time of the
         slowest rank.
     """
-    spares = loads.size * (limit - loads.overhead(options)).astype(np.int64) - loads.cost
+    columns = (loads.size, loads.tokens, loads.cost, loads.attention, loads.longest)
+    overheads = loads.overhead(options)
+    spares = loads.size * (limit - overheads).astype(np.int64) - loads.cost
     shelves = _shelves(spares, loads.size, options.powers_of_two)
     over = np.flatnonzero(spares < 0)
     over = over[np.argsort((spares / loads.size)[over], kind="stable")]
-    rows = np.stack((loads.size, loads.tokens, loads.cost, loads.attention, loads.longest)).T
-    merged: dict[int, _Group] = {}
-    into = np.arange(len(rows))
+    # Groups merge one after the other, so in plain numbers.
+    size, tokens, cost, attention, longest = (column.tolist() for column in columns)
+    overhead, into = overheads.tolist(), np.arange(len(size))
     for index in over.tolist():
-        group = merged.pop(index, None) or _Group(*rows[index].tolist())
-        time = group.time(options)
-        while time > limit:
-            shelf = shelves.get(group.size if options.powers_of_two else 0)
+        while (spare := size[index] * int(limit - overhead[index]) - cost[index]) < 0:
+            shelf = shelves.get(size[index] if options.powers_of_two else 0)
             if not shelf:
                 break
-            lack = -group.spare(options, limit)
-            at = min(bisect_left(shelf, (lack, -1)), len(shelf) - 1)
+            at = min(bisect_left(shelf, (-spare, -1)), len(shelf) - 1)
             other = shelf[at][1]
-            both = group.merged(merged.get(other) or _Group(*rows[other].tolist()))
-            if (slower := both.time(options)) >= time:
+            ranks, held = size[index] + size[other], tokens[index] + tokens[other]
+            work, own = cost[index] + cost[other], attention[index] + attention[other]
+            most = max(longest[index], longest[other])
+            extra = options.rough(most) + max(options.exchange.of(ranks, held) - own // ranks, 0)
+            if work / ranks + extra >= cost[index] / size[index] + overhead[index]:
                 break
             del shelf[at]
-            merged.pop(other, None)
-            group, time = both, slower
+            size[index], tokens[index], cost[index], attention[index] = ranks, held, work, own
+            longest[index], overhead[index] = most, extra
             into[other] = index
-        merged[index] = group
-        if (spare := group.spare(options, limit)) > 0:
-            key = group.size if options.powers_of_two else 0
+        if spare > 0:
+            key = size[index] if options.powers_of_two else 0
             insort(shelves.setdefault(key, []), (spare, index))
+    kept = np.flatnonzero(into == np.arange(len(into)))
     while (into != into[into]).any():
         into = into[into]
-    alone = np.bincount(into, minlength=len(rows)) == 1
-    slowest = max((group.time(options) for group in merged.values()), default=0.0)
-    return into, max(slowest, float(loads.time(options)[alone].max(initial=0)))
+    time = np.array(cost) / np.array(size) + np.array(overhead)
+    return into, float(time[kept].max())
 
 
 def _shelves(
@@ -97,35 +93,3 @@ def _shelves(
     for spare, group, key in zip(spares[able].tolist(), able.tolist(), size[able].tolist()):
         shelves.setdefault(key, []).append((spare, group))
     return shelves
-
-
-class _Group(NamedTuple):
-    """One column of `Loads` in plain numbers, as groups merge one after the other."""
-
-    size: int
-    tokens: int
-    cost: int
-    attention: int
-    longest: int
-
-    def merged(self, other: _Group) -> _Group:
-        size, tokens, cost, attention, longest = other
-        return _Group(
-            self.size + size,
-            self.tokens + tokens,
-            self.cost + cost,
-            self.attention + attention,
-            max(self.longest, longest),
-        )
-
-    def overhead(self, options: DynamicContext) -> int:
-        if self.size == 1:
-            return 0
-        exposed = options.exchange.of(self.size, self.tokens) - self.attention // self.size
-        return options.rough(self.longest) + max(exposed, 0)
-
-    def time(self, options: DynamicContext) -> float:
-        return self.cost / self.size + self.overhead(options)
-
-    def spare(self, options: DynamicContext, limit: float) -> int:
-        return self.size * int(limit - self.overhead(options)) - self.cost

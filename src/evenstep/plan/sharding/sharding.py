@@ -141,7 +141,7 @@ class Sharding:
         sizes = self.end - self.start
         ends = sizes.cumsum()
         shift = self.begins[self.document] + self.start - (ends - sizes)
-        positions: Int64Array = np.arange(int(ends[-1])) + shift.repeat(sizes)
+        positions: Int64Array = np.arange(int(sizes.sum())) + shift.repeat(sizes)
         return positions
 
     @cached_property

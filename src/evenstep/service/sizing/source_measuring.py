@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import pickle
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -113,6 +114,8 @@ def measured(reader: SourceReader, asked: Measuring, before: int) -> SourceProfi
 def resident_bytes() -> int:
     """Memory of this process, without what was freed."""
     gc.collect()
+    if (pyarrow := sys.modules.get("pyarrow")) is not None:
+        pyarrow.default_memory_pool().release_unused()
     with suppress(OSError, AttributeError):  # where there is no such function
         ctypes.CDLL(None).malloc_trim(0)
     with suppress(OSError), open("/proc/self/statm") as file:

@@ -1,0 +1,156 @@
+"""A `ContextPlan` at run time: the group that a rank is in, micro-batch after micro-batch.
+
+All ranks compare the plan of a step before any trains on it. Then each walks the same list of
+micro-batches, and in each it exchanges with the ranks of its own group only. Groups are ranges of
+one process group, made once; none is made for a plan, so any sizes may follow each other.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.distributed as dist
+
+from evenstep.arrays import Int64Array
+from evenstep.context_parallel.collectives import (
+    Collectives,
+    Group,
+    OneRank,
+    RangeCollectives,
+    collectives_of,
+    process_group,
+)
+from evenstep.context_parallel.prepared_sharding import PreparedSharding
+from evenstep.errors import ConfigurationError, MismatchError, PeerError
+from evenstep.plan.dynamic_context import ContextPlan
+from evenstep.plan.sharding import METHODS, KernelLatency, Sharding, TileLatency, shard
+
+_FAILED = 0
+
+
+class DynamicGroups:
+    """This rank's part of the steps that plans divide among all ranks.
+
+    ``start`` is called on all ranks for every step, and ``prepare`` for each of its micro-batches,
+    in their order.
+    """
+
+    def __init__(
+        self,
+        group: Group = None,
+        *,
+        device: torch.device | str,
+        backend: str = "auto",
+        latency: KernelLatency | None = None,
+    ) -> None:
+        """
+        Args:
+            group: the ranks of the plans, data-parallel and context-parallel ones alike: a process
+                group, a device mesh of one dimension, or None for all processes.
+            device: the device on which attention will run.
+            backend: as for `prepare`.
+            latency: the model by which a group's documents are cut, as for `shard`; the same on all
+                ranks. None counts tiles.
+        """
+        self._group = process_group(group)
+        self._device = torch.device(device)
+        self._backend = backend
+        self._latency = TileLatency() if latency is None else latency
+        alone = group is None and not (dist.is_available() and dist.is_initialized())
+        self._all: Collectives = OneRank() if alone else collectives_of(group, 2)
+        self._plan: ContextPlan | None = None
+        self._lengths = np.empty(0, np.int64)
+
+    @property
+    def rank(self) -> int:
+        """Of this process, among the ranks of the plans."""
+        return self._all.rank
+
+    def start(self, plan: ContextPlan, lengths: npt.ArrayLike) -> None:
+        """Begins a step, if all ranks have the same plan of the same documents.
+
+        Args:
+            plan: from `plan_dynamic_context`.
+            lengths: [documents] tokens of the documents that were planned.
+
+        Raises:
+            ConfigurationError: the plan is for another number of ranks.
+            MismatchError: plans or lengths differ. On all ranks.
+            PeerError: another rank could not start, or died.
+        """
+        self._plan, self._lengths = None, np.asarray(lengths, np.int64)
+        fits = plan.ranks == self._all.ranks and len(plan.documents) == len(self._lengths)
+        own = _fingerprint(plan, self._lengths) if fits else _FAILED
+        sent = self._all.all_gather(torch.tensor([own], device=self._device)).tolist()
+        if not fits:
+            raise ConfigurationError(
+                f"the plan is for {plan.ranks} ranks and {len(plan.documents)} documents, and "
+                f"here are {self._all.ranks} ranks and {len(self._lengths)} documents; plan for "
+                "these"
+            )
+        failed = [rank for rank, value in enumerate(sent) if value == _FAILED]
+        if failed:
+            raise PeerError(f"ranks {failed} could not start this step; see their own errors")
+        others = [rank for rank, value in enumerate(sent) if value != own]
+        if others:
+            raise MismatchError(
+                f"rank {self.rank} has another plan than ranks {others}: its own has "
+                f"{plan.micro_batches} micro-batches of {len(self._lengths)} documents and "
+                f"{int(self._lengths.sum())} tokens; plan the same lengths by the same options on "
+                "all ranks"
+            )
+        self._plan = plan
+
+    def documents(self, micro_batch: int) -> Int64Array:
+        """[documents] positions in `lengths` of those that this rank's group has, in the order of
+        its row; none if there are fewer documents than ranks."""
+        plan = self._started()
+        return plan.group(plan.group_of(micro_batch, self.rank))
+
+    def prepare(self, micro_batch: int) -> PreparedSharding:
+        """What `attention` needs for a micro-batch; ``prepared.sharding`` cuts the group's row, and
+        ``prepared.rank`` is this rank's number in it.
+
+        Raises:
+            ConfigurationError: `start` has not been called, or there is no such micro-batch.
+        """
+        plan = self._started()
+        index = plan.group_of(micro_batch, self.rank)
+        size = int(plan.size[index])
+        collectives = (
+            OneRank() if size == 1 else RangeCollectives(self._group, int(plan.first[index]), size)
+        )
+        sharding = self._sharding(self._lengths[plan.group(index)], size)
+        return PreparedSharding(sharding, collectives, device=self._device, backend=self._backend)
+
+    def _sharding(self, lengths: Int64Array, size: int) -> Sharding:
+        if len(lengths):
+            return shard(lengths, size, latency=self._latency, methods=METHODS)
+        nothing = np.empty(0, np.int64)
+        return Sharding(
+            lengths=nothing,
+            document=nothing,
+            start=nothing,
+            end=nothing,
+            offsets=np.zeros(size + 1, np.int64),
+            method=METHODS[0],
+        )
+
+    def _started(self) -> ContextPlan:
+        if self._plan is None:
+            raise ConfigurationError("no step was started; call start(plan, lengths) on all ranks")
+        return self._plan
+
+
+def _fingerprint(plan: ContextPlan, lengths: Int64Array) -> int:
+    """Hashes a plan and its documents to a number from 1 to 2^63 - 1."""
+    digest = blake2b(digest_size=8)
+    numbers = np.array([plan.ranks, plan.micro_batches], np.int64)
+    columns = (plan.micro_batch, plan.first, plan.size, plan.documents, plan.offsets)
+    for part in (numbers, *columns, lengths):
+        digest.update(len(part).to_bytes(8, "little"))
+        digest.update(part.astype("<i8", copy=False).tobytes())
+    return (int.from_bytes(digest.digest(), "little") >> 1) or 1

@@ -1,0 +1,235 @@
+"""Dynamic context parallelism on real Gloo ranks: under any plan a model trains as it does in one
+process, and ranks with different plans all raise before they train."""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gqa_model import VOCABULARY, GqaModel, mean_loss
+from ranks import Job, Rank, run
+
+from evenstep.context_parallel import DynamicGroups, attention
+from evenstep.errors import ConfigurationError, MismatchError, PeerError
+from evenstep.plan.dynamic_context import (
+    ContextPlan,
+    DynamicContext,
+    Exchange,
+    plan_dynamic_context,
+)
+from evenstep.plan.packing import DocumentCost
+
+TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-9}
+
+
+def random_plan(documents: int, ranks: int, seed: int) -> ContextPlan:
+    """Groups of any sizes, documents anywhere, groups without any among them."""
+    made = np.random.default_rng(seed)
+    micro_batches = int(made.integers(1, 4))
+    cuts = [
+        [0, *(cut for cut in range(1, ranks) if made.random() < 0.5), ranks]
+        for _ in range(micro_batches)
+    ]
+    cuts[0] = sorted({0, 1 + seed % ranks, ranks})  # so that groups of every size occur
+    first = np.concatenate([each[:-1] for each in cuts])
+    size = np.concatenate([np.diff(each) for each in cuts])
+    group = made.integers(0, len(size), documents)
+    return ContextPlan(
+        ranks=ranks,
+        micro_batches=micro_batches,
+        micro_batch=np.arange(micro_batches).repeat([len(each) - 1 for each in cuts]),
+        first=first,
+        size=size,
+        documents=np.lexsort((made.random(documents), group)),
+        offsets=np.append(0, np.bincount(group, minlength=len(size)).cumsum()),
+    )
+
+
+def cases(ranks: int) -> list[tuple[list[int], ContextPlan, torch.dtype]]:
+    """Random documents under random plans, and under the planner's."""
+    found = []
+    for seed in range(3):
+        made = np.random.default_rng(seed)
+        lengths = np.exp(made.normal(2.5, 1.3, int(made.integers(1, 14)))).astype(int) + 1
+        dtype = list(TOLERANCE)[seed % 2]
+        found.append((lengths.tolist(), random_plan(len(lengths), ranks, seed), dtype))
+        options = DynamicContext(
+            ranks=ranks,
+            tokens_per_rank=int(-(-lengths.sum() // ranks)) + 3,
+            cost=DocumentCost(linear=100),
+            exchange=Exchange(within=0, between=0),
+        )
+        found.append((lengths.tolist(), plan_dynamic_context(lengths, options), dtype))
+    sizes = {int(size) for _, plan, _ in found for size in plan.size}
+    assert sizes >= set(range(1, ranks + 1)), "groups of every size"
+    return found
+
+
+@dataclass
+class Document:
+    """Tokens, positions and the labels of the next tokens of one."""
+
+    number: int
+    length: int
+
+    def __post_init__(self) -> None:
+        made = torch.Generator().manual_seed(self.number)
+        self.tokens = torch.randint(VOCABULARY, (self.length,), generator=made)
+        labels = self.tokens.roll(-1)
+        labels[-1] = -100
+        self.labels = labels.masked_fill(torch.rand(self.length, generator=made) < 0.3, -100)
+        self.positions = torch.arange(self.length)
+
+
+def rows_of(lengths: list[int]) -> list[Document]:
+    return [Document(number, length) for number, length in enumerate(lengths)]
+
+
+def causal(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))
+    scores = torch.einsum("qhd,khd->hqk", q, k) / q.shape[-1] ** 0.5
+    seen = torch.ones(len(q), len(q), dtype=torch.bool).tril()
+    return torch.einsum("hqk,khd->qhd", scores.masked_fill(~seen, -torch.inf).softmax(-1), v)
+
+
+def gradients(model: GqaModel) -> list[torch.Tensor]:
+    return [p.grad if p.grad is not None else torch.zeros_like(p) for p in model.parameters()]
+
+
+def alone(lengths: list[int], dtype: torch.dtype) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Logits of every document by itself, and gradients of the step."""
+    model, logits = GqaModel().to(dtype), []
+    rows = rows_of(lengths)
+    supervised = max(sum(int((row.labels != -100).sum()) for row in rows), 1)
+    for row in rows:
+        out = model(model.embed(row.tokens), row.positions, causal)
+        mean_loss(out, row.labels, supervised).backward()
+        logits.append(out.detach())
+    return logits, gradients(model)
+
+
+def on_rank(
+    groups: DynamicGroups, lengths: list[int], plan: ContextPlan, dtype: torch.dtype
+) -> tuple[list[tuple[int, int, torch.Tensor]], list[torch.Tensor]]:
+    """(document, position, logits) of each token of this rank, and its part of the gradients."""
+    model, rows, found = GqaModel().to(dtype), rows_of(lengths), []
+    supervised = max(sum(int((row.labels != -100).sum()) for row in rows), 1)
+    groups.start(plan, lengths)
+    for micro_batch in range(plan.micro_batches):
+        prepared = groups.prepare(micro_batch)
+        documents = groups.documents(micro_batch).tolist()
+        own = prepared.sharding.indices(prepared.rank)
+        names = [(d, at) for d in documents for at in range(lengths[d])]
+        nothing = torch.empty(0, dtype=torch.int64)
+        tokens, positions, labels = (
+            torch.cat([nothing, *(getattr(rows[d], name) for d in documents)])[own]
+            for name in ("tokens", "positions", "labels")
+        )
+        attend = partial(attention, prepared=prepared)
+        out = model(model.embed(tokens), positions, attend)
+        mean_loss(out, labels, supervised).backward()
+        found += [(*names[at], logits) for at, logits in zip(own.tolist(), out.detach())]
+    return found, gradients(model)
+
+
+def train(rank: Rank) -> list[Any]:
+    groups = DynamicGroups(device="cpu")
+    assert groups.rank == rank.rank
+    return [on_rank(groups, *case) for case in cases(rank.world_size)]
+
+
+@pytest.mark.parametrize("ranks", [4, 6])
+def test_under_any_plan_a_model_trains_as_in_one_process(tmp_path: Path, ranks: int) -> None:
+    trained = run(train, ranks, folder=tmp_path, within=90)
+    for (lengths, _, dtype), *shards in zip(cases(ranks), *trained):
+        logits, expected = alone(lengths, dtype)
+        tokens = [token for found, _ in shards for token in found]
+        names = [(document, at) for document, at, _ in tokens]
+        assert sorted(names) == [(d, at) for d, n in enumerate(lengths) for at in range(n)]
+        for document, at, found in tokens:
+            torch.testing.assert_close(
+                found, logits[document][at], rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype]
+            )
+        for parts, gradient in zip(zip(*(parts for _, parts in shards)), expected):
+            torch.testing.assert_close(
+                torch.stack(parts).sum(0), gradient, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype]
+            )
+
+
+LENGTHS = [60, 9, 30, 4, 2]
+PLAN = random_plan(len(LENGTHS), 4, 3)
+
+
+def start_another(rank: Rank, how: str) -> None:
+    plan, lengths = PLAN, list(LENGTHS)
+    if rank.rank == 2:
+        if how == "plan":
+            plan = replace(plan, documents=plan.documents[::-1].copy())
+        elif how == "lengths":
+            lengths[0] += 1
+        else:
+            plan = replace(plan, ranks=3)
+    DynamicGroups(device="cpu").start(plan, lengths)
+
+
+@pytest.mark.parametrize("how", ["plan", "lengths", "ranks"])
+def test_a_rank_with_another_plan_is_an_error_on_all_before_any_trains(
+    tmp_path: Path, how: str
+) -> None:
+    with Job(start_another, 4, how, folder=tmp_path) as job:
+        outcomes = job.join(within=30)
+    errors = [outcome.error for outcome in outcomes]
+    if how == "ranks":
+        assert errors == [
+            *[PeerError.__name__] * 2,
+            ConfigurationError.__name__,
+            PeerError.__name__,
+        ]
+        assert "ranks [2] could not start" in outcomes[0].message
+        assert "the plan is for 3 ranks" in outcomes[2].message
+        return
+    assert errors == [MismatchError.__name__] * 4
+    assert "rank 2 has another plan than ranks [0, 1, 3]" in outcomes[2].message
+    assert "rank 0 has another plan than ranks [2]" in outcomes[0].message
+
+
+def train_until_killed(rank: Rank) -> None:
+    plan = replace(PLAN, micro_batches=1, micro_batch=np.array([0]))
+    plan = replace(plan, first=np.array([0]), size=np.array([4]), offsets=np.array([0, 5]))
+    groups = DynamicGroups(device="cpu")
+    for step in range(1_000_000):
+        groups.start(plan, LENGTHS)
+        prepared = groups.prepare(0)
+        q = torch.randn(prepared.tokens, 2, 8, requires_grad=True)
+        out = attention(q, q, q, prepared)
+        if rank.rank == 1 and step == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        out.sum().backward()
+
+
+def test_where_a_rank_is_killed_its_group_raises(tmp_path: Path) -> None:
+    with Job(train_until_killed, 4, folder=tmp_path) as job:
+        outcomes = job.join(within=30)
+    assert [outcomes[rank].error for rank in (0, 2, 3)] == [PeerError.__name__] * 3
+    assert "another rank has died or left" in outcomes[0].message
+
+
+def test_a_single_process_needs_no_process_group() -> None:
+    lengths = [5, 3]
+    plan = plan_dynamic_context(lengths, DynamicContext(ranks=1, tokens_per_rank=10))
+    groups = DynamicGroups(device="cpu")
+    with pytest.raises(ConfigurationError, match="no step was started"):
+        groups.prepare(0)
+    found, parts = on_rank(groups, lengths, plan, torch.float64)
+    assert len(found) == 8
+    for mine, expected in zip(parts, alone(lengths, torch.float64)[1]):
+        torch.testing.assert_close(mine, expected, rtol=1e-9, atol=1e-9)
+    with pytest.raises(ConfigurationError, match="micro_batch=1"):
+        groups.prepare(1)
