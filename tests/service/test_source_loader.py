@@ -30,6 +30,7 @@ from service_world import (
 import evenstep.service as es
 from evenstep.data import open_reader
 from evenstep.errors import ConfigurationError, LoaderDiedError, MismatchError, SampleError
+from evenstep.service import source_loader
 from evenstep.service.handles import LocalHandle
 from evenstep.service.source_layout import loader_tasks
 from evenstep.strategy.mixture import LengthCurriculum
@@ -373,3 +374,15 @@ def test_filling_prepares_up_to_the_limit_and_no_further(job: es.Job) -> None:
         buffer = loader._buffers[name]
         assert sum(iter(buffer.fill_chunk, 0)) == 10
     assert loader.status()["sources"] == dict.fromkeys(job.names, 10)
+
+
+def test_a_client_begins_again_after_more_steps_than_loaders_remember(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source_loader, "STEPS_KEPT", 3)
+    with es.start(job_of(tmp_path), backend="local", loaders=2) as service:
+        ahead = comparable(steps_of(service.client(0), 8))
+        assert comparable(steps_of(service.client(0), 8)) == ahead
+        behind = steps_of(service.client(1), 8)
+    with es.start(job_of(tmp_path), backend="local") as service:
+        assert comparable(behind) == comparable(steps_of(service.client(1), 8))

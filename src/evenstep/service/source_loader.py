@@ -162,19 +162,18 @@ class SourceLoader:
 
     def _step(self, number: int) -> StagedStep:
         with self._lock:
-            step = self._staged.get(number)
-            if step is None:
-                step = self._staged[number] = StagedStep()
+            step = self._staged.pop(number, None) or StagedStep()
+            self._staged[number] = step  # the last
             return step
 
     def _drop_old_steps(self) -> None:
-        """Drops steps that a constructor may have left behind when it died. What is asked for once
-        more is read again."""
+        """Drops the steps that were staged longest ago, which a constructor may have left behind
+        when it died. What is asked for once more is read again."""
         staged = self._staged
         while len(staged) > STEPS_KEPT or (
             len(staged) > _LEAST_STEPS and sum(s.size for s in staged.values()) > self._most_bytes
         ):
-            del staged[min(staged)]
+            del staged[next(iter(staged))]
 
     def fetch(self, step: int, bucket: int, subplan: str | None = None) -> Fetched | None:
         """The staged samples of a bucket, which stay staged until they are released. None if they
