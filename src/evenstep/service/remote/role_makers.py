@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from evenstep.data.parquet import DECODED
 from evenstep.service.job import Job
 from evenstep.service.loader_pool import LoaderPool
 from evenstep.service.planner import Planner
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 
 def make_loader(timer: WaitTimer, job: LoaderJob) -> SourceLoader:
+    DECODED.limit = job.decoded_bytes
     return SourceLoader(job)
 
 
