@@ -23,6 +23,9 @@ from evenstep.plan.schema import check_schema, require
 
 Int32Array = npt.NDArray[np.int32]
 
+BAD = -1
+"""The lengths of a sample that cannot be used, which a mixture passes over."""
+
 _COLUMNS = ("source", "position", "shard", "index")
 _DTYPES = {"source": np.int32, "position": np.int64, "shard": np.int32, "index": np.int64}
 _SCHEMA = {
@@ -186,6 +189,13 @@ class SampleTable:
         """Where the sample of a row is stored."""
         return SampleId(self.sources[self.source[row]], int(self.shard[row]), int(self.index[row]))
 
+    @property
+    def bad(self) -> npt.NDArray[np.bool_]:
+        """[samples] whether each cannot be used, which a provider says by lengths of `BAD`."""
+        for column in self.lengths.values():
+            return column < 0
+        return np.zeros(len(self), np.bool_)
+
     def counts(self) -> Int64Array:
         """[sources] samples of each."""
         return np.bincount(self.source, minlength=len(self.sources))
@@ -231,7 +241,7 @@ class Metadata(Protocol):
 
     def ahead(self, source: int, position: int, count: int) -> SampleTable:
         """`count` samples of a source from a position on, fewer only at the end of the source. May
-        block until they are known."""
+        block until they are known. Those with lengths of `BAD` are passed over."""
         ...
 
 
