@@ -8,7 +8,7 @@ counts once, however often its source is read.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from evenstep.data.source import Source
 from evenstep.errors import SampleError
@@ -28,12 +28,24 @@ class BadSamples:
         self.found: Identities = {}
         """Those of all steps so far. Never changed, only replaced."""
 
-    def note(self, source: str, failures: Sequence[PrepareFailure]) -> None:
-        """Notes samples that a step has passed over.
+    def note_step(
+        self,
+        passed_over: Mapping[str, Sequence[tuple[int, int]]],
+        failures: Callable[[str, int, int], Sequence[PrepareFailure]],
+    ) -> None:
+        """Notes the samples that a step has passed over. Idempotent.
+
+        Args:
+            passed_over: by source, runs of positions (first, last + 1).
+            failures: of a source between two positions.
 
         Raises:
-            SampleError: the source has more than it may have.
+            SampleError: a source has more than it may have.
         """
+        for source, runs in passed_over.items():
+            self._note(source, [each for run in runs for each in failures(source, *run)])
+
+    def _note(self, source: str, failures: Sequence[PrepareFailure]) -> None:
         known = dict.fromkeys(self.found.get(source, ()))
         for failure in failures:
             where = failure.shard, failure.index
@@ -41,7 +53,7 @@ class BadSamples:
                 continue
             known[where] = None
             if len(known) > self._limits[source]:
-                raise too_many(source, self._limits[source], failure)
+                raise _too_many(source, self._limits[source], failure)
             logger.warning(
                 "sample %s[%d][%d] is passed over, bad sample %d of at most bad_samples=%d of its "
                 "source: %s",
@@ -59,14 +71,14 @@ class BadSamples:
         for failure in failures:
             seen.add((failure.shard, failure.index))
             if len(seen) > self._limits[source]:
-                raise too_many(source, self._limits[source], failure)
+                raise _too_many(source, self._limits[source], failure)
 
     def counts(self) -> dict[str, int]:
         """By source, of those that have any."""
         return {source: len(found) for source, found in self.found.items() if found}
 
 
-def too_many(source: str, limit: int, last: PrepareFailure) -> SampleError:
+def _too_many(source: str, limit: int, last: PrepareFailure) -> SampleError:
     return SampleError(
         f"source {source!r} has {limit + 1:,} bad samples, and bad_samples={limit:,} of Source "
         f"allows {limit:,}; the last is {source}[{last.shard}][{last.index}]: {last.error}. Mend "

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 
 from evenstep.arrays import Int64Array
+from evenstep.data.source import Source
+from evenstep.service.bad_samples import BadSamples
 from evenstep.service.handles import Handle, Message, Reply, results
 from evenstep.service.preparer import PrepareFailure
 from evenstep.service.source_buffer import Ahead
@@ -58,18 +60,19 @@ class LoaderPool:
         handles: Sequence[Handle],
         *,
         columns: Sequence[str] = (),
-        bad: BadSamples,
+        sources: Sequence[Source] = (),
     ) -> None:
         """
         Args:
             layout: which loader owns which samples.
             handles: [loaders]
             columns: names of lengths.
-            bad: samples that are passed over, up to the limit of each source.
+            sources: those that may have bad samples, or all.
         """
         self.layout = layout
         self.handles = list(handles)
-        self._columns, self.bad = tuple(columns), bad
+        self._columns = tuple(columns)
+        self._bad = BadSamples(sources)
         self._known: dict[int, _Known] = {}
         self._asked_since: set[int] = set()
         """Sources asked about since the last `refresh`."""
@@ -117,10 +120,14 @@ class LoaderPool:
                 raise known.failure.error
             if known.bad:
                 assert known.first_asked is not None
-                self.bad.check(self.layout.sources[source], known.failures(known.first_asked, end))
+                self._bad.check(self.layout.sources[source], known.failures(known.first_asked, end))
             first, last = known.rows[:, 0].searchsorted((position, end)).tolist()
             parts.append(known.rows[first:last])
         return self._table(np.repeat(sources, [len(part) for part in parts]), parts)
+
+    def failures(self, source: str, begin: int, end: int) -> list[PrepareFailure]:
+        """Why samples between two positions are passed over that were asked for in this step."""
+        return self._known[self.layout.sources.index(source)].failures(begin, end)
 
     def _known_from(self, source: int, position: int) -> _Known:
         """What is known about a source that is asked for samples from a position on."""

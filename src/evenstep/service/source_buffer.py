@@ -46,7 +46,7 @@ class Ahead:
     failure: PrepareFailure | None = None
     """Why the sample at `end` cannot be drawn."""
     bad: tuple[PrepareFailure, ...] = ()
-    """Those of `rows` that cannot be used and are passed over, ascending. Their lengths are `BAD`."""
+    """Those of `rows` that cannot be used and are passed over, ascending."""
 
 
 class SourceBuffer:

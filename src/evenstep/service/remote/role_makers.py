@@ -34,7 +34,7 @@ def make_planner(
     store: RunPlace | None = None,
 ) -> Planner:
     handles = [handle.using(timer=timer) for handle in loaders]
-    pool = LoaderPool(layout, handles, columns=job.columns)
+    pool = LoaderPool(layout, handles, columns=job.columns, sources=job.sources)
     return planner_of(job, pool, state=state, plan_log=plan_log, store=store)
 
 
