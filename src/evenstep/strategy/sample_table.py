@@ -151,6 +151,18 @@ class SampleTable:
         }
         return cls.unchecked(sources, columns, lengths)
 
+    def __getstate__(self) -> tuple[tuple[str, ...], tuple[str, ...], Int64Array]:
+        # As one array: tables are sent between processes in each step.
+        columns = [getattr(self, name) for name in _COLUMNS]
+        return self.sources, tuple(self.lengths), np.stack([*columns, *self.lengths.values()])
+
+    def __setstate__(self, state: tuple[tuple[str, ...], tuple[str, ...], Int64Array]) -> None:
+        sources, names, columns = state
+        for name, column in zip(_COLUMNS, columns):
+            self.__dict__[name] = column.astype(_DTYPES[name], copy=False)
+        lengths = dict(zip(names, columns[len(_COLUMNS) :]))
+        self.__dict__.update(sources=sources, lengths=lengths)
+
     def __len__(self) -> int:
         return len(self.source)
 
