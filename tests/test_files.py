@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
 from evenstep.errors import ConfigurationError
-from evenstep.files import MeasuredFile, replacing
+from evenstep.files import MeasuredFile, replacing, write_whole
 
 SCALES = MeasuredFile(
     format="evenstep scales", name="table of scales", version=3, again="weigh again", by_hand="Ask."
@@ -81,3 +82,12 @@ def test_after_a_failure_the_file_is_as_it_was(tmp_path: Path) -> None:
         fail_halfway()
     assert target.read_text() == "whole"
     assert list(tmp_path.iterdir()) == [target]
+
+
+def test_a_pipe_is_not_replaced_by_a_file(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(ConfigurationError, match="device or pipe"):
+        write_whole(pipe, "text")
+    assert pipe.is_fifo()
+    assert [each.name for each in tmp_path.iterdir()] == ["pipe"]

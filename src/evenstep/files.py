@@ -25,11 +25,15 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     other file is gone.
 
     Raises:
-        ConfigurationError: it cannot be written: the disk is full, or `path` is a folder.
+        ConfigurationError: it cannot be written: the disk is full, or `path` is a folder or a
+            device.
     """
     target = Path(path)
     partial = target.parent / f"{target.name}.partial-{os.getpid()}"
     try:
+        if target.exists() and not (target.is_file() or target.is_dir()):
+            # It would be a file from then on, /dev/null as well.
+            raise ConfigurationError(f"{path} is a device or pipe, and no file; give another path")
         target.parent.mkdir(parents=True, exist_ok=True)
         yield partial
         partial.replace(target)

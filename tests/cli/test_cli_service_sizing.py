@@ -11,6 +11,7 @@ pytest.importorskip("typer")
 
 from evenstep.cli import main
 from evenstep.cli.service_sizing import loaders_of
+from evenstep.service.sizing import profiling
 
 Capture = pytest.CaptureFixture[str]
 
@@ -58,6 +59,7 @@ def test_a_job_is_profiled_and_sized(tmp_path: Path, capsys: Capture, monkeypatc
     file = tmp_path / "sized_job.profile.json"
     assert set(json.loads(file.read_text())["sources"]) == {"a", "b"}
 
+    monkeypatch.setattr(profiling, "check_profile", lambda job, known: None)  # which takes a second
     layout, picture = tmp_path / "layout.json", tmp_path / "layout.png"
     options = ["--step-seconds", "0.5", "--memory", "1000", "--cores", "2"]
     more = ["--layout", str(layout), "--picture", str(picture), "--json"]
@@ -74,6 +76,8 @@ def test_a_job_is_profiled_and_sized(tmp_path: Path, capsys: Capture, monkeypatc
     assert "layout of loaders" in out
     assert "would starve: needs" in err
 
+    monkeypatch.undo()
+    monkeypatch.syspath_prepend(str(tmp_path))
     data.write_text(data.read_text() + '{"length": 7}\n')
     code, out, err = evenstep(capsys, "advise", str(job), *options)
     assert code == 2

@@ -35,6 +35,12 @@ job = es.Job(sources=sources, mesh={{"DP": 1}}, samples_per_step=1, strategy=pri
 dataset = [{{"input_ids": [1, 2, 3]}}] * 5
 """
 
+MOMENTS = '{"samples": 1, "tokens": 3, "mean": 3, "second": 0, "third": 0}'
+STEPS = '{"started": 1, "ranks": 2, "counted": "all ranks"}\n' + 2 * (
+    '{"at": 1, "wait": 1, "train": 1, "tokens": 3, "padded_tokens": 4, "imbalance": 1, '
+    f'"moments": {MOMENTS}}}\n'
+)
+
 
 @pytest.fixture(scope="module")
 def files() -> Iterator[Path]:
@@ -55,6 +61,7 @@ def files() -> Iterator[Path]:
         (folder / "cut.npy").write_bytes((folder / "lengths.npy").read_bytes()[:99])
         (folder / "cut.parquet").write_bytes((folder / "a.parquet").read_bytes()[:-9])
         (folder / "empty").touch()
+        (folder / "run.jsonl").write_text(STEPS)
         (folder / "job_to_fuzz.py").write_text(JOB.format(folder=folder))
         os.chdir(folder)
         try:
@@ -68,6 +75,7 @@ BASES = {
     "advise": ["--world-size", "2", "--sketch", "30"],
     "lengths": ["--out", "new.parquet"],
     "profile": ["--seconds", "nan"],
+    "report": ["run.jsonl"],
     "tune": ["--grid", "0", "--startup", "nan"],
     "service run": ["job_to_fuzz.py", "--resume", "cut.npy"],
     "service plan": ["--step", "0", "--log", "chat.jsonl"],
@@ -77,8 +85,8 @@ BASES = {
     ],
 }
 SIMULATE = ["--lengths", "lengths.npy", "--world-size", "2", "--max-tokens", "64"]
-# They connect to Ray, or measure.
-LEFT_OUT = {"service status", "demo", "demo-packing", "demo-service"}
+# They connect to Ray, measure, or go on until Ctrl-C.
+LEFT_OUT = {"service status", "watch", "demo", "demo-packing", "demo-service"}
 FIXED = {"--seconds", "--startup", "--address", "--resume", "--log", "--port", "--host"}
 
 NUMBERS = ["0", "1", "2", "3", "7", "-1", "65", str(2**31), str(2**63), str(10**30), "9" * 5000]

@@ -56,7 +56,7 @@ def together(ranks: list[list[Update]]) -> list[list[int]]:
 
 
 def check_epoch(
-    ranks: list[list[Update]], accumulate: int, *, max_norm: float = math.inf
+    ranks: list[list[Update]], accumulate: int, *, max_norm: float = math.inf, rate: float = 0.1
 ) -> list[float]:
     """Checks the updates of an epoch, each on the model that those before have made.
 
@@ -70,7 +70,7 @@ def check_epoch(
     samples = together(ranks)
     assert sorted(i for update in samples for i in update) == EVERYTHING
     model = TinyModel()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate)
     losses = []
     for indices, *updates in zip(samples, *ranks, strict=True):
         gradient, loss = one_batch(model, indices)

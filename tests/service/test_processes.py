@@ -173,6 +173,20 @@ def test_a_plan_that_was_sent_is_not_sent_to_others_after_a_failure() -> None:
     host.close()
 
 
+def limit_of_rows(row: Mapping[str, Any]) -> dict[str, Any]:
+    from evenstep.data.parquet import DECODED
+
+    return {**tokens_of_row(row), "limit": DECODED.limit}
+
+
+def test_each_loaders_process_holds_as_many_decoded_rows_as_the_job_says(tmp_path: Path) -> None:
+    given = sources(tmp_path, transform=limit_of_rows)
+    job = job_of(tmp_path, sources=given, collate=list, decoded_bytes=12_345)
+    with ProcessService(job, name=own("rows")) as service:
+        ((micro_batches, _),) = steps_of(service.client(0), 1)
+    assert {each["limit"] for samples in micro_batches for each in samples} == {12_345}
+
+
 def loaders_of(service: ProcessService) -> list[int]:
     places = [handle.place.known for handle in service._info.loaders]
     return [place.process for place in places if place is not None and place.process]

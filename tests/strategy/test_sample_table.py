@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -29,10 +30,23 @@ def empty_of(sample: SampleTable) -> SampleTable:
     return SampleTable.empty(sample.sources, list(sample.lengths))
 
 
+def by_json(samples: SampleTable) -> SampleTable:
+    return SampleTable.from_dict(json.loads(json.dumps(samples.to_dict())))
+
+
+def by_pickle(samples: SampleTable) -> SampleTable:
+    sent: SampleTable = pickle.loads(pickle.dumps(samples))
+    return sent
+
+
+@pytest.mark.parametrize("sent", [by_json, by_pickle])
 @given(tables())
-def test_json_is_exact(samples: SampleTable) -> None:
-    back = SampleTable.from_dict(json.loads(json.dumps(samples.to_dict())))
+def test_a_table_comes_back_exactly(
+    sent: Callable[[SampleTable], SampleTable], samples: SampleTable
+) -> None:
+    back = sent(samples)
     assert back == samples
+    assert back.sources == samples.sources
     assert back.source.dtype == back.shard.dtype == np.int32
     assert back.position.dtype == back.index.dtype == back.lengths["text"].dtype == np.int64
 

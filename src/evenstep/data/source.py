@@ -15,7 +15,7 @@ from evenstep.batch.measure import length_of
 from evenstep.data.code_digest import code_digest
 from evenstep.data.pickling import check_picklable
 from evenstep.errors import ConfigurationError, SampleError, described
-from evenstep.plan.argument_checks import check_at_least, check_seconds
+from evenstep.plan.argument_checks import check_at_least, check_given, check_seconds
 from evenstep.plan.plain_values import stable_repr
 
 FORMATS = ("parquet", "jsonl", "webdataset")
@@ -54,6 +54,8 @@ class Source:
         block: samples of a shard of JSON Lines or a map-style dataset, which have no shards
             themselves.
         storage_options: for fsspec, such as credentials or an endpoint. Not in the source's repr.
+        bad_samples: how many samples may be unusable, because reading, transforming or measuring
+            one raises, before a job of the service ends. The next sample comes in place of each.
         patience: seconds for which files are read again while their storage does not answer.
     """
 
@@ -69,6 +71,7 @@ class Source:
     lengths: Callable[[Any], int | Mapping[str, int]] | None = None
     block: int = 1024
     storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    bad_samples: int = 0
     patience: float = 120.0
 
     def __post_init__(self) -> None:
@@ -86,6 +89,8 @@ class Source:
             )
         check_at_least(1, block=self.block)
         check_at_least(0, seed=self.seed)
+        check_given(bad_samples=self.bad_samples)
+        check_at_least(0, bad_samples=self.bad_samples)
         check_seconds("tries once", patience=self.patience)
         if isinstance(self.columns, str) or (self.columns is not None and not self.columns):
             raise ConfigurationError(

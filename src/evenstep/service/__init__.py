@@ -39,6 +39,7 @@ Source Loader, one process for some sources or for a part of one
 Planner, one process
 
     planner.py           `Planner`: the plan of each step
+    bad_samples.py       samples that were passed over
     loader_pool.py       all loaders as one provider of metadata
     trainer_reports.py   what trainers report, used in an order that timing does not decide
     plan_validation.py   checks that a strategy's plan uses the step's samples, each once

@@ -72,6 +72,8 @@ class Job:
         buffer_bytes: bytes of prepared samples that each loader holds, beside those that wait for a
             constructor. Sources share them by what is drawn; each holds at least what a step takes
             of it.
+        decoded_bytes: bytes of decoded Parquet rows that each loader's process holds; with
+            ``backend="local"`` it is `evenstep.data.parquet.DECODED.limit` of this process.
         workers: processes of each loader that transform samples; 0 transforms in the loader.
         plans_kept: steps whose plans stay in the planner's memory, for clients that ask again and
             for checkpoints.
@@ -107,6 +109,7 @@ class Job:
     prefetch: int = 2
     buffer_size: int = 256
     buffer_bytes: int = 256 << 20
+    decoded_bytes: int = 128 << 20
     workers: int = 0
     plans_kept: int = 64
     warn_after: float | None = 20.0
@@ -131,6 +134,7 @@ class Job:
             prefetch=self.prefetch,
             buffer_size=self.buffer_size,
             buffer_bytes=self.buffer_bytes,
+            decoded_bytes=self.decoded_bytes,
         )
         check_at_least(
             1,
@@ -138,6 +142,7 @@ class Job:
             max_tokens=self.max_tokens,
             buffer_size=self.buffer_size,
             buffer_bytes=self.buffer_bytes,
+            decoded_bytes=self.decoded_bytes,
             plans_kept=self.plans_kept,
         )
         check_at_least(0, seed=self.seed, prefetch=self.prefetch, workers=self.workers)
@@ -278,6 +283,7 @@ class Job:
             workers=self.workers if workers is None else workers,
             buffer_size=self.buffer_size,
             buffer_bytes=self.buffer_bytes if buffer_bytes is None else buffer_bytes,
+            decoded_bytes=self.decoded_bytes,
         )
 
     def __getstate__(self) -> dict[str, Any]:

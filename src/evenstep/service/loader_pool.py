@@ -8,12 +8,14 @@ when it is asked for.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from evenstep.arrays import Int64Array
+from evenstep.data.source import Source
+from evenstep.service.bad_samples import BadSamples
 from evenstep.service.handles import Handle, Message, Reply, results
 from evenstep.service.preparer import PrepareFailure
 from evenstep.service.source_buffer import Ahead
@@ -34,6 +36,8 @@ class _Known:
     """Positions from `begin` to here are known."""
     over: bool
     failure: PrepareFailure | None
+    bad: dict[int, PrepareFailure] = field(default_factory=dict)
+    """By position, those of `rows` that are passed over."""
     first_asked: int | None = None
     """The first position asked for in this step."""
 
@@ -41,6 +45,10 @@ class _Known:
     def goes_on(self) -> bool:
         """Whether something comes behind what is known."""
         return not self.over and self.failure is None
+
+    def failures(self, begin: int, end: int) -> list[PrepareFailure]:
+        """Of the samples between two positions that are passed over."""
+        return [failure for at, failure in self.bad.items() if begin <= at < end]
 
 
 class LoaderPool:
@@ -52,16 +60,19 @@ class LoaderPool:
         handles: Sequence[Handle],
         *,
         columns: Sequence[str] = (),
+        sources: Sequence[Source] = (),
     ) -> None:
         """
         Args:
             layout: which loader owns which samples.
             handles: [loaders]
             columns: names of lengths.
+            sources: those that may have bad samples, or all.
         """
         self.layout = layout
         self.handles = list(handles)
         self._columns = tuple(columns)
+        self._bad = BadSamples(sources)
         self._known: dict[int, _Known] = {}
         self._asked_since: set[int] = set()
         """Sources asked about since the last `refresh`."""
@@ -107,9 +118,16 @@ class LoaderPool:
             known = self._known[source]
             if known.failure is not None and known.failure.position < end:
                 raise known.failure.error
+            if known.bad:
+                assert known.first_asked is not None
+                self._bad.check(self.layout.sources[source], known.failures(known.first_asked, end))
             first, last = known.rows[:, 0].searchsorted((position, end)).tolist()
             parts.append(known.rows[first:last])
         return self._table(np.repeat(sources, [len(part) for part in parts]), parts)
+
+    def failures(self, source: str, begin: int, end: int) -> list[PrepareFailure]:
+        """Why samples between two positions are passed over that were asked for in this step."""
+        return self._known[self.layout.sources.index(source)].failures(begin, end)
 
     def _known_from(self, source: int, position: int) -> _Known:
         """What is known about a source that is asked for samples from a position on."""
@@ -147,6 +165,7 @@ class LoaderPool:
             assert known.first_asked is not None
             drawn = int(known.rows[:, 0].searchsorted(known.first_asked))
             known.rows, known.begin = known.rows[drawn:], known.first_asked
+            known.bad = {at: each for at, each in known.bad.items() if at >= known.begin}
             known.first_asked = None
             if known.goes_on and len(known.rows) < _STEPS_AHEAD * max(drawn, 1):
                 short.update(self._owners(source))
@@ -213,11 +232,17 @@ def _merge(parts: Sequence[Ahead]) -> Ahead:
         end,
         over=any(part.over for part in stopping),
         failure=failures[0] if failures else None,
+        bad=tuple(sorted((b for p in parts for b in p.bad if b.position < end), key=_position)),
     )
+
+
+def _position(failure: PrepareFailure) -> int:
+    return failure.position
 
 
 def _add(known: _Known, more: Ahead) -> None:
     if len(more.rows):
         known.rows = np.concatenate([known.rows, more.rows])
+    known.bad.update((failure.position, failure) for failure in more.bad)
     known.end = max(known.end, more.end)
     known.over, known.failure = more.over, more.failure

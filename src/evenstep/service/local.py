@@ -62,7 +62,7 @@ class LocalService:
             for part in job.loader_jobs(layout):
                 self._loaders.append(SourceLoader(part))
             handles = [LocalHandle(loader) for loader in self._loaders]
-            pool = LoaderPool(layout, handles, columns=job.columns)
+            pool = LoaderPool(layout, handles, columns=job.columns, sources=job.sources)
             self._planner = planner_of(
                 job, pool, state=state, plan_log=plan_log, store=new_run(store)
             )

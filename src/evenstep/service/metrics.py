@@ -165,6 +165,7 @@ class MetricsExporter:
         )
         self._silent = tagged(Gauge, "silent_roles", "Roles that do not answer.")
         self._drawn = tagged(Counter, "drawn_samples_total", "Samples drawn.", "source")
+        self._bad = tagged(Counter, "bad_samples_total", "Samples that were passed over.", "source")
         self._bytes = tagged(
             Counter, "sent_bytes_total", "Bytes of samples and micro-batches.", "road"
         )
@@ -193,6 +194,8 @@ class MetricsExporter:
                 self._depth.set(loader["staged_samples"], tags={**tags, "queue": "staged"})
         for source, count in status["planner"].get("drawn", {}).items():
             self._count_to(self._drawn, "source", source, count)
+        for source, count in status["planner"].get("bad_samples", {}).items():
+            self._count_to(self._bad, "source", source, count)
         for road, count in status["bytes"].items():
             self._count_to(self._bytes, "road", road, count)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from evenstep.errors import ConfigurationError, SampleError
+from evenstep.errors import ConfigurationError, EvenstepError, SampleError
 from evenstep.strategy import DGraph, LoadingPlan
 from evenstep.strategy.mesh import ClientPlaceTree
 from evenstep.strategy.sample_table import SampleTable
@@ -91,4 +91,11 @@ def check_room(plan: LoadingPlan) -> None:
         f"more than {_MAX_CARRIED} steps of {room:,} tokens hold: a step draws more than it "
         "holds, and samples pile up; lower tokens_per_step or samples_per_step, or raise "
         "max_tokens or micro_batches"
+    )
+
+
+def for_all(error: BaseException, step: int) -> EvenstepError:
+    """An error in the user's code as one that can be sent to every client."""
+    return EvenstepError(
+        f"the strategy or schedule raised {type(error).__name__} in step {step}: {error}"
     )

@@ -17,10 +17,11 @@ from dataclasses import replace
 from typing import Any
 
 from evenstep.errors import ConfigurationError, EvenstepError
+from evenstep.service.bad_samples import BadSamples
 from evenstep.service.job import Job
 from evenstep.service.loader_pool import LoaderPool
 from evenstep.service.plan_log import LoggedPlan, PlanLog
-from evenstep.service.plan_validation import check_plan, check_room
+from evenstep.service.plan_validation import check_plan, check_room, for_all
 from evenstep.service.planner_state import (
     PlannerState,
     loaded_state,
@@ -61,6 +62,7 @@ class Planner:
         self._signals = Signals(job.prefetch)
         self._log = PlanLog(job.plans_kept, plan_log)
         self._carried = SampleTable.empty(job.names, job.columns)
+        self._bad = BadSamples(job.sources)
         self._ranks = set(job.tree.ranks.ravel().tolist())
         """Of this mesh and those before."""
         self._step = 0
@@ -103,7 +105,7 @@ class Planner:
             except KeyboardInterrupt:
                 raise
             except BaseException as error:  # also SystemExit
-                known = error if isinstance(error, EvenstepError) else _for_all(error, self._step)
+                known = error if isinstance(error, EvenstepError) else for_all(error, self._step)
                 self._state_before_last = before
                 self.fail(self._step, known)
                 if known is error:
@@ -191,6 +193,7 @@ class Planner:
         loaded = loaded_state(state, job=job, contents=self._contents, mixture=mixture)
         self._job, self._mixture = job, mixture
         self._carried, self._step = loaded.carried, loaded.step
+        self._bad.found = loaded.bad
         self._signals = Signals(job.prefetch)
         self._signals.load(loaded.signals)
         self._ended_at, self._failure, self._state_before_last = None, None, None
@@ -203,6 +206,7 @@ class Planner:
             "ended_at": self._ended_at,
             "failed": None if self._failure is None else str(self._failure),
             "drawn": dict(zip(self._job.names, self._mixture.state.counts.tolist())),
+            "bad_samples": self._bad.counts(),
             "carried": len(self._carried),
             "left_over": len(self._carried) if self._ended_at is not None else 0,
             "imbalance": None if last is None else last.plan.imbalance,
@@ -264,6 +268,8 @@ class Planner:
         record = self._mixture.record
         if record is None or record.step != self._step:
             return None
+        if self._loaders is not None:
+            self._bad.note_step(record.bad, self._loaders.failures)
         return self._mixture.draw(self._step, self._metadata)
 
     def _left_over(self) -> SampleTable:
@@ -299,12 +305,6 @@ class Planner:
             step=self._step,
             mixture=self._mixture.state,
             carried=self._carried,
+            bad=self._bad.found,
             signals=self._signals.to_list(),
         )
-
-
-def _for_all(error: BaseException, step: int) -> EvenstepError:
-    """An error in the user's code as one that can be sent to every client."""
-    return EvenstepError(
-        f"the strategy or schedule raised {type(error).__name__} in step {step}: {error}"
-    )

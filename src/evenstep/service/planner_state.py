@@ -12,18 +12,20 @@ from typing import Any
 from evenstep.data.code_digest import same_code
 from evenstep.errors import MismatchError, parsing
 from evenstep.plan.schema import COUNT, check_schema, require
+from evenstep.service.bad_samples import Identities
 from evenstep.service.job import Job
 from evenstep.strategy.mixture import Mixture
 from evenstep.strategy.mixture.state import MixtureState
 from evenstep.strategy.sample_table import SampleTable
 
-_VERSION = 2
+_VERSION = 3
 _SCHEMA = {
     "contents": {str: {str: str}},
     "columns": [str],
     "step": COUNT,
     "mixture": Mapping,
     "carried": Mapping,
+    "bad": {str: [[COUNT]]},
     "signals": [list],
     "drawn": Mapping,
 }
@@ -49,6 +51,8 @@ class PlannerState:
     mixture: MixtureState
     carried: SampleTable
     """Samples that found no room in an earlier step."""
+    bad: Identities
+    """Samples that were passed over; see `BadSamples`."""
     signals: Sequence[Sequence[Any]]
     """Reports that no plan has used yet; see `Signals.to_list`."""
 
@@ -69,6 +73,7 @@ def state_to_dict(
         "step": state.step,
         "mixture": mixture.state_dict(state.mixture),
         "carried": state.carried.to_dict(),
+        "bad": {name: [list(where) for where in found] for name, found in state.bad.items()},
         "signals": copy.deepcopy(state.signals),
         "drawn": dict(zip(job.names, state.mixture.counts.tolist())),
     }
@@ -118,6 +123,7 @@ def loaded_state(
             step=state["step"],
             mixture=mixture.state,
             carried=_carried_of(state, job.names),
+            bad=_bad_of(state),
             signals=state["signals"],
         )
 
@@ -179,6 +185,15 @@ def _carried_of(state: Mapping[str, Any], names: tuple[str, ...]) -> SampleTable
     saved = table.to_dict()
     numbers = [names.index(table.sources[number]) for number in saved["source"]]
     return SampleTable.from_dict({**saved, "sources": list(names), "source": numbers})
+
+
+def _bad_of(state: Mapping[str, Any]) -> Identities:
+    found = {name: tuple(map(tuple, each)) for name, each in state["bad"].items()}
+    for name, each in found.items():
+        passed_over = state["mixture"]["sources"].get(name, {}).get("bad", 0)
+        pairs = len(set(each)) == len(each) and all(len(where) == 2 for where in each)
+        require(pairs and len(each) <= passed_over, f"bad.{name}", each)
+    return found
 
 
 def source_digests(fingerprint: Mapping[str, Any]) -> dict[str, str]:

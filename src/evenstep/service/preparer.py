@@ -18,10 +18,12 @@ from typing import Any, NamedTuple
 from evenstep.data.pickling import pickled
 from evenstep.data.reader import StoredSample
 from evenstep.data.source import Source
-from evenstep.errors import ConfigurationError, LoaderDiedError, SampleError
+from evenstep.data.storage_retry import passes
+from evenstep.errors import ConfigurationError, LoaderDiedError, SampleError, StorageError
 from evenstep.processes import end_with_parent
 from evenstep.service.sample_bytes import sample_bytes
 from evenstep.service.sample_measure import SampleMeasure
+from evenstep.strategy.sample_table import BAD
 
 CHUNK = 8
 """Samples that a worker is sent at once, at most."""
@@ -36,17 +38,25 @@ class Prepared(NamedTuple):
     size: int
     """Bytes of memory, about."""
 
+    @property
+    def bad(self) -> bool:
+        """Whether it cannot be used, but passed over; then `sample` is why."""
+        return self.row[-1] == BAD
+
 
 @dataclass(frozen=True)
 class PrepareFailure:
-    """Why the sample at a position cannot be drawn, nor any that follow it."""
+    """Why the sample at a position cannot be drawn; nor any that follow it, unless it is passed
+    over."""
 
     position: int
     error: Exception
+    shard: int = -1
+    index: int = -1
 
 
 class Outcome(NamedTuple):
-    """What became of samples, up to the first that failed."""
+    """What became of samples, up to the first that failed and is not passed over."""
 
     made: list[Prepared]
     failure: PrepareFailure | None
@@ -74,7 +84,8 @@ class Preparer:
     def prepare(
         self, source: str, items: Iterable[StoredSample], seconds: float | None = None
     ) -> Outcome:
-        """Prepares samples up to the first that fails.
+        """Prepares samples up to the first that fails; of a source that may have bad samples, these
+        are among the outcome.
 
         Args:
             seconds: without workers, takes no further sample from `items` after that long.
@@ -132,6 +143,14 @@ class Preparer:
         )
 
 
+def may_be_passed_over(source: Source, error: SampleError) -> bool:
+    """Whether an error is the fault of a sample alone, of a source that may have bad ones. A
+    system that does not answer, or has no memory, says nothing of the sample."""
+    cause = error.__cause__
+    blameless = isinstance(error, StorageError) or isinstance(cause, MemoryError) or passes(cause)
+    return source.bad_samples > 0 and not blameless
+
+
 def _prepare(
     source: Source,
     measure: SampleMeasure,
@@ -144,12 +163,17 @@ def _prepare(
     for item in items:
         shard, index = item.shard, item.index
         try:
+            if isinstance(item.sample, SampleError):  # why it cannot be read
+                raise item.sample
             sample = source.prepare(item.sample, shard, index)
             lengths = measure(source, sample, shard, index)
+            size = sample_bytes(sample)
         except SampleError as error:
-            failure = PrepareFailure(item.position, error)
-            break
-        made.append(Prepared((item.position, shard, index, *lengths), sample, sample_bytes(sample)))
+            if not may_be_passed_over(source, error):
+                failure = PrepareFailure(item.position, error)
+                break
+            sample, lengths, size = error, (BAD,) * (len(measure.modalities) + 1), 0
+        made.append(Prepared((item.position, shard, index, *lengths), sample, size))
         if seconds is not None and time.perf_counter() >= begin + seconds:
             break
     return Outcome(made, failure, time.perf_counter() - begin)

@@ -6,6 +6,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from evenstep.errors import StorageError
 from evenstep.service.preparer import Prepared, PrepareFailure
 
 
@@ -24,6 +25,11 @@ class SampleWindow:
     """Whether the source ends at `end`."""
     failure: PrepareFailure | None = None
     """Why the sample at `end` cannot be drawn."""
+
+    @property
+    def outage(self) -> bool:
+        """Whether the failure may have passed."""
+        return self.failure is not None and isinstance(self.failure.error, StorageError)
 
     @property
     def ended(self) -> bool:
@@ -61,6 +67,8 @@ class PassedOver:
     def add(self, prepared: Prepared) -> None:
         position = prepared.row[0]
         self.pop(position)
+        if prepared.bad:
+            return
         self.held[position] = prepared
         self.size += prepared.size
 

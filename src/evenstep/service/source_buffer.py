@@ -45,6 +45,8 @@ class Ahead:
     """Whether the source ends at `end`."""
     failure: PrepareFailure | None = None
     """Why the sample at `end` cannot be drawn."""
+    bad: tuple[PrepareFailure, ...] = ()
+    """Those of `rows` that cannot be used and are passed over, ascending."""
 
 
 class SourceBuffer:
@@ -91,9 +93,12 @@ class SourceBuffer:
         be."""
         end = position + count
         with self._lock:
-            if self._knows(position, end):
+            if self._knows(position, end) and not self._window.outage:
                 return self._answer(position, end)
         with self._reading:
+            with self._lock:
+                if self._window.outage:
+                    self._window.failure = None  # it may have passed
             while True:
                 with self._lock:
                     if not self._window.begin <= position <= self._window.end:
@@ -126,11 +131,14 @@ class SourceBuffer:
         window = self._window
         known = min(end, window.end)
         stopped = known == window.end and end >= window.end
+        held = window.within(begin, known)
+        lasts = stopped and not (window.outage and end == window.end)
         return Ahead(
-            self._numbers(window.within(begin, known)),
+            self._numbers(held),
             known,
             over=window.over and stopped,
-            failure=window.failure if stopped else None,
+            failure=window.failure if lasts else None,
+            bad=tuple(map(_failure_of, self._bad(held))),
         )
 
     def _numbers(self, held: Sequence[Prepared]) -> Int64Array:
@@ -169,7 +177,7 @@ class SourceBuffer:
     def _room(self) -> int:
         """Samples that are to be prepared ahead."""
         window = self._window
-        if window.ended:
+        if window.ended or self._has_too_many_bad():
             return 0
         ahead = len(window.held)
         room = self._limit - ahead
@@ -177,6 +185,13 @@ class SourceBuffer:
             free = self._budget.share(self) - window.size - self._passed.size
             room = min(room, int(free / self._size))
         return max(room, min(round(self._taken), self._limit) - ahead, 0)
+
+    def _has_too_many_bad(self) -> bool:
+        bad = {each.row[1:3] for each in self._bad(self._window.held)}
+        return len(bad) > self.reader.source.bad_samples
+
+    def _bad(self, held: Sequence[Prepared]) -> Sequence[Prepared]:
+        return [each for each in held if each.bad] if self.reader.source.bad_samples else ()
 
     def _extend(self, count: int, seconds: float | None = None) -> int:
         """Extends the window by `count` positions, or without workers by those that can be prepared
@@ -266,3 +281,8 @@ class SourceBuffer:
             most = max(self._budget.share(self), _PASSED_PLANS * self._taken * self._size)
             passed.limit(self._limit, most)
         return picked
+
+
+def _failure_of(bad: Prepared) -> PrepareFailure:
+    position, shard, index = bad.row[:3]
+    return PrepareFailure(position, bad.sample, shard, index)

@@ -55,6 +55,7 @@ class LoaderJob:
     buffer_size: int
     """Samples of each source that are prepared ahead, and `buffer_bytes`, bytes of all together."""
     buffer_bytes: int
+    decoded_bytes: int
 
 
 class SourceLoader:

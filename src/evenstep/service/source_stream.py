@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import islice
 
 from evenstep.data.reader import SourceReader, StoredSample
-from evenstep.errors import InvariantError, MismatchError, SampleError
+from evenstep.errors import InvariantError, MismatchError, SampleError, StorageError
+from evenstep.service.preparer import may_be_passed_over
 from evenstep.strategy.loaders import SourceStripe
 
 _MAX_SKIP = 64  # samples that are read and dropped rather than seeking past them
@@ -37,7 +39,8 @@ class SourceStream:
         for position in positions:
             skipped = position - self._at
             if self._stream is not None and 0 < skipped <= _MAX_SKIP:
-                deque(self.stored(self._at, skipped), maxlen=0)
+                with suppress(SampleError):  # of a sample that nobody wants
+                    deque(self.stored(self._at, skipped), maxlen=0)
             here = list(self.stored(position, 1))
             if not here:
                 raise MismatchError(
@@ -106,15 +109,31 @@ class Stretch:
                         if owned:
                             yield item
                     self.over = self.end < end
+                except StorageError as error:
+                    self.error = error
+                    return
                 except SampleError as error:
-                    if owned:
+                    bad = self._bad(error) if owned else None
+                    if owned and bad is None:
                         self.error = error
                         return
-                    self.end += 1  # the loader that owns it reports the failure
+                    self.end += 1
+                    if bad is not None:  # or else the loader that owns it reports the failure
+                        yield bad
                 if self.over:
                     return
         self.end = self._last
         self._find_end()
+
+    def _bad(self, error: SampleError) -> StoredSample | None:
+        """The sample that is next, with the error in its place, if it may be passed over."""
+        reader = self._stream.reader
+        if not may_be_passed_over(reader.source, error):
+            return None
+        try:
+            return StoredSample(self.end, *reader.order(self.end), error)
+        except SampleError:  # an iterable that cannot go on
+            return None
 
     def _find_end(self) -> None:
         """A loader that skips positions of others would not notice that the source has ended."""

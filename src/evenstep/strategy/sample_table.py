@@ -23,6 +23,9 @@ from evenstep.plan.schema import check_schema, require
 
 Int32Array = npt.NDArray[np.int32]
 
+BAD = -1
+"""The lengths of a sample that cannot be used, which a mixture passes over."""
+
 _COLUMNS = ("source", "position", "shard", "index")
 _DTYPES = {"source": np.int32, "position": np.int64, "shard": np.int32, "index": np.int64}
 _SCHEMA = {
@@ -148,6 +151,18 @@ class SampleTable:
         }
         return cls.unchecked(sources, columns, lengths)
 
+    def __getstate__(self) -> tuple[tuple[str, ...], tuple[str, ...], Int64Array]:
+        # As one array: tables are sent between processes in each step.
+        columns = [getattr(self, name) for name in _COLUMNS]
+        return self.sources, tuple(self.lengths), np.stack([*columns, *self.lengths.values()])
+
+    def __setstate__(self, state: tuple[tuple[str, ...], tuple[str, ...], Int64Array]) -> None:
+        sources, names, columns = state
+        for name, column in zip(_COLUMNS, columns):
+            self.__dict__[name] = column.astype(_DTYPES[name], copy=False)
+        lengths = dict(zip(names, columns[len(_COLUMNS) :]))
+        self.__dict__.update(sources=sources, lengths=lengths)
+
     def __len__(self) -> int:
         return len(self.source)
 
@@ -185,6 +200,13 @@ class SampleTable:
     def identity(self, row: int) -> SampleId:
         """Where the sample of a row is stored."""
         return SampleId(self.sources[self.source[row]], int(self.shard[row]), int(self.index[row]))
+
+    @property
+    def bad(self) -> npt.NDArray[np.bool_]:
+        """[samples] whether each cannot be used, which a provider says by lengths of `BAD`."""
+        for column in self.lengths.values():
+            return column < 0
+        return np.zeros(len(self), np.bool_)
 
     def counts(self) -> Int64Array:
         """[sources] samples of each."""
@@ -231,7 +253,7 @@ class Metadata(Protocol):
 
     def ahead(self, source: int, position: int, count: int) -> SampleTable:
         """`count` samples of a source from a position on, fewer only at the end of the source. May
-        block until they are known."""
+        block until they are known. Those with lengths of `BAD` are passed over."""
         ...
 
 

@@ -45,6 +45,7 @@ def test_every_update_on_two_ranks_is_that_of_one_batch(tmp_path: Path, accumula
 
 
 @pytest.mark.integrations
+@pytest.mark.timeout(800)
 def test_the_example_goes_on_where_it_stopped(tmp_path: Path) -> None:
     script = Path(__file__).parents[3] / "examples" / "accelerate_loop.py"
     arguments = ["--folder", str(tmp_path / "saved"), "--stop-after", "2"]

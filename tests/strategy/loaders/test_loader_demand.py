@@ -48,7 +48,7 @@ def test_weights_that_follow_the_training_are_those_that_it_has() -> None:
     assert weights_ahead(schedule, NAMES, [0, 7]).tolist() == [[0, 1, 0], [0, 1, 0]]
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.integers(0, 10**6), st.integers(1, 200), st.integers(1, 80), st.sampled_from([2, 8, 32]))
 def test_a_few_rows_have_the_most_that_each_source_gives(seed, times, sources, at_most) -> None:
     draws = np.random.default_rng(seed).exponential(1.0, (times, sources))

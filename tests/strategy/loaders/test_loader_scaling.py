@@ -81,7 +81,7 @@ def followed(plan: ScalingPlan) -> None:
     assert (workers == plan.workers[-1]).all()
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(shares=shares_of_steps, cut=st.integers(1, 60))
 def test_a_longer_look_ahead_changes_nothing_of_the_steps_before(shares, cut) -> None:
     limits = ScalingLimits(lead=4, hold=3)
@@ -120,7 +120,7 @@ def test_a_schedule_is_scaled_for_before_its_weights_move() -> None:
     assert len(plan.changes) < 20
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(share=st.floats(0.02, 0.5), noise=st.integers(0, 1000))
 def test_live_weights_that_only_flicker_change_nothing(share, noise) -> None:
     live = LiveScaling(

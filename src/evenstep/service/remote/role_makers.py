@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from evenstep.data.parquet import DECODED
 from evenstep.service.job import Job
 from evenstep.service.loader_pool import LoaderPool
 from evenstep.service.planner import Planner
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 
 def make_loader(timer: WaitTimer, job: LoaderJob) -> SourceLoader:
+    DECODED.limit = job.decoded_bytes
     return SourceLoader(job)
 
 
@@ -32,7 +34,7 @@ def make_planner(
     store: RunPlace | None = None,
 ) -> Planner:
     handles = [handle.using(timer=timer) for handle in loaders]
-    pool = LoaderPool(layout, handles, columns=job.columns)
+    pool = LoaderPool(layout, handles, columns=job.columns, sources=job.sources)
     return planner_of(job, pool, state=state, plan_log=plan_log, store=store)
 
 

@@ -287,19 +287,25 @@ class Mixture:
         signals: Mapping[str, Any] | None,
     ) -> DrawRecord:
         named = self.options.named
-        giving = np.flatnonzero(counts)  # sources
-        runs = runs_of(taken.samples.position, counts[giving])
         return DrawRecord(
             step=self._state.step,
             samples=self.options.samples_per_step,
             weights=weights,
             counts=named(counts),
-            positions={self.sources[s]: run for s, run in zip(giving.tolist(), runs)},
+            positions=self._runs(taken.samples),
             tokens=named(tokens),
             phases=tuple(Phase(begin, named(shares)) for begin, shares in drawn.phases),
             signals=None if signals is None else dict(signals),
             ended=drawn.ended,
+            bad=self._runs(taken.bad),
         )
+
+    def _runs(self, samples: SampleTable) -> dict[str, tuple[tuple[int, int], ...]]:
+        """By source, the positions of samples that are ordered by source."""
+        counts = samples.counts()
+        giving = np.flatnonzero(counts)  # sources
+        runs = runs_of(samples.position, counts[giving])
+        return {self.sources[s]: run for s, run in zip(giving.tolist(), runs)}
 
     def _in_drawn_order(self, drawn: Int64Array, samples: SampleTable) -> SampleTable:
         """The samples taken, in the order of the shuffled draws.

@@ -7,7 +7,7 @@ divide it, and the positions that each source gave, determine every draw.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from typing import Any
 
@@ -47,19 +47,30 @@ class DrawRecord:
     """What trainers had reported, if the schedule uses it."""
     ended: bool
     """Whether the mixture ended with this step."""
+    bad: Mapping[str, Sequence[tuple[int, int]]] = field(default_factory=dict)
+    """By source, the positions of samples that were passed over because they cannot be used."""
 
     def to_dict(self) -> dict[str, Any]:
-        positions = {name: [list(run) for run in runs] for name, runs in self.positions.items()}
-        return asdict(self) | {"positions": positions}
+        return asdict(self) | {"positions": _lists(self.positions), "bad": _lists(self.bad)}
 
     @classmethod
     def from_dict(cls, given: Mapping[str, Any]) -> DrawRecord:
         """Inverse of `to_dict`, also after a round trip through JSON."""
-        positions = {
-            n: tuple((int(a), int(b)) for a, b in r) for n, r in given["positions"].items()
-        }
+        positions, bad = _tuples(given["positions"]), _tuples(given.get("bad", {}))
         phases = tuple(Phase(p["begin"], dict(p["shares"])) for p in given["phases"])
-        return cls(**{**given, "positions": positions, "phases": phases})
+        return cls(**{**given, "positions": positions, "phases": phases, "bad": bad})
+
+
+_Runs = Mapping[str, Sequence[tuple[int, int]]]
+"""Positions by source."""
+
+
+def _lists(runs: _Runs) -> dict[str, list[list[int]]]:
+    return {name: [list(run) for run in of_source] for name, of_source in runs.items()}
+
+
+def _tuples(runs: _Runs) -> dict[str, tuple[tuple[int, int], ...]]:
+    return {name: tuple((int(a), int(b)) for a, b in of) for name, of in runs.items()}
 
 
 def sequence(

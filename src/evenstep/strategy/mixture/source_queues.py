@@ -1,7 +1,8 @@
 """`SourceQueues`: the samples that a step may draw from each source, in the order of its queue.
 
 A source's queue holds first the samples that have waited and are admitted in this step, then those
-from its cursor on; a sample that is too long is passed over, and waits. There may be hundreds of
+from its cursor on; a sample that is too long is passed over, and waits. One that its provider calls
+bad is passed over for good. There may be hundreds of
 sources, so all are handled together, as [sources] arrays. Looking ahead changes nothing: `taken`
 returns what differs after the first samples of each queue were drawn.
 
@@ -62,6 +63,8 @@ class Taken:
     cursors: Int64Array
     waiting: SampleTable
     """By source and position."""
+    bad: SampleTable
+    """By source and position, those that were passed over for good."""
 
 
 class SourceQueues:
@@ -99,6 +102,7 @@ class SourceQueues:
         self._at_end: BoolArray = remaining == 0  # nothing is left to read
         self._too_long = waiting.counts()  # read or waiting, and not admitted
         self._queued: Int64Array = np.zeros(len(active), np.int64)  # read or waiting, and admitted
+        self._any_bad = False
         self._sorted: _Sorted | None = None
         if len(waiting):
             self._enqueue(waiting)
@@ -133,6 +137,14 @@ class SourceQueues:
         empty: BoolArray = self._at_end & (self._too_long == 0) & (counts >= self._queued)
         return self.active & empty
 
+    def bad_within(self, counts: Int64Array) -> Int64Array:
+        """Bad samples among those that were read of the first `counts` from the cursor on."""
+        if not self._any_bad:
+            return np.zeros_like(counts)
+        table = self._in_order().table
+        within = table.position < (self._cursors + counts)[table.source]
+        return np.bincount(table.source[table.bad & within], minlength=len(counts))
+
     def waiting_by_name(self) -> dict[str, int]:
         """Samples that waited when the step began."""
         counts = self._waiting.counts().tolist()
@@ -154,12 +166,14 @@ class SourceQueues:
         drawn = np.flatnonzero(counts)  # sources
         last = samples.position[counts.cumsum()[drawn] - 1]
         cursors[drawn] = np.maximum(cursors[drawn], last + 1)  # the last one may have waited
-        waiting = self._waiting
-        if len(waiting) or self._admission.limit is not None:
+        waiting, bad = self._waiting, queues.table[:0]
+        if len(waiting) or self._admission.limit is not None or self._any_bad:
+            done = self.exhausted_after(counts)  # and bad ones at the end are done with, too
+            cursors[done] = (self._cursors + self._seen)[done]
             left = queues.table.position < cursors[queues.table.source]  # passed over ...
             left[rows] = False  # ... and not drawn
-            waiting = queues.table[left]
-        return Taken(samples=samples, cursors=cursors, waiting=waiting)
+            waiting, bad = queues.table[left & ~queues.bad], queues.table[left & queues.bad]
+        return Taken(samples=samples, cursors=cursors, waiting=waiting, bad=bad)
 
     # Reading metadata
 
@@ -206,9 +220,13 @@ class SourceQueues:
 
     def _enqueue(self, table: SampleTable) -> None:
         """Counts the admitted samples of a table as queued; so far all counted as too long."""
-        counts = table.counts()
+        counts, bad = table.counts(), table.bad
+        if bad.any():
+            self._any_bad = True
+            counts = np.bincount(table.source[~bad], minlength=len(self._queued))
+            self._too_long -= table.counts() - counts
         if self._admission.limit is not None:
-            admitted = self._admission.admits(self._admission.tokens(table))
+            admitted = self._admission.admits(self._admission.tokens(table)) & ~bad
             counts = np.bincount(table.source[admitted], minlength=len(self._queued))
         self._queued += counts
         self._too_long -= counts
@@ -253,9 +271,10 @@ class SourceQueues:
                 table = table[by_source(table.source, len(self._names))]
             self._tables = [table]
             tokens = self._admission.tokens(table)
-            admitted = np.flatnonzero(self._admission.admits(tokens))
+            bad = table.bad
+            admitted = np.flatnonzero(self._admission.admits(tokens) & ~bad)
             begins = self._queued.cumsum() - self._queued
-            self._sorted = _Sorted(table, tokens, admitted, begins)
+            self._sorted = _Sorted(table, tokens, bad, admitted, begins)
         return self._sorted
 
 
@@ -265,6 +284,8 @@ class _Sorted:
 
     table: SampleTable
     tokens: Int64Array
+    """[samples] of the table."""
+    bad: BoolArray
     """[samples] of the table."""
     admitted: Int64Array
     """[queued] rows of the table: all queues, one after the other."""

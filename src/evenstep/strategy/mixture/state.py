@@ -22,7 +22,7 @@ from evenstep.strategy.sample_table import SampleTable
 
 _MOST_OWED = 2.0**53
 """Samples or tokens: above it a float does not count one by one."""
-_VERSION = 1
+_VERSION = 2
 _SAVED = ("position", "shard", "index", "lengths")
 """Columns of the samples that wait."""
 _SOURCE_SCHEMA = {
@@ -32,6 +32,7 @@ _SOURCE_SCHEMA = {
     "balance": float,
     "over": bool,
     "waiting": Mapping,
+    "bad": COUNT,
 }
 _SCHEMA = {
     "step": COUNT,
@@ -61,6 +62,8 @@ class MixtureState:
     """Whether it has ended for good."""
     waiting: SampleTable
     """Too long so far, by source and position."""
+    bad: Int64Array
+    """Samples that were passed over because they cannot be used, counted in each pass."""
     weights: Mapping[str, float] | None
     """Weights of the last step; None before the first."""
     signals: dict[str, Any]
@@ -79,6 +82,7 @@ class MixtureState:
             deficit=zeros.astype(np.float64),
             exhausted=zeros.astype(np.bool_),
             waiting=SampleTable.empty(sources),
+            bad=zeros,
             weights=None,
             signals={},
             ended=False,
@@ -108,6 +112,7 @@ class MixtureState:
             deficit=deficit,
             exhausted=exhausted,
             waiting=taken.waiting,
+            bad=self.bad + taken.bad.counts(),
             weights=dict(weights),
             ended=ended,
         )
@@ -120,6 +125,7 @@ class MixtureState:
             "balance": self.deficit.tolist(),
             "over": self.exhausted.tolist(),
             "waiting": _rows(self.waiting),
+            "bad": self.bad.tolist(),
         }
         return {
             "version": _VERSION,
@@ -166,12 +172,13 @@ class MixtureState:
                 "with weight 0 if nothing more is to be drawn from it"
             )
         fresh = cls.fresh(sources)
-        new = {"cursor": 0, "samples": 0, "tokens": 0, "balance": 0.0, "over": False, "waiting": {}}
+        numbers = dict.fromkeys(("cursor", "samples", "tokens", "bad"), 0)
+        new = {**numbers, "balance": 0.0, "over": False, "waiting": {}}
         rows = [saved.get(name, new) for name in sources]
         for row in rows:
             positions = row["waiting"].get("position", [])
             require(increasing(positions, row["cursor"]), "waiting.position", positions)
-            drawn = row["cursor"] - len(positions)
+            drawn = row["cursor"] - len(positions) - row["bad"]
             require(row["samples"] == drawn, "samples", row["samples"])
             require(abs(row["balance"]) < _MOST_OWED, "balance", row["balance"])
 
@@ -187,6 +194,7 @@ class MixtureState:
             deficit=column("balance", np.float64),
             exhausted=column("over", np.bool_),
             waiting=_table([row["waiting"] for row in rows], sources),
+            bad=column("bad", np.int64),
             weights=given["weights"],
             signals=copy.deepcopy(dict(given["signals"])),
             # New sources have samples to draw.

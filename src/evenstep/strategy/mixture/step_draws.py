@@ -187,7 +187,7 @@ class StepDrawer:
         """How many draws there are until the mixture ends; None if it does not in this step."""
         counts = self._counts(drawn)
         if self.first_pass is not None:
-            left = self.first_pass
+            left = self.first_pass - self.queues.bad_within(self.first_pass)
             if (counts < left).any():
                 return None
             return max((_end_of(drawn, s, left[s]) for s in np.flatnonzero(left)), default=0)

@@ -1,0 +1,301 @@
+"""Bad samples up to a limit are passed over: in any layout, after any resume, others come alike."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from service_world import Rows, job_of, steps_of, tokens_of_row, write_parquet
+
+import evenstep.service as es
+from evenstep.errors import ConfigurationError, SampleError, StorageError
+
+pytest.importorskip("pyarrow")
+
+SIZES = {"parquet": 40, "jsonl": 30, "map": 20}
+Where = tuple[str, int]
+"""Source and row."""
+
+
+def picky(row: Mapping[str, Any]) -> dict[str, Any]:
+    if row["how"] == "transform":
+        raise ValueError("a bad row")
+    sample = tokens_of_row(row)
+    if row["how"] == "measure":
+        sample["input_ids"] = 7
+    return sample
+
+
+class Broken(Rows):
+    def __getitem__(self, index: int) -> Mapping[str, Any]:
+        row = super().__getitem__(index)
+        if row["how"] == "read":
+            raise KeyError("a row that cannot be read")
+        return row
+
+
+def sources_of(folder: Path, bad: Mapping[Where, str], limit: int) -> list[es.Source]:
+    """A source of each kind.
+
+    Args:
+        bad: what fails for a row: "read", "transform" or "measure".
+    """
+    tables = {
+        kind: [
+            {"id": 1000 * k + n, "length": 2 + n % 9, "how": bad.get((kind, n), "")}
+            for n in range(size)
+        ]
+        for k, (kind, size) in enumerate(SIZES.items())
+    }
+    lines = [
+        "[1]" if row["how"] == "read" else json.dumps(row) for row in tables["jsonl"]
+    ]  # a line that is no object
+    (folder / "b.jsonl").write_text("\n".join(lines) + "\n")
+    for row in tables["parquet"]:
+        row["text"] = b"\xff" if row["how"] == "read" else b"x"
+    path = write_parquet(folder / "a.parquet", tables["parquet"])
+    _as_text(path)
+    options: dict[str, Any] = {"transform": picky, "bad_samples": limit}
+    return [
+        es.Source("parquet", str(path), weight=0.5, **options),
+        es.Source("jsonl", str(folder / "b.jsonl"), block=7, weight=0.3, **options),
+        es.Source("map", Broken(tables["map"]), block=6, weight=0.2, **options),
+    ]
+
+
+def _as_text(path: Path) -> None:
+    """Makes the column of bytes one of text, some of which is then not UTF-8."""
+    import pyarrow
+    from pyarrow import parquet
+
+    table = parquet.read_table(path)
+    raw = table["text"].combine_chunks()
+    text = pyarrow.Array.from_buffers(pyarrow.string(), len(raw), raw.buffers())
+    at = table.schema.get_field_index("text")
+    parquet.write_table(table.set_column(at, "text", text), path, row_group_size=16)
+
+
+def job_with(folder: Path, bad: Mapping[Where, str], limit: int = 100, **options: Any) -> es.Job:
+    given = {"stop": "all_exhausted", "mesh": es.Mesh(DP=1), "micro_batches": 1}
+    given |= {"samples_per_step": 9, "max_tokens": 400, **options}
+    return job_of(folder, sources=sources_of(folder, bad, limit), **given)
+
+
+def drawn(service: Any, begin: int = 0, end: int = 1000) -> Iterator[list[str]]:
+    """The samples of each step, in order."""
+    for step in range(begin, end):
+        plan = service.plan(step)
+        if plan is None:
+            return
+        yield [str(plan.samples.identity(row)) for row in range(len(plan))]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("bad")
+
+
+rows_of_sources = st.sampled_from([(kind, n) for kind, size in SIZES.items() for n in range(size)])
+
+
+@settings(max_examples=6, deadline=None)
+@given(data=st.data())
+def test_all_others_come_once_in_one_order_in_any_layout_and_after_any_resume(
+    folder: Path, data: st.DataObject
+) -> None:
+    how = st.sampled_from(["read", "transform", "measure"])
+    bad = data.draw(st.dictionaries(rows_of_sources, how, max_size=12))
+    if data.draw(st.booleans()):  # a run of them, up to a whole source
+        kind, first = data.draw(rows_of_sources)
+        bad |= {(kind, n): "transform" for n in range(first, min(first + 25, SIZES[kind]))}
+    job = job_with(folder, bad)
+    with es.start(job, backend="local") as service:
+        expected = list(drawn(service))
+        status = service.status()["planner"]
+    seen = [each for step in expected for each in step]
+    assert len(seen) == len(set(seen)) == sum(SIZES.values()) - len(bad)
+    assert sum(status["bad_samples"].values()) == len(bad)
+    assert {kind for kind, _ in bad} == set(status["bad_samples"])
+
+    taken: list[list[str]] = []
+    state = None
+    while len(taken) < len(expected):
+        options: dict[str, Any] = {
+            "loaders": data.draw(st.integers(1, 7)),  # from 4 on, loaders share sources
+            "stripe": data.draw(st.integers(1, 9)),
+        }
+        job = job_with(folder, bad, buffer_size=data.draw(st.integers(1, 20)))
+        with es.start(job, backend="local", state=state, **options) as service:
+            end = data.draw(st.integers(len(taken) + 1, len(expected)))
+            for number, step in enumerate(drawn(service, len(taken), end), len(taken)):
+                if data.draw(st.booleans()):
+                    service._loaders[0]._buffers[service._loaders[0].sources[0]].fill_chunk()
+                assert len(steps_of(service.client(0), 1)) == 1  # samples are there to be staged
+                taken.append(step)
+                assert step == expected[number]
+            state = json.loads(json.dumps(service.state_dict(end)))
+    with es.start(job, backend="local", state=state) as service:
+        assert service.plan(len(expected)) is None
+        status = service.status()["planner"]["bad_samples"]
+    assert sum(status.values()) == len(bad)
+
+
+@pytest.mark.parametrize("loaders", [1, 3, 7])
+def test_more_than_the_limit_are_one_error_at_one_step_and_a_higher_limit_goes_on(
+    folder: Path, loaders: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    bad = {("jsonl", n): "transform" for n in range(0, 30, 4)}  # 8
+    with es.start(job_with(folder, bad), backend="local") as service:
+        expected = list(drawn(service))
+    caplog.clear()
+    taken = []
+    with es.start(job_with(folder, bad, 5), backend="local", loaders=loaders, stripe=3) as service:
+        with (
+            caplog.at_level(logging.WARNING, "evenstep"),
+            pytest.raises(SampleError, match="source 'jsonl' has 6 bad samples") as caught,
+        ):
+            taken.extend(drawn(service))
+        text = str(caught.value)
+        assert "bad_samples=5 of Source" in text
+        assert "raised ValueError for sample jsonl[" in text
+        assert "raise bad_samples" in text
+        assert "start again from the last saved state" in text
+        logged = [r.getMessage() for r in caplog.records if "is passed over" in r.getMessage()]
+        assert len(set(logged)) == 5
+        assert "bad sample 5 of at most bad_samples=5" in logged[-1]
+        with pytest.raises(SampleError, match="has 6 bad samples"):
+            service.plan(len(taken))
+        state = service.state_dict(len(taken))
+    assert taken == expected[: len(taken)]
+    assert 0 < len(taken) == _failed_at(folder, bad)
+    with es.start(job_with(folder, bad, 8), backend="local", state=state) as service:
+        assert list(drawn(service, len(taken))) == expected[len(taken) :]
+        assert service.status()["planner"]["bad_samples"] == {"jsonl": 8}
+
+
+def _failed_at(folder: Path, bad: Mapping[Where, str]) -> int:
+    """The step of the error with one loader."""
+    with es.start(job_with(folder, bad, 5), backend="local") as service:
+        taken: list[list[str]] = []
+        with pytest.raises(SampleError):
+            taken.extend(drawn(service))
+    return len(taken)
+
+
+@pytest.mark.parametrize("stop", ["repeat", "all_repeated", "first_exhausted"])
+def test_a_sample_that_is_bad_in_every_pass_counts_once(folder: Path, stop: str) -> None:
+    bad = {("map", n): "read" for n in (0, 7, 19)} | {("parquet", 39): "transform"}
+    outcomes = []
+    for loaders in (1, 5):
+        with es.start(
+            job_with(folder, bad, 3, stop=stop), backend="local", loaders=loaders, stripe=4
+        ) as service:
+            taken = list(drawn(service, 0, 60))
+            counts = service.status()["planner"]["bad_samples"]
+            state = service.state_dict(len(taken))
+        outcomes.append(taken)
+    assert outcomes[0] == outcomes[1]
+    seen = [each for step in taken for each in step]
+    whole = sum(SIZES.values()) - len(bad)
+    if stop == "first_exhausted":
+        assert len(seen) == len(set(seen)) < whole
+        return
+    assert counts == {"map": 3, "parquet": 1}
+    assert len(set(seen)) == whole < len(seen)
+    if stop == "all_repeated":
+        assert len(taken) < 60  # it ends
+    with es.start(job_with(folder, bad, 2, stop="repeat"), backend="local", state=state) as service:
+        assert service.status()["planner"]["bad_samples"] == counts
+
+
+@pytest.mark.parametrize("stop", ["repeat", "all_exhausted"])
+def test_a_source_that_has_nothing_else_ends_the_job(folder: Path, stop: str) -> None:
+    bad = {("map", n): "transform" for n in range(20)}
+    with (
+        es.start(job_with(folder, bad, 19, stop=stop), backend="local") as service,
+        pytest.raises(SampleError, match="source 'map' has 20 bad samples"),
+    ):
+        list(drawn(service, 0, 60))
+
+
+def test_without_a_limit_the_first_bad_sample_ends_the_job(folder: Path) -> None:
+    with (
+        es.start(job_with(folder, {("map", 3): "transform"}, 0), backend="local") as service,
+        pytest.raises(SampleError, match=r"^transform .*picky raised ValueError for sample map\["),
+    ):
+        list(drawn(service))
+    with pytest.raises(ConfigurationError, match="bad_samples=-1"):
+        es.Source("a", [1], bad_samples=-1)
+
+
+class Outage(Rows):
+    error: Exception = TimeoutError("no answer")
+
+    def __getitem__(self, index: int) -> Mapping[str, Any]:
+        if index == 5:
+            raise self.error
+        return super().__getitem__(index)
+
+
+def ended(count: int) -> Iterator[dict[str, int]]:
+    for n in range(count):
+        if n == 12:
+            raise ValueError("an iterable that raises has ended")
+        yield {"id": n, "length": 3, "how": ""}
+
+
+class Iterable:
+    def __iter__(self) -> Iterator[dict[str, int]]:
+        return ended(20)
+
+
+@pytest.mark.parametrize(
+    ("error", "raised"),
+    [
+        (TimeoutError("no answer"), "no answer"),
+        (MemoryError(), "MemoryError"),
+        (StorageError("the store is down"), "the store is down"),
+        (None, "an iterable that raises has ended"),
+    ],
+)
+def test_what_is_no_fault_of_a_sample_is_not_passed_over(
+    error: Exception | None, raised: str
+) -> None:
+    data: Any = Iterable()
+    if error is not None:
+        data = Outage([{"id": n, "length": 3, "how": ""} for n in range(20)])
+        data.error = error
+    source = es.Source("a", data, transform=picky, bad_samples=20)
+    job = job_of(Path(), sources=[source], stop="all_exhausted", mesh=es.Mesh(DP=1))
+    with (
+        es.start(job, backend="local") as service,
+        pytest.raises(SampleError, match=raised),
+    ):
+        list(drawn(service))
+
+
+def test_processes_and_their_workers_pass_over_the_same(folder: Path) -> None:
+    pytest.importorskip("zmq")
+    bad: dict[Where, str] = {("parquet", n): "read" for n in (3, 30)}
+    bad |= {("jsonl", n): "measure" for n in (0, 1, 29)} | {("map", 4): "transform"}
+    outcomes = []
+    for workers, options in (
+        (0, {"backend": "local"}),
+        (1, {"backend": "processes", "name": f"bad-{os.getpid()}", "loaders": 2}),
+    ):
+        with es.start(job_with(folder, bad, workers=workers), **options) as service:
+            taken = _identities(steps_of(service.client(0)))
+            outcomes.append((taken, service.status()["planner"]["bad_samples"]))
+    assert outcomes[0] == outcomes[1]
+    assert outcomes[0][1] == {"parquet": 2, "jsonl": 3, "map": 1}
+
+
+def _identities(taken: Sequence[Any]) -> list[Any]:
+    return [step.sample_ids for _, step in taken]
