@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from evenstep.service.ray.placement import Placement
+from evenstep.service.ray.placement import ActorPlacement
 
 yaml = pytest.importorskip("yaml", reason="PyYAML is not installed")
 
@@ -93,7 +93,7 @@ def test_actors_are_placed_by_labels_that_nodes_have() -> None:
     params = run_options()
     given = json.loads(JOB["ConfigMap"]["data"][params["placement"].name])
     counts = {"loaders": int(params["loaders"]), "constructors": params["constructors"]}
-    placement = Placement(given, **counts)
+    placement = ActorPlacement(given, **counts)
     (sidecar,) = PODS["initContainers"]
     labels = options(words(sidecar)[2:-1])["labels"]
     hosts = TRAINERS["Job"]["spec"]["completions"]

@@ -15,7 +15,7 @@ pytest.importorskip("ray", reason="ray is not installed")
 
 from evenstep.errors import ConfigurationError
 from evenstep.service.ray import RayService
-from evenstep.service.ray.placement import Placement
+from evenstep.service.ray.placement import ActorPlacement
 
 
 @pytest.fixture(scope="module")
@@ -81,4 +81,4 @@ def test_loaders_and_constructors_are_on_the_nodes_that_are_asked_for(
 )
 def test_a_placement_that_cannot_be_had_is_refused(given: Any, error: str) -> None:
     with pytest.raises(ConfigurationError, match=error):
-        Placement(given, loaders=3, constructors=2)
+        ActorPlacement(given, loaders=3, constructors=2)

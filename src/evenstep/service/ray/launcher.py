@@ -19,7 +19,7 @@ from evenstep.service.job import Job
 from evenstep.service.ray.actor_options import cpus_per_actor, registry_actor, role_actor
 from evenstep.service.ray.discovery import namespace_of
 from evenstep.service.ray.finder import RayFinder, location_in
-from evenstep.service.ray.placement import Placement
+from evenstep.service.ray.placement import ActorPlacement
 from evenstep.service.ray.road import import_ray
 from evenstep.service.remote.handles import RemoteHandle
 from evenstep.service.remote.job_info import JobInfo
@@ -46,7 +46,7 @@ class LaunchOptions:
     plan_log: str | os.PathLike[str] | None
     store: RunPlace | None
     cpus: float | None
-    placement: Placement
+    placement: ActorPlacement
     patience: float
     sockets: bool
 

@@ -1,4 +1,4 @@
-"""`Placement`: on which nodes actors are made, and what they reserve there."""
+"""`ActorPlacement`: on which nodes actors are made, and what they reserve there."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ActorOptions: TypeAlias = Mapping[str, Any]
 _OPTIONS = ("num_cpus", "memory", "resources", "label_selector", "scheduling_strategy")
 
 
-class Placement:
+class ActorPlacement:
     """What Ray is asked for each actor of a job."""
 
     def __init__(

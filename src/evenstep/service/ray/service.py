@@ -18,7 +18,7 @@ from evenstep.service.backend_common import Loaders, groups_of, layout_of
 from evenstep.service.job import Job
 from evenstep.service.ray.discovery import connect, find, namespace_of
 from evenstep.service.ray.launcher import Launcher, LaunchOptions
-from evenstep.service.ray.placement import Placement
+from evenstep.service.ray.placement import ActorPlacement
 from evenstep.service.ray.road import import_ray
 from evenstep.service.remote.roads import SocketRoad
 from evenstep.service.remote.running_job import OwnedJob
@@ -77,7 +77,9 @@ class RayService(OwnedJob):
         check_one_of(("sockets", "ray"), transport=transport)
         namespace_of(name)  # refuses bad names
         layout, groups = layout_of(job, loaders, stripe), groups_of(job, constructors)
-        placed = Placement(placement or {}, loaders=len(layout.shares), constructors=len(groups))
+        placed = ActorPlacement(
+            placement or {}, loaders=len(layout.shares), constructors=len(groups)
+        )
         self._own = own_run() if store is None else None
         options = LaunchOptions(
             name=name,
