@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from evenstep.service.ray.placement import ActorPlacement
+
 yaml = pytest.importorskip("yaml", reason="PyYAML is not installed")
 
 DEPLOY = Path(__file__).parent.parent / "deploy"
@@ -67,6 +69,8 @@ def test_the_service_is_started_by_a_command_that_exists() -> None:
     )
     assert jobs["configMap"]["name"] == JOB["ConfigMap"]["metadata"]["name"]
     assert str(params["plan_log"]).startswith(mounts["runs"])
+    assert str(params["store"]).startswith(mounts["runs"])
+    assert str(params["placement"].parent) == mounts["jobs"]
     assert {"containerPort": params["port"], "name": "status"} in head["ports"]
     assert JOB["RayJob"]["spec"]["clusterSelector"] == {
         "ray.io/cluster": CLUSTER["metadata"]["name"]
@@ -83,6 +87,25 @@ def test_the_cpus_that_are_lent_are_enough_for_all_roles() -> None:
     roles = int(params["loaders"]) + params["constructors"] + ROLES_WITHOUT_NUMBER
     hosts = TRAINERS["Job"]["spec"]["completions"]
     assert params["cpus"] * roles <= hosts * int(lent["num-cpus"])
+
+
+def test_actors_are_placed_by_labels_that_nodes_have() -> None:
+    params = run_options()
+    given = json.loads(JOB["ConfigMap"]["data"][params["placement"].name])
+    counts = {"loaders": int(params["loaders"]), "constructors": params["constructors"]}
+    placement = ActorPlacement(given, **counts)
+    (sidecar,) = PODS["initContainers"]
+    labels = options(words(sidecar)[2:-1])["labels"]
+    hosts = TRAINERS["Job"]["spec"]["completions"]
+    nodes = []
+    for host in range(hosts):
+        told = labels.replace("$JOB_COMPLETION_INDEX", str(host))
+        nodes.append(dict(label.split("=") for label in told.split(",")))
+    for kind, count in counts.items():
+        for number in range(count):
+            asked = placement.of(f"{kind.removesuffix('s')}-{number}")["label_selector"]
+            fits = [n for n, node in enumerate(nodes) if asked.items() <= node.items()]
+            assert fits == ([number] if kind == "constructors" else list(range(hosts)))
 
 
 def test_raylets_beside_trainers_join_the_cluster_and_are_found_by_trainers() -> None:

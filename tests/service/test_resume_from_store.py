@@ -18,6 +18,7 @@ from service_world import comparable, job_of, steps_of
 
 import evenstep.service as es
 from evenstep.errors import ConfigurationError
+from evenstep.service.transport.endpoint_file import path_of
 
 NAME = f"stored-{os.getpid()}"
 
@@ -92,19 +93,15 @@ def test_a_step_that_a_model_was_saved_at_resumes_on_another_mesh(tmp_path: Path
 
 
 @contextmanager
-def running(job_file: Path, store: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
+def running(job_file: Path, store: Path, *options: str) -> Iterator[subprocess.Popen[bytes]]:
     command = [sys.executable, "-m", "evenstep", "service", "run", str(job_file), "--name", NAME]
     command += ["--backend", "processes", "--store", str(store), *options]
-    process = subprocess.Popen(
-        command, stderr=subprocess.PIPE, text=True, start_new_session=True, cwd=HERE
-    )
+    process = subprocess.Popen(command, start_new_session=True, cwd=HERE)
     try:
         yield process
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-        assert process.stderr is not None
-        process.stderr.close()
 
 
 def test_a_job_killed_as_a_whole_goes_on_from_its_store(tmp_path: Path) -> None:
@@ -122,7 +119,7 @@ def test_a_job_killed_as_a_whole_goes_on_from_its_store(tmp_path: Path) -> None:
     resume: list[str] = []
     for _ in range(2):
         with running(folder / "job.py", tmp_path / "store", *resume):
-            clients = [es.Client("auto", NAME, rank) for rank in range(2)]
+            clients = [es.Client(path_of(NAME), NAME, rank, patience=150) for rank in range(2)]
             begin = clients[0].step
             assert begin == (4 if resume else 0)
             for rank, client in enumerate(clients):

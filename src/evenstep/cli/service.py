@@ -100,6 +100,10 @@ def run(
     cpus: Annotated[
         float | None, typer.Option(help="CPUs that Ray reserves for each actor, such as 0.5.")
     ] = None,
+    placement: Annotated[
+        Path | None,
+        typer.Option(help="JSON file of the nodes on which Ray makes actors: see docs/deploy.md."),
+    ] = None,
     resume: Annotated[
         str | None,
         typer.Option(help="JSON file of the state to resume from, or the store of an earlier run."),
@@ -144,11 +148,13 @@ def run(
     from evenstep.service.startup import start
     from evenstep.service.status_http import StatusEndpoint
 
-    of_ray = {"address": address, "cpus": cpus} if backend is Backend.ray else {}
-    if backend is Backend.processes and (address is not None or cpus is not None):
+    of_ray: dict[str, Any] = {"address": address, "cpus": cpus, "placement": placement}
+    if backend is Backend.processes and any(each is not None for each in of_ray.values()):
         raise ConfigurationError(
-            "--address and --cpus are of Ray; leave them out with --backend processes"
+            "--address, --cpus and --placement are of Ray; leave them out with --backend processes"
         )
+    if placement is not None:
+        of_ray["placement"] = read_json(placement, again="give options by role, as es.start takes")
     made = load_job(job)
     state = None if resume is None else _state(made, resume, step)
     if state is not None:
@@ -166,7 +172,7 @@ def run(
                 state=state,
                 plan_log=plan_log,
                 store=store,
-                **of_ray,
+                **(of_ray if backend is Backend.ray else {}),
             )
         )
         if port is not None:

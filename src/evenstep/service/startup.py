@@ -34,6 +34,7 @@ def start(
     store: str | os.PathLike[str] | None = None,
     stripe: int = STRIPE,
     cpus: float | None = None,
+    placement: Mapping[str, Any] | None = None,
     patience: float = 120.0,
     transport: Transport = "sockets",
     ray_options: Mapping[str, Any] | None = None,
@@ -95,6 +96,10 @@ def start(
             none, one is started.
         cpus: CPUs that Ray reserves for each actor, such as 0.5; by default 1, or an equal share of
             the free ones if they are fewer.
+        placement: where Ray makes actors, and what they reserve there: for "loaders",
+            "constructors" and "planner", options of Ray's actors (``label_selector``,
+            ``resources``, ``memory``, ``num_cpus``, ``scheduling_strategy``), or a list of such
+            options, one for each actor.
         patience: seconds within which loaders must have opened their sources; 120 by default.
         transport: of messages between roles; "sockets" by default, or "ray", Ray's own calls.
         ray_options: more for ``ray.init``, such as ``num_cpus`` or ``runtime_env``.

@@ -7,6 +7,7 @@ joined. In the process that starts the service:
     service.py         `RayService` starts a job
     launcher.py        creates the actors of a job, and ends them
     actor_options.py   the actor classes, with their CPUs and threads
+    placement.py       on which nodes they are made
     discovery.py       connects to a cluster and finds the registry of a job
     finder.py          `RayFinder`: finds an actor's process, which Ray starts again
 

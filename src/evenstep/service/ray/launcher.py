@@ -19,6 +19,7 @@ from evenstep.service.job import Job
 from evenstep.service.ray.actor_options import cpus_per_actor, registry_actor, role_actor
 from evenstep.service.ray.discovery import namespace_of
 from evenstep.service.ray.finder import RayFinder, location_in
+from evenstep.service.ray.placement import ActorPlacement
 from evenstep.service.ray.road import import_ray
 from evenstep.service.remote.handles import RemoteHandle
 from evenstep.service.remote.job_info import JobInfo
@@ -45,6 +46,7 @@ class LaunchOptions:
     plan_log: str | os.PathLike[str] | None
     store: RunPlace | None
     cpus: float | None
+    placement: ActorPlacement
     patience: float
     sockets: bool
 
@@ -126,7 +128,10 @@ class Launcher:
             finder = self._finder(name)
             self._sent += (given := [job, ray.put(more)])
             actor = actor_class.options(
-                name=finder.name, namespace=self._space, max_concurrency=threads
+                name=finder.name,
+                namespace=self._space,
+                max_concurrency=threads,
+                **options.placement.of(name),
             ).remote(make, ray.cloudpickle.dumps(given), paths, self._keys, threads)
             self._actors.append((role, actor))
             return RemoteHandle(RolePlace(role, None, finder))

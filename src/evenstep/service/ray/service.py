@@ -18,6 +18,7 @@ from evenstep.service.backend_common import Loaders, groups_of, layout_of
 from evenstep.service.job import Job
 from evenstep.service.ray.discovery import connect, find, namespace_of
 from evenstep.service.ray.launcher import Launcher, LaunchOptions
+from evenstep.service.ray.placement import ActorPlacement
 from evenstep.service.ray.road import import_ray
 from evenstep.service.remote.roads import SocketRoad
 from evenstep.service.remote.running_job import OwnedJob
@@ -44,6 +45,7 @@ class RayService(OwnedJob):
         store: str | os.PathLike[str] | None = None,
         stripe: int = STRIPE,
         cpus: float | None = None,
+        placement: Mapping[str, Any] | None = None,
         patience: float = 120.0,
         transport: Transport = "sockets",
         ray_options: Mapping[str, Any] | None = None,
@@ -60,6 +62,7 @@ class RayService(OwnedJob):
                 on this machine, which ends with it.
             cpus: CPUs that Ray reserves for each actor, such as 0.5; None is 1, or an equal share
                 of the free ones if they are fewer.
+            placement: see `evenstep.service.start`.
             patience: seconds within which actors must have opened their sources.
             transport: of messages between roles; "sockets", or "ray", Ray's own calls, which are
                 slower and need no ports besides Ray's.
@@ -73,15 +76,20 @@ class RayService(OwnedJob):
         """
         check_one_of(("sockets", "ray"), transport=transport)
         namespace_of(name)  # refuses bad names
+        layout, groups = layout_of(job, loaders, stripe), groups_of(job, constructors)
+        placed = ActorPlacement(
+            placement or {}, loaders=len(layout.shares), constructors=len(groups)
+        )
         self._own = own_run() if store is None else None
         options = LaunchOptions(
             name=name,
-            layout=layout_of(job, loaders, stripe),
-            groups=groups_of(job, constructors),
+            layout=layout,
+            groups=groups,
             state=state,
             plan_log=plan_log,
             store=self._own or new_run(store),
             cpus=cpus,
+            placement=placed,
             patience=patience,
             sockets=transport == "sockets",
         )
