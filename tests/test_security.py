@@ -42,7 +42,11 @@ UNPICKLES = {
     "service/ray/registry_actor.py",
     "service/ray/road.py",
 }
-LISTENS = {"service/status_http.py", "service/transport/server.py"}
+LISTENS = {
+    "service/status_http.py",
+    "service/transport/server.py",
+    "tools/report/run_server.py",
+}
 
 
 def files_with(pattern: str) -> set[str]:

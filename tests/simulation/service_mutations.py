@@ -8,11 +8,12 @@ from evenstep.service.client import RankClient
 from evenstep.service.data_constructor import DataConstructor
 from evenstep.service.loader_pool import LoaderPool
 from evenstep.service.planner import Planner
-from evenstep.service.ray.launcher import Launcher
+from evenstep.service.ray.finder import RayFinder
 from evenstep.service.remote.common_state import CommonState
-from evenstep.service.remote.registry import JobRegistry
+from evenstep.service.remote.handles import RemoteReply
 from evenstep.service.source_stream import SourceStream
 from evenstep.service.step_fetcher import StepFetcher
+from evenstep.service.stored_planner import StoredPlanner
 from evenstep.service.trainer_reports import Signals
 
 SERVICE_MUTATIONS = (
@@ -70,19 +71,25 @@ SERVICE_MUTATIONS = (
         near=40,
     ),
     Mutation(
-        "a dead role raises no alarm",
-        JobRegistry,
-        "_watch",
-        "self._raise_alarm(",
-        "print(",
-        near=55,
+        "what a dead role has not answered is not asked again",
+        RemoteReply,
+        "_awaited",
+        "self._pending = self._location.road.send(self._messages)",
+        "pass",
+    ),
+    Mutation(
+        "a planner that is made again begins anew",
+        StoredPlanner,
+        "__init__",
+        "store.newest_state() is not None",
+        "False",
     ),
     Mutation(
         "who has gone on is waited for",
         CommonState,
         "took_step",
         "self._end_if_decided()",
-        near=165,
+        near=245,
     ),
     Mutation(
         "a state before all have come", CommonState, "_end_if_decided", "not missing and ", ""
@@ -91,11 +98,10 @@ SERVICE_MUTATIONS = (
         "a rank that failed is waited for", CommonState, "failed", "self._end(", "repr(", near=53
     ),
     Mutation(
-        "a registry that dies at the start",
-        Launcher,
-        "launch",
-        "RayActorError",
-        "OwnerDiedError",
-        near=47,
+        "an actor that is being made again is taken for gone",
+        RayFinder,
+        "find",
+        "time.sleep(_INTERVAL)",
+        "raise RoleGoneError",
     ),
 )

@@ -41,7 +41,7 @@ def test_no_history_hangs_loses_or_repeats_a_sample_or_ends_in_silence() -> None
         errors += played.errors
     # The histories are worth something: what may happen happens in them.
     assert {"kill", "stop", "delay", "cut", "repeat"} <= faults.keys()
-    assert {"SampleError", "CollateError", "LoaderDiedError"} <= errors.keys()
+    assert {"SampleError", "CollateError", "EvenstepError"} <= errors.keys()
 
 
 def test_one_seed_is_one_history() -> None:
