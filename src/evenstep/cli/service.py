@@ -14,7 +14,7 @@ import typer
 from evenstep.cli.options import Json
 from evenstep.cli.output import note, print_json
 from evenstep.cli.service_sizing import advise, loaders_of, profile
-from evenstep.cli.service_text import print_plan, print_status, status_line
+from evenstep.cli.service_text import print_plan, print_status, restart_text, status_line
 from evenstep.cli.shutdown import ended_in_order
 from evenstep.cli.user_objects import load_job
 from evenstep.errors import ConfigurationError, EvenstepError, LoaderDiedError
@@ -184,10 +184,15 @@ def run(
         if backend is Backend.ray:
             note(f"trainers on hosts without Ray: es.Client with a copy of {service.file}")
         last: dict[str, Any] = service.status()
+        told = 0.0
         try:
             with status_line() as show:
                 while not (last["ended"] or last["failed"]):
                     show(last)
+                    for restart in last["restarts"]:
+                        if restart["time"] > told:
+                            note(restart_text(restart))
+                            told = restart["time"]
                     time.sleep(_EVERY)
                     try:
                         last = service.status()

@@ -30,6 +30,9 @@ def print_status(status: Mapping[str, Any]) -> None:
         stages = steps["stage_seconds"].items()
         rows["time per stage of a step"] = ", ".join(f"{name} {s:.3f} s" for name, s in stages)
         rows["imbalance"] = f"{steps['imbalance']:.3f}, {steps['imbalance_before']:.3f} before"
+    if status["restarts"]:
+        rows["roles played again"] = f"{len(status['restarts'])}, last of all:"
+        rows[""] = restart_text(status["restarts"][-1])
     rows["queued samples"] = f"{_queued(status):,}"
     for path, count in status["bytes"].items():
         rows[f"bytes {path.replace('_', ' ')}"] = f"{count:,}"
@@ -44,6 +47,15 @@ def print_status(status: Mapping[str, Any]) -> None:
 
     for text in [*status["silent"], *map(wait_text, status["waits"])]:
         note(text)
+
+
+def restart_text(restart: Mapping[str, Any]) -> str:
+    """One of the status's `restarts`, as a line."""
+    died, found = restart["died"], restart["followed_by"]
+    return (
+        f"{restart['role']} (process {died['process']} on {died['host']}) died; process "
+        f"{found['process']} on {found['host']} plays its role after {restart['seconds']:.1f} s"
+    )
 
 
 def _reached(status: Mapping[str, Any]) -> str:
@@ -96,6 +108,7 @@ def status_line() -> Iterator[Any]:
                 f"{steps['exposed_seconds']['last']:.3f} s, imbalance {steps['imbalance']:.3f}, "
                 f"{_queued(status):,} samples queued"
                 + "".join(f"; {text}" for text in status["silent"])
+                + "".join(f"; {name} is being followed" for name in status["restarting"])
             )
 
         yield show

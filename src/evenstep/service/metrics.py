@@ -164,6 +164,8 @@ class MetricsExporter:
             Gauge, "queue_samples", "Samples that a loader holds.", "loader", "queue"
         )
         self._silent = tagged(Gauge, "silent_roles", "Roles that do not answer.")
+        died = "Processes of roles that died and were followed by others."
+        self._restarts = tagged(Counter, "restarts_total", died, "role")
         self._drawn = tagged(Counter, "drawn_samples_total", "Samples drawn.", "source")
         self._bad = tagged(Counter, "bad_samples_total", "Samples that were passed over.", "source")
         self._bytes = tagged(
@@ -192,6 +194,8 @@ class MetricsExporter:
                 held = sum(loader["sources"].values())
                 self._depth.set(held, tags={**tags, "queue": "buffered"})
                 self._depth.set(loader["staged_samples"], tags={**tags, "queue": "staged"})
+        for restart in status["restarts"]:
+            self._count_to(self._restarts, "role", restart["role"], restart["number"])
         for source, count in status["planner"].get("drawn", {}).items():
             self._count_to(self._drawn, "source", source, count)
         for source, count in status["planner"].get("bad_samples", {}).items():

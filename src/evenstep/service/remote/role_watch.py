@@ -27,7 +27,8 @@ class RoleWatch:
         self.restarting = False
         self.restarts: deque[dict[str, Any]] = deque(maxlen=_KEPT)
         """JSON-able: the processes that have died, those that followed them, when, and after how
-        many seconds."""
+        many seconds. They are numbered from 1."""
+        self._count = 0
 
     @property
     def name(self) -> str:
@@ -77,8 +78,10 @@ class RoleWatch:
             "%s died; process %s on %s plays its role after %.1f s, and no step is lost",
             *(died, found.process, found.host, seconds),
         )
+        self._count += 1
         self.restarts.append(
             {
+                "number": self._count,
                 "role": self.place.role,
                 "died": {"process": dead.process, "host": dead.host},
                 "followed_by": {"process": found.process, "host": found.host},

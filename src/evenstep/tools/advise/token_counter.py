@@ -18,6 +18,7 @@ from evenstep.tools.simulate.lengths import check_lengths, pick_column
 Progress = Callable[[int, int], None]
 """Called with samples measured so far and in all."""
 
+_LONGEST = 2**63 - 1
 _TEXTS = 64  # texts tokenized at once: enough to keep a tokenizer busy, few enough for progress
 
 
@@ -71,6 +72,8 @@ class Counter:
                     self._refuse(f"{row} {number} holds {_describe(value)}{self._unlike(value)}")
                 elif length < 1:
                     self._refuse(f"{row} {number} has length {length}")
+                elif length > _LONGEST:
+                    self._refuse(f"{row} {number} has a length of more than {_LONGEST:,}")
                 else:
                     self._lengths.append(length)
             if self._progress is not None:
@@ -88,7 +91,7 @@ class Counter:
             raise ConfigurationError(
                 f"{self._bad_rows:,} of the {read:,} samples read from {self.where} cannot be "
                 f"used: {'; '.join(self._bad)}{more}. "
-                "Empty samples cannot be trained on: remove these first"
+                "Samples without tokens cannot be trained on: remove these first"
             )
         return check_lengths(np.array(self._lengths, np.int64), self.where)
 
