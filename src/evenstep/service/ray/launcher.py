@@ -29,6 +29,7 @@ from evenstep.service.source_layout import SourceLayout
 from evenstep.service.store.runs import RunPlace
 from evenstep.service.transport.endpoint import Keys
 
+_REGISTRY = "the registry"
 _CLOSE_TIMEOUT = 10.0  # seconds in which roles end their own processes
 _RETRY_INTERVAL = 0.2  # seconds
 _LEAST_TIMEOUT = 0.1  # seconds to wait for what may be ready, after the patience is spent
@@ -60,7 +61,7 @@ class Launcher:
         self._run_id = time.time_ns()
         self._keys = Keys.new() if options.sockets else None
         self._actors: list[tuple[str, Any]] = []
-        """Roles and Ray's handles; the registry comes last."""
+        """Roles and Ray's handles."""
         self._sent: list[Any] = []
         """References to what actors are made from. Kept, as they may be made again."""
 
@@ -84,7 +85,7 @@ class Launcher:
             prefetch=self._job.prefetch,
             warn_after=self._job.warn_after,
             step=0 if options.state is None else int(options.state["step"]),
-            registry=RemoteHandle(RolePlace("the registry", None, registry_finder)),
+            registry=RemoteHandle(RolePlace(_REGISTRY, None, registry_finder)),
             planner=planner,
             loaders=tuple(loaders),
             constructors=tuple(
@@ -96,7 +97,7 @@ class Launcher:
             name=registry_finder.name, namespace=self._space
         )
         created = registry.remote(info, registry_finder, self._keys)
-        self._actors.append(("the registry", created))
+        self._actors.append((_REGISTRY, created))
         self._await_all(deadline)
         info.registry.place.location()
         for handle in info.roles:
@@ -106,10 +107,13 @@ class Launcher:
     def end(self) -> None:
         """Ends all actors."""
         ray = import_ray()
-        with suppress(Exception):  # actors that died already are ended below like all others
-            closing = [actor.close.remote() for _, actor in self._actors]
-            if closing:
-                ray.wait(closing, num_returns=len(closing), timeout=_CLOSE_TIMEOUT)
+        registry = [actor for role, actor in self._actors if role == _REGISTRY]
+        others = [actor for role, actor in self._actors if role != _REGISTRY]
+        for actors in (registry, others):  # the registry would take roles that end for dead
+            with suppress(Exception):  # actors that died already are ended below like all others
+                closing = [actor.close.remote() for actor in actors]
+                if closing:
+                    ray.wait(closing, num_returns=len(closing), timeout=_CLOSE_TIMEOUT)
         for _, actor in self._actors:
             with suppress(Exception):
                 ray.kill(actor)
