@@ -83,6 +83,7 @@ def iterator_over(
         pin_memory=False,
         received=lambda step, progress: seen.append((step, progress)),
         ended=seen.append,
+        run_log=None,
     )
 
 

@@ -448,10 +448,10 @@ def test_the_code_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     saved: list[Any] = []
     names: dict[str, Any] = {"job": job, "train": list, "save": saved.append}
     monkeypatch.setenv("RANK", "0")
-    assert len(blocks) == 2
+    assert len(blocks) == 3
     blocks[1] = blocks[1].replace("1_000", "2")
     try:
-        for block in blocks:
+        for block in blocks[:2]:  # the third is of a backend that changes its mesh
             exec(compile(block, PAGE.name, "exec"), names)
     finally:
         if "service" in names:

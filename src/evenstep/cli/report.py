@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,6 +11,9 @@ from evenstep.cli.options import Json
 from evenstep.cli.output import note, print_json, print_table
 from evenstep.errors import ConfigurationError
 from evenstep.files import write_whole
+
+if TYPE_CHECKING:
+    from evenstep.tools.report.run_record import RunRecord
 
 
 def register(app: typer.Typer) -> None:
@@ -49,21 +52,19 @@ def command(
         write_whole(html, run_page(runs))
         note(f"wrote {html}")
     if json:
-        print_json(
-            {
-                "runs": [
-                    {
-                        "log": run.name,
-                        "steps": len(run),
-                        "ranks": run.ranks,
-                        "shares": run.shares,
-                        "tokens_per_second": run.tokens_per_second,
-                        "composition": run.composition,
-                    }
-                    for run in runs
-                ]
-            }
-        )
+        print_json({"runs": [figures_of(run) for run in runs]})
     elif html is None:
         for run in runs:
             print_table(run.name, run_figures(run))
+
+
+def figures_of(run: RunRecord) -> dict[str, Any]:
+    """JSON-able."""
+    return {
+        "log": run.name,
+        "steps": len(run),
+        "ranks": run.ranks,
+        "shares": run.shares,
+        "tokens_per_second": run.tokens_per_second,
+        "composition": run.composition,
+    }

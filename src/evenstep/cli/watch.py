@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from evenstep.cli.output import note
+from evenstep.cli.options import Json
+from evenstep.cli.output import note, print_json
+from evenstep.cli.report import figures_of
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -33,16 +35,18 @@ def command(
     seconds: Annotated[
         float | None, typer.Option(help="End after so long.", show_default="at Ctrl-C")
     ] = None,
+    json: Json = False,
 ) -> None:
     """Show where the time of a run goes, while it runs.
 
     The figures are those of `evenstep report`, over the whole log and over its last steps. The page
-    renews itself.
+    renews itself. As JSON they are those of now.
 
     \b
     Examples:
       evenstep watch run.jsonl
       evenstep watch run.jsonl --port 8098
+      evenstep watch run.jsonl --json
     """
     from rich.console import Console
     from rich.live import Live
@@ -50,6 +54,10 @@ def command(
     from evenstep.tools.report.run_record import read_run
     from evenstep.tools.report.run_server import RunServer
 
+    if json:
+        run = read_run(log)
+        print_json({"whole_log": figures_of(run), "last_steps": figures_of(run.last(_LAST))})
+        return
     end = None if seconds is None else time.monotonic() + seconds
     console = Console(markup=False, emoji=False)
     with ExitStack() as stack:

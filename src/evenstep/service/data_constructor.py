@@ -155,11 +155,13 @@ class DataConstructor:
 
     def status(self) -> Mapping[str, Any]:
         """JSON-able."""
+        with self._taken_lock:
+            held = len(self._recent)
         return {
             "buckets": list(self.buckets),
             "clients": list(self.clients),
             "steps": sorted(plan.step for plan in self._fetcher.plans()),
-            "held_steps": len(self._recent),
+            "held_steps": held,
             "taken": {str(rank): taken for rank, taken in self._taken.items()},
         }
 
