@@ -66,6 +66,11 @@ def in_one_process(job: es.Job, steps: int | None = None) -> list[Any]:
         return [comparable(steps_of(local.client(rank), steps)) for rank in range(len(job.tree))]
 
 
+def unhurriedly(row: Mapping[str, Any]) -> dict[str, Any]:
+    time.sleep(0.05)
+    return tokens_of_row(row)
+
+
 def slowly(row: Mapping[str, Any]) -> dict[str, Any]:
     time.sleep(0.3)
     return tokens_of_row(row)
@@ -194,7 +199,7 @@ def loaders_of(service: ProcessService) -> list[int]:
 
 @pytest.mark.parametrize("waiting", [False, True])
 def test_nothing_changes_when_loaders_die(waiting: bool, tmp_path: Path) -> None:
-    given = sources(tmp_path, transform=slowly if waiting else tokens_of_row)
+    given = sources(tmp_path, transform=unhurriedly if waiting else tokens_of_row)
     job = job_of(tmp_path, sources=given, stop="first_exhausted")
     expected = in_one_process(job, 4)
     with (
