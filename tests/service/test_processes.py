@@ -71,11 +71,6 @@ def unhurriedly(row: Mapping[str, Any]) -> dict[str, Any]:
     return tokens_of_row(row)
 
 
-def slowly(row: Mapping[str, Any]) -> dict[str, Any]:
-    time.sleep(0.3)
-    return tokens_of_row(row)
-
-
 def test_all_steps_are_those_of_one_process(tmp_path: Path) -> None:
     job = job_of(tmp_path, stop="first_exhausted")
     with es.start(job, backend="processes", name=own("whole"), loaders=3, stripe=8) as service:
