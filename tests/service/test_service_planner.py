@@ -223,7 +223,8 @@ def test_what_a_constructor_cannot_build_reaches_clients_of_others(
     assert "1004 is not for me" in text
     assert "micro-batch" in text
     assert same == text
-    assert 0 <= second - first <= job.prefetch + 1  # what was on its way still comes
+    # What was on its way still comes, and the other rank may be a step ahead.
+    assert 0 <= second - first <= job.prefetch + 2
 
 
 def collating_but_not_1004(samples: Any) -> Any:

@@ -89,7 +89,7 @@ SERVICE_MUTATIONS = (
         CommonState,
         "took_step",
         "self._end_if_decided()",
-        near=245,
+        near=40,
     ),
     Mutation(
         "a state before all have come", CommonState, "_end_if_decided", "not missing and ", ""
