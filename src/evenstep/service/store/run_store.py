@@ -78,12 +78,8 @@ class RunStore:
             ConfigurationError: it cannot be written.
             SupersededError: a later planner has taken over.
         """
-        generation = self._generation
-        assert generation is not None, "begin() comes first"
         with self._saving:
-            name = f"{step:012d}-{generation.name}"
-            self._files.put(name, encoded(name, state))
-            generation.check()
+            name = self._put(self._files, step, state)
             self._states = sorted({*self._states, name})
             self._trim()
 
@@ -107,13 +103,18 @@ class RunStore:
             ConfigurationError: it cannot be written.
             SupersededError: a later planner has taken over.
         """
+        self._put(self._checkpoints, step, state)
+        for old in self._checkpoints.names()[:-_CHECKPOINTS]:
+            self._checkpoints.remove(old)
+
+    def _put(self, folder: UrlFolder, step: int, state: Mapping[str, Any]) -> str:
+        """Writes a state as this planner's, and returns the name of its file."""
         generation = self._generation
         assert generation is not None, "begin() comes first"
         name = f"{step:012d}-{generation.name}"
-        self._checkpoints.put(name, encoded(name, state))
+        folder.put(name, encoded(name, state))
         generation.check()
-        for old in self._checkpoints.names()[:-_CHECKPOINTS]:
-            self._checkpoints.remove(old)
+        return name
 
     def resumable(self, step: int | None, reached: int) -> dict[str, Any] | None:
         """The state to resume a job from, with all reports on the steps before it.
