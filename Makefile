@@ -6,6 +6,8 @@
 #   make test                       everything but the soak runs
 #   make learning DATA=FILE.parquet:COLUMN   held-out loss of every policy on your own text
 #   make docs                       the documentation as a site, in site/
+#   make papers                     the papers' tables and figures again, in docs/papers; FAST=1 keeps
+#                                   stored results of what takes minutes; ONLY=odb/table-17 runs one
 #   make integrations               trainers of other projects, in .venv-integrations
 #   make integrations-4             Trainer of transformers 4, in .venv-integrations-4
 #   make soak                       20 minutes of killed and resumed jobs; EVENSTEP_SOAK_SECONDS=
@@ -19,6 +21,8 @@ VENV ?= .venv
 PYTEST_ARGS ?=
 DATA ?=
 JOBS ?= 2
+FAST ?=
+ONLY ?=
 UV ?= uv
 MATRIX ?= .venv-matrix
 INTEGRATIONS ?= .venv-integrations
@@ -29,15 +33,15 @@ MATRIX_TESTS ?= tests/plan tests/protocol tests/strategy tests/loader tests/scen
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt
 # A file that calls `main` when it is run is a benchmark; the others are shared by benchmarks.
-BENCHMARKS := $(sort $(shell grep -rl --include='*.py' '^if __name__ == "__main__"' benchmarks))
+BENCHMARKS := $(sort $(filter-out %/__main__.py,$(shell grep -rl --include='*.py' '^if __name__ == "__main__"' benchmarks)))
 
-.PHONY: help demo learning test integrations integrations-4 matrix soak lint docs bench clean
+.PHONY: help demo learning test integrations integrations-4 matrix soak lint docs papers bench clean
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
 help:
 	@sed -n 's/^#   //p' Makefile
-	@echo "targets: demo learning test integrations integrations-4 matrix soak lint docs bench clean"
+	@echo "targets: demo learning test integrations integrations-4 matrix soak lint docs papers bench clean"
 
 demo: $(VENV)/.installed-demo
 	$(BIN)/evenstep demo
@@ -80,6 +84,9 @@ lint: $(VENV)/.installed-lint
 docs: $(VENV)/.installed-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 	@echo "docs: open site/index.html"
+
+papers: $(VENV)/.installed-bench
+	$(BIN)/python -m benchmarks.papers.book --run $(ONLY) $(if $(FAST),--fast)
 
 bench: $(VENV)/.installed-bench
 	@set -e; for module in $(subst /,.,$(BENCHMARKS:.py=)); do \

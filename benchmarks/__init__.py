@@ -5,7 +5,7 @@
     learning/   what the steps of each policy teach: held-out loss on the user's own text
     trainers/   trainers of other projects, with their own loaders and with evenstep's
     service/    the cluster service: imbalance, memory, planning and throughput
-    papers/     tables and figures of the ODB and WLB-LLM papers, printed beside evenstep's
+    papers/     every table and figure of the papers, beside evenstep's; writes docs/papers
     lib/        what they share: real text, rank processes, a training epoch, reports
 
 A file that ends in a call of ``main`` is a benchmark; the others help those beside them. Run one

@@ -8,8 +8,11 @@ fixed-batch rows come out exactly.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 RANKS = 8
+RULE: dict[str, Any] = {"hard_cap": False, "spread": False}
+"""What makes `TokenBudget` the rule of the paper."""
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,6 @@
-"""The WLB-LLM paper: `table2` writes docs/wlb-table2.md, and `figures` docs/wlb-figures.md."""
+"""The WLB-LLM paper: a chapter of the book.
+
+contents  its entries, in the paper's order
+table2    writes docs/wlb-table2.md
+figures   writes docs/wlb-figures.md
+"""

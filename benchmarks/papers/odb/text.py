@@ -1,18 +1,15 @@
-"""The text between the tables of `tables.py`, without the figures that a run decides."""
+"""What the page of the ODB paper says between its tables."""
 
-HEAD = """# The ODB paper's tables, again
-
-`python -m benchmarks.papers.odb.tables --markdown docs/odb-tables.md` writes this page. It holds
-what the paper on online dynamic batching (ODB) prints about the shape of batches, each figure
-beside the one that evenstep gets: the shape columns of Tables 13 and 14, Table 4, and Table 5.
-Throughput and losses, which need the models and GPUs, are not in it.
+HEAD = """\
+What the paper on online dynamic batching (ODB) prints, beside what evenstep gets. Throughput,
+losses and benchmark scores of its models, which need its GPUs, are not here; shapes of batches,
+protocols and what a loader waits for are.
 
 The lengths are not the paper's data. They are drawn from distributions fitted to what its Table 10
 and section 3.1 print of the data: median, 95th and 99th percentile, maximum, mean and coefficient
 of variation. What depends on anything else, as the number of very short samples, is a guess."""
 
-SHAPES = """## Tables 13 and 14: samples, tokens and padding per update
-
+SHAPES = """\
 8 ranks, one epoch over 95 % of each data set, which is how many samples the printed updates add up
 to. An update is one step of all ranks. Taken from the paper: ODB's budgets, its buffer of 1,024
 samples, and the batch sizes of Standard and HFG, which follow from their samples per update. The
@@ -53,12 +50,9 @@ How to read the differences:
 - **Not explained: padding of GMT and BMT on ShareGPT4o**, 1.8 and 2.1 %. Batches there hold one to
   four neighbours in an order of length. Neighbours among so many sorted samples of up to 2,048
   tokens differ by a token or none, longer ones stand alone, and at most 7 batches are repeated.
-  That leaves next to no padding, and the paper's own BMT row for 8B has 0.0.
+  That leaves next to no padding, and the paper's own BMT row for 8B has 0.0."""
 
-The largest differences over the six cells, evenstep against the paper:"""
-
-TABLE_4 = """## Table 4: what may be left when an epoch stops
-
+TABLE_4 = """\
 The paper bounds what is fetched and not trained on, when an epoch stops because one rank has run
 out, by ranks x depth over samples (W D / N); the depth is what a rank may have fetched. The bound
 is arithmetic, and comes out the same. In evenstep, samples that workers have prepared ahead wait
@@ -74,7 +68,6 @@ all run out together. `exhausted="pad"`, the default, is the paper's join ending
 number of steps on every rank: one that has nothing left gets filler steps, whose loss is zero.
 Nothing is ever missing."""
 
-TABLE_5 = """## Table 5: every sample once
-
+TABLE_5 = """\
 One epoch over the whole data set, non-join. What is repeated is what the sampler repeats to give
 all ranks equally many; `duplicates` counts emissions beyond that."""

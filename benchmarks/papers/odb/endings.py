@@ -1,0 +1,111 @@
+"""Tables 4 and 5 of the ODB paper: what an epoch leaves when it stops, and that nothing is lost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from benchmarks.papers.book.outcomes import Outcome, Table
+from benchmarks.papers.odb.paper import BOUNDS, COVERAGE, RANKS, RULE, Bound, Coverage
+from evenstep.plan import TokenBudget
+from evenstep.tools.simulate import deal, sample_lengths, simulate
+
+
+@dataclass(frozen=True)
+class Endings:
+    """Epochs of `TokenBudget` that end in each of the two ways, with equal shares and with shares
+    of which one is smaller."""
+
+    paper: Bound
+    left: dict[int, float]
+    """Rank 0 has one n-th of its share -> share of all samples not delivered under "stop"."""
+    missing: int
+    """Identities missing under ``exhausted="pad"``, all shares together."""
+    filler_steps: int
+    """Under "pad", with the smallest share."""
+
+    @classmethod
+    def of(cls, bound: Bound, seed: int) -> Endings:
+        lengths = sample_lengths(bound.distribution, bound.samples, seed)
+        equal = deal(len(lengths), RANKS, seed)
+        left, missing, filler_steps = {}, 0, 0
+        for part in PARTS:
+            shares = [equal[0][: len(equal[0]) // part], *equal[1:]]
+            stop, pad = (
+                simulate(
+                    TokenBudget(bound.max_tokens, **RULE),
+                    [lengths[share] for share in shares],
+                    buffer_size=bound.buffer,
+                    exhausted=ending,
+                    seed=seed,
+                    identities=shares,
+                )
+                for ending in ("stop", "pad")
+            )
+            left[part] = stop.undelivered / sum(map(len, shares))
+            missing += pad.missing
+            filler_steps = pad.filler_steps
+        return cls(bound, left, missing, filler_steps)
+
+    def cells(self) -> list[str]:
+        paper = self.paper
+        return [
+            paper.name,
+            f"{paper.samples:,}",
+            f"{paper.depth:,}",
+            f"{paper.percent:.1f}",
+            f"{100 * RANKS * paper.depth / paper.samples:.1f}",
+            f"{100 * RANKS * paper.buffer / paper.samples:.1f}",
+            *(f"{100 * left:.1f}" for left in self.left.values()),
+            f"{self.missing}",
+            f"{self.filler_steps:,}",
+        ]
+
+
+PARTS = (1, 2, 20)
+ENDINGS = ["configuration", "N", "D", "W D / N %: paper", "again", "W x window / N %"]
+ENDINGS += ["stop: left %", "one has 1/2", "one has 1/20", "pad: missing", "filler steps, 1/20"]
+
+
+def coverage(row: Coverage, seed: int) -> list[str]:
+    lengths = sample_lengths(row.distribution, row.samples, seed)
+    shares = deal(len(lengths), RANKS, seed)
+    result = simulate(
+        TokenBudget(row.max_tokens, **RULE),
+        [lengths[share] for share in shares],
+        buffer_size=row.buffer,
+        exhausted="stop",
+        seed=seed,
+        identities=shares,
+    )
+    return [
+        row.name,
+        f"{row.samples:,}",
+        f"{row.per_rank:,}",
+        f"{len(shares[0]):,}",
+        f"{row.emitted:,}",
+        f"{result.emitted:,}",
+        f"{row.repeated}",
+        f"{result.sampler_padding}",
+        "0",
+        f"{result.missing}",
+        f"{result.duplicates}",
+    ]
+
+
+COVERED = ["configuration", "N", "emitted per rank: paper", "ours", "emitted: paper", "ours"]
+COVERED += ["repeated by the sampler: paper", "ours", "missing: paper", "ours", "duplicates: ours"]
+
+
+def table_4(seed: int) -> Outcome:
+    endings = [Endings.of(bound, seed) for bound in BOUNDS]
+    missing = sum(ending.missing for ending in endings)
+    return Outcome(
+        [Table(ENDINGS, [ending.cells() for ending in endings])],
+        "at most 1.5 to 60.2 %",
+        f"0.0 %, equal shares; {missing} missing",
+    )
+
+
+def table_5(seed: int) -> Outcome:
+    rows = [coverage(row, seed) for row in COVERAGE]
+    return Outcome([Table(COVERED, rows)], "0 missing", f"{sum(int(r[9]) for r in rows)} missing")

@@ -1,0 +1,162 @@
+"""Tables 13 and 14 of the ODB paper: shapes of updates, each printed figure beside evenstep's.
+
+Shapes are those of whole epochs over lengths drawn from the named distributions, with the paper's
+sample counts and settings (see `paper.py`). Where it prints no setting, which is the budget of the
+offline token batchers, the budget from a list is taken that comes closest to the printed tokens per
+update, and nothing else is fitted. The released package, where it is installed, runs its own loop
+(see `lib/released.py`).
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+
+from benchmarks.lib import released
+from benchmarks.lib.epoch import Epoch, in_order, plan_offline
+from benchmarks.papers.book.outcomes import Outcome, Table
+from benchmarks.papers.odb.paper import BUFFER, CELLS, RANKS, RULE, Cell, Shape
+from evenstep.plan import (
+    BucketedMaxTokens,
+    Even,
+    FixedBatch,
+    LengthGrouped,
+    Lengths,
+    MaxTokens,
+    Policy,
+    TokenBudget,
+)
+from evenstep.tools.simulate import deal, sample_lengths, simulate
+
+GRID = (1024, 1280, 1536, 2048, 3072, 4096, 6144, 8192, 10_240, 12_288, 14_336, 16_384, 24_576)
+PACKAGE = "ODB, released package"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One method in one cell."""
+
+    method: str
+    setting: str
+    policy: str
+    samples: int
+    epoch: Epoch
+    paper: Shape | None = None
+
+    def cells(self) -> list[str]:
+        epoch, paper = self.epoch, self.paper
+        samples = self.samples / epoch.steps
+        return [
+            self.method,
+            f"`{self.policy}`" if self.policy else "",
+            self.setting,
+            f"{paper.updates:,}" if paper else "",
+            f"{epoch.steps:,}",
+            f"{paper.samples:.2f}" if paper else "",
+            f"{samples:.2f}",
+            _percent(samples / paper.samples - 1) if paper else "",
+            f"{paper.tokens:,}" if paper else "",
+            f"{epoch.tokens_per_step:,.0f}",
+            _percent(epoch.tokens_per_step / paper.tokens - 1) if paper else "",
+            f"{paper.padding:.1f}" if paper else "",
+            f"{100 * epoch.padding:.1f}",
+            f"{epoch.imbalance:.3f}",
+        ]
+
+
+def _percent(difference: float) -> str:
+    return f"{difference:+.1%}".replace("-0.0%", "0.0%").replace("+0.0%", "0.0%")
+
+
+HEADER = ["method", "evenstep", "setting", "updates: paper", "ours", "samples/update: paper"]
+HEADER += ["ours", "diff", "tokens/update: paper", "ours", "diff", "padding %: paper", "ours"]
+HEADER += ["imbalance: ours"]
+
+
+def rows(cell: Cell, seed: int) -> Iterator[Row]:
+    """Table 13 or 14 of one cell, and `Even`, and the package."""
+    drawn = sample_lengths(cell.distribution, cell.trained, seed)
+    shares = deal(len(drawn), RANKS, seed)
+    arrivals, known = [drawn[share] for share in shares], Lengths(drawn)
+
+    def row(method: str, setting: str, policy: str, epoch: Epoch) -> Row:
+        return Row(method, setting, policy, len(drawn), epoch, cell.rows.get(method))
+
+    def offline(policy: Policy) -> Epoch:
+        return Epoch.of_groups(plan_offline(policy, drawn, RANKS, seed), [drawn] * RANKS)
+
+    def online(policy: Policy) -> Epoch:
+        result = simulate(policy, arrivals, buffer_size=BUFFER, seed=seed, identities=shares)
+        return Epoch.of_result(result)
+
+    def closest(policy: type[MaxTokens], tokens: int) -> tuple[int, Epoch]:
+        tried = [(budget, offline(policy(budget, lengths=known))) for budget in GRID]
+        return min(tried, key=lambda pair: abs(math.log(pair[1].tokens_per_step / tokens)))
+
+    fixed = in_order(FixedBatch(cell.batch_size), arrivals)
+    standard = Epoch.of_groups(fixed, arrivals)
+    yield row("Standard", f"batch {cell.batch_size}", "FixedBatch", standard)
+    budget = f"budget {cell.max_tokens:,}"
+    yield row("ODB", budget, "TokenBudget", online(TokenBudget(cell.max_tokens, **RULE)))
+    if find_spec("odb"):
+        rule = released.run(arrivals, max_tokens=cell.max_tokens, buffer_size=BUFFER, warm_up=True)
+        yield row(PACKAGE, budget, "", Epoch.of_groups(rule.groups, arrivals))
+    else:
+        print(f"{PACKAGE}: not installed, skipped", file=sys.stderr)
+    for method, policy in (("GMT-oracle", MaxTokens), ("BMT-oracle", BucketedMaxTokens)):
+        found, epoch = closest(policy, cell.rows[method].tokens)
+        yield row(method, f"budget {found:,} (inferred)", policy.__name__, epoch)
+    grouped = LengthGrouped(cell.grouped_batch_size, lengths=known)
+    yield row("HFG-oracle", f"batch {grouped.batch_size}", "LengthGrouped", offline(grouped))
+    limit = max(cell.max_tokens, int(drawn.max()))
+    yield row("", f"budget {limit:,}", "Even", online(Even(limit)))
+
+
+def drifting(cells: Sequence[Cell]) -> str:
+    """Rows whose printed tokens do not add up to the data set, by method."""
+    found: dict[str, list[str]] = {}
+    for cell in cells:
+        whole = cell.rows["Standard"].updates * cell.rows["Standard"].tokens
+        for method, shape in cell.rows.items():
+            excess = shape.updates * shape.tokens / whole - 1
+            if abs(excess) > 0.005:
+                found.setdefault(method, []).append(f"{excess:+.1%} {cell.data} {cell.model}")
+    return "\n".join(f"  - {method}: {', '.join(rows)}" for method, rows in found.items())
+
+
+def agreement(measured: Sequence[tuple[Cell, list[Row]]]) -> list[list[str]]:
+    """By method, the largest differences from the paper over all cells."""
+    lines = []
+    for method in CELLS[0].rows:
+        same = [row for _, found in measured for row in found if row.method == method and row.paper]
+        ratios = {
+            "samples": [r.samples / r.epoch.steps / r.paper.samples - 1 for r in same if r.paper],
+            "tokens": [r.epoch.tokens_per_step / r.paper.tokens - 1 for r in same if r.paper],
+            "padding": [100 * r.epoch.padding - r.paper.padding for r in same if r.paper],
+        }
+        worst = {name: max(values, key=abs) for name, values in ratios.items()}
+        lines.append(
+            [
+                method,
+                _percent(worst["samples"]),
+                _percent(worst["tokens"]),
+                f"{worst['padding']:+.1f}",
+            ]
+        )
+    return lines
+
+
+def tables_13_14(seed: int) -> Outcome:
+    measured = [(cell, list(rows(cell, seed))) for cell in CELLS]
+    summary = ["method", "samples/update", "tokens/update", "padding, points"]
+    worst = agreement(measured)
+    tables = [Table(summary, worst, "Largest differences over the six cells, evenstep - paper")]
+    for cell, found in measured:
+        table = 13 if cell.model == "8B" else 14
+        title = f"{cell.data}, {cell.model} (Table {table}), {cell.trained:,} samples"
+        tables.append(Table(HEADER, [row.cells() for row in found], title))
+    (odb,) = (row for row in worst if row[0] == "ODB")
+    return Outcome(tables, "ODB, samples/update", f"{odb[1]} at most")

@@ -1,0 +1,1 @@
+"""OVERLORD: a chapter of the book, in `contents`."""

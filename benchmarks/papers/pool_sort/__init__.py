@@ -1,0 +1,1 @@
+"""LengthPoolSortDataset: a chapter of the book, in `contents`."""
