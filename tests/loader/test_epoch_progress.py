@@ -111,6 +111,7 @@ def positions(draw: st.DrawFn, dealt: st.SearchStrategy[bool] = FIXED) -> EpochP
             st.none() | st.lists(st.integers(0, 9), min_size=1, max_size=4).map(worker_states)
         ),
         skipped=tuple(draw(st.lists(skipped, max_size=3))),
+        samples=draw(st.integers(0, 9999)),
     )
 
 
@@ -125,6 +126,7 @@ def through_json(position: EpochProgress) -> EpochProgress:
         window_limit=position.start.window_limit,
         next_entry=position.start.next_entry if position.dealt else None,
         update=position.update,
+        samples=position.samples,
         stream=position.stream,
         checksum_before_reshard=position.checksum_before_reshard,
     )

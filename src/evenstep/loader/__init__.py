@@ -25,6 +25,7 @@ The files of this folder, in reading order:
     options        `LoaderOptions`: its arguments, checked, as far as the batcher needs them
     runtime        `LoaderRuntime`: the exchange thread, and the batcher and feeder of each pass
     iterator       `StepIterator`: one pass
+    quota          `until`: passes after each other, until so many samples have been received
     feeder         `Feeder`: the sampler's indices
     trainers       those that iterate a loader without evenstep's integration
     watchdog       `Watchdog`: calls of the user's code that take longer than `timeout`

@@ -32,6 +32,7 @@ from evenstep.loader.batcher.progress import BadSample, EpochEnd, StepProgress
 from evenstep.loader.batcher.spec import LoaderSpec
 from evenstep.loader.iterator import BatchIterator, StepIterator
 from evenstep.loader.options import LoaderOptions
+from evenstep.loader.quota import until
 from evenstep.loader.resume.epoch_cursor import EpochCursor
 from evenstep.loader.resume.epochs import Epochs
 from evenstep.loader.resume.resumption import Resumption, job_of
@@ -293,6 +294,21 @@ class DataLoader(LoaderAttributes):
         self._cursor.begun(start)
         return iterator
 
+    def epochs(self, *, samples: int) -> Iterator[tuple[Any, StepInfo]]:
+        """Yields (batch, `StepInfo`) of one pass after the other, until so many samples of all
+        ranks have been received in all, those before a resume included: see `samples`.
+
+        The last step is the first that ends an update with as many, so all ranks end at the same
+        step, with fewer samples too many than that update has. It may end in the middle of an
+        epoch; from a state saved there, a call with more samples goes on with the rest of it.
+
+        Raises:
+            ConfigurationError: `samples` is not at least 1; or, while iterating, two passes after
+                each other had no step.
+        """
+        check_at_least(1, samples=samples)
+        return until(self, samples)
+
     def _log_of_pass(self, place: GroupPlace) -> RunLog | None:
         if self._run_log is None or place.rank or place.context_rank:
             return None
@@ -372,7 +388,13 @@ class DataLoader(LoaderAttributes):
             self._runtime.close_batcher()  # it was started with the other
         self._cursor.load(found.progress, found.ranks)
 
-    # How many steps
+    # How many samples and steps
+
+    @property
+    def samples(self) -> int:
+        """Samples of all ranks in the steps received so far: in all passes, and before a resume.
+        What is repeated to make ranks equal counts, as each was trained on."""
+        return self._cursor.samples
 
     @property
     def world_size(self) -> int:

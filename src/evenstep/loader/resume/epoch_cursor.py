@@ -46,7 +46,15 @@ class EpochCursor:
         self.next_epoch = int(epoch)
         # After a pass that was abandoned the next one is a new epoch, and so is the state.
         if (progress.untouched or not self._resumes) and not under_way:
-            self._progress = self._epochs.begin(self.next_epoch)
+            self._progress = self._begin(self.next_epoch)
+
+    def _begin(self, epoch: int) -> EpochProgress:
+        return replace(self._epochs.begin(epoch), samples=self.samples)
+
+    @property
+    def samples(self) -> int:
+        """Samples of all ranks in the steps received so far, those before a resume included."""
+        return self._progress.samples
 
     def load(self, progress: EpochProgress, ranks: tuple[int, int] | None) -> None:
         """Resumes at `progress` in the next pass.
@@ -70,7 +78,7 @@ class EpochCursor:
                 has changed.
         """
         if not self._resumes or self._progress.untouched:
-            self._progress = self._epochs.begin(self.next_epoch)
+            self._progress = self._begin(self.next_epoch)
         progress, saved_by = self._progress, self.ranks
         resumes = self._resumes and not progress.untouched
         if resumes and saved_by is not None and saved_by != (rank, world_size):
@@ -105,7 +113,7 @@ class EpochCursor:
         """
         if self._rewinder is not None:
             self._rewinder.finished(whole=exhausted and not self._progress.resumed)
-        self._progress = self._epochs.begin(self.next_epoch)
+        self._progress = self._begin(self.next_epoch)
 
     def to_save(self, *, under_way: bool) -> EpochProgress:
         """The progress to put into a state.
@@ -115,7 +123,7 @@ class EpochCursor:
         """
         if self._progress.untouched and not under_way:
             # The size of the dataset may have changed since.
-            return self._epochs.begin(self._progress.epoch)
+            return self._begin(self._progress.epoch)
         if self._progress.stateless:
             raise ConfigurationError(
                 f"the dataset {type(self._epochs.dataset).__name__} has no state_dict() and "

@@ -51,6 +51,8 @@ class EpochProgress:
     skipped: tuple[BadSample, ...] = ()
     resumed: bool = False
     """The pass began from a state, so the dataset did not begin at its beginning."""
+    samples: int = 0
+    """Samples of all ranks in the steps received, in this epoch and all before it."""
 
     @property
     def step(self) -> int:
@@ -117,6 +119,7 @@ class EpochProgress:
             self,
             received=step.step - first_step + 1,
             trained=np.concatenate([trained, message.members]),
+            samples=self.samples + step.global_samples,
             **changes,
         )
 
@@ -139,6 +142,7 @@ class EpochProgress:
             worker_states=self.worker_states,
             stateless=self.stateless,
             skipped=self.skipped,
+            samples=self.samples,
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -174,6 +178,7 @@ class EpochProgress:
         window_size: int | None,
         window_limit: int | None,
         next_entry: int | None,
+        samples: int,
         stream: Stream | None,
         checksum_before_reshard: OrderChecksum,
     ) -> EpochProgress:
@@ -204,6 +209,7 @@ class EpochProgress:
             received=received,
             trained=numbers[np.array(rank["trained"], np.int64)],
             update=update,
+            samples=samples,
             checksum=OrderChecksum.from_dict(rank["witness"]),
             checksum_before_reshard=checksum_before_reshard,
             worker_states=WorkerStates.from_json(states) if states is not None else None,

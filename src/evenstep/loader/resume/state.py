@@ -1,6 +1,6 @@
 """A loader's state as JSON-able values: what is saved with a model, and what is loaded.
 
-    {"version": 1,
+    {"version": 3,
      "job":   how the loader is built: policy, dataset, order, seed, ranks, buffer
      "epoch": how far the epoch is: the same on all ranks, if all were saved at the same step
      "dp_rank_3": what only rank 3 knows: its window, and which of it has been trained on}
@@ -36,7 +36,7 @@ from evenstep.plan.epoch.stream import Stream
 from evenstep.plan.schema import check_schema, shorten
 from evenstep.protocol.window_buffer import RoundStart
 
-VERSION = 2
+VERSION = 3
 
 _RANK_PREFIX = "dp_rank_"
 _REMEDY = "load states as DataLoader.state_dict() returned them"
@@ -67,6 +67,7 @@ def _epoch_dict(progress: EpochProgress) -> dict[str, Any]:
         "window_size": progress.start.window_size,
         "window_limit": progress.start.window_limit,
         "next_entry": progress.start.next_entry if progress.dealt else None,
+        "samples": progress.samples,
         "order": progress.checksum_before_reshard.to_dict(),
         "stream": None  # a stream of which nothing is left is false
         if stream is None
@@ -140,7 +141,9 @@ class LoaderState:
         """
         first = next(iter(self.ranks.values()))
         if all(progress.untouched for progress in self.ranks.values()):
-            return EpochProgress(epoch=first.epoch, stream=first.stream, dealt=first.dealt)
+            return EpochProgress(
+                epoch=first.epoch, stream=first.stream, dealt=first.dealt, samples=first.samples
+            )
         world_size = self.job["world_size"]
         if first.stream is None:
             raise MismatchError(
@@ -170,6 +173,7 @@ class LoaderState:
             start=RoundStart.empty(first.start.round + bool(first.received), first.step),
             checksum_before_reshard=self._order_checksum(first.stream)
             or first.checksum_before_reshard,
+            samples=first.samples,
         )
 
     def _order_checksum(self, stream: Stream) -> OrderChecksum | None:
@@ -218,6 +222,7 @@ def _shared_by_ranks(epoch: Mapping[str, Any]) -> dict[str, Any]:
         "window_size": epoch["window_size"],
         "window_limit": epoch["window_limit"],
         "next_entry": epoch["next_entry"],
+        "samples": epoch["samples"],
         "stream": stream,
         "checksum_before_reshard": OrderChecksum.from_dict(epoch["order"]),
     }
@@ -230,6 +235,7 @@ def _merged(shared: Mapping[str, Any]) -> EpochProgress:
         dealt=shared["next_entry"] is not None,
         start=RoundStart.empty(shared["round"], shared["step"]),
         checksum_before_reshard=shared["checksum_before_reshard"],
+        samples=shared["samples"],
     )
 
 

@@ -31,6 +31,7 @@ EPOCH_SCHEMA = {
     "window_size": (COUNT, None),
     "window_limit": (COUNT, None),
     "next_entry": (COUNT, None),
+    "samples": COUNT,
     "order": _CHECKSUM,
     "stream": ({"total": COUNT, "tail": COUNT, "leftover": [COUNT]}, None),
 }

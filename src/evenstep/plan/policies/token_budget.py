@@ -41,7 +41,9 @@ class TokenBudget(Policy):
     max_patches: int | None = field(default=None, kw_only=True)
     """Vision patches per group; a single sample above it stays alone."""
     max_steps_per_round: int | None = field(default=None, kw_only=True)
-    """Output capacity C_r of eq. 3; None plans the whole window each round."""
+    """The most groups that a rank gives out in one round: the output capacity C_r of eq. 3, which
+    the paper always has, from the slots that its queue of batches has free. None plans the whole
+    window each round: here batches that are planned hold no memory until they are collated."""
     max_wait: int = field(default=4, kw_only=True)
     """After this many rounds of being returned to the buffer, a sample goes before all younger
     ones. As each round plans at least one group, every sample is emitted within
