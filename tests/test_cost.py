@@ -131,8 +131,14 @@ class Layer:
         self.repeats = cost.heads // kv_heads
         self.query, self.output = weight(hidden, hidden), weight(hidden, hidden)
         self.key, self.value = weight(kv_size, hidden), weight(kv_size, hidden)
-        self.up = [weight(cost.ffn_size, hidden) for _ in range(2 if cost.gated else 1)]
-        self.down = weight(hidden, cost.ffn_size)
+        # Every token computes as many experts, so whichever it is, the same ones can be counted.
+        networks = cost.top_k + cost.shared_experts if cost.experts else 1
+        self.router = weight(cost.experts, hidden) if cost.experts else None
+        self.up = [
+            [weight(cost.ffn_size, hidden) for _ in range(2 if cost.gated else 1)]
+            for _ in range(networks)
+        ]
+        self.down = [weight(hidden, cost.ffn_size) for _ in range(networks)]
 
     def heads(self, x: torch.Tensor) -> torch.Tensor:
         samples, length, _ = x.shape
@@ -155,10 +161,15 @@ class Layer:
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         x = x + self.attend(x)
-        hidden = functional.silu(functional.linear(x, self.up[0]))
-        if self.cost.gated:
-            hidden = hidden * functional.linear(x, self.up[1])
-        return x + functional.linear(hidden, self.down)
+        y = x
+        for up, down in zip(self.up, self.down):
+            hidden = functional.silu(functional.linear(x, up[0]))
+            if self.cost.gated:
+                hidden = hidden * functional.linear(x, up[1])
+            y = y + functional.linear(hidden, down)
+        if self.router is not None:
+            y = y * functional.linear(x, self.router).softmax(-1).sum(-1, keepdim=True)
+        return y
 
 
 def weight(rows: int, columns: int) -> torch.Tensor:
@@ -187,6 +198,8 @@ MODELS = {
     "multi-query": {"kv_heads": 1},
     "with output projection": {"vocab_size": 101},
     "plain feed-forward": {"gated": False},
+    "experts": {"experts": 6, "top_k": 2},
+    "experts, one shared": {"experts": 4, "top_k": 1, "shared_experts": 1, "gated": False},
 }
 MODEL = {"layers": 2, "hidden_size": 48, "heads": 4, "ffn_size": 80}
 by_model = pytest.mark.parametrize("options", MODELS.values(), ids=MODELS.keys())
@@ -248,6 +261,11 @@ def test_a_short_sample_is_all_matrices_and_a_long_one_all_attention() -> None:
         ({"kv_heads": 3}, "kv_heads=3 must divide heads=4"),
         ({"kv_heads": 8}, "kv_heads=8 must divide heads=4"),
         ({"vocab_size": -1}, "vocab_size=-1 must not be negative"),
+        ({"experts": -1}, "experts=-1 and shared_experts=0 must not be negative"),
+        ({"experts": 8}, "top_k=0 must be from 1 to experts=8"),
+        ({"experts": 8, "top_k": 9}, "top_k=9 must be from 1 to experts=8"),
+        ({"top_k": 2}, "top_k=2 must be from 0 to experts=0; a dense model has neither"),
+        ({"shared_experts": 1}, "shared_experts=1 needs experts and top_k"),
     ],
 )
 def test_impossible_models_are_refused_by_name_and_value(wrong: dict[str, int], said: str) -> None:

@@ -36,6 +36,26 @@ MOST_CELLS = 1280
 LLAMA_12B = TransformerCost(
     layers=45, hidden_size=4608, heads=36, ffn_size=12_288, vocab_size=32_000
 )
+TMOE_25B = TransformerCost(
+    layers=42,
+    hidden_size=2048,
+    heads=16,
+    ffn_size=5888,
+    vocab_size=32_000,
+    experts=16,
+    top_k=2,
+)
+"""How many experts there are is not printed; 16 of this width make 25 B."""
+MIXTRAL = TransformerCost(
+    layers=32,
+    hidden_size=4096,
+    heads=32,
+    kv_heads=8,
+    ffn_size=14_336,
+    vocab_size=32_000,
+    experts=8,
+    top_k=2,
+)
 VIT_1B = TransformerCost.vision(layers=39, hidden_size=1408, heads=16, ffn_size=6144)
 VIT_2B = TransformerCost.vision(layers=48, hidden_size=1664, heads=16, ffn_size=8192)
 

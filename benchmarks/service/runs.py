@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from benchmarks.lib.report import Spread, progress
 from benchmarks.service.corpora import ENCODER, LLAMA_12B, UNIT, Corpus
+from evenstep.cost import TransformerCost
 from evenstep.strategy import Assignment, DGraph, LoadingPlan
 from evenstep.strategy.mesh import ClientPlaceTree
 from evenstep.strategy.sample_table import SampleTable
@@ -177,15 +178,33 @@ JOINT = "jointly, karmarkar_karp"
 def vision_cases() -> dict[str, Case]:
     return {
         ARRIVAL: _vision_by_arrival,
-        IN_ORDER: _vision(None, None, None),
-        "backbone, greedy inter": _vision("greedy", "inter", None),
+        **papers_cases(LLAMA_12B),
         "backbone, karmarkar_karp both": _vision("karmarkar_karp", "both", None),
         JOINT: _jointly,
-        "separately, greedy inter": _vision("greedy", "inter", "greedy"),
         "separately, greedy both": _vision("greedy", "both", "greedy"),
         "separately, karmarkar_karp both": _vision("karmarkar_karp", "both", "karmarkar_karp"),
         BOUND: _vision_bound,
     }
+
+
+BACKBONE, HYBRID = "backbone, greedy inter", "separately, greedy inter"
+"""What the paper calls backbone balance and hybrid balance."""
+
+
+def papers_cases(backbone: TransformerCost) -> dict[str, Case]:
+    """What Figure 12 compares."""
+    return {
+        IN_ORDER: _vision(None, None, None, backbone),
+        BACKBONE: _vision("greedy", "inter", None, backbone),
+        HYBRID: _vision("greedy", "inter", "greedy", backbone),
+    }
+
+
+def run_papers_cases(
+    corpus: Corpus, backbone: TransformerCost, dp: int, steps: int, seeds: Sequence[int]
+) -> dict[str, Tally]:
+    runner = Runner(corpus, ClientPlaceTree.of({"DP": dp, "TP": TP}), dp, corpus.name)
+    return runner.run(papers_cases(backbone), steps, seeds)
 
 
 def run_vision(
@@ -195,20 +214,26 @@ def run_vision(
     return runner.run(vision_cases(), steps, seeds)
 
 
-def _vision_graph(graph: DGraph) -> DGraph:
-    return graph.modality("text", "image").distribute("DP").cost(LLAMA_12B)
+def _vision_graph(graph: DGraph, backbone: TransformerCost = LLAMA_12B) -> DGraph:
+    return graph.modality("text", "image").distribute("DP").cost(backbone)
 
 
-def _vision(method: str | None, level: str | None, encoder: str | None) -> Case:
+def _vision(
+    method: str | None,
+    level: str | None,
+    encoder: str | None,
+    model: TransformerCost = LLAMA_12B,
+) -> Case:
     """
     Args:
         method, level: of the backbone.
         encoder: method by which images are divided among all ranks; None leaves them with their
             sample.
+        model: the backbone's cost.
     """
 
     def case(graph: DGraph) -> tuple[Loads, SampleTable]:
-        backbone = _balanced(_vision_graph(graph), method, level)
+        backbone = _balanced(_vision_graph(graph, model), method, level)
         if encoder is None:
             plan = backbone.plan()
             return _with_sample(plan, plan.assignment, plan.cost_after), plan.carried

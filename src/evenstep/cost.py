@@ -102,6 +102,9 @@ class TransformerCost:
     ``2 h²``, keys and values ``2 h² * kv_heads / heads``, and the feed-forward network
     ``(3 if gated else 2) * h * ffn_size``. Attention scores and their product with the values cost
     ``4 h`` per pair of tokens, half of that when causal. Backward costs twice the forward pass.
+
+    With experts (mixture of experts), a token computes `top_k` of them, those that are shared, and
+    the router, ``h * experts``. That is the cost when experts are evenly chosen.
     """
 
     layers: int
@@ -115,6 +118,13 @@ class TransformerCost:
     causal: bool = True
     gated: bool = True
     """Three feed-forward matrices (SwiGLU and its kin) instead of two."""
+    experts: int = 0
+    """Feed-forward networks that a layer's router chooses from, each of `ffn_size`; 0 for a dense
+    model."""
+    top_k: int = 0
+    """Experts that the router chooses for a token."""
+    shared_experts: int = 0
+    """Experts that compute every token, beside those chosen."""
 
     def __post_init__(self) -> None:
         for name in ("layers", "hidden_size", "heads", "ffn_size"):
@@ -128,6 +138,22 @@ class TransformerCost:
             )
         if self.vocab_size < 0:
             raise ConfigurationError(f"vocab_size={self.vocab_size} must not be negative")
+        if self.experts < 0 or self.shared_experts < 0:
+            raise ConfigurationError(
+                f"experts={self.experts} and shared_experts={self.shared_experts} must not be "
+                "negative"
+            )
+        least = min(self.experts, 1)
+        if not least <= self.top_k <= self.experts:
+            raise ConfigurationError(
+                f"top_k={self.top_k} must be from {least} to experts={self.experts}; a dense model "
+                "has neither"
+            )
+        if self.shared_experts and not self.experts:
+            raise ConfigurationError(
+                f"shared_experts={self.shared_experts} needs experts and top_k; for a dense model "
+                "raise ffn_size"
+            )
 
     @classmethod
     def vision(cls, *, layers: int, hidden_size: int, heads: int, ffn_size: int) -> TransformerCost:
@@ -146,7 +172,9 @@ class TransformerCost:
         """Operations per token, attention pairs left out."""
         kv_share = (self.kv_heads or self.heads) / self.heads
         attention = 2 * self.hidden_size**2 * (1 + kv_share)
-        feed_forward = (3 if self.gated else 2) * self.hidden_size * self.ffn_size
+        networks = self.top_k + self.shared_experts if self.experts else 1
+        feed_forward = networks * (3 if self.gated else 2) * self.hidden_size * self.ffn_size
+        feed_forward += self.hidden_size * self.experts
         head = self.hidden_size * self.vocab_size
         return 3 * 2 * (self.layers * (attention + feed_forward) + head)
 

@@ -1,0 +1,245 @@
+"""Figures 6 and 16: held-out loss by the window over which documents are packed.
+
+A small GPT is trained once for each way of packing and seed. For a seed all get the same stream of
+documents, the same initial weights and the same number of updates; only which documents meet in a
+step differs, and when. Documents are the blocks of source files, as blank lines divide them; as the
+tail of their lengths reaches the context window, so do those of the paper.
+
+Finished runs are kept in out/packing-windows, by all that decides them, so that a call which is
+interrupted goes on where it was. Needs the folder with ``code_repos.parquet`` in EVENSTEP_DATA.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.learning.plans import how_random
+from benchmarks.learning.train import Recipe, mean_loss, one_thread, train
+from benchmarks.lib.corpus import Tokens
+from benchmarks.lib.report import progress
+from benchmarks.papers.book.outcomes import Outcome, Table
+from benchmarks.papers.wlb.algorithm_1 import Algorithm1
+from evenstep.arrays import Float64Array, Int64Array
+from evenstep.files import replacing
+from evenstep.plan.packing import DocumentCost, PackingOptions, SteadyOptions, auto_thresholds
+from evenstep.plan.packing.step_plan import plan_step
+from evenstep.tools.simulate.packing_result import PackingResult, measure
+from evenstep.tools.simulate.packing_run import (
+    ArrivingDocuments,
+    Trained,
+    run_fixed_length,
+    run_planner,
+)
+from evenstep_demos.text.corpus import read_parquet
+from evenstep_demos.text.prepared_text import load_tokenizer, train_tokenizer
+
+CONTEXT = 2048
+MICRO_BATCHES = 4
+STEPS = 128
+SEEDS = 3
+VOCABULARY = 1024
+HELD_OUT = 512
+COST = DocumentCost(linear=24_576 * CONTEXT // 131_072)
+"""As for Table 2, scaled to the window: a full window's attention is as much of its cost there."""
+QUEUES = 2
+BASE = "fixed-length, 1 global batch"
+KEPT = Path("out/packing-windows")
+_BLANK_LINES = re.compile(r"\n{2,}(?=\S)")
+_SHORTEST, _TOKENS = 8, 4_000_000
+
+Pack = Callable[[ArrivingDocuments], Trained]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Blocks:
+    """Blocks of source files as tokens, in random order; the first are held out."""
+
+    tokens: Tokens
+    held_out: Int64Array
+    digest: str
+
+    def stream(self, seed: int) -> Int64Array:
+        """[documents] those that arrive: as many as fill all steps."""
+        order = np.random.default_rng(seed).permutation(len(self.tokens) - HELD_OUT) + HELD_OUT
+        total = STEPS * MICRO_BATCHES * CONTEXT
+        return order[: int(np.searchsorted(self.tokens.lengths[order].cumsum(), total)) + 1]
+
+
+def read_blocks(folder: Path) -> Blocks:
+    """Tokenized once, and kept."""
+    path = folder / "code_repos.parquet"
+    if not path.is_file():
+        sys.exit(f"there is no {path}; EVENSTEP_DATA must name a folder with it")
+    stored = KEPT / f"blocks-{path.stat().st_size}-{VOCABULARY}.npz"
+    if not stored.is_file():
+        os.environ["TOKENIZERS_PARALLELISM"] = "false"
+        texts = read_parquet(path, "text", seed=0).documents
+        blocks = [block for text in texts for block in _BLANK_LINES.split(text)]
+        blocks = [blocks[i] for i in np.random.default_rng(0).permutation(len(blocks))]
+        encoder = load_tokenizer(train_tokenizer(blocks[2 * HELD_OUT :], VOCABULARY))
+        wanted = _TOKENS
+        found: list[list[int]] = []
+        while wanted > 0 and blocks:
+            ids = encoder.encode(blocks.pop()).ids
+            if len(ids) >= _SHORTEST:
+                found.append(ids)
+                wanted -= len(ids)
+        tokens = Tokens.of(found)
+        stored.parent.mkdir(parents=True, exist_ok=True)
+        np.savez_compressed(stored, flat=tokens.flat, offsets=tokens.offsets)
+    with np.load(stored) as arrays:
+        tokens = Tokens(arrays["flat"], arrays["offsets"])
+    return Blocks(
+        tokens=tokens,
+        held_out=np.flatnonzero(tokens.lengths[:HELD_OUT] <= CONTEXT),
+        digest=hashlib.sha256(tokens.flat.tobytes() + tokens.offsets.tobytes()).hexdigest(),
+    )
+
+
+def packings(lengths: Int64Array) -> dict[str, Pack]:
+    """Ways to pack a stream, by name.
+
+    Args:
+        lengths: [documents] a sample, from which thresholds of queues follow.
+    """
+    queues = auto_thresholds(
+        np.minimum(lengths, CONTEXT), context=CONTEXT, queues=QUEUES, cost=COST
+    )
+    wlb = PackingOptions(context=CONTEXT, micro_batches=MICRO_BATCHES, thresholds=queues, cost=COST)
+    steady = SteadyOptions(context=CONTEXT, micro_batches=MICRO_BATCHES, cost=COST)
+
+    def literal(stream: ArrivingDocuments) -> Trained:
+        planner = Algorithm1(
+            micro_batches=MICRO_BATCHES, max_tokens=wlb.cap, thresholds=queues, cost=COST
+        )
+        return run_planner(planner, stream, end="carry")[0]
+
+    def fixed(batches: int) -> Pack:
+        return lambda stream: run_fixed_length(stream, batches, cost=COST, end="carry")
+
+    return {
+        BASE: fixed(1),
+        "fixed-length, 2 global batches": fixed(2),
+        "fixed-length, 4 global batches": fixed(4),
+        "fixed-length, 8 global batches": fixed(8),
+        "WLB-LLM, Algorithm 1": literal,
+        "evenstep, steady": lambda s: run_planner(partial(plan_step, steady), s, end="carry")[0],
+    }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One training run."""
+
+    loss: float
+    composition: float
+    packing: PackingResult
+
+
+def run_of(blocks: Blocks, name: str, pack: Pack, seed: int, recipe: Recipe) -> Run:
+    """Trains, or takes the loss of an equal run."""
+    drawn = blocks.stream(seed)
+    arrivals = ArrivingDocuments.of(
+        blocks.tokens.lengths[drawn], context=CONTEXT, micro_batches=MICRO_BATCHES
+    )
+    trained = pack(arrivals)
+    samples, steps = _samples(blocks.tokens, drawn, arrivals, trained)
+    digest = hashlib.sha256(f"{blocks.digest} {recipe} {seed}".encode())
+    for step in steps:
+        digest.update(np.sort(step).tobytes() + b"|")
+    digest.update(samples.flat.tobytes() + samples.offsets.tobytes())
+    stored = KEPT / f"run-{seed}-{digest.hexdigest()[:12]}.json"
+    if not stored.is_file():
+        one_thread()
+        model = recipe.model(seed)
+        train(recipe, model, samples, steps)
+        loss = mean_loss(model, blocks.tokens, blocks.held_out)
+        with replacing(stored) as partial_file:
+            partial_file.write_text(json.dumps({"packing": name, "seed": seed, "loss": loss}))
+    return Run(
+        loss=json.loads(stored.read_text())["loss"],
+        composition=how_random(steps, samples.lengths),
+        packing=measure(arrivals, trained, COST),
+    )
+
+
+def _samples(
+    tokens: Tokens, drawn: Int64Array, arrivals: ArrivingDocuments, trained: Trained
+) -> tuple[Tokens, list[Int64Array]]:
+    """What is trained on as samples, and those of each step. A row of `Trained` is one sample; the
+    rows of a piece that a packer cut are consecutive parts of it. Rows of a single token, which
+    predict nothing, are in no step."""
+    order = np.argsort(trained.piece, kind="stable")
+    piece, length = trained.piece[order], trained.length[order]
+    before = length.cumsum() - length
+    first = np.searchsorted(piece, piece)  # the piece's first row
+    start = np.empty(len(order), np.int64)
+    start[order] = tokens.offsets[drawn[arrivals.pieces.documents[piece]]]
+    start[order] += arrivals.pieces.begins[piece] + before - before[first]
+    places = np.arange(trained.length.sum()) + np.repeat(
+        start - (trained.length.cumsum() - trained.length), trained.length
+    )
+    samples = Tokens(tokens.flat[places], np.append(0, trained.length.cumsum()))
+    rows = np.flatnonzero(trained.length > 1)
+    ends = np.bincount(trained.step[rows], minlength=STEPS).cumsum()
+    rows = rows[np.argsort(trained.step[rows], kind="stable")]
+    return samples, np.split(rows, ends[:-1])
+
+
+def runs(seeds: Sequence[int]) -> Iterator[tuple[str, int, Run]]:
+    folder = os.environ.get("EVENSTEP_DATA")
+    if folder is None:
+        sys.exit("EVENSTEP_DATA must name a folder with code_repos.parquet, which it trains on")
+    blocks, recipe = read_blocks(Path(folder)), Recipe(vocab_size=VOCABULARY)
+    for seed in seeds:
+        for name, pack in packings(blocks.tokens.lengths).items():
+            progress(f"seed {seed}, {name}")
+            yield name, seed, run_of(blocks, name, pack, seed, recipe)
+    progress("")
+
+
+def figures_6_16(seed: int) -> Outcome:
+    """`SEEDS` seeds from `seed` on."""
+    found: dict[str, list[Run]] = {}
+    for name, _, run in runs(range(seed, seed + SEEDS)):
+        found.setdefault(name, []).append(run)
+    base = np.array([run.loss for run in found[BASE]])
+    rows = []
+    above: dict[str, Float64Array] = {}
+    for name, each in found.items():
+        losses = np.array([run.loss for run in each])
+        above[name] = 100 * (losses / base - 1)
+        rows.append(
+            [
+                name,
+                f"{losses.mean():.3f}",
+                "" if name == BASE else spread(above[name]),
+                f"{np.mean([run.packing.imbalance for run in each]):.3f}",
+                f"{np.mean([run.packing.token_delay_mean for run in each]):.2f}",
+                f"{np.mean([run.composition for run in each]):.2f}",
+                f"{np.mean([run.packing.tokens_per_step_cv for run in each]):.3f}",
+            ]
+        )
+    header = ["packing", "held-out loss", "above 1 global batch, %", "imbalance", "delay, steps"]
+    header += ["composition", "tokens cv"]
+    eight, wlb = above["fixed-length, 8 global batches"], above["WLB-LLM, Algorithm 1"]
+    return Outcome(
+        [Table(header, rows, f"{len(base)} seeds, {STEPS} updates each")],
+        "8 global batches: +1.6 %; WLB-LLM: none",
+        f"{spread(eight)} %; {spread(wlb)} %",
+    )
+
+
+def spread(values: Float64Array) -> str:
+    """Mean and its standard error."""
+    return f"{values.mean():+.2f} ± {values.std(ddof=1) / len(values) ** 0.5:.2f}"
