@@ -39,6 +39,7 @@ UNPICKLES = {
     "service/sizing/source_measuring.py",
     # inside Ray's connections
     "service/ray/actors.py",
+    "service/ray/loader_actor.py",
     "service/ray/registry_actor.py",
     "service/ray/road.py",
 }

@@ -222,6 +222,49 @@ def test_nothing_changes_when_loaders_die(waiting: bool, tmp_path: Path) -> None
     assert not status["restarting"]
 
 
+def ready_standbys(service: ProcessService) -> list[int]:
+    return [each["process"] for each in service.status()["standbys"] if each["ready"]]
+
+
+def test_a_standby_follows_a_loader_and_is_followed_itself(tmp_path: Path) -> None:
+    job = job_of(tmp_path, stop="first_exhausted")
+    expected = in_one_process(job, 4)[0]
+    with ProcessService(job, name=own("standing-by"), loaders=2, standbys=1) as service:
+        client, taken, killed = service.client(0), [], []
+        for step in range(4):
+            until(lambda: len(ready_standbys(service)) == 1, "a standby that is ready")
+            (standby,) = ready_standbys(service)
+            victim = loaders_of(service)[1]
+            if step == 1:  # nobody misses it
+                os.kill(standby, signal.SIGKILL)
+                until(lambda pid=standby: not psutil.pid_exists(pid), "its end")
+            elif step:
+                os.kill(victim, signal.SIGKILL)
+                killed.append((victim, standby))
+            taken += steps_of(client, 1)
+            until(lambda: len(service.status()["restarts"]) == len(killed), "its successor")
+        status = service.status()
+    assert comparable(taken) == expected
+    for restart, (victim, standby) in zip(status["restarts"], killed):
+        assert restart["role"] == "Source Loader 1"
+        assert restart["died"]["process"] == victim
+        assert restart["followed_by"]["process"] == standby
+        assert restart["promoted"]
+    assert [each["promotions"] for each in status["restarts"]] == [1, 2]
+
+
+def test_a_standby_that_is_stopped_does_not_follow(tmp_path: Path) -> None:
+    with ProcessService(job_of(tmp_path), name=own("stopped"), standbys=2) as service:
+        until(lambda: len(ready_standbys(service)) == 2, "two standbys that are ready")
+        first, second = ready_standbys(service)
+        os.kill(first, signal.SIGSTOP)
+        os.kill(loaders_of(service)[0], signal.SIGKILL)
+        until(lambda: service.status()["restarts"], "a successor")
+        assert loaders_of(service) == [second]
+        assert not psutil.pid_exists(first)
+        assert len(steps_of(service.client(0), 1)) == 1
+
+
 def lethal(row: Mapping[str, Any]) -> dict[str, Any]:
     if row["id"] == 1007:
         os.kill(os.getpid(), signal.SIGKILL)

@@ -31,7 +31,10 @@ from evenstep.service.ray import RayService
 SOAK_SECONDS = float(os.environ.get("EVENSTEP_SOAK_SECONDS", 600))
 STEP_SECONDS = 0.5  # of training
 RANKS = 4
-KINDS = ("loader", "two loaders", "worker", "constructor", "planner", "registry", "trainer")
+KINDS = (
+    *("loader", "two loaders", "worker", "standby"),
+    *("constructor", "planner", "registry", "trainer"),
+)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -48,6 +51,8 @@ class Chaos:
         self.files = [folder / f"{rank}.jsonl" for rank in range(RANKS)]
         self.trainers = [self._trainer(rank) for rank in range(RANKS)]
         self.happened: list[tuple[str, float]] = []
+        self.promoted = 0
+        """Standbys that have followed loaders, as far as the registry knows that plays last."""
 
     def _trainer(self, rank: int) -> Process:
         given = [self._service.address, self._service.name, str(self._steps), str(STEP_SECONDS)]
@@ -60,6 +65,8 @@ class Chaos:
         loaders = [each.get("process", {}).get("process") for each in status["loaders"]]
         if kind == "trainer":
             return [draw.choice(self.trainers).popen.pid]
+        if kind == "standby":
+            return [each["process"] for each in status["standbys"] if each["ready"]][:1]
         if kind == "registry":
             known = self._service._info.registry.place.known
             return [] if known is None or known.process is None else [known.process]
@@ -131,12 +138,18 @@ def undisturbed(job: es.Job, steps: int) -> list[list[Any]]:
 
 
 def run(
-    folder: Path, *, prefetch: int, steps: int, events: Iterator[tuple[str, str, float]]
+    folder: Path,
+    *,
+    prefetch: int,
+    standbys: int,
+    steps: int,
+    events: Iterator[tuple[str, str, float]],
 ) -> Chaos:
     """Plays the events, of which each has a kind, what happens, and the seconds to wait before."""
     job, draw = chaos_job(folder, prefetch), random.Random(prefetch)
     expected = undisturbed(job, steps)
-    with RayService(job, name=f"chaos-{prefetch}", loaders=2) as service:
+    name = f"chaos-{prefetch}-{standbys}"
+    with RayService(job, name=name, loaders=2, standbys=standbys) as service:
         chaos = Chaos(service, folder, steps)
         try:
             for kind, how, pause in events:
@@ -151,25 +164,29 @@ def run(
         finally:
             for trainer in chaos.trainers:
                 trainer.end()
-        assert service.status()["failed"] is None
+        status = service.status()
+        assert status["failed"] is None
+        chaos.promoted = sum(restart["promoted"] for restart in status["restarts"])
     for lines, wanted in zip(chaos.lines(), expected):
         assert [{name: line[name] for name in wanted[0]} for line in lines] == wanted
     return chaos
 
 
 def test_trainers_get_the_same_though_one_process_after_another_is_killed(tmp_path: Path) -> None:
-    kinds = ("loader", "planner", "constructor", "trainer", "registry")
+    kinds = ("registry", "loader", "standby", "planner", "constructor", "trainer")
     events = iter([(kind, "killed", 2.0) for kind in kinds])
-    chaos = run(tmp_path, prefetch=2, steps=30, events=events)
+    chaos = run(tmp_path, prefetch=2, standbys=1, steps=30, events=events)
     assert len(chaos.happened) == len(kinds)
+    assert chaos.promoted == 1
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(2 * SOAK_SECONDS + 600)
+@pytest.mark.parametrize("standbys", [0, 1])
 @pytest.mark.parametrize("prefetch", [2, 4])
-def test_chaos(prefetch: int, tmp_path: Path) -> None:
+def test_chaos(prefetch: int, standbys: int, tmp_path: Path) -> None:
     draw = random.Random(prefetch)
-    end = time.monotonic() + SOAK_SECONDS / 2
+    end = time.monotonic() + SOAK_SECONDS / 4
 
     def events() -> Iterator[tuple[str, str, float]]:
         while time.monotonic() < end:
@@ -179,9 +196,12 @@ def test_chaos(prefetch: int, tmp_path: Path) -> None:
                 draw.uniform(4, 10),
             )
 
-    steps = int(SOAK_SECONDS / 2 / STEP_SECONDS)
-    chaos = run(tmp_path, prefetch=prefetch, steps=steps, events=events())
+    steps = int(SOAK_SECONDS / 4 / STEP_SECONDS)
+    chaos = run(tmp_path, prefetch=prefetch, standbys=standbys, steps=steps, events=events())
     for what, stalls in sorted(chaos.stalls().items()):
         middle, longest = statistics.median(stalls), max(stalls)
-        print(f"prefetch {prefetch}: {what}: {len(stalls)} times, {middle:.1f} s, {longest:.1f} s")
+        print(
+            f"prefetch {prefetch}, standbys {standbys}: {what}: {len(stalls)} times, "
+            f"{middle:.1f} s, {longest:.1f} s"
+        )
     assert len({what for what, _ in chaos.happened}) > 3

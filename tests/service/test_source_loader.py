@@ -312,10 +312,24 @@ def comparable_step(step: Any) -> Any:
 
 
 def _check_death(loader: es.SourceLoader) -> None:
+    known = table_of(loader.ahead("books", 0, 6))
+    loader.ahead("books", 8, 1)  # what comes before is prepared again
     for process in multiprocessing.active_children():
         os.kill(process.pid or 0, signal.SIGKILL)
-    with pytest.raises(LoaderDiedError, match="worker process of Source Loader 0 died"):
-        loader.ahead("books", 0, 1000)
+    assert table_of(loader.ahead("books", 0, 6)) == known
+
+
+def lethal(row: Mapping[str, Any]) -> dict[str, Any]:
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError
+
+
+def test_what_kills_each_worker_is_an_error(tmp_path: Path) -> None:
+    job = job_of(tmp_path, sources=sources(tmp_path, transform=lethal), workers=1)
+    loader = es.SourceLoader(job.for_loader(["web"], number=3))
+    with pytest.raises(LoaderDiedError, match=r"Source Loader 3 died .* 3 that followed"):
+        loader.ahead("web", 0, 1)
+    loader.close()
 
 
 calls = itertools.count()

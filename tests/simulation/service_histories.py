@@ -61,6 +61,7 @@ class ServiceHistory:
             changes = [{"faults": faults[:i] + faults[i + 1 :]} for i in range(len(faults))]
             changes += [{"lives": run.lives - 1}] if run.lives > 1 else []
             changes += [{"loaders": run.loaders - 1}] if run.loaders > 1 else []
+            changes += [{"standbys": run.standbys - 1}] if run.standbys else []
             changes += [{name: False} for name in ("slow", "late", "repeats")]
             changes += [{name: None} for name in ("leaves", "astray", "closes")]
             changes += [{"mesh": "two"}, {"lockstep": True}, {"shared_bytes": 1 << 16}]
@@ -107,6 +108,8 @@ def service_history_of(seed: int) -> ServiceHistory:
     for _ in range(draw.choice([1, 1, 2, 2, 3])):
         same = runs and draw.random() < 0.5
         runs.append(_run_of(draw, setup, runs[-1].mesh if same else draw.choice(list(MESHES))))
+    if seed % 2:
+        runs = [_with_standbys(run, random.Random(f"{seed} {n}")) for n, run in enumerate(runs)]
     return ServiceHistory(setup, tuple(runs), seed)
 
 
@@ -131,6 +134,17 @@ def _run_of(draw: random.Random, setup: ServiceSetup, mesh: str) -> ServiceRun:
     )
     faults = tuple(_fault_of(draw, run) for _ in range(draw.choice([0, 1, 1, 1, 2, 3])))
     return dataclasses.replace(run, faults=faults)
+
+
+def _with_standbys(run: ServiceRun, draw: random.Random) -> ServiceRun:
+    """A run in which standbys may follow loaders, and loaders die the more."""
+    if run.astray is not None or draw.random() < 0.6:
+        return run
+    roles = ["standby-0", *[f"loader-{n}" for n in range(run.loaders)]]
+    steps = [int(2 ** draw.uniform(0, 8)) for _ in range(draw.choice([1, 1, 2, 3]))]
+    more = tuple(Fault(draw.choice(["kill", "kill", "stop"]), draw.choice(roles), s) for s in steps)
+    more = tuple(dataclasses.replace(f, seconds=2.0) if f.kind == "stop" else f for f in more)
+    return dataclasses.replace(run, standbys=draw.choice([1, 1, 2]), faults=(*run.faults, *more))
 
 
 def _fault_of(draw: random.Random, run: ServiceRun) -> Fault:

@@ -9,6 +9,7 @@ from evenstep.service.data_constructor import DataConstructor
 from evenstep.service.loader_pool import LoaderPool
 from evenstep.service.planner import Planner
 from evenstep.service.ray.finder import RayFinder
+from evenstep.service.ray.loader_actor import LoaderActor
 from evenstep.service.remote.common_state import CommonState
 from evenstep.service.remote.handles import RemoteReply
 from evenstep.service.source_stream import SourceStream
@@ -103,5 +104,12 @@ SERVICE_MUTATIONS = (
         "find",
         "time.sleep(_INTERVAL)",
         "raise RoleGoneError",
+    ),
+    Mutation(
+        "a standby plays another loader than it is told",
+        LoaderActor,
+        "play",
+        "self._jobs[number]",
+        "self._jobs[0]",
     ),
 )

@@ -58,6 +58,7 @@ class ServiceRun:
 
     mesh: str = "two"
     loaders: int = 1
+    standbys: int = 0
     constructors: int | None = None
     stripe: int = 3
     buffer_size: int = 4

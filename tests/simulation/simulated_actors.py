@@ -62,10 +62,12 @@ class Actor:
         self._threads.update(options.get("concurrency_groups", {}))
         self.ordered = not self._in_loop and self._threads[None] == 1
         self.pending: dict[_Call, None] = {}
+        self.lives = 0
         self._begin_process()
 
     def _begin_process(self) -> None:
         world = self.cluster.world
+        self.lives += 1
         self._loop = Loop(world) if self._in_loop else None
         self._arrived: dict[str | None, deque[_Call]] = {g: deque() for g in self._threads}
         self._idle: dict[str | None, list[Any]] = {group: [] for group in self._threads}

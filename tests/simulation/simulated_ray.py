@@ -81,6 +81,11 @@ def _named_actors(all_namespaces: bool) -> list[dict[str, str]]:
     return [{"name": actor.name, "namespace": actor.namespace} for actor in found]
 
 
+def _runtime_context() -> SimpleNamespace:
+    actor = running_cluster().of(current().process)
+    return SimpleNamespace(was_current_actor_reconstructed=actor is not None and actor.lives > 1)
+
+
 def _init(address: str | None, **options: Any) -> None:
     running_cluster()
     current().process.connected = True
@@ -125,6 +130,7 @@ def _modules() -> dict[str, ModuleType]:
         wait=wait,
         kill=kill,
         get_actor=_get_actor,
+        get_runtime_context=_runtime_context,
         init=_init,
         shutdown=_shutdown,
         is_initialized=lambda: getattr(current().process, "connected", False),

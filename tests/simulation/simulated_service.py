@@ -98,6 +98,7 @@ class ServiceAttempt:
                 address="local",
                 transport="ray",
                 loaders=run.loaders,
+                standbys=run.standbys,
                 constructors=run.constructors,
                 stripe=run.stripe,
                 state=None if self.state is None else json.loads(self.state),

@@ -91,6 +91,9 @@ def run(
             "of `advise`.",
         ),
     ] = "1",
+    standbys: Annotated[
+        int, typer.Option(min=0, help="Processes that could play any loader at once.")
+    ] = 0,
     constructors: Annotated[
         int | None,
         typer.Option(
@@ -141,7 +144,7 @@ def run(
 
     \b
     Examples:
-      evenstep service run job.py --backend processes --loaders 4 --port 8099
+      evenstep service run job.py --backend processes --loaders 4 --standbys 1 --port 8099
       evenstep service run jobs.pretrain:job --address 10.0.0.1:6379 --name pretrain
       evenstep service run job.py --store s3://bucket/pretrain --resume s3://bucket/pretrain
     """
@@ -168,6 +171,7 @@ def run(
                 backend=backend.value,
                 name=name,
                 loaders=loaders_of(loaders),
+                standbys=standbys,
                 constructors=constructors,
                 state=state,
                 plan_log=plan_log,

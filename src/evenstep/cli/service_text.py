@@ -33,6 +33,9 @@ def print_status(status: Mapping[str, Any]) -> None:
     if status["restarts"]:
         rows["roles played again"] = f"{len(status['restarts'])}, last of all:"
         rows[""] = restart_text(status["restarts"][-1])
+    if status["standbys"]:
+        ready = sum(standby["ready"] for standby in status["standbys"])
+        rows["standby loaders"] = f"{ready} of {len(status['standbys'])} ready"
     rows["queued samples"] = f"{_queued(status):,}"
     for path, count in status["bytes"].items():
         rows[f"bytes {path.replace('_', ' ')}"] = f"{count:,}"
@@ -52,8 +55,9 @@ def print_status(status: Mapping[str, Any]) -> None:
 def restart_text(restart: Mapping[str, Any]) -> str:
     """One of the status's `restarts`, as a line."""
     died, found = restart["died"], restart["followed_by"]
+    kind = "standby" if restart["promoted"] else "process"
     return (
-        f"{restart['role']} (process {died['process']} on {died['host']}) died; process "
+        f"{restart['role']} (process {died['process']} on {died['host']}) died; {kind} "
         f"{found['process']} on {found['host']} plays its role after {restart['seconds']:.1f} s"
     )
 

@@ -166,13 +166,16 @@ class MetricsExporter:
         self._silent = tagged(Gauge, "silent_roles", "Roles that do not answer.")
         died = "Processes of roles that died and were followed by others."
         self._restarts = tagged(Counter, "restarts_total", died, "role")
+        self._standbys = tagged(Gauge, "standbys", "Standby loaders that are ready.")
+        played = "Standbys that have followed a loader that died."
+        self._promotions = tagged(Counter, "promotions_total", played, "role")
         self._drawn = tagged(Counter, "drawn_samples_total", "Samples drawn.", "source")
         self._bad = tagged(Counter, "bad_samples_total", "Samples that were passed over.", "source")
         self._bytes = tagged(
             Counter, "sent_bytes_total", "Bytes of samples and micro-batches.", "road"
         )
-        self._exported: dict[tuple[str, str], float] = {}
-        """By tag and value, the totals that counters have reached."""
+        self._exported: dict[tuple[Any, str], float] = {}
+        """By counter and tag, the totals that counters have reached."""
 
     def observe_wait(self, seconds: float) -> None:
         """Counts a client's wait for one step."""
@@ -181,6 +184,7 @@ class MetricsExporter:
     def export(self, status: Mapping[str, Any]) -> None:
         """Sets all gauges and counters from a service's status."""
         self._silent.set(len(status["silent"]))
+        self._standbys.set(sum(standby["ready"] for standby in status["standbys"]))
         steps = status["steps"]
         if steps["steps"]:
             self._exposed.set(steps["exposed_seconds"]["last"])
@@ -196,6 +200,7 @@ class MetricsExporter:
                 self._depth.set(loader["staged_samples"], tags={**tags, "queue": "staged"})
         for restart in status["restarts"]:
             self._count_to(self._restarts, "role", restart["role"], restart["number"])
+            self._count_to(self._promotions, "role", restart["role"], restart["promotions"])
         for source, count in status["planner"].get("drawn", {}).items():
             self._count_to(self._drawn, "source", source, count)
         for source, count in status["planner"].get("bad_samples", {}).items():
@@ -204,7 +209,7 @@ class MetricsExporter:
             self._count_to(self._bytes, "road", road, count)
 
     def _count_to(self, counter: Any, tag: str, value: str, total: float) -> None:
-        more = total - self._exported.get((tag, value), 0)
+        more = total - self._exported.get((counter, value), 0)
         if more > 0:
             counter.inc(more, tags={tag: value})
-            self._exported[(tag, value)] = total
+            self._exported[counter, value] = total

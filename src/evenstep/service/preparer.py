@@ -27,6 +27,7 @@ from evenstep.strategy.sample_table import BAD
 
 CHUNK = 8
 """Samples that a worker is sent at once, at most."""
+_ATTEMPTS = 4  # to prepare samples, with other workers if these die
 
 
 class Prepared(NamedTuple):
@@ -76,8 +77,8 @@ class Preparer:
             name: the role that the workers belong to, for errors.
         """
         self._sources = {source.name: source for source in sources}
-        self.workers = workers
-        self._measure, self._name = measure, name
+        self.workers, self.name = workers, name
+        self._measure = measure
         self._lock = threading.Lock()  # for the pool's beginning and end
         self._pool: ProcessPoolExecutor | None = None
 
@@ -106,35 +107,61 @@ class Preparer:
         if pool is not None:
             pool.shutdown(wait=True, cancel_futures=True)
 
+    def start(self) -> None:
+        """Starts the workers, and waits until they are ready. They start by themselves when there
+        is work, else."""
+        if self.workers:
+            pool = self._running_pool()
+            for ready in [pool.submit(_is_ready) for _ in range(self.workers)]:
+                ready.result()
+
     def _by_workers(self, source: str, items: Sequence[StoredSample], seconds: float) -> Outcome:
+        for _ in range(_ATTEMPTS):
+            pool = self._running_pool()
+            try:
+                return self._prepared_in(pool, source, items, seconds)
+            except BrokenExecutor as error:
+                died = error
+                self._drop(pool)
+        raise LoaderDiedError(
+            f"a worker process of {self.name} died while it transformed samples of source "
+            f"{source!r}, and so did {_ATTEMPTS - 1} that followed it; they ran out of memory or "
+            "were killed, see the system's log"
+        ) from died
+
+    def _prepared_in(
+        self, pool: ProcessPoolExecutor, source: str, items: Sequence[StoredSample], seconds: float
+    ) -> Outcome:
         what = f"a sample of source {source!r}"
         made: list[Prepared] = []
         size = min(-(-len(items) // (2 * self.workers)), CHUNK)
-        try:
-            with self._lock:
-                if self._pool is None:
-                    self._pool = self._new_pool()
-                pool = self._pool
-            replies = [
-                pool.submit(_prepare_in_worker, source, pickled(what, items[at : at + size]))
-                for at in range(0, len(items), size or 1)
-            ]
-            for reply in replies:
-                some = Outcome(*pickle.loads(reply.result()))
-                made += some.made
-                seconds += some.seconds
-                if some.failure is not None:
-                    return Outcome(made, some.failure, seconds)
-        except BrokenExecutor as error:
-            self.close()
-            raise LoaderDiedError(
-                f"a worker process of {self._name} died while it transformed samples of source "
-                f"{source!r}; it ran out of memory or was killed, see the system's log"
-            ) from error
+        replies = [
+            pool.submit(_prepare_in_worker, source, pickled(what, items[at : at + size]))
+            for at in range(0, len(items), size or 1)
+        ]
+        for reply in replies:
+            some = Outcome(*pickle.loads(reply.result()))
+            made += some.made
+            seconds += some.seconds
+            if some.failure is not None:
+                return Outcome(made, some.failure, seconds)
         return Outcome(made, None, seconds)
 
+    def _running_pool(self) -> ProcessPoolExecutor:
+        with self._lock:
+            if self._pool is None:
+                self._pool = self._new_pool()
+            return self._pool
+
+    def _drop(self, pool: ProcessPoolExecutor) -> None:
+        """Has a pool of which a worker has died followed by another."""
+        with self._lock:
+            if self._pool is pool:
+                self._pool = None
+        pool.shutdown(wait=True, cancel_futures=True)
+
     def _new_pool(self) -> ProcessPoolExecutor:
-        setup = pickled(f"what {self._name} reads", (self._sources, self._measure))
+        setup = pickled(f"what {self.name} reads", (self._sources, self._measure))
         return ProcessPoolExecutor(
             self.workers,
             mp_context=multiprocessing.get_context("spawn"),
@@ -192,6 +219,10 @@ def _start_worker(setup: bytes) -> None:
     except Exception as error:  # raised by a module that is imported for it
         _setup = error
     end_with_parent()
+
+
+def _is_ready() -> None:
+    """Answered by a worker that has started."""
 
 
 def _prepare_in_worker(source: str, items: bytes) -> bytes:

@@ -58,20 +58,29 @@ class LoaderJob:
     decoded_bytes: int
 
 
+def preparer_of(jobs: Sequence[LoaderJob]) -> Preparer:
+    """Prepares samples for a loader that plays any of the jobs."""
+    sources = {source.name: source for job in jobs for source in job.sources}
+    workers = max(job.workers for job in jobs)
+    return Preparer(tuple(sources.values()), jobs[0].measure, workers=workers, name="a standby")
+
+
 class SourceLoader:
     """See the module docstring."""
 
     in_threads = True
 
-    def __init__(self, job: LoaderJob) -> None:
+    def __init__(self, job: LoaderJob, preparer: Preparer | None = None) -> None:
         """
+        Args:
+            preparer: of the job's sources and perhaps others, which has begun; None makes one.
+
         Raises:
             ConfigurationError: a source cannot be opened.
         """
         self.number, self._columns = job.number, job.columns
-        self._preparer = Preparer(
-            job.sources, job.measure, workers=job.workers, name=f"Source Loader {job.number}"
-        )
+        self._preparer = preparer or preparer_of([job])
+        self._preparer.name = f"Source Loader {job.number}"
         self._budget = BufferBudget(job.buffer_bytes)
         self._most_bytes = job.buffer_bytes
         self._buffers: dict[str, SourceBuffer] = {}
@@ -86,7 +95,7 @@ class SourceLoader:
                 limit=job.buffer_size,
                 budget=self._budget,
             )
-        self._filler = BufferFiller(workers=job.workers)
+        self._filler = BufferFiller(workers=self._preparer.workers)
         self._lock = threading.Lock()  # for what is staged and counted; never held for long
         self._staged: dict[int, StagedStep] = {}
         self._counts = {"staged": 0, "fetched": 0}

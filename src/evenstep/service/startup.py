@@ -28,6 +28,7 @@ def start(
     address: str | None = None,
     name: str = "job",
     loaders: Loaders = 1,
+    standbys: int = 0,
     constructors: int | None = None,
     state: Mapping[str, Any] | None = None,
     plan_log: str | os.PathLike[str] | None = None,
@@ -58,6 +59,7 @@ def start(
     backend: Literal["processes"],
     name: str = "job",
     loaders: Loaders = 1,
+    standbys: int = 0,
     constructors: int | None = None,
     state: Mapping[str, Any] | None = None,
     plan_log: str | os.PathLike[str] | None = None,
@@ -83,6 +85,8 @@ def start(
             there are more loaders than sources, several share a source. Or a layout of
             `plan_loaders`, which says which has what, and with how many workers; "auto" measures
             and plans now, as fast as the cores of this machine allow.
+        standbys: processes that could play any loader at once, of which one follows a loader that
+            dies; 0 by default.
         constructors: Data Constructors, which divide the data-parallel groups among them; by
             default one for each group.
         state: of `state_dict`, to resume from.
@@ -97,15 +101,15 @@ def start(
         cpus: CPUs that Ray reserves for each actor, such as 0.5; by default 1, or an equal share of
             the free ones if they are fewer.
         placement: where Ray makes actors, and what they reserve there: for "loaders",
-            "constructors" and "planner", options of Ray's actors (``label_selector``,
+            "standbys", "constructors" and "planner", options of Ray's actors (``label_selector``,
             ``resources``, ``memory``, ``num_cpus``, ``scheduling_strategy``), or a list of such
             options, one for each actor.
         patience: seconds within which loaders must have opened their sources; 120 by default.
         transport: of messages between roles; "sockets" by default, or "ray", Ray's own calls.
         ray_options: more for ``ray.init``, such as ``num_cpus`` or ``runtime_env``.
 
-    "local" has the options up to `stripe`, "processes" also `name` and `patience`, "ray" all of
-    them.
+    "local" has the options up to `stripe` without `standbys`, "processes" also `standbys`, `name`
+    and `patience`, "ray" all of them.
 
     Raises:
         ConfigurationError: an unknown backend, or a source that cannot be opened.

@@ -1,55 +1,65 @@
-"""`LoaderProcess`: a loader's process, as its parent sees it; and `LoaderProcesses`, one after
-another."""
+"""`LoaderProcess`: a process that plays a loader, or waits to play one, as its parent sees it."""
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import pickle
-import select
-import socket
 import subprocess
 import sys
-import threading
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
 from evenstep.data.pickling import pickled_by_value
 from evenstep.errors import ConfigurationError, LoaderDiedError
 from evenstep.processes import signal_that_killed
-from evenstep.service.remote.roads import RoleGoneError, SocketRoad
-from evenstep.service.remote.role_place import ATTEMPTS, Location
 from evenstep.service.source_loader import LoaderJob
 from evenstep.service.transport.endpoint import Endpoint, remove_socket
 
 _MODULE = "evenstep.service.processes.loader_main"
 _END_SECONDS = 5.0  # for a process that was asked to end
 _EXIT_SECONDS = 1.0  # for one that has closed its connections
+_PROMPT_SECONDS = 1.0  # in which a standby says that it begins to play
 
 
 class LoaderProcess:
     """Started by its construction."""
 
-    def __init__(self, job: LoaderJob) -> None:
+    def __init__(self, jobs: Sequence[LoaderJob], name: str, *, standby: bool = False) -> None:
         """
+        Args:
+            jobs: those that it may play.
+            name: for messages.
+            standby: whether it may have to wait for being told which.
+
         Raises:
-            ConfigurationError: the job cannot be sent.
+            ConfigurationError: a job cannot be sent.
         """
-        self.name = f"Source Loader {job.number}"
+        self.name = name
         self.born = time.time_ns()
+        self.ready = self.promoted = False
+        """Of a standby: whether it could play at once, and whether it has begun to."""
         self._endpoint: Endpoint | None = None
-        sent = pickled_by_value(f"what {self.name} reads", job)
+        sent = [pickled_by_value(f"what Source Loader {job.number} reads", job) for job in jobs]
         paths = [os.path.abspath(path) for path in sys.path]
+        self._connection, its_end = multiprocessing.Pipe()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", _MODULE],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
+            [sys.executable, "-m", _MODULE, str(its_end.fileno())],
+            stdin=subprocess.DEVNULL,
+            pass_fds=[its_end.fileno()],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
         )
-        assert self._process.stdin is not None
-        with suppress(BrokenPipeError):  # `endpoint` says why
-            pickle.dump((sent, paths), self._process.stdin)
-            self._process.stdin.flush()
+        its_end.close()
+        self._send((sent, paths, standby))
+
+    @classmethod
+    def playing(cls, job: LoaderJob) -> LoaderProcess:
+        """A process that plays a loader as soon as it can."""
+        process = cls([job], f"Source Loader {job.number}")
+        process._send(0)
+        return process
 
     @property
     def pid(self) -> int:
@@ -61,6 +71,29 @@ class LoaderProcess:
             self._process.wait(_EXIT_SECONDS)
         return self._process.returncode is not None
 
+    def check_ready(self) -> None:
+        """Notes whether a standby is ready.
+
+        Raises:
+            EvenstepError: it has read its jobs in vain.
+            LoaderDiedError: it has ended.
+        """
+        if self._connection.poll():
+            self._answer(0.0)
+            self.ready = True
+        elif self._process.poll() is not None:
+            raise self._death()
+
+    def promote(self, number: int, name: str) -> bool:
+        """Has a standby that is ready play one of its jobs; whether it does."""
+        self._send(number)
+        try:
+            self._answer(_PROMPT_SECONDS)
+        except (ConfigurationError, LoaderDiedError):  # it is stopped, or has died
+            return False
+        self.name, self.promoted = name, True
+        return True
+
     def endpoint(self, patience: float) -> Endpoint:
         """Where it listens, once its sources are open.
 
@@ -71,33 +104,39 @@ class LoaderProcess:
             ConfigurationError: it was not ready in time, or a source cannot be opened.
             LoaderDiedError: it has ended.
         """
-        if self._endpoint is not None:
-            return self._endpoint
-        stdout = self._process.stdout
-        assert stdout is not None
-        if not select.select([stdout], [], [], patience)[0]:
+        deadline = time.monotonic() + patience
+        while self._endpoint is None:  # it says first that it has read its jobs
+            self._endpoint = self._answer(max(deadline - time.monotonic(), 0.0), patience)
+        return self._endpoint
+
+    def _answer(self, seconds: float, patience: float = _PROMPT_SECONDS) -> Any:
+        """What it says next."""
+        if not self._connection.poll(seconds):
             raise ConfigurationError(
                 f"{self.name} (process {self.pid}) was not ready within {patience:g} seconds; "
                 "raise patience=, or give it fewer sources by more loaders="
             )
         try:
-            answer = pickle.load(stdout)
-        except EOFError as error:
-            raise LoaderDiedError(
-                f"{self.name} (process {self.pid}) ended{signal_that_killed(self.pid)} before it "
-                "was ready; see what it has written to standard error"
-            ) from error
+            answer = pickle.loads(self._connection.recv_bytes())
+        except (EOFError, OSError) as error:
+            raise self._death() from error
         if isinstance(answer, Exception):
             raise answer
-        assert isinstance(answer, Endpoint)
-        self._endpoint = answer
         return answer
+
+    def _death(self) -> LoaderDiedError:
+        return LoaderDiedError(
+            f"{self.name} (process {self.pid}) ended{signal_that_killed(self.pid)} before it "
+            "was ready; see what it has written to standard error"
+        )
+
+    def _send(self, what: Any) -> None:
+        with suppress(BrokenPipeError, ConnectionResetError):  # what is asked next says why
+            self._connection.send_bytes(pickle.dumps(what))
 
     def ask_to_end(self) -> None:
         """Idempotent."""
-        assert self._process.stdin is not None
-        with suppress(BrokenPipeError):
-            self._process.stdin.close()
+        self._connection.close()
 
     def end(self) -> None:
         """Waits for its end, and kills it if it does not end by itself. Idempotent."""
@@ -105,68 +144,12 @@ class LoaderProcess:
         try:
             self._process.wait(_END_SECONDS)
         except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        assert self._process.stdout is not None
-        self._process.stdout.close()
+            self.kill()
         if self._endpoint is not None:
             remove_socket(self._endpoint)
 
-
-class LoaderProcesses:
-    """The process of a loader, and the next one if it dies: the `Finder` of the loader's place."""
-
-    def __init__(self, job: LoaderJob, patience: float) -> None:
-        """
-        Args:
-            patience: seconds within which a process must have opened its sources.
-
-        Raises:
-            ConfigurationError: the job cannot be sent.
-        """
-        self._job, self._patience = job, patience
-        self._lock = threading.Lock()
-        self._closed = False
-        self._process = LoaderProcess(job)
-        self.name = self._process.name
-
-    def find(self, dead: Location | None) -> Location:
-        """See `evenstep.service.remote.role_place.Finder`."""
-        if dead is None:
-            return self._located()
-        for attempt in range(1, ATTEMPTS + 1):
-            with self._lock:
-                if self._closed:
-                    raise RoleGoneError
-                if self._process.has_ended():
-                    self._process.end()
-                    self._process = LoaderProcess(self._job)
-            try:
-                return self._located()
-            except LoaderDiedError:  # again, before it was ready
-                if attempt == ATTEMPTS:
-                    raise
-        raise AssertionError
-
-    def _located(self) -> Location:
-        process = self._process
-        road = SocketRoad(process.endpoint(self._patience))
-        return Location(road, process.pid, socket.gethostname(), process.born)
-
-    def ask_to_end(self) -> None:
-        """Starts none any more. Idempotent."""
-        with self._lock:
-            self._closed = True
-            self._process.ask_to_end()
-
-    def end(self) -> None:
-        """See `LoaderProcess.end`."""
+    def kill(self) -> None:
+        """Ends it at once, whatever it does."""
         self.ask_to_end()
-        self._process.end()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _nobody, ()  # other processes have no use for a loader, and cannot start one
-
-
-def _nobody() -> None:
-    return None
+        self._process.kill()
+        self._process.wait()

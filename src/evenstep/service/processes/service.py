@@ -18,9 +18,11 @@ from importlib import import_module
 from typing import Any
 
 from evenstep.errors import ConfigurationError
+from evenstep.plan.argument_checks import check_at_least
 from evenstep.service.backend_common import Loaders, constructor_threads, groups_of, layout_of
 from evenstep.service.job import Job
-from evenstep.service.processes.loader_process import LoaderProcesses
+from evenstep.service.processes.loader_succession import LoaderSuccession
+from evenstep.service.processes.standbys import StandbyProcesses
 from evenstep.service.remote.discovery import job_in
 from evenstep.service.remote.handles import RemoteHandle
 from evenstep.service.remote.job_info import JobInfo, check_name
@@ -47,6 +49,7 @@ class ProcessService(OwnedJob):
         *,
         name: str = "job",
         loaders: Loaders = 1,
+        standbys: int = 0,
         constructors: int | None = None,
         state: Mapping[str, Any] | None = None,
         plan_log: str | os.PathLike[str] | None = None,
@@ -57,6 +60,7 @@ class ProcessService(OwnedJob):
         """
         Args:
             name: by which trainers in other processes find the job.
+            standbys: processes that could play any loader at once.
             loaders, constructors, state, plan_log, store, stripe: see `LocalService`.
             patience: seconds within which loaders must have opened their sources.
 
@@ -67,6 +71,7 @@ class ProcessService(OwnedJob):
         """
         super().__init__(job)
         check_name(name)
+        check_at_least(0, standbys=standbys)
         self._groups = groups_of(job, constructors)
         self._layout = layout_of(job, loaders, stripe)
         self._store = new_run(store)
@@ -75,7 +80,9 @@ class ProcessService(OwnedJob):
             raise ConfigurationError(
                 f"a job named {name!r} is already running; choose another name=, or end that job"
             )
-        self._processes: list[LoaderProcesses] = []
+        parts = job.loader_jobs(self._layout)
+        self._standbys = StandbyProcesses(parts, standbys)
+        self._processes: list[LoaderSuccession] = []
         self._hosts: list[RoleHost] = []
         self._places: list[RolePlace] = []
         self._registry = JobRegistry()
@@ -85,8 +92,8 @@ class ProcessService(OwnedJob):
         )
         self._thread.start()
         try:
-            for part in job.loader_jobs(self._layout):
-                self._processes.append(LoaderProcesses(part, patience))
+            for part in parts:
+                self._processes.append(LoaderSuccession(part, patience, self._standbys))
             import_module("evenstep.service.data_constructor")  # torch, while they start
             made = self._made_roles(state, plan_log)
             info = JobInfo(
@@ -104,10 +111,11 @@ class ProcessService(OwnedJob):
                 **made,
             )
             self._registry.open_sockets("registry")
-            self._run(self._registry.open(info))
+            self._run(self._registry.open(info, standbys=self._standbys.status))
             self._info = info
             write_endpoint(self._file, self._registry.endpoint)
             atexit.register(self.close)  # for one that nobody closes
+            self._standbys.begin()
         except BaseException:
             self.close()
             raise
@@ -129,6 +137,7 @@ class ProcessService(OwnedJob):
         self._run(self._registry.close())  # first: it would take loaders that end for dead
         for process in self._processes:
             process.ask_to_end()
+        self._standbys.close()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()

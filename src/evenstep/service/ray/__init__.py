@@ -9,11 +9,12 @@ joined. In the process that starts the service:
     actor_options.py   the actor classes, with their CPUs and threads
     placement.py       on which nodes they are made
     discovery.py       connects to a cluster and finds the registry of a job
-    finder.py          `RayFinder`: finds an actor's process, which Ray starts again
+    finder.py          `RayFinder`: finds an actor's process, which Ray starts again, or a standby's
 
 In the actors:
 
     actors.py          `RoleActor`, a role
+    loader_actor.py    `LoaderActor`, a loader or a standby
     registry_actor.py  `JobRegistryActor`, the registry
 
 Messages by Ray's own calls, where sockets are not wanted, and to watch roles:

@@ -7,13 +7,13 @@ process, see `evenstep.service.ray.finder`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from evenstep.errors import ConfigurationError
 from evenstep.service.ray.actors import RoleActor
+from evenstep.service.ray.loader_actor import LoaderActor
 from evenstep.service.ray.registry_actor import JobRegistryActor
-from evenstep.service.remote.roads import Answer
 
 _WATCHERS = 16
 """Threads for health calls. By Ray's calls each registry keeps one, also one that has died."""
@@ -22,25 +22,28 @@ _CPU_SHARE = 0.9  # of the cluster's free CPUs, at most, for all actors together
 
 def role_actor(ray: Any, cpus: float) -> Any:
     """The actor class for one role; health calls run in their own concurrency group."""
+    return _watched(ray, RoleActor, cpus, ("wait_forever", "measure", "location"))
+
+
+def loader_actor(ray: Any, cpus: float) -> Any:
+    """As `role_actor`, for loaders among which there are standbys."""
+    return _watched(ray, LoaderActor, cpus, ("wait_forever", "measure", "plays", "play"))
+
+
+def _watched(ray: Any, role: type[RoleActor], cpus: float, names: Sequence[str]) -> Any:
     watch: Callable[[Any], Any] = ray.method(concurrency_group="watch")
 
-    class Watched(RoleActor):
-        @watch
-        def wait_forever(self) -> None:
-            super().wait_forever()
+    def watched(name: str) -> Any:
+        def method(self: Any, *arguments: Any) -> Any:
+            return getattr(role, name)(self, *arguments)
 
-        @watch
-        def measure(self) -> Answer:
-            return super().measure()
+        return watch(method)
 
-        @watch
-        def location(self) -> Answer:
-            return super().location()
-
+    made = type(role.__name__, (role,), {name: watched(name) for name in names})
     groups = {"watch": _WATCHERS}
     return ray.remote(
         concurrency_groups=groups, max_restarts=-1, max_task_retries=0, num_cpus=cpus
-    )(Watched)
+    )(made)
 
 
 def registry_actor(ray: Any, clients: int) -> Any:

@@ -47,30 +47,46 @@ class RoleActor:
             paths: see `unpickled_job`.
             keys: of the role's sockets; None for a role without sockets.
         """
-        born = time.time_ns()
-        self._host = RoleHost()
-        self._never = threading.Event()
-        self._plans = PlanCache()
+        self._begin(keys)
         import ray
 
         job, arguments = (ray.get(reference) for reference in pickle.loads(given))
+        self._location = self._made(make, job, paths, *arguments, threads=threads)
+
+    def _begin(self, keys: Keys | None) -> None:
+        self._born, self._keys = time.time_ns(), keys
+        self._host = RoleHost()
+        self._never = threading.Event()
+        self._plans = PlanCache()
+
+    def _made(
+        self,
+        make: Callable[..., Any],
+        job: bytes,
+        paths: Sequence[str],
+        *arguments: Any,
+        threads: int,
+        promoted: bool = False,
+    ) -> Answer:
+        """Makes the role; see `location`."""
         try:
             self._host.make_role(make, unpickled_job(job, paths), *arguments, threads=threads)
         except EvenstepError as error:
-            self._location = Answer(error=error)
+            return Answer(error=error)
         except Exception as error:
-            self._location = Answer(error=sendable(error))
-        else:
-            _collate_in_one_thread()
-            endpoint = None
-            if keys is not None:
-                host = ray.util.get_node_ip_address()
-                endpoint = self._host.open_sockets("role", host=host, keys=keys)
-            self._location = Answer((os.getpid(), socket.gethostname(), born, endpoint))
+            return Answer(error=sendable(error))
+        _collate_in_one_thread()
+        endpoint = None
+        if self._keys is not None:
+            import ray
+
+            host = ray.util.get_node_ip_address()
+            endpoint = self._host.open_sockets("role", host=host, keys=self._keys)
+        return Answer((os.getpid(), socket.gethostname(), self._born, endpoint, promoted))
 
     def location(self) -> Answer:
-        """This process, its host, when it began and where it listens; or the error with which the
-        role could not be made. See `evenstep.service.ray.finder`."""
+        """This process, its host, when it began, where it listens, and whether it was a standby; or
+        the error with which the role could not be made. See `evenstep.service.ray.finder`."""
         return self._location
 
     def handle(self, sent: bytes) -> Any:

@@ -16,9 +16,14 @@ from typing import Any
 from evenstep.errors import ConfigurationError
 from evenstep.service.backend_common import LOADER_THREADS, constructor_threads
 from evenstep.service.job import Job
-from evenstep.service.ray.actor_options import cpus_per_actor, registry_actor, role_actor
+from evenstep.service.ray.actor_options import (
+    cpus_per_actor,
+    loader_actor,
+    registry_actor,
+    role_actor,
+)
 from evenstep.service.ray.discovery import namespace_of
-from evenstep.service.ray.finder import RayFinder, location_in
+from evenstep.service.ray.finder import LoaderFinder, RayFinder, location_in
 from evenstep.service.ray.placement import ActorPlacement
 from evenstep.service.ray.road import import_ray
 from evenstep.service.remote.handles import RemoteHandle
@@ -41,6 +46,7 @@ class LaunchOptions:
 
     name: str
     layout: SourceLayout
+    standbys: int
     groups: Sequence[Sequence[int]]
     """[constructors] the data-parallel groups of each."""
     state: Mapping[str, Any] | None
@@ -63,7 +69,10 @@ class Launcher:
         self._actors: list[tuple[str, Any]] = []
         """Roles and Ray's handles."""
         self._sent: list[Any] = []
-        """References to what actors are made from. Kept, as they may be made again."""
+        """References to what actors are made from, and `_parts`, loaders. Kept, as they may be made
+        again."""
+        self._parts: list[Any] = []
+        self._paths = [os.path.abspath(path) for path in sys.path]
 
     def launch(self) -> JobInfo:
         """Creates all actors, and returns when all are ready.
@@ -96,12 +105,15 @@ class Launcher:
         registry = registry_actor(ray, len(tree)).options(
             name=registry_finder.name, namespace=self._space
         )
-        created = registry.remote(info, registry_finder, self._keys)
+        found_by = self._loader_finder(0) if options.standbys else None
+        created = registry.remote(info, registry_finder, self._keys, found_by)
         self._actors.append((_REGISTRY, created))
         self._await_all(deadline)
         info.registry.place.location()
         for handle in info.roles:
             handle.place.location()
+        for number in range(options.standbys):
+            self._create_loader(f"standby-{number}", f"standby {number}", None)
         return info
 
     def end(self) -> None:
@@ -122,9 +134,9 @@ class Launcher:
         """Planner, loaders and constructors."""
         ray, job, options = import_ray(), self._job, self._options
         layout = options.layout
-        count = len(layout.shares) + len(options.groups) + 1
-        actor_class = role_actor(ray, cpus_per_actor(ray, options.cpus, count))
-        paths = [os.path.abspath(path) for path in sys.path]
+        count = len(layout.shares) + options.standbys + len(options.groups) + 1
+        self._cpus = cpus_per_actor(ray, options.cpus, count)
+        actor_class = role_actor(ray, self._cpus)
 
         def create(
             name: str, role: str, threads: int, make: Callable[..., Any], job: Any, *more: Any
@@ -136,14 +148,20 @@ class Launcher:
                 namespace=self._space,
                 max_concurrency=threads,
                 **options.placement.of(name),
-            ).remote(make, ray.cloudpickle.dumps(given), paths, self._keys, threads)
+            ).remote(make, ray.cloudpickle.dumps(given), self._paths, self._keys, threads)
             self._actors.append((role, actor))
             return RemoteHandle(RolePlace(role, None, finder))
 
+        parts = [ray.put(ray.cloudpickle.dumps(part)) for part in job.loader_jobs(layout)]
+        self._parts = parts
         loaders = []
-        for n, part in enumerate(job.loader_jobs(layout)):
-            role, sent = f"Source Loader {n}", ray.put(ray.cloudpickle.dumps(part))
-            loaders.append(create(f"loader-{n}", role, LOADER_THREADS, make_loader, sent))
+        for n, part in enumerate(parts):
+            role, name = f"Source Loader {n}", f"loader-{n}"
+            if options.standbys:
+                self._create_loader(name, role, n)
+                loaders.append(RemoteHandle(RolePlace(role, None, self._loader_finder(n))))
+            else:
+                loaders.append(create(name, role, LOADER_THREADS, make_loader, part))
         whole = ray.put(ray.cloudpickle.dumps(job))
         log = None if options.plan_log is None else os.path.abspath(options.plan_log)
         more: tuple[Any, ...] = (layout, loaders, options.state, log, options.store)
@@ -156,6 +174,29 @@ class Launcher:
                 create(f"constructor-{n}", role, threads, make_constructor, whole, *more)
             )
         return planner, loaders, constructors
+
+    def _create_loader(self, name: str, role: str, number: int | None) -> None:
+        """One of the loaders of a job with standbys, or a standby."""
+        ray, options = import_ray(), self._options
+        actor = (
+            loader_actor(ray, self._cpus)
+            .options(
+                name=self._finder(name).name,
+                namespace=self._space,
+                max_concurrency=LOADER_THREADS,
+                **options.placement.of(name),
+            )
+            .remote(ray.cloudpickle.dumps(self._parts), self._paths, self._keys, number)
+        )
+        self._actors.append((role, actor))
+
+    def _loader_finder(self, number: int) -> LoaderFinder:
+        loaders, options = len(self._options.layout.shares), self._options
+        names = [f"loader-{n}" for n in range(loaders)]
+        names += [f"standby-{n}" for n in range(options.standbys)]
+        return LoaderFinder(
+            self._space, tuple(self._finder(name).name for name in names), loaders, number
+        )
 
     def _finder(self, name: str) -> RayFinder:
         return RayFinder(self._space, f"{self._run_id}-{name}")

@@ -22,16 +22,18 @@ class ActorPlacement:
         *,
         loaders: int,
         constructors: int,
+        standbys: int = 0,
     ) -> None:
         """
         Args:
             given: see `evenstep.service.start`.
-            loaders, constructors: how many there are.
+            loaders, constructors, standbys: how many there are.
 
         Raises:
             ConfigurationError: an unknown role or option, or a list of another length.
         """
         counts = {"loaders": loaders, "constructors": constructors, "planner": 1}
+        counts["standbys"] = standbys
         self._options: dict[str, list[ActorOptions]] = {}
         for role, asked in given.items():
             if role not in counts:

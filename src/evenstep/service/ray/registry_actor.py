@@ -9,7 +9,7 @@ import time
 from dataclasses import replace
 
 from evenstep.service.metrics import MetricsExporter
-from evenstep.service.ray.finder import RayFinder, location_in
+from evenstep.service.ray.finder import LoaderFinder, RayFinder, location_in
 from evenstep.service.remote.handles import RemoteHandle
 from evenstep.service.remote.job_info import JobInfo
 from evenstep.service.remote.registry import JobRegistry
@@ -21,14 +21,22 @@ from evenstep.service.transport.endpoint import Keys
 class JobRegistryActor(JobRegistry):
     """See the module docstring."""
 
-    def __init__(self, job: JobInfo, finder: RayFinder, keys: Keys | None) -> None:
+    def __init__(
+        self,
+        job: JobInfo,
+        finder: RayFinder,
+        keys: Keys | None,
+        loaders: LoaderFinder | None = None,
+    ) -> None:
         """
         Args:
             finder: of this actor.
             keys: of sockets; None for a registry without sockets.
+            loaders: of a job with standbys.
         """
         super().__init__()
         self._given, self._finder, self._keys = job, finder, keys
+        self._standbys_of = list if loaders is None else loaders.standbys
         self._location: Answer | None = None
 
     async def location(self) -> Answer:
@@ -40,12 +48,13 @@ class JobRegistryActor(JobRegistry):
             if self._keys is not None:
                 host = ray.util.get_node_ip_address()
                 endpoint = self.open_sockets("registry", host=host, keys=self._keys)
-            self._location = Answer((os.getpid(), socket.gethostname(), time.time_ns(), endpoint))
+            here = os.getpid(), socket.gethostname(), time.time_ns()
+            self._location = Answer((*here, endpoint, False))
             actor = ray.get_actor(self._finder.name, namespace=self._finder.namespace)
             known = location_in(self._location, actor)
             place = RolePlace(self._given.registry.role, known, self._finder)
             job = replace(self._given, registry=RemoteHandle(place))
-            await self.open(job, MetricsExporter(job.name))
+            await self.open(job, MetricsExporter(job.name), self._standbys_of)
         return self._location
 
     async def handle(self, sent: bytes) -> Answer:

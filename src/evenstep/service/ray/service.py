@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from evenstep.errors import ConfigurationError
-from evenstep.plan.argument_checks import check_one_of
+from evenstep.plan.argument_checks import check_at_least, check_one_of
 from evenstep.service.backend_common import Loaders, groups_of, layout_of
 from evenstep.service.job import Job
 from evenstep.service.ray.discovery import connect, find, namespace_of
@@ -39,6 +39,7 @@ class RayService(OwnedJob):
         address: str | None = None,
         name: str = "job",
         loaders: Loaders = 1,
+        standbys: int = 0,
         constructors: int | None = None,
         state: Mapping[str, Any] | None = None,
         plan_log: str | os.PathLike[str] | None = None,
@@ -57,6 +58,7 @@ class RayService(OwnedJob):
                 starts one if there is none.
             name: by which trainers find the job.
             loaders, constructors, state, stripe: see `LocalService`.
+            standbys: actors that could play any loader at once.
             plan_log: a file on the planner's machine.
             store: a folder that all machines see, or a URL. None is a folder of the service's own
                 on this machine, which ends with it.
@@ -75,15 +77,20 @@ class RayService(OwnedJob):
             ImportError: Ray is not installed.
         """
         check_one_of(("sockets", "ray"), transport=transport)
+        check_at_least(0, standbys=standbys)
         namespace_of(name)  # refuses bad names
         layout, groups = layout_of(job, loaders, stripe), groups_of(job, constructors)
         placed = ActorPlacement(
-            placement or {}, loaders=len(layout.shares), constructors=len(groups)
+            placement or {},
+            loaders=len(layout.shares),
+            constructors=len(groups),
+            standbys=standbys,
         )
         self._own = own_run() if store is None else None
         options = LaunchOptions(
             name=name,
             layout=layout,
+            standbys=standbys,
             groups=groups,
             state=state,
             plan_log=plan_log,

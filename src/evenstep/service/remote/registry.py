@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 from zlib import crc32
@@ -57,15 +57,21 @@ class JobRegistry:
         self._tasks: list[asyncio.Task[None]] = []
         self._server: Server | None = None
 
-    async def open(self, job: JobInfo, exporter: MetricsExporter | None = None) -> None:
+    async def open(
+        self,
+        job: JobInfo,
+        exporter: MetricsExporter | None = None,
+        standbys: Callable[[], list[dict[str, Any]]] = list,
+    ) -> None:
         """Makes the job known, and begins to watch its roles.
 
         Args:
             exporter: of figures to Prometheus.
+            standbys: says, within a second, which standbys there are; see `status`.
         """
         self._loop = asyncio.get_running_loop()
         self._open_job = job
-        self._exporter = exporter
+        self._exporter, self._standbys = exporter, standbys
         self._common_state = CommonState(job.planner)
         self._inquiries = [RoleInquiry(handle) for handle in job.roles]
         self._watches = [RoleWatch(handle.place) for handle in job.roles]
@@ -227,6 +233,7 @@ class JobRegistry:
     async def status(self) -> dict[str, Any]:
         """JSON-able: the state and counters of each role, and how long clients waited."""
         job = self._job
+        standbys = asyncio.ensure_future(in_thread(self._standbys))
         roles = await asyncio.gather(*(each.status() for each in self._inquiries))
         planner, loaders = roles[0], roles[1 : 1 + len(job.loaders)]
         constructors = roles[1 + len(job.loaders) :]
@@ -241,6 +248,7 @@ class JobRegistry:
             "planner": planner,
             "loaders": loaders,
             "constructors": constructors,
+            "standbys": await standbys,
             "clients": _with_steps_taken(self._waits.clients(), constructors),
             "steps": self._waits.summary(),
             "restarting": [each.name for each in self._watches if each.restarting],

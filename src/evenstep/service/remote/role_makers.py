@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from evenstep.data.parquet import DECODED
 from evenstep.service.job import Job
 from evenstep.service.loader_pool import LoaderPool
 from evenstep.service.planner import Planner
+from evenstep.service.preparer import Preparer
 from evenstep.service.remote.handles import RemoteHandle
 from evenstep.service.remote.wait_timer import WaitTimer
 from evenstep.service.source_layout import SourceLayout
-from evenstep.service.source_loader import LoaderJob, SourceLoader
+from evenstep.service.source_loader import LoaderJob, SourceLoader, preparer_of
 from evenstep.service.store.runs import RunPlace
 from evenstep.service.stored_planner import planner_of
 
@@ -19,9 +21,17 @@ if TYPE_CHECKING:
     from evenstep.service.data_constructor import DataConstructor
 
 
-def make_loader(timer: WaitTimer, job: LoaderJob) -> SourceLoader:
+def make_loader(timer: WaitTimer, job: LoaderJob, preparer: Preparer | None = None) -> SourceLoader:
     DECODED.limit = job.decoded_bytes
-    return SourceLoader(job)
+    return SourceLoader(job, preparer)
+
+
+def make_standby(jobs: Sequence[LoaderJob]) -> Preparer:
+    """What a loader that plays any of these jobs needs, but for its sources, which it opens when it
+    is told which: their files may take much memory. What the jobs need is imported by now."""
+    preparer = preparer_of(jobs)
+    preparer.start()
+    return preparer
 
 
 def make_planner(

@@ -28,6 +28,8 @@ class Location:
     host: str = ""
     born: int = 0
     """Nanoseconds since 1970 when it began: of two processes, the later one counts."""
+    promoted: bool = False
+    """Whether it was a standby before."""
 
 
 class Finder(Protocol):

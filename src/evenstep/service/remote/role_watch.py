@@ -26,9 +26,10 @@ class RoleWatch:
         self.place = place
         self.restarting = False
         self.restarts: deque[dict[str, Any]] = deque(maxlen=_KEPT)
-        """JSON-able: the processes that have died, those that followed them, when, and after how
-        many seconds. They are numbered from 1."""
-        self._count = 0
+        """JSON-able: the processes that have died, those that followed them, and whether these were
+        standbys; when, and after how many seconds. They are numbered from 1, and `promotions` is
+        the number of standbys up to here."""
+        self._count = self._promotions = 0
 
     @property
     def name(self) -> str:
@@ -75,16 +76,20 @@ class RoleWatch:
         if isinstance(dead.road, SocketRoad):
             remove_socket(dead.road.endpoint)
         logger.warning(
-            "%s died; process %s on %s plays its role after %.1f s, and no step is lost",
-            *(died, found.process, found.host, seconds),
+            "%s died; %s %s on %s plays its role after %.1f s, and no step is lost",
+            *(died, "standby" if found.promoted else "process"),
+            *(found.process, found.host, seconds),
         )
         self._count += 1
+        self._promotions += found.promoted
         self.restarts.append(
             {
                 "number": self._count,
+                "promotions": self._promotions,
                 "role": self.place.role,
                 "died": {"process": dead.process, "host": dead.host},
                 "followed_by": {"process": found.process, "host": found.host},
+                "promoted": found.promoted,
                 "seconds": seconds,
                 "time": time.time(),
             }

@@ -1,0 +1,79 @@
+"""`LoaderSuccession`: the process of a loader, and the next one when it dies."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from typing import Any
+
+from evenstep.errors import LoaderDiedError
+from evenstep.service.processes.loader_process import LoaderProcess
+from evenstep.service.processes.standbys import StandbyProcesses
+from evenstep.service.remote.roads import RoleGoneError, SocketRoad
+from evenstep.service.remote.role_place import ATTEMPTS, Location
+from evenstep.service.source_loader import LoaderJob
+
+
+class LoaderSuccession:
+    """The `Finder` of the loader's place."""
+
+    def __init__(self, job: LoaderJob, patience: float, standbys: StandbyProcesses) -> None:
+        """
+        Args:
+            patience: seconds within which a process must have opened its sources.
+            standbys: one of which follows a process that has died, if any is ready.
+
+        Raises:
+            ConfigurationError: the job cannot be sent.
+        """
+        self._job, self._patience, self._standbys = job, patience, standbys
+        self._lock = threading.Lock()
+        self._closed = False
+        self._process = LoaderProcess.playing(job)
+        self.name = self._process.name
+
+    def find(self, dead: Location | None) -> Location:
+        """See `evenstep.service.remote.role_place.Finder`."""
+        if dead is None:
+            return self._located()
+        for attempt in range(1, ATTEMPTS + 1):
+            with self._lock:
+                if self._closed:
+                    raise RoleGoneError
+                if self._process.has_ended():
+                    self._process.end()
+                    self._process = self._next()
+            try:
+                return self._located()
+            except LoaderDiedError:  # again, before it was ready
+                if attempt == ATTEMPTS:
+                    raise
+        raise AssertionError
+
+    def _next(self) -> LoaderProcess:
+        standby = self._standbys.take(self._job.number, self.name)
+        return LoaderProcess.playing(self._job) if standby is None else standby
+
+    def _located(self) -> Location:
+        process = self._process
+        road = SocketRoad(process.endpoint(self._patience))
+        here = socket.gethostname()
+        return Location(road, process.pid, here, process.born, process.promoted)
+
+    def ask_to_end(self) -> None:
+        """Starts none any more. Idempotent."""
+        with self._lock:
+            self._closed = True
+            self._process.ask_to_end()
+
+    def end(self) -> None:
+        """See `LoaderProcess.end`."""
+        self.ask_to_end()
+        self._process.end()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _nobody, ()  # other processes have no use for a loader, and cannot start one
+
+
+def _nobody() -> None:
+    return None
