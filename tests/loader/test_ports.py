@@ -76,15 +76,15 @@ def test_a_failed_delivery_leaves_the_exchange_open_for_the_news() -> None:
     ports.end_delivery()
     thread, results = in_thread(lambda: ports.exchange(b"abort"))
     assert trainer.recv() == (7, b"abort")
-    trainer.send((7, [b"abort", b"theirs"]))
+    trainer.send((7, [b"abort", b"theirs"], []))
     thread.join(WAIT)
     assert results == [[b"abort", b"theirs"]]
 
 
 def test_answers_to_an_earlier_pass_are_dropped() -> None:
     ports, trainer, _ = make()
-    trainer.send((6, [b"old"]))
-    trainer.send((7, [b"new"]))
+    trainer.send((6, [b"old"], []))
+    trainer.send((7, [b"new"], []))
     assert ports.exchange(b"mine") == [b"new"]
 
 

@@ -24,6 +24,9 @@ POLICIES: Mapping[str, Policy] = {
     "pool": PoolSort(3),
 }
 CONTEXT_POLICY = evenstep.WorkloadPacking(40, micro_batches=1, context_parallel=2)
+DYNAMIC_POLICY = evenstep.WorkloadPacking(
+    40, micro_batches=1, context_parallel="dynamic", ranks=1, cost=evenstep.DocumentCost(linear=20)
+)
 ERRORS = {
     "raises": ValueError("damaged"),
     "exits": SystemExit(3),
@@ -58,6 +61,13 @@ class Setup:
     "iterator" has a state. None is a dataset with indices."""
     context: int = 1
     """Ranks that share every micro-batch."""
+    dynamic: bool = False
+    """Whether groups of ranks share documents, others in every micro-batch."""
+
+    @property
+    def packs(self) -> bool:
+        """Whether batches are packed rows of tokens."""
+        return self.context > 1 or self.dynamic
 
     @property
     def fails(self) -> bool:
@@ -117,7 +127,7 @@ class Samples:
         if index == self.setup.bad_sample:
             raise ERRORS[self.setup.error]
         length = self.lengths[index]
-        if self.setup.context > 1:
+        if self.setup.packs:
             return {"index": index, "input_ids": torch.full((length,), index)}
         return {"index": index, "length": length}
 

@@ -163,6 +163,18 @@ def _all_gather(out: list[Any], tensor: Any, group: Any = None) -> None:
         mine.numpy()[:] = memoryview(piece)
 
 
+def _all_to_all_single(
+    out: Any, tensor: Any, received: list[int], sent: list[int], group: Any = None
+) -> None:
+    where, rank = _group(group)
+    ends = [sum(sent[: number + 1]) for number in range(len(sent))]
+    whole = tensor.numpy().tobytes()
+    parts = [whole[end - size : end] for end, size in zip(ends, sent, strict=True)]
+    pieces = [pickle.loads(piece)[rank] for piece in where.gather(rank, pickle.dumps(parts))]
+    assert list(map(len, pieces)) == received, "a rank sends other sizes than it has announced"
+    out.numpy()[:] = memoryview(b"".join(pieces))
+
+
 def _all_gather_object(out: list[Any], value: Any, group: Any = None) -> None:
     where, rank = _group(group)
     out[:] = [pickle.loads(piece) for piece in where.gather(rank, pickle.dumps(value))]
@@ -205,5 +217,6 @@ distributed = _Distributed(
     new_group=_new_group,
     all_gather=_all_gather,
     all_gather_object=_all_gather_object,
+    all_to_all_single=_all_to_all_single,
     destroy_process_group=_destroy,
 )

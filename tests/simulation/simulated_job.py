@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import simulated_processes
 from choices import Choices
 from job_settings import (
     CONTEXT_POLICY,
+    DYNAMIC_POLICY,
     POLICIES,
     Collate,
     Injected,
@@ -90,7 +91,7 @@ class Attempt:
         elif setup.iterable is not None:
             options = {"replay": setup.iterable == "replay"}
         collate: Any = PackCollator()
-        if setup.context == 1:
+        if not setup.packs:
             weight = 1 << 17 if run.heavy else 0
             collate = Collate(setup.bad_batch, setup.error, run.slow, weight)
         workers = {}
@@ -102,7 +103,7 @@ class Attempt:
             }
         return evenstep.DataLoader(
             dataset_of(setup, run.slow),
-            policy=POLICIES[setup.policy] if setup.context == 1 else CONTEXT_POLICY,
+            policy=self._policy(),
             collate_fn=collate,
             length_fn=length_of,
             num_workers=run.workers,
@@ -112,10 +113,15 @@ class Attempt:
             accumulate=setup.accumulate,
             chunk_size=setup.chunk_size,
             skip_bad_samples=setup.skips,
-            loss_scaling="sample" if setup.context == 1 else "token",
+            loss_scaling="token" if setup.packs else "sample",
             **options,
             **workers,
         )
+
+    def _policy(self) -> evenstep.Policy:
+        if self.setup.dynamic:
+            return replace(DYNAMIC_POLICY, ranks=self.settings.ranks)
+        return POLICIES[self.setup.policy] if self.setup.context == 1 else CONTEXT_POLICY
 
     def _train(self, rank: int) -> None:
         report, world = self.reports[rank], self.world
@@ -147,7 +153,11 @@ class Attempt:
         while loader.epoch < self.setup.epochs:
             steps = loader.steps()
             for batch, step in steps:
-                if self.setup.context == 1:
+                if self.setup.dynamic:
+                    rows = [row for row, scale in zip(batch, step.loss_scales) if scale]
+                    indices = step.indices
+                    report.tokens.append([t for row in rows for t in row["input_ids"][0].tolist()])
+                elif self.setup.context == 1:
                     indices, _ = batch
                 else:
                     indices = list(map(int, batch["index"]))
@@ -156,7 +166,7 @@ class Attempt:
                     (
                         step.epoch,
                         step.step,
-                        tuple(indices) if not step.filler else (),
+                        tuple(indices) if self.setup.dynamic or not step.filler else (),
                         tuple(step.totals.samples.tolist()),
                     )
                 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from typing import Any
 
 from job_settings import Injected, Samples
@@ -132,9 +133,16 @@ def _steps(attempt: Attempt, known: dict[Any, Any], expected: list[list[Any]] | 
 def _shards(attempt: Attempt) -> str | None:
     """Ranks that share micro-batches have all of their tokens, and save the same."""
     context, reports = attempt.setup.context, attempt.reports
+    lengths = Samples(attempt.setup, False).lengths
+    if attempt.setup.dynamic:
+        for number, steps in enumerate(zip(*(report.steps for report in reports), strict=False)):
+            tokens = Counter(token for report in reports for token in report.tokens[number])
+            wanted = Counter({index: lengths[index] for step in steps for index in step[2]})
+            # A document whose one token predicts nothing counts as a filler does.
+            if any(count != tokens[index] for index, count in wanted.items() if count > 1):
+                return f"ranks share {wanted} at step {number}, and get {tokens}"
     if context == 1:
         return None
-    lengths = Samples(attempt.setup, False).lengths
     for first in range(0, len(reports), context):
         peers = reports[first : first + context]
         for number, steps in enumerate(zip(*(peer.steps for peer in peers), strict=False)):

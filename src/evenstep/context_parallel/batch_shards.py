@@ -23,6 +23,10 @@ from evenstep.plan.sharding import Sharding
 SHARDING = "sharding"
 """The field of a shard that holds its `Sharding`."""
 
+CONTEXT_RANKS = "context_ranks"
+"""The field of a shard that holds the `range` of ranks that share the row, where groups change with
+every micro-batch."""
+
 _BOUNDS = ("cu_seqlens_padded", "cu_seqlens", "cu_seq_lens_q")  # the first one present counts
 _PLAIN = {"cu_seqlens": "cu_seq_lens_q", "max_seqlen": "max_length_q", "document_ids": "seq_idx"}
 """Fields of the format "flash", and their names in the format "huggingface"."""

@@ -7,7 +7,9 @@ one process group, made once; none is made for a plan, so any sizes may follow e
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from hashlib import blake2b
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +17,8 @@ import torch
 import torch.distributed as dist
 
 from evenstep.arrays import Int64Array
+from evenstep.context_parallel.agreement import agree
+from evenstep.context_parallel.batch_shards import CONTEXT_RANKS, SHARDING
 from evenstep.context_parallel.collectives import (
     Collectives,
     Group,
@@ -35,7 +39,7 @@ class DynamicGroups:
     """This rank's part of the steps that plans divide among all ranks.
 
     ``start`` is called on all ranks for every step, and ``prepare`` for each of its micro-batches,
-    in their order.
+    in their order. With micro-batches of the loader ``prepare_shard`` does without either.
     """
 
     def __init__(
@@ -124,6 +128,32 @@ class DynamicGroups:
             OneRank() if size == 1 else RangeCollectives(self._group, int(plan.first[index]), size)
         )
         sharding = self._sharding(self._lengths[plan.group(index)], size)
+        return PreparedSharding(sharding, collectives, device=self._device, backend=self._backend)
+
+    def prepare_shard(self, shard: Mapping[str, Any]) -> PreparedSharding:
+        """What `attention` needs for a micro-batch of a loader whose policy has
+        ``context_parallel="dynamic"``, which has compared the plans of all ranks. On all ranks, for
+        each micro-batch in the order of the list.
+
+        Args:
+            shard: the micro-batch.
+
+        Raises:
+            ConfigurationError: it is not such a micro-batch, or this rank is not of its group.
+            MismatchError: ranks of the group have collated different rows.
+            PeerError: a rank of the group died.
+        """
+        ranks, sharding = shard.get(CONTEXT_RANKS), shard.get(SHARDING)
+        if not isinstance(ranks, range) or self.rank not in ranks:
+            raise ConfigurationError(
+                f"rank {self.rank} has a micro-batch of the ranks {ranks}; pass those of a loader "
+                'with context_parallel="dynamic", over the process group of that loader'
+            )
+        collectives: Collectives = OneRank()
+        if len(ranks) > 1:
+            collectives = RangeCollectives(self._group, ranks.start, len(ranks))
+            agree(collectives, sharding, self._device)
+        assert isinstance(sharding, Sharding)
         return PreparedSharding(sharding, collectives, device=self._device, backend=self._backend)
 
     def _sharding(self, lengths: Int64Array, size: int) -> Sharding:

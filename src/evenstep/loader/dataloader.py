@@ -20,6 +20,7 @@ from evenstep.data.fingerprint import dataset_size
 from evenstep.loader.arguments import (
     check_group,
     check_in_order,
+    check_ranks,
     resolve_batch_sampler,
     resolve_chunk_size,
     resolve_collate,
@@ -268,9 +269,10 @@ class DataLoader(LoaderAttributes):
         """Begins a pass that yields (batch, `StepInfo`), and abandons any other under way. The
         first pass after `load_state_dict` resumes the epoch of the state."""
         self._abandon()
-        exchange = self._runtime.connect(self.policy.context_parallel, self._warn_after)
+        exchange = self._runtime.connect(self.policy.peers, self._warn_after)
         close_at_exit(self)
         with self._runtime.beginning(exchange):
+            check_ranks(self.policy, exchange.place.size)
             start = self._cursor.start(*self._rank_and_world_size(), here=not self.num_workers)
             epoch = start.spec(self._passes)
             self._passes += 1
@@ -453,5 +455,5 @@ class DataLoader(LoaderAttributes):
 
     def _rank_and_world_size(self) -> tuple[int, int]:
         """(data-parallel rank, data-parallel ranks)."""
-        place = place_in_group(self._group, self.policy.context_parallel)
+        place = place_in_group(self._group, self.policy.peers)
         return place.rank, place.world_size

@@ -1,4 +1,4 @@
-"""The bodies of hello, proposal and receipt, and which of their numbers cannot be.
+"""The bodies of hello, proposal, receipt and documents, and which of their numbers cannot be.
 
 A message that arrived whole may still say what is impossible, such as more samples than a window
 holds: then its rank runs other code, or is wrong. It is refused like a damaged one.
@@ -15,11 +15,21 @@ import numpy as np
 
 from evenstep.arrays import Int64Array
 from evenstep.errors import MismatchError
-from evenstep.protocol.wire import HELLO, PROPOSAL, RECEIPT, damaged
+from evenstep.protocol.wire import (
+    DOCUMENTS,
+    HEAD_LAYOUT,
+    HELLO,
+    PROPOSAL,
+    RECEIPT,
+    damaged,
+    is_whole,
+)
 
 HELLO_LAYOUT = struct.Struct("<q")  # samples left; then what is compared, as JSON
 PROPOSAL_LAYOUT = struct.Struct("<BBqqqq")  # then numbers of the policy
 RECEIPT_LAYOUT = struct.Struct("<qI")  # samples left, bytes of totals; then totals, lent sample
+DIGEST = 16
+DOCUMENTS_LAYOUT = struct.Struct(f"<{DIGEST}s")  # digest of the plan; then bytes for each rank
 _NUMBER = np.dtype("<i8")  # of a policy's message
 
 MOST = 1 << 53
@@ -124,16 +134,23 @@ def encode_proposal(head: ProposalHead, message: Int64Array) -> bytes:
 
 
 def decode_proposals(
-    bodies: Sequence[memoryview], *, round: int, window: int, longest: int | None
+    bodies: Sequence[memoryview],
+    *,
+    round: int,
+    window: int,
+    longest: int | None,
+    unequal: bool = False,
 ) -> tuple[list[ProposalHead], Int64Array]:
     """All ranks' proposals.
 
     Args:
         window: samples that a window may hold in this round.
         longest: tokens that a sample may have; None for no limit of the policy's.
+        unequal: whether ranks may send different counts of numbers.
 
     Returns:
-        Their heads, and [ranks, k] the policy's messages: zeros for a rank that has finished.
+        Their heads, and [ranks, k] the policy's messages: zeros for a rank that has finished, and
+        after those of a rank that sent fewer.
 
     Raises:
         DamagedMessageError: one is cut off, says what cannot be, or has not k numbers like the
@@ -158,13 +175,12 @@ def decode_proposals(
                 raise damaged(rank, PROPOSAL, round, f"{sizes[-1]} numbers of no policy")
             continue
         first = rank if first is None else first
-        if sizes[first] != sizes[-1]:
+        if sizes[first] != sizes[-1] and not unequal:
             what = f"it has {sizes[-1]} numbers of the policy, and that of rank {first} has "
             raise damaged(rank, PROPOSAL, round, what + f"{sizes[first]}")
-    active = [rank for rank, head in enumerate(heads) if not head.finished]
     numbers = np.zeros((len(bodies), max(sizes)), np.int64)
-    sent = b"".join([bodies[rank][PROPOSAL_LAYOUT.size :] for rank in active])
-    numbers[active] = np.frombuffer(sent, _NUMBER).reshape(len(active), max(sizes))
+    sent = b"".join([body[PROPOSAL_LAYOUT.size :] for body in bodies])
+    numbers[np.arange(max(sizes)) < np.array(sizes)[:, None]] = np.frombuffer(sent, _NUMBER)
     return heads, numbers
 
 
@@ -182,6 +198,54 @@ def _impossible(head: ProposalHead, window: int, longest: int) -> str:
     if not 0 <= room < MOST:
         return f"room for {room:,} samples"
     return ""
+
+
+# Documents
+
+
+def encode_documents(plan: bytes, sizes: Sequence[int]) -> bytes:
+    """What a rank says of the documents that it sends.
+
+    Args:
+        plan: digest of the plan by which it sends them.
+        sizes: [ranks] bytes for each.
+    """
+    return DOCUMENTS_LAYOUT.pack(plan) + np.array(sizes, _NUMBER).tobytes()
+
+
+def announced_sizes(messages: Sequence[bytes]) -> Int64Array | None:
+    """[ranks, ranks] bytes that each rank sends to each; None if some rank has announced none, or
+    its message is damaged. All ranks see the same messages, so all send them or none does."""
+    if not all(is_whole(message, DOCUMENTS) for message in messages):
+        return None
+    begin, count = HEAD_LAYOUT.size + DIGEST, len(messages)
+    sent = b"".join([message[begin:] for message in messages])
+    if {len(message) for message in messages} != {begin + count * _NUMBER.itemsize}:
+        return None
+    sizes = np.frombuffer(sent, _NUMBER).reshape(count, count).astype(np.int64)
+    return sizes if ((sizes >= 0) & (sizes < MOST // count)).all() else None
+
+
+def check_documents(
+    bodies: Sequence[memoryview], received: Sequence[bytes], *, rank: int, round: int
+) -> None:
+    """
+    Args:
+        received: [ranks] what each has sent to rank `rank`; empty if nothing was sent.
+
+    Raises:
+        MismatchError: ranks have different plans.
+        DamagedMessageError: a rank announced what cannot be.
+    """
+    plans = [bytes(body[:DIGEST]) for body in bodies]
+    others = [number for number, plan in enumerate(plans) if plan != plans[rank]]
+    if others:
+        raise MismatchError(
+            f"rank {rank} has another plan of round {round} than ranks {others}; install the same "
+            "versions of evenstep and NumPy on every rank"
+        )
+    if len(received) != len(bodies):
+        raise damaged(rank, DOCUMENTS, round, "bytes for each rank are not what all announced")
 
 
 # Receipt

@@ -8,6 +8,7 @@ import numpy as np
 
 from evenstep.arrays import Float64Array, Int64Array
 from evenstep.plan.groups.groups import Groups
+from evenstep.plan.packing.shared_step import SharedStep
 from evenstep.protocol.receipts import RoundTotals, StepTotals
 from evenstep.protocol.window_buffer import RoundStart
 
@@ -25,6 +26,8 @@ class SettledRound:
     totals: RoundTotals
     mean_supervised: Float64Array
     """[ranks] mean supervised tokens of the samples in each rank's window."""
+    shared: SharedStep | None = None
+    """The one step of the round, where groups of ranks share documents."""
 
 
 @dataclass(slots=True, eq=False)  # not frozen: that triples the time to make one

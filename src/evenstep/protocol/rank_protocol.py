@@ -325,7 +325,11 @@ class RankProtocol:
     def _settle(self, received: Sequence[memoryview]) -> None:
         """Proposals are in: plans this rank's part of the round, or ends the epoch."""
         heads, messages = bodies.decode_proposals(
-            received, round=self.rounds, window=self._size.largest, longest=self.policy.max_length
+            received,
+            round=self.rounds,
+            window=self._size.largest,
+            longest=self.policy.max_length,
+            unequal=self.policy.dynamic,
         )
         finished = [head.finished for head in heads]
         unplannable = all(finished) or (self.exhausted == "stop" and any(finished))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from evenstep.arrays import Int64Array
 from evenstep.errors import EvenstepError, InvariantError, described
 from evenstep.plan.groups.groups import Groups
+from evenstep.plan.packing.shared_step import SharedStep
 from evenstep.plan.plan_checks import check_memory, check_positions
 from evenstep.plan.policy import Plan, Policy, Proposal, Window
 from evenstep.protocol.bodies import ProposalHead
@@ -30,6 +32,7 @@ class RankRound:
         """This rank's groups of arrival numbers, once settled."""
         self._steps: Int64Array = np.zeros(1, np.int64)
         self.receipt = Receipt.none()
+        self._shared: SharedStep | None = None
 
     def propose(
         self,
@@ -94,9 +97,11 @@ class RankRound:
         samples = np.array([head.samples for head in heads], np.float64)
         supervised = np.array([head.supervised for head in heads], np.float64)
         self._mean_supervised = supervised / np.maximum(samples, 1)
-        if self._proposal is None:
-            return None
         try:
+            if self._policy.dynamic:
+                self._shared = self._policy.share(messages)
+            if self._proposal is None:
+                return None
             plan = self._policy.settle(self._proposal, messages, rank)
         except EvenstepError:
             raise
@@ -129,6 +134,11 @@ class RankRound:
 
     def planned_steps(self, totals: RoundTotals) -> list[PlannedStep]:
         """The round's steps, once the totals of all ranks are known."""
-        settled = SettledRound(self.start, self.groups, self._steps, totals, self._mean_supervised)
+        if self._shared is not None:
+            # What ranks train on; the other totals are of what they read.
+            totals = replace(totals, cost=self._shared.costs[:, None])
+        settled = SettledRound(
+            self.start, self.groups, self._steps, totals, self._mean_supervised, self._shared
+        )
         first = self.start.step
         return [PlannedStep(index, settled) for index in range(first, first + len(totals))]

@@ -20,8 +20,14 @@ from evenstep.errors import DamagedMessageError, MismatchError, PeerError
 MAGIC = b"ev"
 VERSION = 4
 
-HELLO, PROPOSAL, RECEIPT, ABORT = b"H", b"P", b"R", b"A"
-NAMES = {HELLO: "hello", PROPOSAL: "proposal", RECEIPT: "receipt", ABORT: "abort"}
+HELLO, PROPOSAL, RECEIPT, DOCUMENTS, ABORT = b"H", b"P", b"R", b"D", b"A"
+NAMES = {
+    HELLO: "hello",
+    PROPOSAL: "proposal",
+    RECEIPT: "receipt",
+    DOCUMENTS: "list of documents",
+    ABORT: "abort",
+}
 
 HEAD_LAYOUT = struct.Struct("<2sBcIIII")
 _UNSUMMED = slice(4, 8)  # the checksum itself
@@ -37,7 +43,7 @@ class Head(NamedTuple):
     version: int
     """Of the protocol. What follows may be something else in another version."""
     kind: bytes
-    """H hello, P proposal, R receipt, A abort."""
+    """H hello, P proposal, R receipt, D documents, A abort."""
     checksum: int
     """CRC-32 (zlib) of the whole message without these four bytes."""
     length: int
@@ -73,6 +79,11 @@ def abort_message(reason: str) -> bytes:
     """Replaces any message of a rank that has failed. All other ranks raise `PeerError`."""
     # Names of files, in what an error says, may hold bytes that are not text.
     return encode(ABORT, reason.encode(errors="backslashreplace"), rank=0, round=0)
+
+
+def is_whole(message: bytes, kind: bytes) -> bool:
+    """Whether a message is of this kind, and arrived as it was sent."""
+    return message.startswith(MAGIC + _VERSION + kind) and not _damage(message)
 
 
 def is_abort(message: bytes) -> bool:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from evenstep.batch.labels import IGNORE_INDEX
 from evenstep.batch.loss_scale import loss_scale, micro_batch_scales, shard_loss_scale
 from evenstep.batch.pack import PackCollator
 from evenstep.batch.step_info import StepInfo
-from evenstep.context_parallel.batch_shards import document_lengths, shard_batch
+from evenstep.context_parallel.batch_shards import CONTEXT_RANKS, document_lengths, shard_batch
 from evenstep.errors import CollateError, EvenstepError, described
 from evenstep.loader.batcher.filler_sample import FillerSample
 from evenstep.loader.batcher.spec import LoaderSpec
@@ -22,11 +22,40 @@ from evenstep.loader.workers.seeding import rank_seed, sample_seed, seed_everyth
 from evenstep.protocol.planned_step import PlannedStep
 
 
+@dataclass(frozen=True)
+class Row:
+    """The samples of one micro-batch, and the ranks that share it."""
+
+    samples: list[Any]
+    """None for a zero-loss micro-batch."""
+    lengths: list[int]
+    """Tokens of each."""
+    supervised: int
+    """Supervised tokens of all."""
+    ranks: range
+    """Of the loader's process group; this one alone if nobody shares it."""
+
+
+def rows_of(spec: LoaderSpec, planned: PlannedStep, groups: list[list[Any]]) -> list[Row]:
+    """Micro-batches of this data-parallel rank, as many as the policy's steps have.
+
+    Args:
+        groups: its samples, by micro-batch; none for a filler step.
+    """
+    peers = spec.policy.peers
+    ranks = range(spec.rank * peers, (spec.rank + 1) * peers)
+    rows = []
+    for samples, numbers in zip(groups, planned.micro_batches):
+        lengths, supervised, _ = planned.columns_of(numbers)
+        rows.append(Row(samples, lengths.tolist(), int(supervised.sum()), ranks))
+    return rows + [Row([], [], 0, ranks)] * (spec.policy.micro_batches - len(rows))
+
+
 def make_step(
     spec: LoaderSpec,
     epoch: int,
     of_update: StepOfUpdate,
-    groups: list[list[Any]],
+    rows: list[Row],
     indices: tuple[Any, ...],
     *,
     filler_sample: Callable[[], Any],
@@ -35,8 +64,8 @@ def make_step(
     """Collates, checks, shards and scales one step.
 
     Args:
-        groups: this rank's samples, by micro-batch; none for a filler step.
-        indices: dataset indices of all samples, in order.
+        rows: this rank's micro-batches.
+        indices: dataset indices of all samples that this rank has read, in order.
         filler_sample: makes a sample for a filler step.
         seeds: seed this process by the step, so that what ``collate_fn`` draws at random is a
             function of the step. False where the process is the trainer's own.
@@ -44,14 +73,13 @@ def make_step(
     Raises:
         CollateError: the collate function raised, or made a batch that contradicts its samples.
     """
-    planned = of_update.planned
+    planned, policy = of_update.planned, spec.policy
     if seeds:
         seed_everything(sample_seed(rank_seed(spec.seed, epoch, spec.rank), planned.index))
     where = f"step {planned.index} of epoch {epoch} on rank {spec.rank}"
-    per_step = spec.policy.micro_batches
-    fillers = _fillers(planned, groups, per_step - len(groups), filler_sample)
+    fillers = _fillers(rows, filler_sample)
     try:
-        batches = [spec.collate_fn(samples) for samples in groups + fillers]
+        batches = [spec.collate_fn(row.samples or fillers.pop()) for row in rows]
     except EvenstepError:
         raise
     except BaseException as error:
@@ -59,13 +87,12 @@ def make_step(
             f"{where}, samples {list(indices)}: collate_fn raised {described(error)}"
         ) from error
     totals = planned.totals
-    supervised = [int(planned.columns_of(group)[1].sum()) for group in planned.micro_batches]
-    limit = spec.policy.limit
-    for batch, expected in zip(batches, supervised):
-        if spec.loss_scaling == "token":
-            check_supervised(batch, expected, where)
-        if spec.policy.packed and limit is not None:
-            check_packed(batch, limit.max_tokens, where)
+    for batch, row in zip(batches, rows):
+        if spec.loss_scaling == "token" and row.samples:
+            check_supervised(batch, row.supervised, where)
+        if policy.packed and policy.limit is not None:
+            check_packed(batch, policy.limit.max_tokens, where)
+    supervised = [row.supervised for row in rows]
     total = of_update.totals.counted(spec.loss_scaling)
     scale = loss_scale(
         totals,
@@ -74,17 +101,19 @@ def make_step(
         mean_supervised=planned.mean_supervised,
         total=total,
     )
-    peers = spec.policy.context_parallel
-    if peers > 1:
-        batches, held = _own_shards(spec, batches)
-        supervised = held[: len(groups)]
+    if policy.peers > 1 or policy.dynamic:
+        batches, supervised = _own_shards(spec, batches, rows)
         if spec.loss_scaling == "token":
             tokens = of_update.totals.supervised_tokens
-            scale = shard_loss_scale(sum(supervised), tokens, peers * spec.world_size)
+            scale = shard_loss_scale(sum(supervised), tokens, policy.peers * spec.world_size)
+        elif policy.dynamic:  # whatever this rank has read
+            scale = float(any(row.samples for row in rows))
     scales: tuple[float, ...] = ()
-    if per_step > 1:
-        scales = micro_batch_scales(scale, spec.loss_scaling, list(map(len, groups)), supervised)
-        scales += (0.0,) * len(fillers)
+    in_parts = policy.micro_batches > 1 or policy.dynamic
+    if in_parts:
+        samples = [len(row.samples) for row in rows]
+        scales = micro_batch_scales(scale, spec.loss_scaling, samples, supervised)
+        scales = tuple(each if row.samples else 0.0 for each, row in zip(scales, rows))
     step = StepInfo(
         epoch=epoch,
         step=planned.index,
@@ -93,50 +122,64 @@ def make_step(
         context_rank=spec.context_rank,
         accumulate=spec.accumulate,
         ends_update=of_update.ends_update,
-        filler=planned.filler,
+        filler=not any(row.samples for row in rows),
         indices=None if spec.iterable else indices,
         totals=totals,
         loss_scale=scale,
         loss_scales=scales,
     )
-    return step, batches if per_step > 1 else batches[0]
+    return step, batches if in_parts else batches[0]
 
 
-def _fillers(
-    planned: PlannedStep, groups: list[list[Any]], count: int, filler_sample: Callable[[], Any]
-) -> list[list[Any]]:
+def _fillers(rows: list[Row], filler_sample: Callable[[], Any]) -> list[list[Any]]:
     """Zero-loss micro-batches, run so that collectives match. Each holds a copy of the step's
     shortest sample, so that a resumed step makes the same again; a copy, since a collate function
     may change its samples."""
-    if not count:
-        return []
-    if not groups:
-        return [[filler_sample()] for _ in range(count)]
-    shortest = int(planned.columns_of(planned.members)[0].argmin())
-    own = FillerSample.of(list(itertools.chain.from_iterable(groups))[shortest])
-    return [[own.sample()] for _ in range(count)]
+    lacking = sum(not row.samples for row in rows)
+    samples = [sample for row in rows for sample in row.samples]
+    if not lacking or not samples:
+        return [[filler_sample()] for _ in range(lacking)]
+    shortest = int(np.argmin([length for row in rows for length in row.lengths]))
+    own = FillerSample.of(samples[shortest])
+    return [[own.sample()] for _ in range(lacking)]
 
 
-def _own_shards(spec: LoaderSpec, batches: Sequence[Any]) -> tuple[list[dict[str, Any]], list[int]]:
-    """Cuts this context-parallel rank's shard out of each micro-batch.
+def _own_shards(
+    spec: LoaderSpec, batches: Sequence[Any], rows: Sequence[Row]
+) -> tuple[list[dict[str, Any]], list[int]]:
+    """Cuts this rank's shard out of each micro-batch.
 
     Args:
         batches: whole micro-batches, as `PackCollator` makes them.
 
     Returns:
-        The shards, and the supervised tokens in each.
+        The shards, and the supervised tokens in each; none in a zero-loss one.
 
     Raises:
-        CollateError: a collate function of another kind made a batch that cannot be cut.
+        CollateError: a collate function of another kind made a batch that cannot be cut, or one of
+            too many tokens.
     """
-    collate = spec.collate_fn
+    collate, policy = spec.collate_fn, spec.policy
     options: dict[str, Any] = {}
     if isinstance(collate, PackCollator):
         options["labels_shifted"] = not collate.mask_first_label
         options["per_sample_fields"] = collate.per_sample_fields
+    rank = spec.rank * policy.peers + spec.context_rank
     shards = []
-    for batch in batches:
-        sharding = spec.policy.shard(document_lengths(batch))
-        shards.append(shard_batch(batch, sharding, spec.context_rank, **options))
-    supervised = [int(np.count_nonzero(s["shift_labels"] != IGNORE_INDEX)) for s in shards]
+    for batch, row in zip(batches, rows):
+        sharding = policy.shard(document_lengths(batch), len(row.ranks))
+        shard = shard_batch(batch, sharding, rank - row.ranks.start, **options)
+        if policy.dynamic:
+            tokens, most = shard["input_ids"].shape[1], policy.max_tokens_per_rank
+            if most is not None and tokens > most:
+                raise CollateError(
+                    f"a micro-batch has {tokens:,} tokens for rank {rank}, over max_tokens="
+                    f"{most:,}, as the collate function pads; pad less, or lower max_tokens"
+                )
+            shard[CONTEXT_RANKS] = row.ranks
+        shards.append(shard)
+    supervised = [
+        int(np.count_nonzero(shard["shift_labels"] != IGNORE_INDEX)) if row.samples else 0
+        for shard, row in zip(shards, rows)
+    ]
     return shards, supervised

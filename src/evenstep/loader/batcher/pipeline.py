@@ -36,7 +36,7 @@ from evenstep.errors import (
     PeerError,
     described,
 )
-from evenstep.loader.batcher.batch_assembly import make_step
+from evenstep.loader.batcher.batch_assembly import make_step, rows_of
 from evenstep.loader.batcher.chunk_checks import ChunkChecks
 from evenstep.loader.batcher.filler_sample import FillerSample
 from evenstep.loader.batcher.intake import Intake
@@ -44,6 +44,7 @@ from evenstep.loader.batcher.ports import Ports
 from evenstep.loader.batcher.progress import EpochEnd, StepProgress
 from evenstep.loader.batcher.round_planner import RoundPlanner, make_protocol
 from evenstep.loader.batcher.sample_store import Closed, SampleStore
+from evenstep.loader.batcher.shared_documents import SharedDocuments
 from evenstep.loader.batcher.spec import EpochSpec, LoaderSpec
 from evenstep.loader.batcher.whole_updates import StepOfUpdate
 from evenstep.loader.threads import GuardedThread
@@ -81,6 +82,11 @@ class EpochRun:
         self._worker_states = (
             WorkerStateLog(max(spec.num_workers, 1), epoch.worker_states) if spec.iterable else None
         )
+        self._documents = (
+            SharedDocuments(spec.rank, spec.world_size, ports, self._store)
+            if spec.policy.dynamic
+            else None
+        )
         self._planner = RoundPlanner(
             spec,
             epoch,
@@ -90,6 +96,7 @@ class EpochRun:
             checks=self._checks,
             filler_sample=self._filler_sample,
             worker_states=self._worker_states,
+            documents=self._documents,
         )
         self._planned_steps: queue.SimpleQueue[StepOfUpdate | None] = queue.SimpleQueue()
         """From plan to collate; None at the end."""
@@ -254,19 +261,24 @@ class EpochRun:
     def _make_batch(self, of_update: StepOfUpdate) -> tuple[StepInfo, Any, StepProgress]:
         groups: list[list[Any]] = []
         indices: tuple[Any, ...] = ()
-        for numbers in of_update.planned.micro_batches:
+        planned = of_update.planned
+        for numbers in planned.micro_batches:
             samples, own = self._store.take(numbers)
             groups.append(samples)
             indices += own
-        index, epoch = of_update.planned.index, self._epoch.epoch
+        index, epoch = planned.index, self._epoch.epoch
         try:
             call = f"collate_fn at step {index} of epoch {epoch}, samples {list(indices)},"
             with self._watchdog.call(call):
+                if self._documents is not None:
+                    rows = self._documents.rows(planned, groups[0] if groups else [])
+                else:
+                    rows = rows_of(self._spec, planned, groups)
                 step, batch = make_step(
                     self._spec,
                     epoch,
                     of_update,
-                    groups,
+                    rows,
                     indices,
                     filler_sample=self._filler_sample.sample,
                     seeds=self._seeds,

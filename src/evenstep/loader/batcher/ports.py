@@ -18,6 +18,7 @@ from evenstep.batch.step_info import StepInfo
 from evenstep.errors import PeerError
 from evenstep.loader.batcher.progress import StepProgress
 from evenstep.loader.batcher.sample_store import Closed
+from evenstep.loader.transport.session import Shipment
 
 _POLL_SECONDS = 0.2  # between two checks whether the trainer has left
 
@@ -27,6 +28,10 @@ class Ports(Protocol):
 
     def exchange(self, message: bytes) -> list[bytes]:
         """Sends a message; returns all ranks' messages, in rank order, empty for one that left."""
+
+    def swap(self, message: bytes, parts: list[bytes]) -> tuple[list[bytes], list[bytes]]:
+        """Sends a message that announces documents, and each rank its part of these; returns all
+        ranks' messages, and their parts for this one, none if some rank has announced none."""
 
     def announce(self, message: bytes) -> None:
         """Sends all ranks a message after the last exchange, without waiting for an answer."""
@@ -78,6 +83,12 @@ class PipePorts:
         """A message was read in part, so the next one cannot be found."""
 
     def exchange(self, message: bytes) -> list[bytes]:
+        return self._exchange(message)[0]
+
+    def swap(self, message: bytes, parts: list[bytes]) -> tuple[list[bytes], list[bytes]]:
+        return self._exchange(Shipment(message, parts))
+
+    def _exchange(self, message: bytes | Shipment) -> tuple[list[bytes], list[bytes]]:
         if self._closed.is_set():
             raise Closed
         try:
@@ -87,16 +98,16 @@ class PipePorts:
                     if self._closed.is_set():
                         raise Closed
                 try:
-                    received: tuple[int, list[bytes]] = self._connection.recv()
+                    serial, messages, parts = self._connection.recv()
                 except BaseException:
                     self._broken = True
                     raise
-                if received[0] == self._serial:
-                    return received[1]
+                if serial == self._serial:
+                    return messages, parts
         except (EOFError, ConnectionError) as error:
             # The exchange's end is closed, and the trainer knows why: that is what it raises.
             raise PeerError("the exchange between ranks has ended") from error
-        return []
+        return [], []
 
     def await_credit(self) -> None:
         self._credits.get()

@@ -14,6 +14,7 @@ from evenstep.loader.batcher.ports import Ports
 from evenstep.loader.batcher.progress import RoundProgress, StepProgress
 from evenstep.loader.batcher.sample_bytes import SAMPLE_BYTES, sample_bytes
 from evenstep.loader.batcher.sample_store import SampleStore
+from evenstep.loader.batcher.shared_documents import SharedDocuments
 from evenstep.loader.batcher.spec import EpochSpec, LoaderSpec
 from evenstep.loader.batcher.whole_updates import StepOfUpdate, WholeUpdates
 from evenstep.loader.transport.cp_peers import WindowChecksum
@@ -65,11 +66,14 @@ class RoundPlanner:
         checks: ChunkChecks,
         filler_sample: FillerSample,
         worker_states: WorkerStateLog | None,
+        documents: SharedDocuments | None = None,
     ) -> None:
         """
         Args:
             worker_states: of an iterable dataset.
+            documents: where groups of ranks share some.
         """
+        self._documents = documents
         self._epoch = epoch
         self._protocol = protocol
         self._ports = ports
@@ -77,7 +81,7 @@ class RoundPlanner:
         self._checks = checks
         self._filler_sample = filler_sample
         self._worker_states = worker_states
-        self._context_parallel = spec.policy.context_parallel > 1
+        self._context_parallel = spec.policy.peers > 1
         self._checksum = WindowChecksum()
         self.request: Callable[[Int64Array | None], None] = lambda entries: None
         """Called with the entries of the ranks' stream that are dealt to this rank, so that they
@@ -185,6 +189,8 @@ class RoundPlanner:
         for step in steps[:skip]:
             whole += self._updates.add(step, None)
         for step in steps[skip:]:
+            if self._documents is not None:
+                self._documents.exchange(step, epoch=self._epoch.epoch)
             whole += self._updates.add(step, StepProgress(step.members, new_round))
             new_round = None
         return whole

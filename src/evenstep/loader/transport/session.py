@@ -6,9 +6,18 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
+from typing import NamedTuple
 
 from evenstep.errors import LoaderDiedError, PeerError, described
 from evenstep.protocol.wire import abort_message, check_no_abort
+
+
+class Shipment(NamedTuple):
+    """A message to all ranks, and bytes for each of them."""
+
+    message: bytes
+    parts: list[bytes]
+    """[ranks] sent where all ranks have announced some: see `announced_sizes`."""
 
 
 class Session:
@@ -59,9 +68,10 @@ class Session:
             self.connection.close()
         self.over.set()
 
-    def message(self, timeout: float) -> bytes | None:
-        """The batcher's next message; None if there is none within `timeout` seconds; empty if none
-        will follow, because the batcher has finished or the trainer has left."""
+    def message(self, timeout: float) -> bytes | Shipment | None:
+        """The batcher's next message, with parcels for other ranks if it has any; None if there is
+        none within `timeout` seconds; empty if none will follow, because the batcher has finished
+        or the trainer has left."""
         deadline = time.monotonic() + timeout
         while self.connection is not None and not (self._finished or self.left.is_set()):
             alive = self._alive()
@@ -71,7 +81,7 @@ class Session:
                     if alive:
                         return None
                     raise EOFError
-                received: tuple[int, bytes] = self.connection.recv()
+                received: tuple[int, bytes | Shipment] = self.connection.recv()
                 serial, message = received
             except (EOFError, OSError):
                 if self.left.is_set():
@@ -98,12 +108,12 @@ class Session:
         except PeerError as error:
             self.failure = self.failure or error
 
-    def reply(self, messages: Sequence[bytes]) -> None:
-        """Sends all ranks' messages to the batcher."""
+    def reply(self, messages: Sequence[bytes], parcels: Sequence[bytes] = ()) -> None:
+        """Sends all ranks' messages to the batcher, and their parcels for it."""
         if self.left.is_set() or self.connection is None:
             return  # no longer read, so a large one might block for ever
         try:
-            self.connection.send((self.serial, list(messages)))
+            self.connection.send((self.serial, list(messages), list(parcels)))
         except OSError:
             pass  # the batcher is gone; its reader will report it
         except BaseException as error:

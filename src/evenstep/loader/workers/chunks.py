@@ -214,7 +214,7 @@ class ChunkCollate:
                 raise
             positions, columns, bad = self._without_bad(raw)
         samples = [raw.samples[position] for position in positions.tolist()]
-        digests = digests_of(samples) if self._policy.context_parallel > 1 else None
+        digests = digests_of(samples) if self._policy.peers > 1 else None
         payload: PackedObject | list[Any] = samples
         if self._packed and samples:
             if self._writer is None:  # made in the worker, never before it is forked

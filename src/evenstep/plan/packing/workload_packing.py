@@ -24,13 +24,21 @@ import numpy as np
 
 from evenstep.arrays import Int64Array
 from evenstep.cost import Cost, MemoryLimit
-from evenstep.errors import ConfigurationError
-from evenstep.plan.argument_checks import check_at_least
+from evenstep.errors import ConfigurationError, SampleError
+from evenstep.plan.dynamic_context import DynamicContext, Exchange
 from evenstep.plan.groups.groups import Groups
 from evenstep.plan.packing.document_cost import DocumentCost
 from evenstep.plan.packing.drain import drain
 from evenstep.plan.packing.options import PackingOptions, SteadyOptions
 from evenstep.plan.packing.outliers import class_to_release, length_classes, queue_heads
+from evenstep.plan.packing.shared_step import (
+    SharedStep,
+    check_context_parallel,
+    offer,
+    share,
+    taken,
+    too_long,
+)
 from evenstep.plan.packing.step_plan import plan_step
 from evenstep.plan.packing.wlb import fill
 from evenstep.plan.pipeline.micro_batch_order import order_micro_batches
@@ -74,9 +82,16 @@ class WorkloadPacking(Policy):
     """Cost of a micro-batch: a `DocumentCost`, or a cost that has `per_token` and `per_pair`."""
     schedule: PipelineSchedule | None = field(default=None, kw_only=True)
     """The pipeline to order micro-batches for; None leaves the most costly first."""
-    context_parallel: int = field(default=1, kw_only=True)
+    context_parallel: int | str = field(default=1, kw_only=True)
     """Ranks that share every micro-batch (WLB-LLM, section 5). They are neighbours in the loader's
-    process group: its first `context_parallel` ranks are the first data-parallel rank."""
+    process group: its first `context_parallel` ranks are the first data-parallel rank. "dynamic":
+    in every micro-batch each document is on as many ranks as it needs. Then `context` and
+    `max_tokens` are of one rank, `micro_batches` is how many there would be of `context` tokens,
+    and a document may have `ranks` times `max_tokens`."""
+    ranks: int | None = field(default=None, kw_only=True)
+    """With "dynamic", all ranks of the loader's process group."""
+    exchange: Exchange = field(default=Exchange(), kw_only=True)
+    """With "dynamic", what it costs that ranks share documents."""
     sharding: str = field(default="adaptive", kw_only=True)
     """How they share it: "per-sequence", "per-document", "hybrid", or "adaptive", which takes for
     each micro-batch the one of these whose slowest rank is predicted to be fastest."""
@@ -86,7 +101,13 @@ class WorkloadPacking(Policy):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "thresholds", tuple(self.thresholds))
-        check_at_least(1, context_parallel=self.context_parallel)
+        check_context_parallel(
+            self.context_parallel,
+            self.ranks,
+            thresholds=self.thresholds,
+            max_delay=self.max_delay,
+            schedule=self.schedule,
+        )
         if self.sharding not in ("adaptive", *METHODS):
             raise ConfigurationError(
                 f"sharding={self.sharding!r} must be 'adaptive' or one of {METHODS}"
@@ -108,24 +129,60 @@ class WorkloadPacking(Policy):
             return PackingOptions(thresholds=self.thresholds, **options)
         return SteadyOptions(**options)
 
+    @cached_property
+    def sharing(self) -> DynamicContext:
+        """Options of the planner under "dynamic"."""
+        return DynamicContext(
+            ranks=self.ranks or 1,
+            tokens_per_rank=self.planning.cap,
+            cost=self.planning.cost,
+            exchange=self.exchange,
+        )
+
     @property
     def max_length(self) -> int | None:
+        return self.sharing.capacity if self.dynamic else self.planning.cap
+
+    @property
+    def limit(self) -> MemoryLimit | None:
+        if self.dynamic:  # what a rank reads is not what it trains on
+            return None
+        return MemoryLimit(max_tokens=self.planning.cap, packed=True)
+
+    @property
+    def max_tokens_per_rank(self) -> int:
         return self.planning.cap
 
     @property
-    def limit(self) -> MemoryLimit:
-        return MemoryLimit(max_tokens=self.planning.cap, packed=True)
+    def fingerprint(self) -> str:
+        left_out = {"ranks"} if self.dynamic else {"ranks", "exchange"}  # others may go on with it
+        options = {name: value for name, value in self.options().items() if name not in left_out}
+        return f"{type(self).__name__}{options}"
+
+    def explain_too_long(self, sample: str, length: int) -> SampleError:
+        if not self.dynamic:
+            return super().explain_too_long(sample, length)
+        return too_long(sample, length, self.sharing)
 
     @property
     def looks_ahead(self) -> bool:
         return False  # documents differ, so smaller windows would not make ranks finish together
 
-    def shard(self, lengths: Int64Array) -> Sharding:
+    def shard(self, lengths: Int64Array, ranks: int) -> Sharding:
         methods = METHODS if self.sharding == "adaptive" else (self.sharding,)
-        return shard(lengths, self.context_parallel, latency=self.latency, methods=methods)
+        return shard(lengths, ranks, latency=self.latency, methods=methods)
+
+    def share(self, messages: Int64Array) -> SharedStep:
+        return share(messages, self._budget(len(messages)), self.sharing)
+
+    def _budget(self, ranks: int) -> int:
+        return ranks * self.context * self.micro_batches
 
     def propose(self, window: Window) -> Proposal:
         options = self.planning
+        if self.dynamic:
+            offered = offer(window.lengths, self._budget(1))
+            return Proposal(offered, Groups.of([np.arange(len(window))]), window)
         arrived = self._arrived(window)
         costs = options.cost.of_documents(window.lengths)
         classes = length_classes(window.lengths, options.thresholds)
@@ -153,6 +210,9 @@ class WorkloadPacking(Policy):
 
     def settle(self, proposal: Proposal, messages: Int64Array, rank: int) -> Plan:
         window = proposal.window
+        if self.dynamic:
+            counts = taken(messages, self._budget(len(messages)))
+            return Plan(Groups.of([np.arange(counts[rank])]))
         active = messages[messages[:, _SAMPLES] > 0]
         if active[:, _LAST].all():
             steps = min(int(active[:, _STEPS_LEFT].max()), int(active[:, _SAMPLES].min()))
