@@ -8,6 +8,7 @@ import itertools
 import json
 import operator
 import pickle
+import random
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -500,7 +501,8 @@ def test_samples_are_sorted_by_what_the_key_function_gives() -> None:
 @pytest.mark.parametrize(
     ("source", "options", "said"),
     [
-        ([], {"pool_size": 0}, "pool_size=0 must be at least 1"),
+        ([], {"pool_size": -1}, "pool_size=-1 must be at least 0"),
+        ([], {"pool_size": 4, "order": "mine"}, "order='mine' must be one of"),
         ([], {"pool_size": None}, "pool_size=None must be an integer"),
         ([], {"key_fn": 3}, "key_fn=3 must be a function"),
         ([], {"initial_pool_size": 4}, "initial_pool_size=4 with warmup_pools=0: .* needs both"),
@@ -542,3 +544,63 @@ def test_energon_finds_the_shape_of_a_savable_dataset() -> None:
         reset()
         assert upstream.done == 0
         assert numbers(dataset) == whole
+
+
+def reference(samples: list[Any], pool_size: int, passes: int, seed: int) -> list[list[int]]:
+    """What LengthPoolSortDataset of LLaVA-OneVision-2 yields, written down anew."""
+    of_run, result = random.Random(seed), []
+    for _ in range(passes):
+        given: list[Any] = []
+        for begin in range(0, len(samples), pool_size):
+            pool = sorted(samples[begin : begin + pool_size], key=lambda one: one["length"])
+            last = begin + pool_size - 1
+            (random.Random(42 + last) if last < len(samples) else of_run).shuffle(pool)
+            given += pool
+        result.append(numbers(given))
+    return result
+
+
+@pytest.mark.parametrize("count", [40, 46])
+def test_the_reference_order_is_that_of_the_original_and_resumes(count: int) -> None:
+    source = Plain(lengths_of(count))
+    wanted = reference(list(source), 8, 3, seed=1234)
+
+    def make() -> PoolSortDataset:
+        return PoolSortDataset(Plain(lengths_of(count)), 8, seed=1234, order="reference")
+
+    pools = make()
+    for epoch in range(3):
+        pools.set_epoch(epoch)
+        assert numbers(pools) == wanted[epoch]
+    begun = make()
+    begun.set_epoch(2)
+    passing = iter(begun)
+    before = numbers(itertools.islice(passing, 19))
+    resumed = make()
+    resumed.load_state_dict(begun.state_dict())
+    assert before + numbers(resumed) == wanted[2]
+    with pytest.raises(MismatchError, match="order"):
+        PoolSortDataset(source, 8, seed=1234).load_state_dict(begun.state_dict())
+
+
+def test_the_order_of_the_original_is_a_known_one() -> None:
+    # random.Random(42 + 5 - 1) of Python 3 shuffles five sorted samples so.
+    shuffled = [0, 1, 2, 3, 4]
+    random.Random(46).shuffle(shuffled)
+    lengths = [50, 10, 40, 20, 30]
+    assert numbers(PoolSortDataset(Plain(lengths), 5, order="reference")) == [
+        int(np.argsort(lengths)[at]) for at in shuffled
+    ]
+
+
+def test_a_pool_size_of_0_is_off() -> None:
+    class Unsized(Plain):
+        def __iter__(self) -> Iterator[Any]:
+            return ({"number": number} for number in range(len(self.lengths)))
+
+    off = PoolSortDataset(Unsized([1] * 9), 0)
+    passing = iter(off)
+    assert numbers(itertools.islice(passing, 4)) == [0, 1, 2, 3]
+    resumed = PoolSortDataset(Unsized([1] * 9), 0)
+    resumed.load_state_dict(off.state_dict())
+    assert numbers(resumed) == [4, 5, 6, 7, 8]

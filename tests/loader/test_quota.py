@@ -182,9 +182,7 @@ class Nothing(IterableDataset):  # type: ignore[type-arg]
 
 def test_a_quota_that_cannot_be_met_is_an_error() -> None:
     loader = evenstep.DataLoader(Nothing(), policy=evenstep.TokenBudget(300), buffer_size=16)
-    with pytest.raises(
-        ConfigurationError, match=r"epochs 0 and 1 had no .* 0 of 10 samples"
-    ):
+    with pytest.raises(ConfigurationError, match=r"epochs 0 and 1 had no .* 0 of 10 samples"):
         list(loader.epochs(samples=10))
     for wrong in (0, -1, 1.5):
         with pytest.raises(ConfigurationError, match="samples"):

@@ -71,3 +71,97 @@ Nothing is ever missing."""
 TABLE_5 = """\
 One epoch over the whole data set, non-join. What is repeated is what the sampler repeats to give
 all ranks equally many; `duplicates` counts emissions beyond that."""
+
+THEOREM_2 = """\
+`loader.epochs(samples=N)` counts the samples of all ranks, in states too, and begins one pass after
+the other. With S the samples of the last update, N <= emitted < N + S: that is asserted for
+arbitrary policies, shards and endings, each also stopped after a step and resumed, and on two
+processes that are killed in their second epoch, and on 2, then 3, then 1."""
+
+COROLLARY_1 = """\
+1,000 samples of each distribution, 8 ranks, a budget of 4,096 tokens, a buffer of 64. The quota
+error is max(0, 1 - emitted / N); the identity error is the share of samples that never came. Short
+is 64 to 512 tokens in `longtail` and `bimodal`, long is 1,800 to 2,048. `evenstep simulate
+token-budget --lengths longtail` takes them by name."""
+
+SORTED = """\
+Of Sorted the paper says that it is online, and that it is grouped by length, with a fixed batch
+size; and of models trained with it that they had seen short samples before long ones. Two policies
+come near: `Sorted` sorts the whole data set, and needs all lengths in advance; `PoolSort` sorts
+what it has buffered. The batch sizes are those of HFG.
+
+Both would gain far more than the paper measured if time were in proportion to tokens. With a batch
+of one, on ShareGPT4o, it gains nothing in the paper: so there a step of one short sample must take
+about as long as one of a long one."""
+
+PACKING = """\
+One packed sequence of 8,192 tokens, the cutoff of UltraChat, on each of 8 ranks. Efficiency is in
+tokens, a packed sequence computed at its full width."""
+
+FIGURE_2A = """\
+What is predicted is efficiency, in tokens: useful ones over those that all ranks could have
+computed while the slowest one did. Waiting for the longest sample of eight ranks, not padding, is
+what a fixed batch of one loses on this data, and nearly all that ODB wins back."""
+
+FIGURE_2B = """\
+Predicted from lengths alone, no constant fitted: efficiency of `TokenBudget` over that of fixed
+batches, 8 ranks. On the three public data sets it comes within 6 % of every figure. MM-Mix
+gains more in the paper, where its short samples leave a GPU idle.
+
+f_s is the share of samples below a quarter of the budget, as the paper defines it. By that it
+cannot be 0.01 on ShareGPT4o, as printed, since half of those samples have fewer than 977 tokens,
+and budgets were 4,096 and 12,288; nor 0.37 on MM-Mix. So equation 5, whose two coefficients were
+solved from these two figures, is far off in all rows."""
+
+TABLE_2 = """\
+Speedups are over fixed batches, as predicted by tokens. They say how much of the gain is there at
+*any* budget: most of it. What the budget adds in the paper is the filling of GPUs."""
+
+TABLE_3 = """\
+Preparing a sample takes 4 ms, and a step 60 ms, so that two workers are just enough. Samples wait
+in two places: as finished steps, `prefetch`, and in the window, `buffer_size`. The clock starts
+after 10 steps."""
+
+FIGURE_3 = """\
+```
+            hellos of all                 all proposals are in, samples left
+   HELLO ------------------> FILLING ------------------------------------------> SETTLING
+                              |  ^                                                 |  |
+        no rank has any left; |  |            receipts of all: steps are made      |  |
+   "stop": one has none left  |  +-------------------------------------------------+  |
+                              v                                                       |
+                           FINISHED <-------------------------------------------------+
+                                        "stop": a rank has no sample for a step
+```
+
+As the paper's machine this one is left only when all ranks know it. What the paper calls a skipped
+round, which only fetches, is the wait in FILLING, without a message. [The
+protocol](../protocol.md) has every message."""
+
+TABLE_6 = """\
+Lengths are of ShareGPT4o, the budget is 4,096 tokens. The empty rank gets fillers, with a loss of
+zero."""
+
+TABLE_12 = """\
+Arithmetic on what the paper prints: samples per second of GMT-oracle once the time to build its
+cache of lengths counts, after so many epochs, and if the data, the template or the augmentation
+changes before each. ODB needs no cache. Where the paper calls GMT faster than ODB, on LLaVA 8B, its
+cache has paid for itself only after eight epochs; on UltraChat at once."""
+
+TABLE_17 = """\
+`TokenBudget` with the paper's rule, on ShareGPT4o-like lengths and 8 ranks. Padding is not all that
+a buffer is good for: with a small one ranks wait for each other much longer."""
+
+TABLE_18 = """\
+Relative error of a step's gradient, beside that of one batch of all samples of all ranks, over 120
+steps; the model is a table of word scores, and words of short and long samples differ."""
+
+TABLE_19 = """\
+As for Table 3: with 0 or 1 worker preparing is slower than training, from 2 on it is not."""
+
+TABLE_21 = """\
+With equal shares no rank runs out before the others, so both endings make the same steps."""
+
+MESSAGES = """\
+The paper's package sends the counts and lengths of a whole buffer. [All
+measurements](../figures.md#planning-and-the-loader) has the figures."""

@@ -26,8 +26,8 @@ Datasets of a `DataLoader`:
     resumable          reads any iterable, and resumes it where a reading stopped
     fingerprint        identifies a dataset from one run to the next
     cut_documents      `CutDocuments`: splits or truncates documents that are too long
-    pool_sort_dataset  `PoolSortDataset`, with pool_order (its order) and energon (its methods for
-                       Megatron-Energon)
+    pool_sort_dataset  `PoolSortDataset`, with pool_pass (one pass), pool_order (its order) and
+                       energon (its methods for Megatron-Energon)
     lengths_count, lengths_cache    count the lengths of a dataset once, keep them in a file
 
 Each name is imported on first use: a process that reads files needs no torch, which is most of the

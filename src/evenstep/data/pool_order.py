@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping
 from typing import Any
 
@@ -52,3 +53,29 @@ def pool_order(keys: Int64Array | Float64Array, size: int, *key: int) -> Int64Ar
     quantiles = (2 * np.arange(len(keys)) + 1) * size // (2 * max(len(keys), 1))  # [n]
     order: Int64Array = by_key[np.argsort(turns[quantiles])]
     return order
+
+
+def reference_order(
+    keys: Float64Array, size: int, *, before: int, seed: int, epoch: int
+) -> Int64Array:
+    """[n] indices of a pool's samples in the order of LengthPoolSortDataset of LLaVA-OneVision-2.
+
+    A full pool is shuffled by a generator of its own, seeded with 42 and the number in the pass of
+    the sample that filled it. What is left at the end is shuffled by a generator of the run, which
+    has shuffled the ends of the passes before.
+
+    Args:
+        keys: [n] as for `pool_order`.
+        before: samples of the pass before this pool.
+        seed: of the run's generator.
+        epoch: passes before this one; all ended with as many samples.
+    """
+    order = np.argsort(keys, kind="stable").tolist()
+    if len(order) == size:
+        random.Random(42 + before + size - 1).shuffle(order)
+    else:
+        of_run = random.Random(seed)
+        for _ in range(epoch):
+            of_run.shuffle(list(order))
+        of_run.shuffle(order)
+    return np.array(order, np.int64)

@@ -8,23 +8,23 @@ prefer it if evenstep loads the data.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-import numpy as np
 from torch.utils.data import IterableDataset
 
 from evenstep.data.energon import EnergonMethods
-from evenstep.data.pool_order import pool_order, sample_key
-from evenstep.data.resumable import Reading, ResumableIterable
-from evenstep.errors import ConfigurationError, MismatchError, SampleError, described, parsing
-from evenstep.plan.argument_checks import check_at_least, check_given
+from evenstep.data.pool_order import sample_key
+from evenstep.data.pool_pass import PoolPass
+from evenstep.data.resumable import ResumableIterable
+from evenstep.errors import ConfigurationError, MismatchError, parsing
+from evenstep.plan.argument_checks import check_at_least, check_given, check_one_of
 from evenstep.plan.policies.pool_sort import check_warm_up, warm_up_size
-from evenstep.plan.rng import RandomStream
 from evenstep.plan.schema import COUNT, check_schema, require
 
-_VERSION = 1
+ORDERS = ("evenstep", "reference")
+
+_VERSION = 2
 _PASS = {
     "epoch": COUNT,
     "pool": COUNT,
@@ -59,25 +59,30 @@ class PoolSortDataset(EnergonMethods, IterableDataset):  # type: ignore[type-arg
         warmup_pools: int = 0,
         *,
         shuffle: bool = True,
+        order: str = "evenstep",
     ) -> None:
         """
         Args:
             dataset: this rank's samples: an iterable dataset or a torch DataLoader over samples,
                 which divides them among workers itself; a function that returns an iterator; or a
                 map-style dataset, read in order, of which each of n workers takes every n-th.
-            pool_size: samples that are sorted together; 10 to 100 batches.
+            pool_size: samples that are sorted together; 10 to 100 batches. 0 leaves all as it is.
             key_fn: from a sample to the number that is sorted by; `sample_key` by default.
             ascending: smallest first; matters if `shuffle` is False.
             seed: the same on all ranks.
             initial_pool_size: samples of the first pool, so that its first sample comes soon.
             warmup_pools: pools over which the size grows from it to `pool_size`, by equal amounts.
             shuffle: False yields each pool from one end to the other.
+            order: "reference" shuffles as LengthPoolSortDataset of LLaVA-OneVision-2 does, sample
+                for sample, for a run that goes on from there: `seed` is then its `shuffle_seed` and
+                decides the order of the last, smaller pool only, and epochs count from 0.
 
         Raises:
             ConfigurationError: an argument is out of range, or `dataset` can be read only once.
         """
         check_given(pool_size=pool_size, seed=seed)
-        check_at_least(1, pool_size=pool_size)
+        check_at_least(0, pool_size=pool_size)
+        check_one_of(ORDERS, order=order)
         check_warm_up(initial_pool_size, pool_size, warmup_pools=warmup_pools)
         if key_fn is not None and not callable(key_fn):
             raise ConfigurationError(
@@ -91,10 +96,11 @@ class PoolSortDataset(EnergonMethods, IterableDataset):  # type: ignore[type-arg
         self.initial_pool_size = initial_pool_size
         self.warmup_pools = warmup_pools
         self.shuffle = shuffle
+        self.order = order
         self.epoch = 0
         self._iterable = ResumableIterable(dataset)
         self._loaded: Mapping[str, Any] | None = None
-        self._pass: _Pass | None = None
+        self._pass: PoolPass | None = None
         self.register_with_energon()
 
     def set_epoch(self, epoch: int) -> None:
@@ -108,7 +114,7 @@ class PoolSortDataset(EnergonMethods, IterableDataset):  # type: ignore[type-arg
 
     def __iter__(self) -> Iterator[Any]:
         """A pass from the beginning, or the rest of one after `load_state_dict`."""
-        self._pass = _Pass(self, self._iterable)
+        self._pass = PoolPass(self, self._iterable)
         if self._loaded is not None:
             self._pass.resume(self._loaded)
             self._loaded = None
@@ -123,6 +129,8 @@ class PoolSortDataset(EnergonMethods, IterableDataset):  # type: ignore[type-arg
 
     def size_of(self, pool: int) -> int:
         """Samples of pool number `pool` of a pass, counted from 0."""
+        if not self.pool_size:
+            return 1
         return warm_up_size(self.initial_pool_size, self.pool_size, pool, self.warmup_pools)
 
     # State
@@ -167,12 +175,13 @@ class PoolSortDataset(EnergonMethods, IterableDataset):  # type: ignore[type-arg
                 pool, point = inner["pool"], inner["upstream"]
                 require(inner["given"] <= self.size_of(pool), "pass.given", inner["given"])
                 count = point["count"] if point is not None else 0
-                require(count == self._samples_before(pool), "pass.upstream.count", count)
+                require(count == self.samples_before(pool), "pass.upstream.count", count)
         return inner
 
-    def _samples_before(self, pool: int) -> int:
+    def samples_before(self, pool: int) -> int:
+        """Samples of all pools of a pass before number `pool`."""
         warm = min(pool, self.warmup_pools)
-        return sum(map(self.size_of, range(warm))) + (pool - warm) * self.pool_size
+        return sum(map(self.size_of, range(warm))) + (pool - warm) * max(self.pool_size, 1)
 
     def _pools(self) -> dict[str, Any]:
         return {
@@ -182,6 +191,7 @@ class PoolSortDataset(EnergonMethods, IterableDataset):  # type: ignore[type-arg
             "initial_pool_size": self.initial_pool_size,
             "warmup_pools": int(self.warmup_pools),
             "shuffle": bool(self.shuffle),
+            "order": self.order,
         }
 
     # Megatron-Energon; see `EnergonMethods`
@@ -200,108 +210,3 @@ class PoolSortDataset(EnergonMethods, IterableDataset):  # type: ignore[type-arg
             "key_fn": getattr(key_fn, "__qualname__", type(key_fn).__qualname__),
             **self._pools(),
         }
-
-
-class _Pass:
-    """One pass, a pool at a time. The dataset is opened when the first sample is asked for."""
-
-    def __init__(self, owner: PoolSortDataset, iterable: ResumableIterable) -> None:
-        self._owner = owner
-        self._iterable = iterable
-        self._epoch = owner.epoch
-        self._reading: Reading | None = None
-        self._pool_begin: Mapping[str, Any] | None = None  # resume point of the wrapped dataset
-        self._number = -1  # of the pool
-        self._pool: list[Any] = []
-        self._given = 0
-        self._ended = self._resumed = False
-        self._start: Mapping[str, Any] | None = None  # until the first pool is filled
-
-    def __iter__(self) -> _Pass:
-        return self
-
-    def __next__(self) -> Any:
-        while self._given == len(self._pool):
-            if self._ended:
-                raise StopIteration
-            self._fill()
-        sample, self._pool[self._given] = self._pool[self._given], None
-        self._given += 1
-        return sample
-
-    def state_dict(self) -> dict[str, Any]:
-        if self._start is not None or self._reading is None:
-            return self._owner.envelope(self._start)
-        number, given, point = self._number, self._given, self._pool_begin
-        if given == len(self._pool) and not self._ended:  # then the next pool is next
-            number, given, point = number + 1, 0, self._reading.resume_point()
-        inner = {
-            "epoch": self._epoch,
-            "pool": number,
-            "given": given,
-            "ended": self._ended and given == len(self._pool),
-            "upstream": point,
-        }
-        return self._owner.envelope(inner)
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        inner = self._owner.opened(state)
-        self.__init__(self._owner, self._iterable)  # type: ignore[misc]
-        if inner is not None:
-            self.resume(inner)
-
-    def resume(self, inner: Mapping[str, Any]) -> None:
-        self._start = inner
-        self._epoch, self._number = int(inner["epoch"]), int(inner["pool"]) - 1
-        self._pool_begin, self._ended = inner["upstream"], bool(inner["ended"])
-        self._resumed = True
-
-    def _fill(self) -> None:
-        owner = self._owner
-        if self._reading is None:
-            if self._resumed and callable(set_epoch := getattr(owner.dataset, "set_epoch", None)):
-                set_epoch(self._epoch)  # the resumed order is of that epoch
-            self._reading = self._iterable.read(self._pool_begin)
-        else:
-            self._pool_begin = self._reading.resume_point()
-        self._number += 1
-        size = owner.size_of(self._number)
-        samples = self._reading.take(size)
-        self._ended = len(samples) < size
-        skip = int(self._start["given"]) if self._start is not None else 0
-        if len(samples) < skip:
-            raise MismatchError(
-                f"the dataset has {len(samples)} more samples where the state was saved after "
-                f"{skip}; it must yield the same samples as then"
-            )
-        keys = np.array([self._key(sample, at) for at, sample in enumerate(samples)], np.float64)
-        if not owner.ascending:
-            keys = -keys
-        if owner.shuffle:
-            order = pool_order(
-                keys, size, owner.seed, self._epoch, self._number, RandomStream.POOL_SORT_DATASET
-            )
-        else:
-            order = np.argsort(keys, kind="stable")
-        self._pool = [samples[at] for at in order.tolist()]
-        self._pool[:skip] = [None] * skip
-        self._given, self._start = skip, None
-        if self._ended:
-            self._iterable.rewinder.finished(whole=not self._resumed)
-
-    def _key(self, sample: Any, at: int) -> float:
-        name = f"sample {at} of pool {self._number}"
-        key_fn = self._owner.key_fn or sample_key
-        try:
-            key = float(key_fn(sample))
-        except SampleError as error:
-            raise SampleError(f"{name}: {error}") from error
-        except Exception as error:
-            role = getattr(key_fn, "__qualname__", repr(key_fn))
-            raise SampleError(
-                f"{name}: key_fn ({role}) raised {described(error)}; it must give a "
-                "number for every sample"
-            ) from error
-        if math.isnan(key):
-            raise SampleError(f"{name}: key_fn gave nan, which cannot be sorted")
-        return key
