@@ -91,3 +91,7 @@ def test_where_no_order_could_change_anything_it_is_1(sets: list[np.ndarray]) ->
 
 def test_what_is_spread_better_than_at_random_exceeds_1() -> None:
     assert composition_of([np.array([10, 1000]) for _ in range(50)]) > 1
+
+
+def test_a_count_above_the_number_of_sets_joins_all() -> None:
+    assert moments_of([[2, 3], [4]]).every(2**40).tokens.tolist() == [9]

@@ -78,6 +78,7 @@ class LengthMoments:
 
     def every(self, count: int) -> LengthMoments:
         """The union of each `count` sets in turn, and of those left over. Shape [sets]."""
+        count = max(min(count, len(self.tokens)), 1)
         left = -len(self.tokens) % count
         columns = [np.pad(getattr(self, f.name), (0, left)) for f in fields(self)]
         return LengthMoments(*[c.reshape(-1, count).T for c in columns]).together()

@@ -79,3 +79,16 @@ def test_before_anything_is_known_all_draw_alike() -> None:
     assert next_deal(held, left=100, window=4).tolist() == [8, 8, 8]
     assert next_deal(held, left=20, window=4).tolist() == [4, 3, 3]
     assert next_deal(held, left=2, window=4).tolist() == [1, 1, 0]
+
+
+def test_sums_beyond_64_bits_are_no_error() -> None:
+    # A window of all samples of a large dataset, on thousands of ranks, with long documents.
+    held = Holdings(
+        samples=np.full(4, 2**24),
+        tokens=np.full(4, 2**24 * 2**17),
+        queued=np.array([0, 0, 0, 5]),
+        seen_samples=4096 * 2**24,
+        seen_tokens=4096 * 2**24 * 2**17,
+    )
+    assert next_deal(held, left=100, window=2**31).tolist() == [14, 14, 14, 8]
+    assert next_deal(held, left=8, window=2**24).tolist() == [1, 1, 1, 0]

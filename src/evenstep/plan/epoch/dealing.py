@@ -34,8 +34,10 @@ class Holdings:
 
     @property
     def mean(self) -> tuple[int, int]:
-        """The mean length as a fraction: tokens of so many samples."""
-        return max(self.seen_tokens, 1), max(self.seen_samples, 1)
+        """The mean length as a fraction: tokens of so many samples, a million or so at most, that
+        multiples of it fit 64 bits."""
+        shift = max(self.seen_samples.bit_length() - 20, 0)
+        return max(self.seen_tokens >> shift, 1), max(self.seen_samples >> shift, 1)
 
 
 def next_deal(held: Holdings, *, left: int, window: int) -> Int64Array:
@@ -105,8 +107,9 @@ def _leveled(loads: Int64Array, unit: int, count: int) -> Int64Array:
 
 
 def _below(loads: Int64Array, unit: int, level: int) -> Int64Array:
-    """[ranks] units until each load has reached the level."""
-    return np.maximum(-((loads - level) // unit), 0)
+    """[ranks] units until each load has reached the level, or 2**62, which no sum of lengths is
+    near."""
+    return np.maximum(-((loads - min(level, 2**62)) // unit), 0)
 
 
 def dealt_entries(counts: Int64Array, rank: int, begin: int) -> Int64Array:

@@ -11,9 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from evenstep.arrays import Int64Array
+from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.groups.groups import Groups
 from evenstep.plan.packing.pieces import Pieces
+
+_MOST_WINDOWS = 2**27  # some 10 GiB
 
 
 @dataclass(frozen=True)
@@ -34,12 +37,20 @@ def cut_at_windows(lengths: Int64Array, context: int) -> PackingWindows:
     Args:
         lengths: [documents] int64, each positive.
         context: tokens of a window.
+
+    Raises:
+        ConfigurationError: there would be more windows than 2**27, which memory could not hold.
     """
     check_at_least(1, context=context)
     if not len(lengths):
         return PackingWindows(Pieces.whole(lengths), Groups.empty())
     starts = lengths.cumsum() - lengths  # [documents] in the stream
     total = int(starts[-1] + lengths[-1])
+    if total > _MOST_WINDOWS * context:
+        raise ConfigurationError(
+            f"{total:,} tokens fill {-(-total // context):,} windows of {context:,}, more than the "
+            f"{_MOST_WINDOWS:,} that are planned at once: give fewer documents or a longer context"
+        )
     cuts = np.arange(0, total, context, dtype=np.int64)  # [windows] in the stream
     # A piece begins where a document or a window begins.
     begins = np.unique(np.concatenate([starts, cuts]))  # [pieces]
