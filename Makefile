@@ -20,7 +20,8 @@ PYTHON ?= python3
 VENV ?= .venv
 PYTEST_ARGS ?=
 DATA ?=
-JOBS ?= 2
+# One more than the cores of a small machine: tests wait for processes that start, die and are noticed.
+JOBS ?= 3
 FAST ?=
 ONLY ?=
 UV ?= uv

@@ -22,7 +22,7 @@ import evenstep
 from documents import Documents
 
 COUNT = 120
-LEAVES = 8
+LEAVES = 6
 PERSISTENT = {**FORK, "persistent_workers": True}
 in_every_way = pytest.mark.parametrize(
     "workers", [PERSISTENT, FORK, THREADS], ids=["persistent workers", "workers", "threads"]
