@@ -7,6 +7,7 @@ recommend       summary, ranks                             -> max_tokens, target
 predict         lengths, settings                          -> every policy's figures, with ranges
 learning_rate   two predictions                            -> what two rules make of a learning rate
 advice          all of these                               -> Advice
+pool_size       lengths, a run's step log                  -> PoolAdvice, for pool sort
 ```
 
 `length_sources` reads by format: `jsonl_sample`, `parquet_sample`, `hub_sample`, with `tokenizer`

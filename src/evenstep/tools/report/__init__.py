@@ -2,7 +2,7 @@
 
 ```
 table                     tables of text
-advice_text, advice_page  the advice of `evenstep advise`
+advice_text, advice_page, pool_text  the advice of `evenstep advise`
 plan_page                 a loading plan of the service
 run_record, run_figures   a run's step log, read, and in figures
 run_page, run_svg         the same as a page

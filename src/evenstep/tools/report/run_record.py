@@ -43,6 +43,8 @@ class RunRecord:
     """[passes] seconds to the first step."""
     composition: float
     """See `evenstep.batch.composition`."""
+    policy: str = ""
+    """Of the loader; "" if the log does not say."""
 
     def __len__(self) -> int:
         return len(self.wait)
@@ -128,6 +130,7 @@ def read_run(path: str | os.PathLike[str]) -> RunRecord:
         ranks=ranks,
         first_waits=tuple(first_waits),
         composition=composition.value,
+        policy=str(about.get("policy", "")),
         **columns,
     )
 
