@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from pathlib import Path
@@ -105,5 +106,6 @@ def test_the_example_runs_under_their_command(tmp_path: Path) -> None:
     arguments += ["--training.local_batch_size=1", "--dataloader.num_workers=1"]
     arguments += ["--parallelism.spmd_backend=partial_dtensor"]
     script = HERE / "titan_train.py"
-    said = torchrun(1, script, *arguments, log=tmp_path, PYTHONPATH=str(EXAMPLES))
+    path = os.pathsep.join([str(EXAMPLES), os.environ.get("PYTHONPATH", "")])
+    said = torchrun(1, script, *arguments, log=tmp_path, PYTHONPATH=path)
     assert re.findall(r"step: +(\d)", said) == ["1", "2"]

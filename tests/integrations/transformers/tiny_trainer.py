@@ -133,11 +133,13 @@ def make_trainer(
     dataset: Any = None,
     cls: type = Trainer,
     extra: dict[str, Any] | None = None,
+    witness: TrainerCallback | None = None,
     **options: Any,
 ) -> Trainer:
     """
     Args:
         extra: arguments of the trainer's class.
+        witness: in place of the one that notes gradients before the optimizer steps.
         **options: training arguments.
     """
     model = TellingLlama() if model is None else model
@@ -148,7 +150,7 @@ def make_trainer(
         data_collator=evenstep.PadCollator(),
         **(extra or {}),
     )
-    trainer.add_callback(Witness(model))
+    trainer.add_callback(witness or Witness(model))
     return trainer
 
 
