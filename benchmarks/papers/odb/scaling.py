@@ -69,4 +69,6 @@ def table_18(seed: int) -> Outcome:
 
 
 def _spread(values: list[float]) -> list[str]:
-    return [f"{v:.1e}" if v > 1e-12 else "0" for v in (*np.quantile(values, [0.5, 0.9]), max(values))]
+    return [
+        f"{v:.1e}" if v > 1e-12 else "0" for v in (*np.quantile(values, [0.5, 0.9]), max(values))
+    ]
