@@ -6,5 +6,6 @@ memory      memory of reading many sources, beside one PyTorch DataLoader on eve
 throughput  samples per second and waiting, beside other readers of the same mixture
 partitioning  how many loaders a layout needs, and how quick it is; fewest_loaders is the optimum,
             and sleeping_sources are run
+scaling     what a trainer waits while weights move, with loaders that follow and without
 transport   what a message between two processes costs, over seven roads
 """

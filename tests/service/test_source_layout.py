@@ -12,6 +12,29 @@ from service_world import job_of
 import evenstep.service as es
 from evenstep.service.source_layout import loader_tasks
 from evenstep.strategy import loader_do_plan
+from evenstep.strategy.loaders import LoaderLayout, PlannedLoader, SourceStripe
+
+
+def test_scaled_layouts_give_each_sample_to_one_loader() -> None:
+    """Also where a source is shared by loaders of which one alone would get more."""
+    planned = [
+        PlannedLoader(shares=shares, workers=0, buffer_bytes=9, memory=1, seconds=1.0)
+        for shares in (
+            (SourceStripe(source="a"), SourceStripe(source="b", part=0, parts=2, stripe=8)),
+            (SourceStripe(source="b", part=1, parts=2, stripe=8),),
+            (SourceStripe(source="c"),),
+        )
+    ]
+    layout = LoaderLayout(sources=("a", "b", "c"), loaders=tuple(planned), step_seconds=1.0)
+    for counts, total in (((1, 1, 1), 3), ((3, 1, 2), 8), ((1, 2, 1), 5)):
+        made = es.SourceLayout.scaled(layout, counts, (1, 1, 0))
+        assert len(made.shares) == len(made.workers) == total
+        assert made.workers[-1] == 0
+        for name in layout.sources:
+            positions = np.arange(500)
+            owned = [share.owns(positions) for _, share in made.of_source[name]]
+            assert (np.sum(owned, axis=0) == 1).all()
+    assert es.SourceLayout.scaled(layout, (1, 1, 1), (0, 0, 0)) == es.SourceLayout.planned(layout)
 
 
 @pytest.mark.parametrize("loaders", [1, 2, 3, 8])

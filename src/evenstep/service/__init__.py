@@ -109,6 +109,7 @@ if TYPE_CHECKING:
     from evenstep.service.service_step import SubplanStep as SubplanStep
     from evenstep.service.sizing.job_profile import JobProfile as JobProfile
     from evenstep.service.sizing.loader_planning import plan_loaders as plan_loaders
+    from evenstep.service.sizing.loader_scaling import LoaderScaling as LoaderScaling
     from evenstep.service.sizing.profiling import profile as profile
     from evenstep.service.source_layout import SourceLayout as SourceLayout
     from evenstep.service.source_loader import LoaderJob as LoaderJob
@@ -135,6 +136,7 @@ _HOMES = {
     ".service_step": ("ServiceStep", "StepDelivery", "SubplanStep"),
     ".sizing.job_profile": ("JobProfile",),
     ".sizing.loader_planning": ("plan_loaders",),
+    ".sizing.loader_scaling": ("LoaderScaling",),
     ".sizing.profiling": ("profile",),
     ".source_layout": ("SourceLayout",),
     ".source_loader": ("LoaderJob", "SourceLoader"),

@@ -153,6 +153,10 @@ class DataConstructor:
                 self._steps.pop(number, None)
                 del self._recent[number]
 
+    def use_loaders(self, loaders: Sequence[Handle], layout: SourceLayout) -> None:
+        """See `StepFetcher.use_loaders`."""
+        self._fetcher.use_loaders(loaders, layout)
+
     def status(self) -> Mapping[str, Any]:
         """JSON-able."""
         with self._taken_lock:

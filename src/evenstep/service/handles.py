@@ -20,6 +20,7 @@ MessageName = Literal[
     "close",
     "measure",
     "wait_forever",
+    "use_loaders",
     # of a Data Constructor, from clients; both the constructor and a Source Loader have "release"
     "fetches",
     "deliver",
@@ -30,6 +31,7 @@ MessageName = Literal[
     "report",
     "state_dict",
     "saving_ranks",
+    "reached",
     # of a Source Loader, from the planner and constructors
     "describe",
     "ahead",

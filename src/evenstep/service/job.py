@@ -221,11 +221,15 @@ class Job:
         """See `fingerprint_of`."""
         return fingerprint_of({**vars(self), "tree": self.tree})
 
-    def loader_jobs(self, layout: SourceLayout) -> list[LoaderJob]:
-        """[loaders] what each is sent."""
+    def loader_jobs(self, layout: SourceLayout, first: int = 0) -> list[LoaderJob]:
+        """[loaders] what each is sent.
+
+        Args:
+            first: number of the first loader.
+        """
         workers = layout.workers or (None,) * len(layout.shares)
         sizes = layout.buffer_bytes or (None,) * len(layout.shares)
-        return [self.for_loader(*each) for each in zip(layout.shares, count(), workers, sizes)]
+        return [self.for_loader(*each) for each in zip(layout.shares, count(first), workers, sizes)]
 
     def on(self, mesh: Any) -> Job:
         """The same job for another mesh. If it was not told how much to draw, a step draws what

@@ -84,6 +84,19 @@ class LoaderPool:
             described.update(answer)
         return described
 
+    def use_loaders(self, handles: Sequence[Handle], layout: SourceLayout) -> None:
+        """Asks these loaders from now on. What is known of samples does not depend on who has
+        described them."""
+        self.handles, self.layout = list(handles), layout
+
+    def reached(self) -> dict[str, tuple[int, int]]:
+        """By source that was drawn from: the position that comes next, and the number of samples
+        that are known from there on."""
+        return {
+            self.layout.sources[source]: (known.begin, max(known.end - known.begin, 1))
+            for source, known in self._known.items()
+        }
+
     # Metadata
 
     def ahead(self, source: int, position: int, count: int) -> SampleTable:

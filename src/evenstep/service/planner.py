@@ -12,12 +12,13 @@ follow.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from evenstep.errors import ConfigurationError, EvenstepError
 from evenstep.service.bad_samples import BadSamples
+from evenstep.service.handles import Handle
 from evenstep.service.job import Job
 from evenstep.service.loader_pool import LoaderPool
 from evenstep.service.plan_log import LoggedPlan, PlanLog
@@ -28,6 +29,7 @@ from evenstep.service.planner_state import (
     source_digests,
     state_to_dict,
 )
+from evenstep.service.source_layout import SourceLayout
 from evenstep.service.trainer_reports import Signals, merged, plain_signals
 from evenstep.strategy import DGraph, LoadingPlan
 from evenstep.strategy.plan_builder import TooFewSamplesError
@@ -135,6 +137,17 @@ class Planner:
 
     def close(self) -> None:
         """Ends the planner. Idempotent."""
+
+    # Loaders
+
+    def use_loaders(self, handles: Sequence[Handle], layout: SourceLayout) -> None:
+        """See `LoaderPool.use_loaders`."""
+        assert self._loaders is not None
+        self._loaders.use_loaders(handles, layout)
+
+    def reached(self) -> dict[str, tuple[int, int]]:
+        """See `LoaderPool.reached`."""
+        return {} if self._loaders is None else self._loaders.reached()
 
     # State
 

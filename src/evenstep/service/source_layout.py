@@ -91,6 +91,30 @@ class SourceLayout:
             tuple(loader.buffer_bytes for loader in layout.loaders),
         )
 
+    @classmethod
+    def scaled(
+        cls, layout: LoaderLayout, loaders: Sequence[int], workers: Sequence[int]
+    ) -> SourceLayout:
+        """A planned layout of which each loader's sources are shared by several.
+
+        Args:
+            loaders: [loaders of the layout] as many; those that share a source get the most of any.
+            workers: [loaders of the layout] of each of them.
+        """
+        counts = _equal_where_shared(layout, list(loaders))
+        shares: list[tuple[SourceStripe, ...]] = []
+        for planned, count in zip(layout.loaders, counts):
+            for number in range(count):
+                parts = (_part_of(share, number, count) for share in planned.shares)
+                shares.append(tuple(parts))
+        of_each = list(zip(layout.loaders, workers, counts))
+        return cls(
+            layout.sources,
+            tuple(shares),
+            tuple(each for _, each, count in of_each for _ in range(count)),
+            tuple(planned.buffer_bytes for planned, _, count in of_each for _ in range(count)),
+        )
+
     @cached_property
     def of_source(self) -> dict[str, list[tuple[int, SourceStripe]]]:
         """By name of the source, the loaders that own parts of it, and the parts."""
@@ -122,6 +146,31 @@ class SourceLayout:
     def _shared(self) -> list[int]:
         """Numbers of the sources that several loaders share."""
         return [n for n, name in enumerate(self.sources) if len(self.of_source[name]) > 1]
+
+
+def _equal_where_shared(layout: LoaderLayout, counts: list[int]) -> list[int]:
+    """All parts of a source are cut alike."""
+    groups: dict[str, list[int]] = {}
+    for number, planned in enumerate(layout.loaders):
+        for share in planned.shares:
+            groups.setdefault(share.source, []).append(number)
+    while True:
+        most = {name: max(counts[n] for n in numbers) for name, numbers in groups.items()}
+        after = [max(most[share.source] for share in each.shares) for each in layout.loaders]
+        if after == counts:
+            return counts
+        counts = after
+
+
+def _part_of(share: SourceStripe, number: int, count: int) -> SourceStripe:
+    """One of `count` parts of what a loader owns of a source. Shorter stripes let them share each
+    step."""
+    return SourceStripe(
+        source=share.source,
+        part=share.part + share.parts * number,
+        parts=share.parts * count,
+        stripe=max(share.stripe // count, 1),
+    )
 
 
 def loader_tasks(

@@ -57,6 +57,13 @@ class LoaderJob:
     buffer_bytes: int
     decoded_bytes: int
 
+    def does_as(self, other: LoaderJob) -> bool:
+        """Whether two loaders of a job are the same but for their number."""
+        mine, its = (
+            (each.shares, each.workers, each.buffer_bytes, each.sources) for each in (self, other)
+        )
+        return mine == its
+
 
 def preparer_of(jobs: Sequence[LoaderJob]) -> Preparer:
     """Prepares samples for a loader that plays any of the jobs."""

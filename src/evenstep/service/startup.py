@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from evenstep.service.local import LocalService
     from evenstep.service.processes.service import ProcessService
     from evenstep.service.ray.service import RayService, Transport
+    from evenstep.service.sizing.loader_scaling import LoaderScaling
 
 BACKENDS = ("ray", "processes", "local")
 
@@ -60,6 +61,7 @@ def start(
     name: str = "job",
     loaders: Loaders = 1,
     standbys: int = 0,
+    scaling: LoaderScaling | None = None,
     constructors: int | None = None,
     state: Mapping[str, Any] | None = None,
     plan_log: str | os.PathLike[str] | None = None,
@@ -87,6 +89,8 @@ def start(
             and plans now, as fast as the cores of this machine allow.
         standbys: processes that could play any loader at once, of which one follows a loader that
             dies; 0 by default.
+        scaling: instead of `loaders`: a `LoaderScaling`, which says how many there are to be while
+            weights move.
         constructors: Data Constructors, which divide the data-parallel groups among them; by
             default one for each group.
         state: of `state_dict`, to resume from.
@@ -108,8 +112,8 @@ def start(
         transport: of messages between roles; "sockets" by default, or "ray", Ray's own calls.
         ray_options: more for ``ray.init``, such as ``num_cpus`` or ``runtime_env``.
 
-    "local" has the options up to `stripe` without `standbys`, "processes" also `standbys`, `name`
-    and `patience`, "ray" all of them.
+    "local" has neither `standbys` nor `scaling`, nor what comes after `stripe`; "processes" has
+    these, `name` and `patience`; "ray" has all but `scaling`.
 
     Raises:
         ConfigurationError: an unknown backend, or a source that cannot be opened.

@@ -12,11 +12,12 @@ travel along.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from evenstep.errors import InvariantError
+from evenstep.errors import InvariantError, LoaderDiedError
 from evenstep.service.handles import Handle, Message, call, results
 from evenstep.service.source_layout import SourceLayout, StageKey, loader_tasks, rows_of
 from evenstep.strategy import LoaderTask, LoadingPlan
@@ -32,7 +33,7 @@ class _Step:
     lock: threading.Lock = field(default_factory=threading.Lock)
     plan: LoadingPlan | None = None
     samples: Samples | None = None
-    staged_on: dict[int, list[StageKey]] = field(default_factory=dict)
+    staged_on: dict[Handle, list[StageKey]] = field(default_factory=dict)
     """By loader, the buckets that it has staged for this constructor."""
 
 
@@ -55,8 +56,19 @@ class StepFetcher:
         self._planner, self._loaders = planner, list(loaders)
         self._lock = threading.Lock()
         self._steps: dict[int, _Step] = {}
-        self._releases: dict[int, dict[int, list[StageKey]]] = {}
+        self._releases: dict[Handle, dict[int, list[StageKey]]] = {}
         """By loader and step, buckets to release that have not been sent yet."""
+
+    def use_loaders(self, loaders: Sequence[Handle], layout: SourceLayout) -> None:
+        """Fetches from these loaders from now on. Those that are not among them are not asked any
+        more when this returns."""
+        with self._lock:
+            self._loaders, self._layout = list(loaders), layout
+            self._releases = {h: steps for h, steps in self._releases.items() if h in loaders}
+            steps = list(self._steps.values())
+        for each in steps:
+            with each.lock:  # after what is being fetched
+                each.staged_on = {h: keys for h, keys in each.staged_on.items() if h in loaders}
 
     def plan(self, step: int) -> LoadingPlan | None:
         """The plan of a step; None if the mixture has ended before it.
@@ -138,8 +150,10 @@ class StepFetcher:
         with self._lock:
             return max(map(len, self._releases.values()), default=0)
 
-    def _send(self, releases: dict[int, dict[int, list[StageKey]]]) -> None:
-        results([self._loaders[n].send_all(_messages(steps)) for n, steps in releases.items()])
+    def _send(self, releases: dict[Handle, dict[int, list[StageKey]]]) -> None:
+        replies = [loader.send_all(_messages(steps)) for loader, steps in releases.items()]
+        with suppress(LoaderDiedError):  # it is not used any more, or the next fetch says so
+            results(replies)
 
     def _drop(self, step: int, each: _Step) -> None:
         with self._lock:
@@ -148,13 +162,13 @@ class StepFetcher:
 
     # Samples
 
-    def _fetch(self, plan: LoadingPlan) -> tuple[dict[int, list[StageKey]], Samples]:
+    def _fetch(self, plan: LoadingPlan) -> tuple[dict[Handle, list[StageKey]], Samples]:
         """The loaders that have samples of a plan staged, and the samples."""
         keys = self._keys(plan)
-        tasks = loader_tasks(plan, self._layout, keys)
-        staged_on = {
-            loader: own for loader, task in enumerate(tasks) if (own := _keys_in(task, keys))
-        }
+        with self._lock:
+            loaders, layout = self._loaders, self._layout
+        tasks = dict(zip(loaders, loader_tasks(plan, layout, keys)))
+        staged_on = {loader: own for loader, task in tasks.items() if (own := _keys_in(task, keys))}
         samples: Samples = {key: {} for key in keys}
         missing = staged_on
         for _ in range(_ATTEMPTS):
@@ -177,7 +191,7 @@ class StepFetcher:
         return staged_on, samples
 
     def _fetch_from(
-        self, asked: dict[int, list[StageKey]], tasks: Sequence[LoaderTask]
+        self, asked: dict[Handle, list[StageKey]], tasks: Mapping[Handle, LoaderTask]
     ) -> list[list[Any]]:
         """[loaders asked] [buckets] what each has staged, or None."""
         with self._lock:
@@ -188,7 +202,7 @@ class StepFetcher:
             ended.pop(task.step, None)  # fetched again before it was released
             fetches: list[Message] = [("fetch", (task.step, bucket, name)) for name, bucket in keys]
             messages = [*_messages(ended), ("stage", (task, keys)), *fetches]
-            replies.append(self._loaders[loader].send_all(messages))
+            replies.append(loader.send_all(messages))
         self._send(releases)  # to loaders from which nothing is fetched now
         return [answers[-len(keys) :] for answers, keys in zip(results(replies), asked.values())]
 

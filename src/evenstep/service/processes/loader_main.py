@@ -1,8 +1,9 @@
 """The process of a loader: ``python -m evenstep.service.processes.loader_main FD``.
 
-Through the connection FD it is given one job or several, says when it has read them, and is told
-which to play: at once, or, as a standby, when a loader has died. The connection stays open for as
-long as the parent wants the process. What users' functions print goes to standard error.
+Through the connection FD it is given the job of a loader to play. A standby is given those of all
+loaders, says when it has read them, and is given the one to play when a loader has died. The
+connection stays open for as long as the parent wants the process. What users' functions print goes
+to standard error.
 """
 
 from __future__ import annotations
@@ -44,13 +45,15 @@ def _play(given: Connection, host: RoleHost, parent: int) -> bool:
     answer: Any
     try:
         jobs, paths, standby = pickle.loads(given.recv_bytes())
-        preparer = make_standby([unpickled_job(job, paths) for job in jobs]) if standby else None
-        _tell(given, None)
-        if not _parent_says(given, parent):
-            return False
-        number = pickle.loads(given.recv_bytes())
-        _tell(given, None)
-        job = unpickled_job(jobs[number], paths)
+        preparer, played = None, jobs[0]
+        if standby:
+            preparer = make_standby([unpickled_job(job, paths) for job in jobs])
+            _tell(given, None)
+            if not _parent_says(given, parent):
+                return False
+            played = pickle.loads(given.recv_bytes())
+            _tell(given, None)
+        job = unpickled_job(played, paths)
         host.make_role(make_loader, job, preparer, threads=LOADER_THREADS)
         answer = host.open_sockets("loader")
     except EOFError:

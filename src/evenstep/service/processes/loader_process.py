@@ -24,15 +24,19 @@ _EXIT_SECONDS = 1.0  # for one that has closed its connections
 _PROMPT_SECONDS = 1.0  # in which a standby says that it begins to play
 
 
+def name_of(job: LoaderJob) -> str:
+    """The role's name."""
+    return f"Source Loader {job.number}"
+
+
 class LoaderProcess:
     """Started by its construction."""
 
     def __init__(self, jobs: Sequence[LoaderJob], name: str, *, standby: bool = False) -> None:
         """
         Args:
-            jobs: those that it may play.
+            jobs: the one that it plays; or, of a standby, those that it may have to play.
             name: for messages.
-            standby: whether it may have to wait for being told which.
 
         Raises:
             ConfigurationError: a job cannot be sent.
@@ -42,7 +46,6 @@ class LoaderProcess:
         self.ready = self.promoted = False
         """Of a standby: whether it could play at once, and whether it has begun to."""
         self._endpoint: Endpoint | None = None
-        sent = [pickled_by_value(f"what Source Loader {job.number} reads", job) for job in jobs]
         paths = [os.path.abspath(path) for path in sys.path]
         self._connection, its_end = multiprocessing.Pipe()
         self._process = subprocess.Popen(
@@ -52,14 +55,12 @@ class LoaderProcess:
             env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
         )
         its_end.close()
-        self._send((sent, paths, standby))
+        self._send((list(map(_sent, jobs)), paths, standby))
 
     @classmethod
     def playing(cls, job: LoaderJob) -> LoaderProcess:
         """A process that plays a loader as soon as it can."""
-        process = cls([job], f"Source Loader {job.number}")
-        process._send(0)
-        return process
+        return cls([job], name_of(job))
 
     @property
     def pid(self) -> int:
@@ -84,14 +85,14 @@ class LoaderProcess:
         elif self._process.poll() is not None:
             raise self._death()
 
-    def promote(self, number: int, name: str) -> bool:
-        """Has a standby that is ready play one of its jobs; whether it does."""
-        self._send(number)
+    def promote(self, job: LoaderJob) -> bool:
+        """Has a standby that is ready play a loader; whether it does."""
+        self._send(_sent(job))
         try:
             self._answer(_PROMPT_SECONDS)
         except (ConfigurationError, LoaderDiedError):  # it is stopped, or has died
             return False
-        self.name, self.promoted = name, True
+        self.name, self.promoted = name_of(job), True
         return True
 
     def endpoint(self, patience: float) -> Endpoint:
@@ -104,14 +105,13 @@ class LoaderProcess:
             ConfigurationError: it was not ready in time, or a source cannot be opened.
             LoaderDiedError: it has ended.
         """
-        deadline = time.monotonic() + patience
-        while self._endpoint is None:  # it says first that it has read its jobs
-            self._endpoint = self._answer(max(deadline - time.monotonic(), 0.0), patience)
+        if self._endpoint is None:
+            self._endpoint = self._answer(patience)
         return self._endpoint
 
-    def _answer(self, seconds: float, patience: float = _PROMPT_SECONDS) -> Any:
+    def _answer(self, patience: float) -> Any:
         """What it says next."""
-        if not self._connection.poll(seconds):
+        if not self._connection.poll(patience):
             raise ConfigurationError(
                 f"{self.name} (process {self.pid}) was not ready within {patience:g} seconds; "
                 "raise patience=, or give it fewer sources by more loaders="
@@ -153,3 +153,7 @@ class LoaderProcess:
         self.ask_to_end()
         self._process.kill()
         self._process.wait()
+
+
+def _sent(job: LoaderJob) -> bytes:
+    return pickled_by_value(f"what {name_of(job)} reads", job)

@@ -9,8 +9,9 @@ from typing import Any
 from evenstep.errors import LoaderDiedError
 from evenstep.service.processes.loader_process import LoaderProcess
 from evenstep.service.processes.standbys import StandbyProcesses
+from evenstep.service.remote.handles import RemoteHandle
 from evenstep.service.remote.roads import RoleGoneError, SocketRoad
-from evenstep.service.remote.role_place import ATTEMPTS, Location
+from evenstep.service.remote.role_place import ATTEMPTS, Location, RolePlace
 from evenstep.service.source_loader import LoaderJob
 
 
@@ -26,11 +27,12 @@ class LoaderSuccession:
         Raises:
             ConfigurationError: the job cannot be sent.
         """
-        self._job, self._patience, self._standbys = job, patience, standbys
+        self.job, self._patience, self._standbys = job, patience, standbys
         self._lock = threading.Lock()
         self._closed = False
         self._process = LoaderProcess.playing(job)
         self.name = self._process.name
+        self._handle: RemoteHandle | None = None
 
     def find(self, dead: Location | None) -> Location:
         """See `evenstep.service.remote.role_place.Finder`."""
@@ -51,14 +53,24 @@ class LoaderSuccession:
         raise AssertionError
 
     def _next(self) -> LoaderProcess:
-        standby = self._standbys.take(self._job.number, self.name)
-        return LoaderProcess.playing(self._job) if standby is None else standby
+        return self._standbys.take(self.job) or LoaderProcess.playing(self.job)
 
     def _located(self) -> Location:
         process = self._process
         road = SocketRoad(process.endpoint(self._patience))
         here = socket.gethostname()
         return Location(road, process.pid, here, process.born, process.promoted)
+
+    def handle(self) -> RemoteHandle:
+        """The loader, once its sources are open; see `LoaderProcess.endpoint`."""
+        if self._handle is None:
+            self._handle = RemoteHandle(RolePlace(self.name, self.find(None), self))
+        return self._handle
+
+    def close_connections(self) -> None:
+        """Closes those of this process. Idempotent."""
+        if self._handle is not None:
+            self._handle.road.close()
 
     def ask_to_end(self) -> None:
         """Starts none any more. Idempotent."""

@@ -13,15 +13,19 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from typing import Any
 
 from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_at_least
 from evenstep.service.backend_common import Loaders, constructor_threads, groups_of, layout_of
+from evenstep.service.handles import Message, call, results
 from evenstep.service.job import Job
 from evenstep.service.processes.loader_succession import LoaderSuccession
+from evenstep.service.processes.scaling_thread import ScalingThread
 from evenstep.service.processes.standbys import StandbyProcesses
 from evenstep.service.remote.discovery import job_in
 from evenstep.service.remote.handles import RemoteHandle
@@ -30,8 +34,8 @@ from evenstep.service.remote.registry import JobRegistry
 from evenstep.service.remote.roads import ThreadRoad
 from evenstep.service.remote.role_host import RoleHost
 from evenstep.service.remote.role_makers import make_constructor, make_planner
-from evenstep.service.remote.role_place import RolePlace
 from evenstep.service.remote.running_job import OwnedJob
+from evenstep.service.sizing.loader_scaling import LoaderScaling
 from evenstep.service.store.runs import new_run
 from evenstep.service.transport.endpoint_file import path_of, remove_endpoint, write_endpoint
 from evenstep.strategy.loaders import STRIPE
@@ -50,6 +54,7 @@ class ProcessService(OwnedJob):
         name: str = "job",
         loaders: Loaders = 1,
         standbys: int = 0,
+        scaling: LoaderScaling | None = None,
         constructors: int | None = None,
         state: Mapping[str, Any] | None = None,
         plan_log: str | os.PathLike[str] | None = None,
@@ -61,6 +66,7 @@ class ProcessService(OwnedJob):
         Args:
             name: by which trainers in other processes find the job.
             standbys: processes that could play any loader at once.
+            scaling: instead of `loaders`, says how many there are to be, again and again.
             loaders, constructors, state, plan_log, store, stripe: see `LocalService`.
             patience: seconds within which loaders must have opened their sources.
 
@@ -73,7 +79,8 @@ class ProcessService(OwnedJob):
         check_name(name)
         check_at_least(0, standbys=standbys)
         self._groups = groups_of(job, constructors)
-        self._layout = layout_of(job, loaders, stripe)
+        given = loaders if scaling is None else scaling.layout
+        self._layout = layout_of(job, given, stripe)
         self._store = new_run(store)
         self._file = path_of(name)
         if job_in(self._file) is not None:
@@ -84,7 +91,11 @@ class ProcessService(OwnedJob):
         self._standbys = StandbyProcesses(parts, standbys)
         self._processes: list[LoaderSuccession] = []
         self._hosts: list[RoleHost] = []
-        self._places: list[RolePlace] = []
+        self._started = len(parts)
+        """Loaders, since the start."""
+        self._patience, self._stripe = patience, stripe
+        self._changing = threading.Lock()
+        self._scaling: ScalingThread | None = None
         self._registry = JobRegistry()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(
@@ -116,6 +127,10 @@ class ProcessService(OwnedJob):
             write_endpoint(self._file, self._registry.endpoint)
             atexit.register(self.close)  # for one that nobody closes
             self._standbys.begin()
+            if scaling is not None:
+                planner_status = partial(call, info.planner, "status")
+                self._scaling = ScalingThread(scaling, planner_status, self.use_loaders)
+                self._scaling.begin()
         except BaseException:
             self.close()
             raise
@@ -129,6 +144,8 @@ class ProcessService(OwnedJob):
         """Ends all roles. Idempotent."""
         if self._closed:
             return
+        if self._scaling is not None:
+            self._scaling.close()
         super().close()
         atexit.unregister(self.close)
         self._close_clients()
@@ -145,16 +162,15 @@ class ProcessService(OwnedJob):
             host.close()
         for process in self._processes:
             process.end()
-        for place in self._places:
-            place.location().road.close()
+        for succession in self._processes:
+            succession.close_connections()
 
     def _made_roles(
         self, state: Mapping[str, Any] | None, plan_log: str | os.PathLike[str] | None
     ) -> dict[str, Any]:
         """Loaders, planner and constructors of `JobInfo`."""
         layout, ranks = self._layout, self.job.tree.ranks
-        self._places = [RolePlace(each.name, each.find(None), each) for each in self._processes]
-        loaders = [RemoteHandle(place) for place in self._places]
+        loaders = [each.handle() for each in self._processes]
         log = None if plan_log is None else os.path.abspath(plan_log)
         given = (layout, loaders, state, log, self._store)
         planner = self._made("the Planner", 1, make_planner, *given)
@@ -164,6 +180,72 @@ class ProcessService(OwnedJob):
             made = self._made(role, threads, make_constructor, layout, loaders, planner, groups)
             constructors.append((tuple(sorted(ranks[:, groups].ravel().tolist())), made))
         return {"loaders": tuple(loaders), "planner": planner, "constructors": tuple(constructors)}
+
+    def status(self) -> dict[str, Any]:
+        scaling = self._scaling
+        scaled = [] if scaling is None else list(scaling.changes)
+        short = [] if scaling is None else list(scaling.short)
+        return {**super().status(), "scaled": scaled, "short": short}
+
+    def use_loaders(self, loaders: Loaders) -> None:
+        """Goes on with other loaders, and changes no batch: those that are new are started, read
+        what comes next, and are used from the next plan on; then those that are not among them end.
+        Until then trainers get what the others prepare.
+
+        Args:
+            loaders: see `evenstep.service.start`.
+
+        Raises:
+            ConfigurationError: a new loader cannot open its sources; the others go on.
+        """
+        self._check_open()
+        with self._changing:
+            layout = layout_of(self.job, loaders, self._stripe)
+            left, following, begun = list(self._processes), [], []
+            try:
+                for part in self.job.loader_jobs(layout, first=self._started):
+                    found = next((each for each in left if each.job.does_as(part)), None)
+                    if found is None:
+                        found = LoaderSuccession(part, self._patience, self._standbys)
+                        begun.append(found)
+                    else:
+                        left.remove(found)
+                    following.append(found)
+                handles = [each.handle() for each in following]
+                self._read_ahead([each.handle() for each in begun])
+            except BaseException:
+                for each in begun:
+                    each.end()
+                raise
+            self._started += len(layout.shares)
+            self._processes, self._layout = following, layout
+            self._info = replace(self._info, loaders=tuple(handles))
+            self._run(self._registry.use_loaders(handles))
+            users = [self._info.planner, *(handle for _, handle in self._info.constructors)]
+            replies = []
+            for user, host in zip(users, self._hosts):
+                timed = [handle.using(timer=host.timer) for handle in handles]
+                replies.append(user.send("use_loaders", timed, layout))
+            results(replies)
+            for each in left:
+                each.ask_to_end()
+            for each in left:
+                each.end()
+                each.close_connections()
+
+    def _read_ahead(self, loaders: Sequence[RemoteHandle]) -> None:
+        """Has loaders prepare what comes next of their sources."""
+        reached = call(self._info.planner, "reached")
+        asked = []
+        for handle, sources in zip(loaders, results([each.send("describe") for each in loaders])):
+            messages: list[Message] = [
+                ("ahead", (name, reached[name][0], 2 * reached[name][1]))
+                for name in sources
+                if name in reached
+            ]
+            if messages:
+                asked.append(handle.send_all(messages))
+        results(asked)
 
     def _made(self, role: str, threads: int, make: Any, *arguments: Any) -> RemoteHandle:
         """A role in threads of this process."""

@@ -40,19 +40,15 @@ class StandbyProcesses:
         if self._count:
             self._thread.start()
 
-    def take(self, number: int, name: str) -> LoaderProcess | None:
-        """A process that begins to play a loader; None if there is none that is ready.
-
-        Args:
-            name: of the loader.
-        """
+    def take(self, job: LoaderJob) -> LoaderProcess | None:
+        """A process that begins to play a loader; None if there is none that is ready."""
         while True:
             with self._lock:
                 ready = [each for each in self._processes if each.ready]
                 if not ready:
                     return None
                 self._processes.remove(ready[0])
-            if ready[0].promote(number, name):
+            if ready[0].promote(job):
                 return ready[0]
             ready[0].kill()
 

@@ -123,6 +123,13 @@ class RemoteHandle:
         """A handle of the same role, whose successors are found in another way."""
         return RemoteHandle(self.place.found_by(finder))
 
+    def __eq__(self, other: object) -> bool:
+        """Whether it is a handle of the same role."""
+        return isinstance(other, RemoteHandle) and other.place is self.place
+
+    def __hash__(self) -> int:
+        return hash(self.place)
+
     def __reduce__(self) -> tuple[Any, ...]:
         return RemoteHandle, (self.place,)
 

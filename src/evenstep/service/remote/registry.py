@@ -14,6 +14,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any
 from zlib import crc32
 
@@ -21,11 +22,12 @@ from evenstep.errors import EvenstepError
 from evenstep.service.handles import Message
 from evenstep.service.metrics import MetricsExporter, TakenStep, WaitStatistics
 from evenstep.service.remote.common_state import CommonState
+from evenstep.service.remote.handles import RemoteHandle
 from evenstep.service.remote.job_info import JobInfo
 from evenstep.service.remote.roads import Answer
 from evenstep.service.remote.role_host import encoded, messages_of, sendable
 from evenstep.service.remote.role_inquiry import RoleInquiry
-from evenstep.service.remote.role_place import Location
+from evenstep.service.remote.role_place import Location, RolePlace
 from evenstep.service.remote.role_threads import in_thread
 from evenstep.service.remote.role_watch import RoleWatch
 from evenstep.service.remote.waits import blame, is_silent, silence_text, waits_of
@@ -54,6 +56,9 @@ class JobRegistry:
         """By who waits, what was reported, and when."""
         self._inquiries: list[RoleInquiry] = []
         self._watches: list[RoleWatch] = []
+        self._watching: dict[RolePlace, asyncio.Task[None]] = {}
+        self._past_restarts: list[dict[str, Any]] = []
+        """Of roles that are not played any more."""
         self._tasks: list[asyncio.Task[None]] = []
         self._server: Server | None = None
 
@@ -73,11 +78,29 @@ class JobRegistry:
         self._open_job = job
         self._exporter, self._standbys = exporter, standbys
         self._common_state = CommonState(job.planner)
-        self._inquiries = [RoleInquiry(handle) for handle in job.roles]
-        self._watches = [RoleWatch(handle.place) for handle in job.roles]
-        self._tasks = [asyncio.create_task(self._watch(each)) for each in self._watches]
+        self._follow_roles(job)
         if exporter is not None:
             self._tasks.append(asyncio.create_task(self._export_metrics()))
+
+    async def use_loaders(self, loaders: Sequence[RemoteHandle]) -> None:
+        """Watches these loaders from now on, instead of those before."""
+        self._open_job = replace(self._job, loaders=tuple(loaders))
+        self._follow_roles(self._open_job)
+
+    def _follow_roles(self, job: JobInfo) -> None:
+        """Watches the roles of the job, and no others any more."""
+        inquiries = {each.handle.place: each for each in self._inquiries}
+        watches = {each.place: each for each in self._watches}
+        places = [handle.place for handle in job.roles]
+        for place in watches.keys() - set(places):
+            inquiries[place].close()
+            self._watching.pop(place).cancel()
+            self._past_restarts += watches[place].restarts
+        self._inquiries = [inquiries.get(h.place) or RoleInquiry(h) for h in job.roles]
+        self._watches = [watches.get(place) or RoleWatch(place) for place in places]
+        for watch in self._watches:
+            if watch.place not in self._watching:
+                self._watching[watch.place] = asyncio.create_task(self._watch(watch))
 
     def open_sockets(
         self, name: str, *, host: str | None = None, keys: Keys | None = None
@@ -165,7 +188,7 @@ class JobRegistry:
 
     async def close(self) -> None:
         """Answers all pending `failed` questions, and ends the sockets. Idempotent."""
-        for task in self._tasks:
+        for task in (*self._tasks, *self._watching.values()):
             task.cancel()
         for inquiry in self._inquiries:
             inquiry.close()
@@ -253,7 +276,7 @@ class JobRegistry:
             "steps": self._waits.summary(),
             "restarting": [each.name for each in self._watches if each.restarting],
             "restarts": sorted(
-                (restart for each in self._watches for restart in each.restarts),
+                (*self._past_restarts, *(r for each in self._watches for r in each.restarts)),
                 key=lambda restart: float(restart["time"]),
             ),
             "silent": [silence_text(h.name, s) for h, s in zip(job.roles, roles) if is_silent(s)],

@@ -5,4 +5,5 @@ profiling          `profile`: has sources measured, in processes of their own
 measuring_main     that process, which forks one for each source
 source_measuring   what is measured of one source, and how
 loader_planning    `plan_loaders`: from a profile to a layout, by `evenstep.strategy.loaders`
+loader_scaling     `LoaderScaling`: the loaders that a running job needs as weights move
 """

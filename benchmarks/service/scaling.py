@@ -1,0 +1,134 @@
+"""A job whose weights move from 90 % cheap text to 60 % images of 30 ms and back: what a trainer
+waits in a step before, while and after, with loaders that follow and with those of the first step.
+
+Images sleep, so that many processes run on few cores. Batches of both runs are compared.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import tempfile
+import time
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import evenstep.service as es
+from benchmarks.lib.report import machine, parser, print_json, progress
+from benchmarks.service.sleeping_sources import as_they_are, asleep, strategy
+from evenstep.strategy.mixture import Staged, WarmUp
+from evenstep.tools.report import text_table
+
+USUAL = {"text": 0.9, "images": 0.1}
+COSTLY = {"text": 0.4, "images": 0.6}
+PHASES = ("before", "while they move", "costly", "while they move back", "after")
+SECONDS = {"text": 0.0002, "images": 0.03}
+
+
+def moving_job(folder: Path, options: Namespace) -> es.Job:
+    """Weights move for as many steps as they stay."""
+    path, part = folder / "rows.jsonl", options.steps
+    path.write_text("".join(json.dumps({"length": 8 + k % 64}) + "\n" for k in range(4096)))
+    up = WarmUp(start=USUAL, end=COSTLY, begin=part, steps=part)
+    down = WarmUp(start=COSTLY, end=USUAL, begin=3 * part, steps=part)
+    return es.Job(
+        sources=[
+            es.Source(name, str(path), transform=functools.partial(asleep, seconds))
+            for name, seconds in SECONDS.items()
+        ],
+        mesh=es.Mesh(DP=1),
+        strategy=strategy,
+        collate=as_they_are,
+        schedule=Staged({0: up, 2 * part: COSTLY, 3 * part: down}),
+        samples_per_step=options.samples,
+        max_tokens=1 << 20,
+    )
+
+
+def scaling_of(job: es.Job, profile: es.JobProfile, options: Namespace) -> es.LoaderScaling:
+    return es.LoaderScaling(
+        job, profile, step_seconds=options.pace, memory=4 << 30, workers=options.workers
+    )
+
+
+def run(job: es.Job, options: Namespace, **given: Any) -> dict[str, Any]:
+    """By step: what the trainer waits, and which samples it gets."""
+    waits, ids = [], []
+    name = f"scaling-{os.getpid()}"
+    with es.start(job, backend="processes", name=name, patience=600, **given) as service:
+        client = service.client(0)
+        for _ in range(5 * options.steps):
+            _, step = next(client)
+            waits.append(step.wait_seconds)
+            ids.append(step.sample_ids)
+            time.sleep(options.pace)
+        status = service.status()
+    changes = status.get("scaled", [])
+    return {"waits": waits, "ids": ids, "changes": changes, "short": status.get("short", [])}
+
+
+def phases(waits: list[float], part: int) -> dict[str, float]:
+    """Mean wait of a step, without the first."""
+    found = {}
+    for number, name in enumerate(PHASES):
+        found[name] = float(np.mean(waits[max(number * part, 1) : (number + 1) * part]))
+    return found
+
+
+def draw(path: Path, runs: dict[str, dict[str, Any]], part: int) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(9, 3.5))
+    for name, ran in runs.items():
+        axes.plot(range(1, len(ran["waits"])), ran["waits"][1:], label=name, linewidth=1)
+    for change in runs["scaled"]["changes"]:
+        axes.axvline(change["step"], color="grey", linestyle=":", linewidth=0.8)
+    for edge in range(1, 5):
+        axes.axvline(edge * part, color="lightgrey", linewidth=0.8)
+    axes.set(xlabel="step", ylabel="wait of the trainer, s", ylim=(0, None))
+    axes.legend()
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+
+
+def main() -> None:
+    command = "python -m benchmarks.service.scaling --picture scaling.png"
+    options = parser(__doc__ or "", command, repeats=1)
+    options.add_argument("--steps", type=int, default=60, help="of each of five phases")
+    options.add_argument("--pace", type=float, default=0.5, help="seconds that a step is trained")
+    options.add_argument("--samples", type=int, default=64, help="of a step")
+    options.add_argument("--workers", type=int, default=4, help="of a loader, at most")
+    options.add_argument("--picture", type=Path)
+    given = options.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        job = moving_job(Path(folder), given)
+        progress("profile")
+        profile = es.profile(job, samples=32, seconds=2.0)
+        progress("with loaders that follow")
+        runs = {"scaled": run(job, given, scaling=scaling_of(job, profile, given))}
+        progress("with those of the first step")
+        runs["as at the start"] = run(job, given, loaders=scaling_of(job, profile, given).layout)
+    assert runs["scaled"].pop("ids") == runs["as at the start"].pop("ids"), "batches differ"
+    if given.picture is not None:
+        draw(given.picture, runs, given.steps)
+    means = {name: phases(ran["waits"], given.steps) for name, ran in runs.items()}
+    if given.json:
+        print_json({"machine": machine(), "waits": means, "changes": runs["scaled"]["changes"]})
+        return
+    rows = [
+        [name, *(f"{seconds:.3f}" for seconds in each.values())] for name, each in means.items()
+    ]
+    print(text_table(["mean wait of a step, s", *PHASES], rows))
+    for change in runs["scaled"]["changes"]:
+        print(f"step {change['step']}: loaders {change['loaders']}, workers {change['workers']}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,144 @@
+"""`LoaderScaling`: the loaders that a running job needs, from the weights of the steps to come."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from evenstep.arrays import Float64Array
+from evenstep.service.job import Job
+from evenstep.service.sizing.job_profile import JobProfile
+from evenstep.service.source_layout import SourceLayout
+from evenstep.strategy.loaders import (
+    LiveScaling,
+    LiveState,
+    LoaderLayout,
+    LoaderLimits,
+    LoadModel,
+    ScalingLimits,
+    draws_of,
+    groups_of_layout,
+    packed,
+    scaling_plan,
+    weights_ahead,
+)
+from evenstep.strategy.mixture.schedules import PerStep, as_schedule
+
+_LEAD_SECONDS = 15.0  # in which loaders are started and have read ahead
+_HOLD = 4  # times as long less must be enough
+
+
+@dataclass(frozen=True)
+class WantedLoaders:
+    """See `LoaderScaling.wanted`."""
+
+    layout: SourceLayout
+    short: tuple[str, ...]
+    """Sources of loaders that do not keep up, though they are as many as they may be."""
+
+
+class LoaderScaling:
+    """The sources are packed into loaders as the first step needs them; what a loader has stays
+    together. Where later steps need more, it gets more workers, or its sources are shared by more
+    loaders."""
+
+    def __init__(
+        self,
+        job: Job,
+        profile: JobProfile,
+        *,
+        step_seconds: float,
+        memory: int,
+        workers: int = 8,
+        limits: ScalingLimits | None = None,
+        schedule: Any = None,
+        begin: int = 0,
+    ) -> None:
+        """
+        Args:
+            profile: of the job's sources; see `evenstep.service.profile`.
+            step_seconds: of the trainer's step, in which the loaders must prepare one.
+            memory: bytes of a loader and its workers.
+            workers: processes of a loader that transform, at most.
+            limits: None lets up to 8 loaders share sources, looks as many steps ahead as are
+                trained in 15 seconds, and keeps what is not needed four times as long.
+            schedule: of weights, if the strategy gives `mix` another one than `Job.schedule`.
+            begin: the first step.
+
+        Raises:
+            MismatchError: the profile does not have a source of the job.
+        """
+        lead = math.ceil(_LEAD_SECONDS / step_seconds)
+        self.limits = limits or ScalingLimits(lead=lead, hold=_HOLD * lead)
+        own = {source.name: source.weight for source in job.sources}
+        self._schedule = as_schedule(schedule or job.schedule or own)
+        self.workers = workers
+        self._job, self._profiles = job, profile.of(job.names)
+        self._model = LoadModel(
+            self._profiles,
+            self._draws([begin]),
+            LoaderLimits(
+                step_seconds=step_seconds,
+                memory=memory,
+                workers=workers,
+                process_bytes=profile.process_bytes,
+                buffer_bytes=job.buffer_bytes,
+                staged_steps=job.prefetch + 2,
+            ),
+        )
+        self.layout: LoaderLayout = packed(self._model)
+        """That of the first step."""
+        self._groups = groups_of_layout(self.layout)
+        self._live = LiveScaling(self._model, self._groups, self.limits)
+        self._state: LiveState = self._live.first()
+        self._seen: tuple[int, Float64Array] | None = None
+
+    def wanted(self, step: int, drawn: Mapping[str, int]) -> WantedLoaders:
+        """The loaders that are to be there now. A schedule that is a function of the step is asked
+        what will be needed; where weights follow the training, what was drawn since the last call
+        tells.
+
+        Args:
+            step: that is planned next.
+            drawn: samples drawn since the start, by source.
+        """
+        if self._schedule.peaks() is None and not isinstance(self._schedule, PerStep):
+            self._look(step, np.array([drawn[name] for name in self._job.names], np.float64))
+            return self._wanted(self._state.loaders, self._state.workers, self._state.short)
+        first, limits = max(step - self.limits.hold, 0), self.limits
+        model = self._model.at(self._draws(range(first, step + limits.lead + 1)))
+        plan = scaling_plan(model, self._groups, limits, begin=first)
+        at = step - first
+        return self._wanted(plan.loaders[at], plan.workers[at], plan.needs.short[at:].any(axis=0))
+
+    def _look(self, step: int, drawn: Float64Array) -> None:
+        if self._seen is not None and step > self._seen[0]:
+            of_step = (drawn - self._seen[1]) / (step - self._seen[0])
+            self._state = self._live.after(self._state, of_step)
+        if self._seen is None or step > self._seen[0]:
+            self._seen = step, drawn
+
+    def _wanted(self, loaders: Any, workers: Any, short: Any) -> WantedLoaders:
+        names = [
+            share.source
+            for each, is_short in zip(self.layout.loaders, short.tolist())
+            for share in each.shares
+            if is_short
+        ]
+        layout = SourceLayout.scaled(self.layout, loaders.tolist(), workers.tolist())
+        return WantedLoaders(layout, tuple(dict.fromkeys(names)))
+
+    def _draws(self, steps: Sequence[int]) -> Float64Array:
+        """[steps, sources] samples that steps draw."""
+        job = self._job
+        return draws_of(
+            weights_ahead(self._schedule, job.names, steps),
+            np.array([profile.tokens for profile in self._profiles]),
+            samples_per_step=job.samples_per_step,
+            tokens_per_step=job.tokens_per_step,
+            unit=job.unit,
+        )

@@ -1,0 +1,179 @@
+"""Loaders are added, given other sources and taken out while a job runs: no batch changes."""
+
+from __future__ import annotations
+
+import os
+import signal
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from ray_cluster import PATIENCE, until
+from service_world import comparable, job_of, steps_of
+
+pytest.importorskip("zmq", reason="pyzmq is not installed")
+
+import evenstep.service as es
+from evenstep.errors import ConfigurationError
+from evenstep.service.processes.service import ProcessService
+from evenstep.strategy.loaders import ScalingLimits, SourceProfile
+from evenstep.strategy.mixture import Staged
+
+STEPS = 9
+
+
+def whole(*names: str) -> tuple[es.SourceStripe, ...]:
+    return tuple(es.SourceStripe(source=name) for name in names)
+
+
+def shared(name: str, parts: int) -> list[es.SourceStripe]:
+    return [es.SourceStripe(source=name, part=n, parts=parts, stripe=4) for n in range(parts)]
+
+
+def layouts(names: tuple[str, ...]) -> list[es.SourceLayout]:
+    """Loaders are added, and three share a source; sources move; and one loader has all."""
+    code = shared("code", 3)
+    return [
+        es.SourceLayout(names, ((code[0], *whole("books")), (code[1],), (code[2],), whole("web"))),
+        es.SourceLayout(names, (whole("books", "web"), whole("code"))),
+        es.SourceLayout(names, (whole(*names),)),
+    ]
+
+
+def expected_of(job: es.Job) -> list[Any]:
+    with es.start(job, backend="local") as local:
+        return [comparable(steps_of(local.client(rank), STEPS)) for rank in range(2)]
+
+
+def processes_of(service: ProcessService) -> list[int]:
+    places = [handle.place.known for handle in service._info.loaders]
+    return [place.process for place in places if place is not None and place.process]
+
+
+def test_no_batch_changes(tmp_path: Path) -> None:
+    job = job_of(tmp_path, stop="all_exhausted")
+    seen: list[int] = []
+    with (
+        ProcessService(job, name=f"changing-{os.getpid()}") as service,
+        ThreadPoolExecutor(2) as threads,
+    ):
+        clients = [service.client(rank) for rank in range(2)]
+        taken: list[Any] = [steps_of(client, 2) for client in clients]
+        for layout in layouts(job.names):
+            seen += processes_of(service)
+            trainers = [threads.submit(steps_of, client, 2) for client in clients]
+            service.use_loaders(layout)  # while trainers take steps
+            for rank, trainer in enumerate(trainers):
+                taken[rank] += trainer.result(PATIENCE)
+            now = processes_of(service)
+            assert len(now) == len(service.status()["loaders"]) == len(layout.shares)
+            assert not any(psutil.pid_exists(pid) for pid in set(seen) - set(now))
+        os.kill(processes_of(service)[0], signal.SIGKILL)  # it is followed as others are
+        for rank, client in enumerate(clients):
+            taken[rank] += steps_of(client, STEPS - len(taken[rank]))
+        until(lambda: service.status()["restarts"], "a successor")
+        status = service.status()
+        with pytest.raises(ConfigurationError, match="of other sources"):
+            service.use_loaders(es.SourceLayout.of(["code"], 1))
+    assert [comparable(each) for each in taken] == expected_of(job)
+    assert status["failed"] is None
+
+
+def test_what_is_staged_at_loaders_that_stay_is_released(tmp_path: Path) -> None:
+    job = job_of(tmp_path, stop="first_exhausted")
+    with ProcessService(job, name=f"staying-{os.getpid()}", loaders=2) as service:
+        clients = [service.client(rank) for rank in range(2)]
+        taken = [steps_of(client, 2) for client in clients]
+        before = processes_of(service)
+        odd, even = service._layout.shares
+        service.use_loaders(es.SourceLayout(job.names, (even, odd)))
+        assert processes_of(service) == before[::-1]
+        for rank, client in enumerate(clients):
+            taken[rank] += steps_of(client)
+        status = service.status()
+    with es.start(job, backend="local") as local:
+        assert [comparable(each) for each in taken] == [
+            comparable(steps_of(local.client(rank))) for rank in range(2)
+        ]
+    assert not any(loader["staged_samples"] for loader in status["loaders"])
+
+
+def test_a_loader_that_cannot_begin_leaves_the_others_alone(tmp_path: Path) -> None:
+    job = job_of(tmp_path, mesh=es.Mesh(DP=1), samples_per_step=8)
+    with ProcessService(job, name=f"failing-{os.getpid()}") as service:
+        client = service.client(0)
+        steps_of(client, 1)
+        before = set(psutil.Process().children())
+        (tmp_path / "b.jsonl").rename(tmp_path / "moved")
+        with pytest.raises(ConfigurationError, match=r"b\.jsonl"):
+            service.use_loaders(2)
+        assert set(psutil.Process().children()) == before
+        (tmp_path / "moved").rename(tmp_path / "b.jsonl")
+        assert len(steps_of(client, 1)) == 1
+
+
+def profile_of(job: es.Job, slow: str) -> es.JobProfile:
+    """One source takes 30 ms a sample, and the others next to nothing."""
+    made = {
+        name: SourceProfile(
+            source=name,
+            samples=1,
+            read_seconds=1e-5,
+            prepare_seconds=0.03 if name == slow else 1e-4,
+            tokens=15.0,
+        )
+        for name in job.names
+    }
+    return es.JobProfile(process_bytes=100 << 20, sources=made, fingerprints={})
+
+
+def test_loaders_come_before_weights_move_and_go_after(tmp_path: Path) -> None:
+    usual = {"code": 0.5, "web": 0.4, "books": 0.1}
+    schedule = Staged({0: usual, 12: {"code": 0.2, "web": 0.2, "books": 0.6}, 24: usual})
+    job = job_of(tmp_path, mesh=es.Mesh(DP=1), samples_per_step=8, schedule=schedule)
+    scaling = es.LoaderScaling(
+        job,
+        profile_of(job, "books"),
+        step_seconds=0.1,
+        memory=1 << 30,
+        workers=0,
+        limits=ScalingLimits(most_loaders=2, lead=4, hold=3),
+    )
+    assert len(scaling.layout.loaders) == 1
+    taken: list[Any] = []
+    with ProcessService(job, name=f"scaled-{os.getpid()}", scaling=scaling) as service:
+        client = service.client(0)
+        taken += steps_of(client, 4)
+        assert service.status()["scaled"] == []
+        taken += steps_of(client, 3)  # nine are planned, and looked at four steps more
+        until(lambda: service.status()["scaled"], "more loaders")
+        assert len(processes_of(service)) == 2
+        taken += steps_of(client, 20)
+        until(lambda: len(service.status()["scaled"]) == 2, "fewer loaders")
+        assert len(processes_of(service)) == 1
+        taken += steps_of(client, 2)
+        status = service.status()
+    with es.start(job, backend="local") as local:
+        assert comparable(taken) == comparable(steps_of(local.client(0), len(taken)))
+    more, fewer = status["scaled"]
+    assert more["loaders"] == [1, 2]
+    assert more["step"] < 12
+    assert fewer["loaders"] == [2, 1]
+    assert fewer["step"] > 24
+    assert status["short"] == []
+
+
+def test_what_loaders_cannot_keep_up_with_is_named(tmp_path: Path) -> None:
+    schedule = Staged({0: {"code": 1}, 20: {"code": 0.5, "web": 0.5}})
+    job = job_of(tmp_path, mesh=es.Mesh(DP=1), samples_per_step=8, schedule=schedule)
+    limits = ScalingLimits(most_loaders=2, lead=4, hold=2)
+    profile = profile_of(job, "web")
+    scaling = es.LoaderScaling(
+        job, profile, step_seconds=0.05, memory=1 << 30, workers=0, limits=limits
+    )
+    assert scaling.wanted(15, {}).short == ()
+    wanted = scaling.wanted(17, {})
+    assert "web" in wanted.short
+    assert len(wanted.layout.of_source["web"]) == 2
