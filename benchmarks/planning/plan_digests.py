@@ -19,6 +19,7 @@ import hashlib
 import io
 import itertools
 import json
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 from unittest import mock
@@ -70,7 +71,8 @@ def plan(arguments: Sequence[str]) -> str:
             evenstep(["simulate", *arguments, "--json"])
         except SystemExit as end:
             if end.code:
-                return f"refused: {errors.getvalue().strip().splitlines()[-1]}"
+                said = errors.getvalue().strip().splitlines()[-1]
+                sys.exit(f"{' '.join(arguments)}: {said}")
     figures = json.dumps(lasting(json.loads(printed.getvalue())), sort_keys=True)
     return f"{steps.hexdigest()[:SHOWN]} {hashlib.sha256(figures.encode()).hexdigest()[:SHOWN]}"
 
