@@ -22,6 +22,7 @@ pytest.importorskip("ray", reason="ray is not installed")
 import ray
 
 from evenstep.cli import main
+from evenstep.tools.report.run_record import read_run
 
 Capture = pytest.CaptureFixture[str]
 
@@ -71,6 +72,8 @@ class Running:
     process: subprocess.Popen[str]
     url: str
     """Of its status."""
+    folder: Path
+    """In which it was started."""
 
 
 @pytest.fixture(scope="module")
@@ -83,6 +86,7 @@ def running(cluster: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         [
             *(sys.executable, "-m", "evenstep", "service", "run", "a_job.py", "--json"),
             *("--address", address, "--plan-log", "plans.jsonl", "--port", "0"),
+            *("--step-log", "run.jsonl"),
         ],
         cwd=folder,
         stdout=subprocess.PIPE,
@@ -98,7 +102,7 @@ def running(cluster: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     else:
         pytest.fail("".join(lines))
     (told,) = [line for line in lines if line.startswith("status at ")]
-    yield Running(process, told.split()[-1])
+    yield Running(process, told.split()[-1], folder)
     process.kill()
     process.communicate()
 
@@ -141,6 +145,31 @@ def test_a_job_runs_to_its_end_and_can_be_looked_at(
     told = json.loads(out)
     assert told["ended"]
     assert told["steps"]["steps"] == taken > 3
+    assert len(read_run(running.folder / "run.jsonl")) == taken - 1  # but the first of the pass
+
+
+def test_the_client_of_rank_0_writes_the_step_log(tmp_path: Path) -> None:
+    pytest.importorskip("zmq", reason="pyzmq is not installed")
+    from evenstep.service import Client
+
+    (tmp_path / "a_job.py").write_text(JOB)
+    name = f"logged-{os.getpid()}"
+    command = ["-m", "evenstep", "service", "run", "a_job.py", "--backend", "processes"]
+    with subprocess.Popen(
+        [sys.executable, *command, "--name", name, "--step-log", "run.jsonl"],
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stderr is not None
+        assert any(line.startswith("running") for line in process.stderr)
+        client = Client("auto", name, rank=0)
+        taken = sum(1 for _ in client)
+        client.close()
+        process.stderr.read()
+        assert process.wait(timeout=60) == 0
+    # Of the pass the first step is left out.
+    assert len(read_run(tmp_path / "run.jsonl")) == taken - 1 > 2
 
 
 @pytest.mark.soak

@@ -121,6 +121,13 @@ def run(
     plan_log: Annotated[
         Path | None, typer.Option(help="File to write plans to, one line of JSON each.")
     ] = None,
+    step_log: Annotated[
+        Path | None,
+        typer.Option(
+            help="File to which the client of rank 0 adds a line for each step, where it trains: "
+            "see `evenstep report`."
+        ),
+    ] = None,
     port: Annotated[
         int | None,
         typer.Option(help="Port that serves /status as JSON and /healthz over HTTP; 0 is any."),
@@ -146,6 +153,7 @@ def run(
     Examples:
       evenstep service run job.py --backend processes --loaders 4 --standbys 1 --port 8099
       evenstep service run jobs.pretrain:job --address 10.0.0.1:6379 --name pretrain
+      evenstep service run job.py --backend processes --step-log run.jsonl
       evenstep service run job.py --store s3://bucket/pretrain --resume s3://bucket/pretrain
     """
     from evenstep.service.startup import start
@@ -175,6 +183,7 @@ def run(
                 constructors=constructors,
                 state=state,
                 plan_log=plan_log,
+                step_log=step_log,
                 store=store,
                 **(of_ray if backend is Backend.ray else {}),
             )

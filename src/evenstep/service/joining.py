@@ -38,7 +38,7 @@ class Client(RemoteClient):
             rank: None is that of the environment variable RANK, as torchrun sets it.
             step: the first step; None is the service's first.
             patience: seconds to wait for the service to be started.
-            step_log: see `RankClient.log_steps`.
+            step_log: see `RankClient.log_steps`; None is that of the service, on rank 0.
 
         Raises:
             ConfigurationError: no service there, no such job, or no such rank.
@@ -48,9 +48,7 @@ class Client(RemoteClient):
             rank = _rank_of_environment()
         self._joined: Joined = join(address, job_name, patience=patience)
         try:
-            super().__init__(self._joined.job, rank, step=step)
-            if step_log is not None:
-                self.log_steps(step_log)
+            super().__init__(self._joined.job, rank, step=step, step_log=step_log)
         except BaseException:
             self._joined.leave()
             raise

@@ -40,6 +40,7 @@ def start(
     patience: float = 120.0,
     transport: Transport = "sockets",
     ray_options: Mapping[str, Any] | None = None,
+    step_log: str | os.PathLike[str] | None = None,
 ) -> RayService: ...
 @overload
 def start(
@@ -68,6 +69,7 @@ def start(
     store: str | os.PathLike[str] | None = None,
     stripe: int = STRIPE,
     patience: float = 120.0,
+    step_log: str | os.PathLike[str] | None = None,
 ) -> ProcessService: ...
 @overload
 def start(
@@ -109,11 +111,13 @@ def start(
             ``resources``, ``memory``, ``num_cpus``, ``scheduling_strategy``), or a list of such
             options, one for each actor.
         patience: seconds within which loaders must have opened their sources; 120 by default.
+        step_log: a file to which the client of rank 0 adds a line for each step, on the machine
+            where that rank trains; ``evenstep report`` and ``evenstep watch`` show it.
         transport: of messages between roles; "sockets" by default, or "ray", Ray's own calls.
         ray_options: more for ``ray.init``, such as ``num_cpus`` or ``runtime_env``.
 
     "local" has neither `standbys` nor `scaling`, nor what comes after `stripe`; "processes" has
-    these, `name` and `patience`; "ray" has all but `scaling`.
+    these, `name`, `patience` and `step_log`; "ray" has all but `scaling`.
 
     Raises:
         ConfigurationError: an unknown backend, or a source that cannot be opened.

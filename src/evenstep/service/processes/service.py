@@ -61,6 +61,7 @@ class ProcessService(OwnedJob):
         store: str | os.PathLike[str] | None = None,
         stripe: int = STRIPE,
         patience: float = 120.0,
+        step_log: str | os.PathLike[str] | None = None,
     ) -> None:
         """
         Args:
@@ -69,6 +70,7 @@ class ProcessService(OwnedJob):
             scaling: instead of `loaders`, says how many there are to be, again and again.
             loaders, constructors, state, plan_log, store, stripe: see `LocalService`.
             patience: seconds within which loaders must have opened their sources.
+            step_log: see `evenstep.service.start`.
 
         Raises:
             ConfigurationError: a running job of the same name, or what `LocalService` raises.
@@ -119,6 +121,7 @@ class ProcessService(OwnedJob):
                 registry=RemoteHandle.at(
                     "the registry", ThreadRoad(self._registry), os.getpid(), _HERE
                 ),
+                step_log=None if step_log is None else os.path.abspath(step_log),
                 **made,
             )
             self._registry.open_sockets("registry")

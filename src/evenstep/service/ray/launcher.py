@@ -56,6 +56,7 @@ class LaunchOptions:
     placement: ActorPlacement
     patience: float
     sockets: bool
+    step_log: str | None
 
 
 class Launcher:
@@ -101,6 +102,7 @@ class Launcher:
                 (tuple(sorted(tree.ranks[:, list(groups)].ravel().tolist())), handle)
                 for groups, handle in zip(options.groups, constructors)
             ),
+            step_log=options.step_log,
         )
         registry = registry_actor(ray, len(tree)).options(
             name=registry_finder.name, namespace=self._space

@@ -50,6 +50,7 @@ class RayService(OwnedJob):
         patience: float = 120.0,
         transport: Transport = "sockets",
         ray_options: Mapping[str, Any] | None = None,
+        step_log: str | os.PathLike[str] | None = None,
     ) -> None:
         """
         Args:
@@ -69,6 +70,7 @@ class RayService(OwnedJob):
             transport: of messages between roles; "sockets", or "ray", Ray's own calls, which are
                 slower and need no ports besides Ray's.
             ray_options: more for ``ray.init``, such as ``num_cpus`` or ``runtime_env``.
+            step_log: see `evenstep.service.start`.
 
         Raises:
             ConfigurationError: no cluster, too few CPUs, a running job of the same name, or what
@@ -99,6 +101,7 @@ class RayService(OwnedJob):
             placement=placed,
             patience=patience,
             sockets=transport == "sockets",
+            step_log=None if step_log is None else os.path.abspath(step_log),
         )
         super().__init__(job)
         self._file: Path | None = None

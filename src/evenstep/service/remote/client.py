@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import threading
 import time
 from collections.abc import Mapping
@@ -26,10 +27,18 @@ class RemoteClient(RankClient):
     """A `RankClient` that watches the service: when a role dies and cannot be played again, the
     next step raises an error naming it, whatever was prefetched."""
 
-    def __init__(self, job: JobInfo, rank: int, *, step: int | None = None) -> None:
+    def __init__(
+        self,
+        job: JobInfo,
+        rank: int,
+        *,
+        step: int | None = None,
+        step_log: str | os.PathLike[str] | None = None,
+    ) -> None:
         """
         Args:
             step: the first step; None is the service's first.
+            step_log: see `log_steps`; None is the job's, on rank 0.
         """
         self._stages: Mapping[str, float] = {}
         constructor = job.constructor(rank)  # refuses ranks that do not exist
@@ -53,6 +62,10 @@ class RemoteClient(RankClient):
             prefetch=job.prefetch,
             step=job.step if step is None else step,
         )
+        if step_log is None and rank == 0:
+            step_log = job.step_log
+        if step_log is not None:
+            self.log_steps(step_log)
 
     def __next__(self) -> tuple[list[Any], ServiceStep]:
         try:

@@ -28,6 +28,8 @@ class JobInfo:
     loaders: tuple[RemoteHandle, ...]
     constructors: tuple[tuple[tuple[int, ...], RemoteHandle], ...]
     """The ranks that each constructor serves, and the constructor."""
+    step_log: str | None = None
+    """A file to which the client of rank 0 adds a line for each step, where that rank trains."""
 
     @property
     def roles(self) -> list[RemoteHandle]:
