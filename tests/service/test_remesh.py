@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -145,8 +146,49 @@ def test_nodes_of_the_mesh_are_removed_added_and_replaced(tmp_path: Path) -> Non
         steps_of(service.client(1), 1)
         with pytest.raises(ConfigurationError, match="comes to step 6 next"):
             service.remesh(service.job.tree.remove("DP", 0), at_step=5)
-    with (
-        es.start(job_of(tmp_path), backend="local", store=tmp_path / "store") as stored,
-        pytest.raises(ConfigurationError, match="with store= cannot change"),
-    ):
-        stored.remesh({"DP": 1})
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_ranks_join_and_leave_while_all_roles_run(stored: bool, tmp_path: Path) -> None:
+    """As in one process, but that clients have requested steps: these they get."""
+    pytest.importorskip("zmq", reason="pyzmq is not installed")
+    job = job_of(
+        tmp_path, mesh={"DP": 2, "CP": 2}, stop="all_exhausted", samples_per_step=6, max_tokens=400
+    )
+    store = tmp_path / "store" if stored else None
+    seen: list[Any] = []
+    name = f"remesh-{os.getpid()}"
+    with es.start(job, backend="processes", name=name, loaders=2, stripe=4, store=store) as service:
+        for mesh in ({"DP": 3}, {"DP": 1, "CP": 2}, {"DP": 2}, {"DP": 1}):
+            old = [service.client(rank) for rank in range(len(service.job.tree))]
+            taken = [steps_of(client, 1) for client in old]
+            service.remesh(mesh)
+            begin = service._info.step
+            for client, steps in zip(old, taken):
+                while client.step < begin:
+                    steps += steps_of(client, 1)
+                with pytest.raises(MeshChangedError, match="make a new client"):
+                    next(client)
+                seen += trained_by(steps) if client.place.CP == 0 else []
+            state = service.state_dict(begin)
+            with es.start(service.job, backend="local", state=state) as anew:
+                expected = [comparable(steps_of(anew.client(r), 2)) for r in range(mesh["DP"])]
+            got = [steps_of(service.client(rank), 2) for rank in range(mesh["DP"])]
+            assert list(map(comparable, got)) == expected
+            if stored:
+                known = es.stored_state(service.job, tmp_path / "store", begin)
+                assert known["mixture"] == state["mixture"]
+        # A rank is lost: the others stand at the step that they were at.
+        seen += trained_by(got[0])
+        for client in service._clients:
+            client.close()
+        at = begin + 2
+        with pytest.raises(ConfigurationError, match=f"comes to step {at} next"):
+            service.remesh({"DP": 2}, at_step=begin)
+        for mesh in ({"DP": 2}, {"DP": 1}):
+            service.remesh(mesh, at_step=at)
+            assert service.client(0).step == at
+        seen += trained_by(steps_of(service.client(0)))
+        status = service.status()
+    assert len(seen) == len(set(seen)) == 155 - status["planner"]["left_over"]
+    assert status["failed"] is None

@@ -87,6 +87,9 @@ class DataConstructor:
         clients = tree.ranks[:, list(self.buckets)]
         self.clients: tuple[int, ...] = tuple(sorted(clients.ravel().tolist()))
         self._ends_at: int | None = None
+        self._begun = threading.Condition()  # for what follows
+        self._held = False
+        self._last_begun = -1
         self._fetcher = StepFetcher(self.clients, planner, loaders, layout)
         self._on_queued = on_queued
         self._taken_lock = threading.Lock()
@@ -120,7 +123,10 @@ class DataConstructor:
         """
         self._check(rank)
         self._update_taken(rank, taken, may_restart=step == taken)
-        self._check_mesh(rank, step)
+        with self._begun:
+            self._begun.wait_for(lambda: not self._held)
+            self._check_mesh(rank, step)
+            self._last_begun = max(self._last_begun, step)
         plan = self._fetcher.plan(step)
         if plan is None:
             return StepDelivery(step=step, ended=True)
@@ -144,9 +150,20 @@ class DataConstructor:
         self._update_taken(rank, taken, may_restart=False)
         self._fetcher.flush()
 
-    def end_at(self, step: int) -> None:
-        """Serves no step from this one on: the mesh changes there."""
-        self._ends_at = step
+    def hold(self) -> tuple[int, int]:
+        """Begins no delivery until `end_at`. The first step that a client may still have to take,
+        of the client that is furthest; and the last step of which a delivery has begun."""
+        with self._begun, self._taken_lock:
+            self._held = True
+            return max(self._taken.values()), self._last_begun
+
+    def end_at(self, step: int | None) -> None:
+        """Serves no step from this one on: the mesh changes there. None serves all."""
+        with self._begun:
+            self._ends_at, self._held = step, False
+            self._begun.notify_all()
+        if step is None:
+            return
         self._fetcher.drop_from(step)
         with self._taken_lock:
             for number in [each for each in self._recent if each >= step]:

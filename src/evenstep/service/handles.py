@@ -25,6 +25,8 @@ MessageName = Literal[
     "fetches",
     "deliver",
     "release",
+    "hold",
+    "end_at",
     # of the Planner, from constructors and clients
     "plan",
     "fail",
@@ -32,11 +34,13 @@ MessageName = Literal[
     "state_dict",
     "saving_ranks",
     "reached",
+    "remesh",
     # of a Source Loader, from the planner and constructors
     "describe",
     "ahead",
     "buffered",
     "stage",
+    "drop_from",
     "fetch",
     # of the registry, from clients
     "job",

@@ -107,8 +107,8 @@ class LocalService:
             at_step: None is the step that comes next in the client that is furthest.
 
         Raises:
-            ConfigurationError: a client has taken the step already, the job does not go with the
-                mesh, or it has a store.
+            ConfigurationError: a client has taken the step already, or the job does not go with the
+                mesh.
             EvenstepError: a step before it cannot be planned.
         """
         self._check_open()

@@ -98,14 +98,19 @@ class StoredPlanner(Planner):
         return state
 
     def remesh(self, job: Job, at_step: int) -> None:
-        """
-        Raises:
-            ConfigurationError: always; a store is of one mesh.
-        """
-        raise ConfigurationError(
-            "the mesh of a job with store= cannot change while it runs; end it, and start it on "
-            "the other mesh with state=stored_state(job, store, step)"
-        )
+        """See `Planner.remesh`. The store then has no state of a later step."""
+        if at_step > self._step:
+            self.plan(at_step - 1)
+        assert self._writer is not None
+        self._writer.close()
+        try:
+            super().remesh(job, at_step)
+            self._store.drop_after(self._step)
+            self._store.save_state(self._step, self._written_out(self._state()))
+            self._checkpoints = {step for step in self._checkpoints if step <= self._step}
+            self._past = None
+        finally:
+            self._writer = StateWriter(self._store, self._written_out)
 
     def close(self) -> None:
         """Writes the last state. Idempotent."""

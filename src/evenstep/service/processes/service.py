@@ -27,6 +27,7 @@ from evenstep.service.job import Job
 from evenstep.service.processes.loader_succession import LoaderSuccession
 from evenstep.service.processes.scaling_thread import ScalingThread
 from evenstep.service.processes.standbys import StandbyProcesses
+from evenstep.service.remote.client import RemoteClient
 from evenstep.service.remote.discovery import job_in
 from evenstep.service.remote.handles import RemoteHandle
 from evenstep.service.remote.job_info import JobInfo, check_name
@@ -36,6 +37,7 @@ from evenstep.service.remote.role_host import RoleHost
 from evenstep.service.remote.role_makers import make_constructor, make_planner
 from evenstep.service.remote.running_job import OwnedJob
 from evenstep.service.sizing.loader_scaling import LoaderScaling
+from evenstep.service.source_layout import SourceLayout
 from evenstep.service.store.runs import new_run
 from evenstep.service.transport.endpoint_file import path_of, remove_endpoint, write_endpoint
 from evenstep.strategy.loaders import STRIPE
@@ -80,7 +82,9 @@ class ProcessService(OwnedJob):
         super().__init__(job)
         check_name(name)
         check_at_least(0, standbys=standbys)
-        self._groups = groups_of(job, constructors)
+        self._constructors, self._groups = constructors, groups_of(job, constructors)
+        self._former_clients: list[RemoteClient] = []
+        """Of meshes before."""
         given = loaders if scaling is None else scaling.layout
         self._layout = layout_of(job, given, stripe)
         self._store = new_run(store)
@@ -93,6 +97,8 @@ class ProcessService(OwnedJob):
         self._standbys = StandbyProcesses(parts, standbys)
         self._processes: list[LoaderSuccession] = []
         self._hosts: list[RoleHost] = []
+        self._roles: list[RemoteHandle] = []
+        """The planner and all constructors, and their hosts."""
         self._started = len(parts)
         """Loaders, since the start."""
         self._patience, self._stripe = patience, stripe
@@ -152,6 +158,8 @@ class ProcessService(OwnedJob):
         super().close()
         atexit.unregister(self.close)
         self._close_clients()
+        for client in self._former_clients:
+            client.close()
         if hasattr(self, "_info"):
             remove_endpoint(self._file, self._registry.endpoint)
         self._run(self._registry.close())  # first: it would take loaders that end for dead
@@ -172,17 +180,24 @@ class ProcessService(OwnedJob):
         self, state: Mapping[str, Any] | None, plan_log: str | os.PathLike[str] | None
     ) -> dict[str, Any]:
         """Loaders, planner and constructors of `JobInfo`."""
-        layout, ranks = self._layout, self.job.tree.ranks
+        layout = self._layout
         loaders = [each.handle() for each in self._processes]
         log = None if plan_log is None else os.path.abspath(plan_log)
         given = (layout, loaders, state, log, self._store)
         planner = self._made("the Planner", 1, make_planner, *given)
-        constructors = []
+        constructors = self._made_constructors(layout, loaders, planner)
+        return {"loaders": tuple(loaders), "planner": planner, "constructors": constructors}
+
+    def _made_constructors(
+        self, layout: SourceLayout, loaders: list[RemoteHandle], planner: RemoteHandle
+    ) -> tuple[tuple[tuple[int, ...], RemoteHandle], ...]:
+        """Those of `JobInfo`."""
+        ranks, constructors = self.job.tree.ranks, []
         for number, groups in enumerate(self._groups):
             role, threads = f"Data Constructor {number}", constructor_threads(self.job, len(groups))
             made = self._made(role, threads, make_constructor, layout, loaders, planner, groups)
             constructors.append((tuple(sorted(ranks[:, groups].ravel().tolist())), made))
-        return {"loaders": tuple(loaders), "planner": planner, "constructors": tuple(constructors)}
+        return tuple(constructors)
 
     def status(self) -> dict[str, Any]:
         scaling = self._scaling
@@ -224,17 +239,65 @@ class ProcessService(OwnedJob):
             self._processes, self._layout = following, layout
             self._info = replace(self._info, loaders=tuple(handles))
             self._run(self._registry.use_loaders(handles))
-            users = [self._info.planner, *(handle for _, handle in self._info.constructors)]
             replies = []
-            for user, host in zip(users, self._hosts):
+            for role, host in zip(self._roles, self._hosts):  # also of meshes before
                 timed = [handle.using(timer=host.timer) for handle in handles]
-                replies.append(user.send("use_loaders", timed, layout))
+                replies.append(role.send("use_loaders", timed, layout))
             results(replies)
             for each in left:
                 each.ask_to_end()
             for each in left:
                 each.end()
                 each.close_connections()
+
+    def remesh(self, mesh: Any, at_step: int | None = None) -> None:
+        """Goes on for another mesh from a step on; see `LocalService.remesh`. Clients of the mesh
+        before, in all processes, get the steps before it, and then `MeshChangedError`; clients that
+        are made from now on are of the new mesh, and begin there.
+
+        Args:
+            mesh: see `LocalService.remesh`.
+            at_step: None is the first step that no client has requested. An earlier one is for
+                ranks that are lost: clients of the mesh before, which may have it already, must not
+                take any more steps.
+
+        Raises:
+            ConfigurationError: a client has taken the step already, or the job does not go with the
+                mesh.
+            EvenstepError: a step before it cannot be planned.
+        """
+        self._check_open()
+        with self._changing:
+            job = self.job.on(mesh)
+            count = self._constructors
+            groups = groups_of(job, None if count is None else min(count, job.tree.sizes["DP"]))
+            before = [handle for _, handle in self._info.constructors]
+            ends: int | None = None
+            try:
+                held = results([each.send("hold") for each in before])
+                reached = max(self._info.step, *(taken for taken, _ in held))
+                free = max(self._info.step, *(begun + 1 for _, begun in held))
+                step = free if at_step is None else at_step
+                if step < reached:
+                    raise ConfigurationError(
+                        f"at_step={step}, but a client comes to step {reached} next; choose that "
+                        "or a later one"
+                    )
+                call(self._info.planner, "remesh", job, step)
+                ends = step
+            finally:
+                results([each.send("end_at", ends) for each in before])
+            self._change_mesh(job, groups, step)
+
+    def _change_mesh(self, job: Job, groups: list[list[int]], step: int) -> None:
+        info = self._info
+        results([loader.send("drop_from", step) for loader in info.loaders])
+        self.job, self._groups = job, groups
+        constructors = self._made_constructors(self._layout, list(info.loaders), info.planner)
+        self._info = replace(info, tree=job.tree, step=step, constructors=constructors)
+        self._run(self._registry.use_mesh(self._info))
+        self._former_clients += self._clients
+        self._clients = []
 
     def _read_ahead(self, loaders: Sequence[RemoteHandle]) -> None:
         """Has loaders prepare what comes next of their sources."""
@@ -256,7 +319,8 @@ class ProcessService(OwnedJob):
         self._hosts.append(host)
         host.make_role(make, self.job, *arguments, threads=threads)
         host.open_sockets("role")
-        return RemoteHandle.at(role, ThreadRoad(host), os.getpid(), _HERE)
+        self._roles.append(RemoteHandle.at(role, ThreadRoad(host), os.getpid(), _HERE))
+        return self._roles[-1]
 
     def _run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(_CLOSE_SECONDS)

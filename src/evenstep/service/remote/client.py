@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from evenstep.errors import ConfigurationError, EvenstepError
+from evenstep.errors import ConfigurationError, EvenstepError, MeshChangedError
 from evenstep.service.client import RankClient
 from evenstep.service.handles import MessageName
 from evenstep.service.metrics import TakenStep
@@ -76,7 +76,7 @@ class RemoteClient(RankClient):
             self._await_told()
             raise
         except EvenstepError as error:
-            if not self._closed:
+            if not (self._closed or isinstance(error, MeshChangedError)):
                 self._tell("record_failure", self.rank, self._number, error)
                 self._await_told()
             raise

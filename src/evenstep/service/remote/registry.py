@@ -87,6 +87,12 @@ class JobRegistry:
         self._open_job = replace(self._job, loaders=tuple(loaders))
         self._follow_roles(self._open_job)
 
+    async def use_mesh(self, job: JobInfo) -> None:
+        """Gives clients this job from now on, which is the same on another mesh."""
+        self._open_job = job
+        self._waits.forget_ranks()
+        self._follow_roles(job)
+
     def _follow_roles(self, job: JobInfo) -> None:
         """Watches the roles of the job, and no others any more."""
         inquiries = {each.handle.place: each for each in self._inquiries}

@@ -83,6 +83,14 @@ class RunStore:
             self._states = sorted({*self._states, name})
             self._trim()
 
+    def drop_after(self, step: int) -> None:
+        """Removes the states of all later steps, which are planned anew."""
+        with self._saving:
+            for folder in (self._files, self._checkpoints):
+                for name in [each for each in folder.names() if _step(each) > step]:
+                    folder.remove(name)
+            self._states = [name for name in self._states if _step(name) <= step]
+
     def newest_state(self, at_most: int | None = None) -> tuple[int, dict[str, Any]] | None:
         """The newest state that is whole, and the step it is for; None if there is none. Those that
         are damaged, or were cut off while they were written, are logged.
