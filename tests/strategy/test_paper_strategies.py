@@ -11,7 +11,7 @@ from graph_world import squares, table
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenstep.strategy import DGraph, llm_balance, vlm_balance
+from evenstep.strategy import DGraph, image_balance, llm_balance, vlm_balance
 from evenstep.strategy.mesh import ClientPlaceTree
 
 Bins = list[list[int]]
@@ -101,6 +101,23 @@ def test_vlm_balance_is_algorithm_2(lengths: list[int], data: st.DataObject) -> 
         lambda s: together[s],
     )
     assert planned(plan) == backbone
+
+
+@given(st.lists(st.integers(1, 60), max_size=40), st.integers(1, 9))
+def test_image_balance_is_algorithm_2_s_plan_of_single_images(
+    patches: list[int], clients: int
+) -> None:
+    expected = greedy_bin_pack(
+        list(range(len(patches))),
+        clients,
+        float("inf"),
+        lambda i: patches[i] ** 2,
+        lambda i: patches[i],
+    )
+    found = image_balance(np.array(patches, np.int64), clients, squares)
+    assert [np.flatnonzero(found == c).tolist() for c in range(clients)] == [
+        sorted(each) for each in expected
+    ]
 
 
 @pytest.mark.parametrize(("strategy", "most"), [(llm_balance, 7), (vlm_balance, 12)])

@@ -6,7 +6,12 @@ from benchmarks.papers.book.chapters import Chapter, Entry
 from benchmarks.papers.wlb.text import (
     FIGURE_1A,
     FIGURE_3,
+    FIGURE_7,
+    FIGURE_10,
+    FIGURE_15,
     HEAD,
+    SOLVER,
+    SWEEP,
     WLB_ROWS,
 )
 
@@ -34,6 +39,27 @@ CHAPTER = Chapter(
             differs="Lengths are those of a distribution fitted to Table 2's first row.",
             text=FIGURE_3,
             run="benchmarks.papers.wlb.positions:figure_3",
+        ),
+        Entry(
+            key="figure-7",
+            item="Figure 7",
+            title="time of operations by the length of a document",
+            state="smaller",
+            differs="A CPU and an eighth of the width; on a machine with a GPU the same command "
+            "measures a 7B layer there.",
+            text=FIGURE_7,
+            run="benchmarks.papers.wlb.operations:figure_7",
+            slow=True,
+        ),
+        Entry(
+            key="figure-10",
+            item="Figure 10",
+            title="attention kernel by number of queries",
+            state="smaller",
+            differs="A CPU has no tiles of 128 queries and no TMA, so its step at 128 is not here.",
+            text=FIGURE_10,
+            run="benchmarks.papers.wlb.operations:figure_10",
+            slow=True,
         ),
         Entry(
             key="table-1",
@@ -65,6 +91,16 @@ CHAPTER = Chapter(
             run="benchmarks.papers.wlb.queues:wlb_rows",
         ),
         Entry(
+            key="solver",
+            item="Equation 1",
+            title="Table 2's rows of the solver, with the paper's time",
+            state="reproduced",
+            differs="HiGHS for their commercial solver; it seldom proves anything in this time.",
+            text=SOLVER,
+            run="benchmarks.papers.wlb.solver:solver_rows",
+            slow=True,
+        ),
+        Entry(
             key="figures-12-15",
             item="Figures 12 to 15",
             title="speedups of whole training jobs",
@@ -72,6 +108,26 @@ CHAPTER = Chapter(
             differs="Step times are those of a model of costs.",
             text="On [a page of its own](../wlb-figures.md).",
             command="python -m benchmarks.papers.wlb.figures --markdown docs/wlb-figures.md",
+        ),
+        Entry(
+            key="assumptions",
+            item="Figures 12, 13",
+            title="which assumption keeps predictions below the paper's",
+            state="predicted",
+            differs="Communication that overlaps and a pipeline whose ranks wait more often than "
+            "plain 1F1B explain all of it; neither is printed.",
+            text=SWEEP,
+            run="benchmarks.papers.wlb.sweep:sweep",
+        ),
+        Entry(
+            key="figure-15",
+            item="Figure 15",
+            title="sharding of one layer, on real ranks",
+            state="smaller",
+            differs="Four CPU processes and a sixteenth of windows and width.",
+            text=FIGURE_15,
+            run="benchmarks.papers.wlb.sharded_layer:figure_15",
+            slow=True,
         ),
     ],
 )

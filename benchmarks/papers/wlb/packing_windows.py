@@ -153,7 +153,7 @@ def run_of(blocks: Blocks, name: str, pack: Pack, seed: int, recipe: Recipe) -> 
         blocks.tokens.lengths[drawn], context=CONTEXT, micro_batches=MICRO_BATCHES
     )
     trained = pack(arrivals)
-    samples, steps = _samples(blocks.tokens, drawn, arrivals, trained)
+    samples, steps = samples_of(blocks.tokens, drawn, arrivals, trained)
     digest = hashlib.sha256(f"{blocks.digest} {recipe} {seed}".encode())
     for step in steps:
         digest.update(np.sort(step).tobytes() + b"|")
@@ -173,7 +173,7 @@ def run_of(blocks: Blocks, name: str, pack: Pack, seed: int, recipe: Recipe) -> 
     )
 
 
-def _samples(
+def samples_of(
     tokens: Tokens, drawn: Int64Array, arrivals: ArrivingDocuments, trained: Trained
 ) -> tuple[Tokens, list[Int64Array]]:
     """What is trained on as samples, and those of each step. A row of `Trained` is one sample; the

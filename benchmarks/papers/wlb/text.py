@@ -39,3 +39,50 @@ goes wrong with it, in the second table:
 - `Remained_Doc` is filled and never emptied. Taken literally, what found no room once is trained on
   again in every later step: the last column. The rows above empty it.
 - Nothing bounds how long a document waits: see *longest*, in steps."""
+
+LOSS = """\
+Documents are blocks of source code, a vocabulary of 1,024, windows of 2,048 tokens, four to a step;
+the longest blocks fill a window, as the paper's longest documents do. A GPT of one layer and width
+64 is trained on a CPU once for each way of packing and seed. For a seed all get the same documents,
+weights and learning rates; a step's gradient is the mean over its tokens. Loss is that of held-out
+blocks. *Composition* is the variance of length within steps over that within random ones: the lower
+it is, the more alike in length are the documents of a step; documents of an original window come
+from one file only by chance, but a long one fills several windows of a step. Needs
+`EVENSTEP_DATA`, a folder with `code_repos.parquet`; finished runs are kept in
+`out/packing-windows`."""
+
+FIGURE_7 = """\
+`evenstep profile` measures one layer over single documents, forward and backward, in two parts; two
+fits without negative coefficients give the cost that packers use."""
+
+FIGURE_10 = """\
+`evenstep profile --attention`. The adaptive choice of sharding needs this table of the device at
+hand; [the built-in one](../kernel-latency.md) for an H100 is assumed, not measured. On a GPU the
+command measures it."""
+
+SOLVER = """\
+Each packing begins from the better of the original one and a greedy one, so "greedy" means that
+nothing better was found in time. Greedy packing may cut a document where no window has room for a
+whole one; the solver may not."""
+
+SWEEP = """\
+The predictions above give WLB-LLM 1.15 over Plain-4D for 7B-128K, the paper measured 1.33 (mean of
+all jobs: 1.16 and 1.23). Here one assumption is changed at a time.
+
+- *What communication hides* decides most. With all of it in the open, as assumed, attention is a
+  quarter of a layer, and original packing is uneven by 1.27 in time, where the paper's Table 2 has
+  1.44. With none of it, attention and matrix products alone, it is the paper's 1.44 exactly.
+- *How often ranks wait* decides the rest. On plain 1F1B with as many micro-batches as stages the
+  largest micro-batch counts once for each stage and the others once. If all wait for the slowest in
+  every micro-batch, as ranks that gather sharded parameters do, packing gains about what the paper
+  measured: 1.19 with communication in the open, 1.30 with all of it hidden, against 1.28.
+- *A slower kernel* acts like hidden communication, a faster one the other way.
+- *More long documents* add little, since they are cut at windows. Queues and the limit of a
+  micro-batch add nothing.
+- Per-document sharding gains more here under all of them than the paper's 1.02, so its kernels
+  must lose more on short fragments than the built-in table says."""
+
+FIGURE_15 = """\
+Processor time of the rank that computes most, over six micro-batches of original packing; four
+processes share each over Gloo. The prediction for an H100 is on
+[the page of figures](../wlb-figures.md#figure-15-sharding-of-one-layer-7b-cp4)."""

@@ -16,7 +16,7 @@ The path of a step, in reading order:
 Around it:
 
     loaders/            how many Source Loaders a job needs, and which has what
-    paper_strategies    `llm_balance`, `vlm_balance`: OVERLORD's Algorithms 1 and 2
+    paper_strategies    `llm_balance`, `vlm_balance`, `image_balance`: OVERLORD's Algorithms 1 and 2
     raw_plans           the layer below: plans from outside, the share of each loader or constructor
     loading_plan_json, mermaid_chart, lineage    a plan as text, as a chart, sample by sample
 
@@ -32,7 +32,7 @@ from evenstep.strategy.lineage import STATES, Edge, Flow, Node, flows, groups_of
 from evenstep.strategy.loading_plan import LoadingPlan
 from evenstep.strategy.loading_plan_json import from_json, to_json
 from evenstep.strategy.mermaid_chart import mermaid
-from evenstep.strategy.paper_strategies import llm_balance, vlm_balance
+from evenstep.strategy.paper_strategies import image_balance, llm_balance, vlm_balance
 from evenstep.strategy.raw_plans import (
     BufferSummary,
     ConstructorTask,
@@ -74,6 +74,7 @@ __all__ = [
     "flows",
     "from_json",
     "groups_of",
+    "image_balance",
     "llm_balance",
     "loader_do_plan",
     "mermaid",

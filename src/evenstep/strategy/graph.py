@@ -177,6 +177,23 @@ class DGraph:
         check_cost(fn)
         return self._with(cost=fn)
 
+    def memory(self, fn: CostFunction, limit: float) -> DGraph:
+        """Limits what the samples of a micro-batch occupy, beside `max_tokens`. Cost is balanced,
+        memory only kept within its limit. A sample takes the larger of its shares of both limits;
+        so where samples differ in which that is, less fits than could.
+
+        Args:
+            fn: the memory of a sample as a function of its tokens, of the same kinds as for `cost`.
+            limit: of a micro-batch, in the unit of `fn`, such as bytes of a GPU.
+
+        Raises:
+            ConfigurationError: the limit is not positive.
+        """
+        check_cost(fn)
+        if not limit > 0:
+            raise ConfigurationError(f"limit={limit} of memory must be positive")
+        return self._with(memory=fn, max_memory=limit)
+
     def balance(
         self,
         method: Method = "greedy",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from evenstep.arrays import Int64Array
+from evenstep.strategy.balance.methods import bins_by
 from evenstep.strategy.graph import DGraph
 from evenstep.strategy.loading_plan import LoadingPlan
-from evenstep.strategy.sample_costs import CostFunction
+from evenstep.strategy.sample_costs import CostFunction, sample_costs
 
 
 def llm_balance(graph: DGraph, cost: CostFunction, *modality: str, axis: str = "DP") -> LoadingPlan:
@@ -30,7 +32,8 @@ def vlm_balance(
     """Algorithm 2: for the encoder, images by greedy bin packing over all clients; for the
     backbone, image and text tokens together as in Algorithm 1.
 
-    The images of one sample stay together, since metadata has one length per modality.
+    The images of one sample stay together, since metadata has one length per modality; for single
+    images see `image_balance`.
     """
     encoder = graph.modality("image").distribute("WORLD").cost(encoder_cost)
     encoder = encoder.balance("greedy", level="intra")
@@ -38,3 +41,19 @@ def vlm_balance(
     backbone = backbone.balance("greedy", level="intra")
     backbone = backbone.balance("round_robin", level="inter")
     return backbone.plan(subplans={"encoder": encoder})
+
+
+def image_balance(lengths: Int64Array, clients: int, cost: CostFunction) -> Int64Array:
+    """Algorithm 2's plan of the encoder to the letter, in which the images of a sample may go to
+    different clients. For a trainer that exchanges images itself: the service delivers those of a
+    sample together.
+
+    Args:
+        lengths: [images] patches of each image of the step, each positive.
+        clients: ranks that encode.
+        cost: of an image, by its patches.
+
+    Returns:
+        [images] the client that encodes each, by greedy bin packing.
+    """
+    return bins_by("greedy", sample_costs(cost, lengths), clients)

@@ -1,0 +1,122 @@
+"""Figures 4 and 5 of the OVERLORD paper: what sources at hand cost in memory and in time.
+
+Every source of the corpora in the folder that EVENSTEP_DATA names becomes a Parquet file of its
+own, and `evenstep.service.profile` measures it in processes: memory of the open source and time to
+tokenize a sample.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+import evenstep.service as es
+from benchmarks.lib.report import progress
+from benchmarks.papers.book.outcomes import Outcome, Table
+
+CORPORA = ("t0_permissive", "chat_multi", "code_repos", "mm_interleaved_docs")
+SAMPLES, SECONDS = 12, 0.3
+MEBI = 1 << 20
+
+
+def tokenized(tokenizer: str, row: Mapping[str, Any]) -> dict[str, Any]:
+    ids = _loaded(tokenizer).encode(row["text"]).ids
+    return {"input_ids": np.array(ids, np.int64)}
+
+
+@lru_cache(maxsize=1)
+def _loaded(tokenizer: str) -> Any:
+    from tokenizers import Tokenizer
+
+    return Tokenizer.from_file(tokenizer)
+
+
+def split(folder: Path, to: Path) -> list[es.Source]:
+    """A file for each source of each corpus."""
+    transform = partial(tokenized, str(folder / "tokenizer.json"))
+    made = []
+    for corpus in CORPORA:
+        whole = pq.read_table(folder / f"{corpus}.parquet")
+        sources = np.array(whole["source"].to_pylist())
+        for number, source in enumerate(np.unique(sources).tolist()):
+            path = to / f"{corpus}-{number}.parquet"
+            rows = pa.array(np.flatnonzero(sources == source))
+            pq.write_table(whole.select(["text"]).take(rows), path)
+            made.append(es.Source(f"{corpus}, {source}", str(path), transform=transform))
+    return made
+
+
+def strategy(graph: Any, mesh: Any, step: int) -> Any:
+    return graph.mix().distribute("DP").plan()
+
+
+def profiled(seed: int) -> es.JobProfile:
+    folder = os.environ.get("EVENSTEP_DATA")
+    if folder is None:
+        sys.exit("EVENSTEP_DATA must name a folder with " + ", ".join(CORPORA))
+    with tempfile.TemporaryDirectory() as to:
+        job = es.Job(
+            sources=split(Path(folder), Path(to)),
+            mesh=es.Mesh(DP=1),
+            strategy=strategy,
+            samples_per_step=8,
+            max_tokens=1 << 20,
+            seed=seed,
+        )
+        return es.profile(
+            job,
+            samples=SAMPLES,
+            seconds=SECONDS,
+            progress=lambda name, _: progress(name),
+        )
+
+
+def figures_4_5(seed: int) -> Outcome:
+    profile = profiled(seed)
+    progress("")
+    each = list(profile.sources.values())
+    memory = np.array([source.file_bytes for source in each]) / MEBI
+    latency = np.array([source.prepare_seconds for source in each]) * 1e3
+    marks = (10, 25, 50, 75, 90, 99, 100)
+    rows = [
+        ["memory of the open source, MiB", *_quantiles(memory, marks, 2), f"{memory.mean():.2f}"],
+        ["time to prepare a sample, ms", *_quantiles(latency, marks, 2), f"{latency.mean():.2f}"],
+    ]
+    header = ["", *(f"{mark} %" for mark in marks), "mean"]
+    counts = [30, 60, 120, len(each)]
+    shuffled = np.random.default_rng(seed).permutation(memory)
+    start = profile.process_bytes / MEBI
+    grid = [
+        [
+            f"{count}",
+            *(f"{workers * (start + shuffled[:count].sum()):,.0f}" for workers in (1, 4, 16)),
+            f"{shuffled[:count].sum():,.0f}",
+        ]
+        for count in counts
+    ]
+    return Outcome(
+        [
+            Table(header, rows, f"{len(each)} sources, at most {SAMPLES} samples of each"),
+            Table(
+                ["sources", "1 worker", "4 workers", "16 workers", "of sources, each opened once"],
+                grid,
+                "MiB where every worker opens every source",
+            ),
+        ],
+        "both skewed by orders of magnitude",
+        f"latency from {latency.min():.2f} to {latency.max():.0f} ms, memory up to "
+        f"{memory.max():.1f} MiB",
+    )
+
+
+def _quantiles(values: Any, marks: Sequence[int], digits: int) -> list[str]:
+    return [f"{value:,.{digits}f}" for value in np.percentile(values, marks)]
