@@ -13,7 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from gqa_model import VOCABULARY, GqaModel, mean_loss
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from ranks import Job, Rank, run
 
 from evenstep.context_parallel import DynamicGroups, attention
@@ -145,22 +148,93 @@ def train(rank: Rank) -> list[Any]:
     return [on_rank(groups, *case) for case in cases(rank.world_size)]
 
 
+def check_shards(lengths: list[int], dtype: torch.dtype, shards: list[Any]) -> None:
+    """Tokens and gradients of all ranks together are those of one process."""
+    logits, expected = alone(lengths, dtype)
+    tokens = [token for found, _ in shards for token in found]
+    names = [(document, at) for document, at, _ in tokens]
+    assert sorted(names) == [(d, at) for d, n in enumerate(lengths) for at in range(n)]
+    if tokens:
+        torch.testing.assert_close(
+            torch.stack([found for _, _, found in tokens]),
+            torch.stack([logits[document][at] for document, at in names]),
+            rtol=TOLERANCE[dtype],
+            atol=TOLERANCE[dtype],
+        )
+    for parts, gradient in zip(zip(*(parts for _, parts in shards)), expected):
+        torch.testing.assert_close(
+            torch.stack(parts).sum(0), gradient, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype]
+        )
+
+
 @pytest.mark.parametrize("ranks", [4, 6])
 def test_under_any_plan_a_model_trains_as_in_one_process(tmp_path: Path, ranks: int) -> None:
     trained = run(train, ranks, folder=tmp_path, within=90)
     for (lengths, _, dtype), *shards in zip(cases(ranks), *trained):
-        logits, expected = alone(lengths, dtype)
-        tokens = [token for found, _ in shards for token in found]
-        names = [(document, at) for document, at, _ in tokens]
-        assert sorted(names) == [(d, at) for d, n in enumerate(lengths) for at in range(n)]
-        for document, at, found in tokens:
-            torch.testing.assert_close(
-                found, logits[document][at], rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype]
-            )
-        for parts, gradient in zip(zip(*(parts for _, parts in shards)), expected):
-            torch.testing.assert_close(
-                torch.stack(parts).sum(0), gradient, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype]
-            )
+        check_shards(lengths, dtype, shards)
+
+
+@st.composite
+def drawn_cases(draw: st.DrawFn, ranks: int) -> tuple[list[int], ContextPlan, torch.dtype]:
+    """Any documents in any groups of any sizes."""
+    lengths = draw(st.lists(st.integers(1, 150), min_size=1, max_size=10))
+    cuts = [
+        [0, *sorted(draw(st.sets(st.integers(1, ranks - 1)))), ranks]
+        for _ in range(draw(st.integers(1, 3)))
+    ]
+    size = np.concatenate([np.diff(each) for each in cuts])
+    group = np.array([draw(st.integers(0, len(size) - 1)) for _ in lengths])
+    order = np.array(draw(st.permutations(range(len(lengths)))))
+    plan = ContextPlan(
+        ranks=ranks,
+        micro_batches=len(cuts),
+        micro_batch=np.arange(len(cuts)).repeat([len(each) - 1 for each in cuts]),
+        first=np.concatenate([each[:-1] for each in cuts]),
+        size=size,
+        documents=np.lexsort((order, group)),
+        offsets=np.append(0, np.bincount(group, minlength=len(size)).cumsum()),
+    )
+    return lengths, plan, draw(st.sampled_from(list(TOLERANCE)))
+
+
+def explore(rank: Rank, examples: int) -> int:
+    """Rank 0 draws cases, and shrinks what fails; all ranks train on each."""
+    groups, tried = DynamicGroups(device="cpu"), 0
+    boxed: list[Any] = [None]
+    if rank.rank:
+        while True:
+            dist.broadcast_object_list(boxed)
+            if boxed[0] is None:
+                return 0
+            dist.gather_object(on_rank(groups, *boxed[0]))
+
+    @settings(max_examples=examples, deadline=None, database=None, derandomize=True)
+    @given(drawn_cases(rank.world_size))
+    def holds(case: tuple[list[int], ContextPlan, torch.dtype]) -> None:
+        nonlocal tried
+        tried += 1
+        dist.broadcast_object_list([case])
+        shards: list[Any] = [None] * rank.world_size
+        dist.gather_object(on_rank(groups, *case), shards)
+        check_shards(case[0], case[2], shards)
+
+    try:
+        holds()
+    finally:
+        dist.broadcast_object_list(boxed)
+    return tried
+
+
+@pytest.mark.parametrize("ranks", [4, 6])
+def test_whatever_documents_and_plans_are_drawn(tmp_path: Path, ranks: int) -> None:
+    assert run(explore, ranks, 8, folder=tmp_path, within=90)[0] >= 8
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("ranks", [4, 6])
+def test_whatever_documents_and_plans_are_drawn_for_long(tmp_path: Path, ranks: int) -> None:
+    assert run(explore, ranks, 200, folder=tmp_path, within=800)[0] >= 200
 
 
 LENGTHS = [60, 9, 30, 4, 2]
