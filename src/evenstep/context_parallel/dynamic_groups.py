@@ -158,7 +158,7 @@ class DynamicGroups:
 
     def _sharding(self, lengths: Int64Array, size: int) -> Sharding:
         if len(lengths):
-            return shard(lengths, size, latency=self._latency, methods=METHODS)
+            return shard(lengths, size, latency=self._latency, methods=METHODS, even=True)
         nothing = np.empty(0, np.int64)
         return Sharding(
             lengths=nothing,

@@ -17,6 +17,7 @@ from evenstep.plan.dynamic_context import (
     DynamicContext,
     Exchange,
     least_step,
+    merging,
     plan_dynamic_context,
 )
 from evenstep.plan.packing import DocumentCost
@@ -172,6 +173,28 @@ def test_a_plan_is_the_same_without_numba(monkeypatch: pytest.MonkeyPatch) -> No
     finally:
         greedy_numba.compiled.cache_clear()
     assert all(np.array_equal(value, vars(plain)[name]) for name, value in vars(fast).items())
+
+
+def test_groups_merge_alike_with_numba_and_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("numba")
+    made = np.random.default_rng(1)
+    merged = 0
+    for _ in range(25):
+        ranks, tokens = int(made.integers(3, 150)), int(made.integers(500, 20_000))
+        count = ranks * int(made.integers(2, 9))
+        lengths = made.lognormal(np.log(tokens / 8), 1.3, count).astype(int)
+        lengths = lengths.clip(1, ranks * tokens)
+        exchange = Exchange(
+            within=int(made.integers(400)), between=int(made.integers(3000)), node=4
+        )
+        options = DynamicContext(ranks=ranks, tokens_per_rank=tokens, exchange=exchange)
+        plans = []
+        for least in (1, 10**9):
+            monkeypatch.setattr(merging, "COMPILE_FROM", least)
+            plans.append(vars(plan_dynamic_context(lengths, options)))
+        assert all(np.array_equal(value, plans[1][name]) for name, value in plans[0].items())
+        merged += int((plans[0]["size"] > 1).sum())
+    assert merged > 100
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from evenstep.arrays import Int64Array
+from evenstep.plan.dynamic_context.filling import COMPILE_FROM
+from evenstep.plan.dynamic_context.merging_numba import EXACT, compiled
 from evenstep.plan.dynamic_context.options import DynamicContext
+from evenstep.plan.sharding.attention_tiles import TILE
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +53,15 @@ def merge_groups(loads: Loads, options: DynamicContext, limit: float) -> tuple[I
     shelves = _shelves(spares, loads.size, options.powers_of_two)
     over = np.flatnonzero(spares < 0)
     over = over[np.argsort((spares / loads.size)[over], kind="stable")]
+    fast = len(loads.size) >= COMPILE_FROM and float(loads.cost.sum()) < EXACT
+    if fast and not options.powers_of_two and (merge := compiled()) is not None:
+        arrays = [column.copy() for column in (*columns, overheads)]
+        able = np.full(len(spares) + 1, -1)
+        able[: len(shelves[0])] = [group for _, group in shelves[0]]
+        exchange, into = options.exchange, np.arange(len(spares))
+        rates = exchange.within, exchange.between, exchange.node, options.cost.quadratic * TILE
+        merge(over, able, spares, *arrays, into, limit, rates)
+        return _outcome(into, arrays[0], arrays[2], arrays[5])
     # Groups merge one after the other, so in plain numbers.
     size, tokens, cost, attention, longest = (column.tolist() for column in columns)
     overhead, into = overheads.tolist(), np.arange(len(size))
@@ -73,11 +85,16 @@ def merge_groups(loads: Loads, options: DynamicContext, limit: float) -> tuple[I
         if spare > 0:
             key = size[index] if options.powers_of_two else 0
             insort(shelves.setdefault(key, []), (spare, index))
+    return _outcome(into, np.array(size), np.array(cost), np.array(overhead))
+
+
+def _outcome(
+    into: Int64Array, size: Int64Array, cost: Int64Array, overhead: Int64Array
+) -> tuple[Int64Array, float]:
     kept = np.flatnonzero(into == np.arange(len(into)))
     while (into != into[into]).any():
         into = into[into]
-    time = np.array(cost) / np.array(size) + np.array(overhead)
-    return into, float(time[kept].max())
+    return into, float((cost / size + overhead)[kept].max())
 
 
 def _shelves(

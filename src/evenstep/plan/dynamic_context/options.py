@@ -55,8 +55,8 @@ class DynamicContext:
 
     def rough(self, longest: Number) -> Number:
         """What the slowest rank of a group has more than the mean: ranks are cut at whole tiles of
-        rows, so about half a row of tiles of the longest document."""
-        return self.cost.quadratic * TILE * longest
+        rows and exchange some, so about a quarter of a row of tiles of the longest document."""
+        return self.cost.quadratic * TILE * longest // 2
 
     def check(self, lengths: Int64Array) -> None:
         """Raises `SampleError` if a document does not fit on all ranks together, or is empty."""

@@ -170,7 +170,7 @@ class WorkloadPacking(Policy):
 
     def shard(self, lengths: Int64Array, ranks: int) -> Sharding:
         methods = METHODS if self.sharding == "adaptive" else (self.sharding,)
-        return shard(lengths, ranks, latency=self.latency, methods=methods)
+        return shard(lengths, ranks, latency=self.latency, methods=methods, even=self.dynamic)
 
     def share(self, messages: Int64Array) -> SharedStep:
         return share(messages, self._budget(len(messages)), self.sharing)

@@ -12,6 +12,7 @@ adaptive           `shard`: the method whose slowest rank is fastest           (
 hybrid             equal tokens and cost with few cuts                         (not in the paper)
   equal_shares     the cuts: one stretch of the documents for each rank
   exact_tokens     a few small cuts more, until tokens are equal
+row_exchange       rows of tiles exchanged, until attention is equal too       (not in the paper)
 varlen             a rank's fragments as one call of a variable-length kernel  (5.3)
 ```
 """

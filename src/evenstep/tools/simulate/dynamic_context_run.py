@@ -144,7 +144,7 @@ def measure_plan(
     per_tile = 2 * TILE * TILE * options.cost.quadratic
     for group in np.flatnonzero((plan.size > 1) & (tokens > 0)).tolist():
         size = int(plan.size[group])
-        sharding = shard(lengths[plan.group(group)], size, methods=methods)
+        sharding = shard(lengths[plan.group(group)], size, methods=methods, even=len(methods) > 1)
         tiles = per_tile * sharding.tiles()
         ranks = options.cost.linear * sharding.tokens + tiles
         slowest = int(ranks.argmax())
