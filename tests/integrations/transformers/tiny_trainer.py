@@ -39,7 +39,7 @@ class Seen:
 
 
 class TellingLlama(LlamaForCausalLM):
-    """Takes `identity` too. Its loss is a sum over `num_items_in_batch` where it is given one."""
+    """Takes `identity` too. Its loss is a mean unless it is given `num_items_in_batch`."""
 
     def __init__(self, config: Any = None) -> None:
         torch.manual_seed(0)
@@ -106,10 +106,10 @@ def documents(count: int = 61) -> Documents:
     return Documents(count, longest=64, prompts=True, seed=3)
 
 
-def arguments(folder: Any, **options: Any) -> TrainingArguments:
+def arguments(folder: Any, *, kind: Any = TrainingArguments, **options: Any) -> TrainingArguments:
     # transformers 4 leaves there what arguments before asked for.
     os.environ.pop("ACCELERATE_MIXED_PRECISION", None)
-    return TrainingArguments(
+    return kind(
         **{
             "output_dir": str(folder),
             "use_cpu": True,

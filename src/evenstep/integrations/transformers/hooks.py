@@ -117,22 +117,17 @@ class EvenTrainer(Trainer):
         super().log(logs, *args, **kwargs)
 
     def _counts_tokens(self, batch: Any) -> bool:
-        """Whether the loss is a sum that is divided by the tokens of the update."""
-        if self.even.batches.loader.loss_scaling != "token" or "labels" not in batch:
-            return False
-        if self._told_scaled() is False:
-            return False
-        # Smoothed losses are means in releases before 5.15.
-        by_model = self.model_accepts_loss_kwargs and self.label_smoother is None
-        return by_model or self.compute_loss_func is not None
+        """Whether the loss is a sum that is divided by the tokens of the update.
+
+        A model's own is not asked to be: many that accept `num_items_in_batch` ignore it, and
+        without it all return the mean."""
+        by_tokens = self.even.batches.loader.loss_scaling == "token" and "labels" in batch
+        return by_tokens and self._is_scaled()
 
     def _is_scaled(self) -> bool:
-        """Whether Trainer leaves a loss that is a mean as it is."""
-        told = self._told_scaled()
-        return self.compute_loss_func is not None if told is None else told
-
-    def _told_scaled(self) -> bool | None:
-        return getattr(self, "loss_is_scaled_for_ga", None)  # no older release has it
+        """Whether Trainer does not divide the loss by the number of batches."""
+        told = getattr(self, "loss_is_scaled_for_ga", None)  # no older release has it
+        return self.compute_loss_func is not None if told is None else bool(told)
 
 
 class _Unsized:
