@@ -31,6 +31,37 @@ CHAPTER = Chapter(
             command="python -m benchmarks.service.imbalance --data FOLDER",
         ),
         Entry(
+            key="section-3",
+            item="Section 3, Figure 6",
+            title="the roles, and the way of a step",
+            state="reproduced",
+            differs="Data Constructors pull plans from the planner and tell loaders what to "
+            "stage, where the paper's loaders ask the planner.",
+            text="[The service](../service.md).",
+            command="pytest tests/service/test_service_local.py "
+            "tests/service/test_service_delivery.py",
+        ),
+        Entry(
+            key="section-4",
+            item="Section 4, Figures 8 and 9",
+            title="graph, tree of clients and primitives",
+            state="reproduced",
+            differs="`balance` takes memory as a limit, not as a cost, by `DGraph.memory`.",
+            text="[Strategies](../strategies.md); `mix`, `distribute`, `cost`, `memory`, "
+            "`balance`, `broadcast_at`, `plan`, and `plan_raw`, `loader_do_plan`, "
+            "`constructor_do_plan`, `summary_buffer` below them.",
+            command="pytest tests/strategy",
+        ),
+        Entry(
+            key="algorithm-1",
+            item="Algorithm 1",
+            title="micro-batches by greedy bin packing, dealt to buckets",
+            state="reproduced",
+            differs="They do not.",
+            text="`llm_balance`, against the listing written out in Python.",
+            command="pytest tests/strategy/test_paper_strategies.py",
+        ),
+        Entry(
             key="algorithm-2",
             item="Algorithm 2",
             title="single images to clients",
@@ -39,6 +70,37 @@ CHAPTER = Chapter(
             text=ALGORITHM_2,
             run="benchmarks.papers.overlord.single_images:algorithm_2",
             slow=True,
+        ),
+        Entry(
+            key="section-5-1",
+            item="Section 5.1, Figure 10",
+            title="sources divided among loaders by what they cost",
+            state="reproduced",
+            differs="The three steps as printed are one of the layouts compared; evenstep "
+            "packs by memory and time together.",
+            text="[Sizing a service](../service-sizing.md).",
+            command="python -m benchmarks.service.partitioning",
+        ),
+        Entry(
+            key="section-5-2",
+            item="Section 5.2",
+            title="loaders that follow the weights",
+            state="reproduced",
+            differs="A forecast of the schedule is used where there is one, not a moving "
+            "average alone.",
+            text="[Sizing a service](../service-sizing.md#weights-that-move).",
+            command="pytest tests/strategy/loaders/test_loader_scaling.py "
+            "tests/service/test_changing_loaders.py",
+        ),
+        Entry(
+            key="section-6-2",
+            item="Section 6.2",
+            title="sidecars, and broadcasting from one rank",
+            state="smaller",
+            differs="Manifests are checked, and two hosts are network namespaces of one "
+            "machine; there is no cluster here.",
+            text="[Deploying the service](../deploy.md).",
+            command="pytest tests/test_deploy.py tests/service/test_broadcast.py",
         ),
         Entry(
             key="table-1",
@@ -78,6 +140,16 @@ CHAPTER = Chapter(
             text=FIGURE_14,
             run="benchmarks.papers.overlord.constructors:figure_14",
             slow=True,
+        ),
+        Entry(
+            key="figure-15",
+            item="Section 6.1, Figure 15",
+            title="roles that die while training goes on",
+            state="smaller",
+            differs="Tens of steps on one machine; a loader that dies is played again by "
+            "another process.",
+            text="[Deploying the service](../deploy.md#what-dies-and-what-happens).",
+            command="pytest tests/service/test_ray_deaths.py tests/service/test_stored_planner.py",
         ),
         Entry(
             key="figure-16",

@@ -41,6 +41,17 @@ CHAPTER = Chapter(
             run="benchmarks.papers.wlb.positions:figure_3",
         ),
         Entry(
+            key="figure-5",
+            item="Figure 5",
+            title="how imbalance spreads through a pipeline",
+            state="predicted",
+            differs="Backward passes take twice the forward ones, and sends are counted.",
+            text="`evenstep.plan.pipeline.schedule` builds the graph of passes of 1F1B, "
+            "interleaved and others, and `simulate` runs it; on plain 1F1B the largest "
+            "micro-batch counts once for each stage.",
+            command="pytest tests/plan/pipeline/test_schedule.py",
+        ),
+        Entry(
             key="figure-7",
             item="Figure 7",
             title="time of operations by the length of a document",
@@ -81,6 +92,15 @@ CHAPTER = Chapter(
             command="python -m benchmarks.papers.wlb.table2 --markdown docs/wlb-table2.md",
         ),
         Entry(
+            key="section-4-2",
+            item="Section 4.2",
+            title="queues of outliers, and their thresholds",
+            state="reproduced",
+            differs="The paper gives no rule for thresholds; `auto_thresholds` computes them "
+            "from lengths.",
+            command="pytest tests/plan/packing/test_outliers.py tests/plan/packing/test_wlb.py",
+        ),
+        Entry(
             key="algorithm-1",
             item="Algorithm 1",
             title="Table 2's rows of WLB-LLM, to the letter",
@@ -99,6 +119,26 @@ CHAPTER = Chapter(
             text=SOLVER,
             run="benchmarks.papers.wlb.solver:solver_rows",
             slow=True,
+        ),
+        Entry(
+            key="section-5-1",
+            item="Section 5.1, Figure 9",
+            title="per-document sharding without padding",
+            state="reproduced",
+            differs="What does not divide evenly stays in one piece for each rank, where the "
+            "paper deals single tokens in turn; ranks have equally many tokens in "
+            "both.",
+            command="pytest tests/plan/sharding",
+        ),
+        Entry(
+            key="section-5-3",
+            item="Section 5.3, Figure 11",
+            title="the sharding that is predicted to be faster, for each micro-batch",
+            state="reproduced",
+            differs="A hybrid of both is among the choices.",
+            text="[Context parallelism](../context-parallelism.md) has the attention over ranks.",
+            command="pytest tests/plan/sharding/test_adaptive.py "
+            "tests/context_parallel/test_attention.py",
         ),
         Entry(
             key="figures-12-15",
