@@ -265,6 +265,21 @@ def test_a_standby_that_is_stopped_does_not_follow(tmp_path: Path) -> None:
         assert len(steps_of(service.client(0), 1)) == 1
 
 
+def test_a_loader_that_hangs_is_followed_if_that_is_wanted(tmp_path: Path) -> None:
+    job = job_of(tmp_path)
+    with ProcessService(job, name=own("hung"), loaders=2, hung_after=4.0) as service:
+        client = service.client(0)
+        taken = steps_of(client, 1)
+        hung = loaders_of(service)[1]
+        os.kill(hung, signal.SIGSTOP)
+        taken += steps_of(client, 8)  # more than was ready
+        until(lambda: service.status()["restarts"], "a successor")
+        (restart,) = service.status()["restarts"]
+        assert restart["died"]["process"] == hung
+        assert not psutil.pid_exists(hung)
+    assert comparable(taken) == in_one_process(job, 9)[0]
+
+
 def lethal(row: Mapping[str, Any]) -> dict[str, Any]:
     if row["id"] == 1007:
         os.kill(os.getpid(), signal.SIGKILL)

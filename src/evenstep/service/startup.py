@@ -69,6 +69,7 @@ def start(
     store: str | os.PathLike[str] | None = None,
     stripe: int = STRIPE,
     patience: float = 120.0,
+    hung_after: float | None = None,
     step_log: str | os.PathLike[str] | None = None,
 ) -> ProcessService: ...
 @overload
@@ -113,11 +114,14 @@ def start(
         patience: seconds within which loaders must have opened their sources; 120 by default.
         step_log: a file to which the client of rank 0 adds a line for each step, on the machine
             where that rank trains; ``evenstep report`` and ``evenstep watch`` show it.
+        hung_after: seconds after which a loader that says nothing is killed, and followed by
+            another. None, the default, waits for it: it may be stopped, or its machine overloaded.
         transport: of messages between roles; "sockets" by default, or "ray", Ray's own calls.
         ray_options: more for ``ray.init``, such as ``num_cpus`` or ``runtime_env``.
 
     "local" has neither `standbys` nor `scaling`, nor what comes after `stripe`; "processes" has
-    these, `name`, `patience` and `step_log`; "ray" has all but `scaling`.
+    these, `name`, `patience`, `hung_after` and `step_log`; "ray" has all but `scaling` and
+    `hung_after`.
 
     Raises:
         ConfigurationError: an unknown backend, or a source that cannot be opened.

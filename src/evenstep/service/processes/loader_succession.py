@@ -61,6 +61,10 @@ class LoaderSuccession:
         here = socket.gethostname()
         return Location(road, process.pid, here, process.born, process.promoted)
 
+    def kill(self) -> None:
+        """Kills the process, which hangs; the next one follows it as one that died."""
+        self._process.kill()
+
     def handle(self) -> RemoteHandle:
         """The loader, once its sources are open; see `LoaderProcess.endpoint`."""
         if self._handle is None:

@@ -20,7 +20,7 @@ from importlib import import_module
 from typing import Any
 
 from evenstep.errors import ConfigurationError
-from evenstep.plan.argument_checks import check_at_least
+from evenstep.plan.argument_checks import check_at_least, check_seconds
 from evenstep.service.backend_common import Loaders, constructor_threads, groups_of, layout_of
 from evenstep.service.handles import Message, call, results
 from evenstep.service.job import Job
@@ -63,6 +63,7 @@ class ProcessService(OwnedJob):
         store: str | os.PathLike[str] | None = None,
         stripe: int = STRIPE,
         patience: float = 120.0,
+        hung_after: float | None = None,
         step_log: str | os.PathLike[str] | None = None,
     ) -> None:
         """
@@ -72,6 +73,8 @@ class ProcessService(OwnedJob):
             scaling: instead of `loaders`, says how many there are to be, again and again.
             loaders, constructors, state, plan_log, store, stripe: see `LocalService`.
             patience: seconds within which loaders must have opened their sources.
+            hung_after: seconds after which a loader that says nothing is killed, and followed by
+                another; None waits for it.
             step_log: see `evenstep.service.start`.
 
         Raises:
@@ -82,6 +85,7 @@ class ProcessService(OwnedJob):
         super().__init__(job)
         check_name(name)
         check_at_least(0, standbys=standbys)
+        check_seconds("waits for what hangs", hung_after=hung_after)
         self._constructors, self._groups = constructors, groups_of(job, constructors)
         self._former_clients: list[RemoteClient] = []
         """Of meshes before."""
@@ -131,7 +135,10 @@ class ProcessService(OwnedJob):
                 **made,
             )
             self._registry.open_sockets("registry")
-            self._run(self._registry.open(info, standbys=self._standbys.status))
+            opened = self._registry.open(
+                info, standbys=self._standbys.status, hung_after=hung_after, kill=self._kill
+            )
+            self._run(opened)
             self._info = info
             write_endpoint(self._file, self._registry.endpoint)
             atexit.register(self.close)  # for one that nobody closes
@@ -198,6 +205,12 @@ class ProcessService(OwnedJob):
             made = self._made(role, threads, make_constructor, layout, loaders, planner, groups)
             constructors.append((tuple(sorted(ranks[:, groups].ravel().tolist())), made))
         return tuple(constructors)
+
+    def _kill(self, role: str) -> None:
+        """Kills the process of a loader."""
+        for each in self._processes:
+            if each.name == role:
+                each.kill()
 
     def status(self) -> dict[str, Any]:
         scaling = self._scaling

@@ -10,6 +10,7 @@ step goes through it. If it dies itself, its successor learns all this from role
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -34,6 +35,8 @@ from evenstep.service.remote.waits import blame, is_silent, silence_text, waits_
 from evenstep.service.transport.endpoint import Endpoint, Keys, new_folder, remove_socket
 from evenstep.service.transport.frames import Frame
 from evenstep.service.transport.server import Server
+
+logger = logging.getLogger("evenstep")
 
 _EXPORT_INTERVAL = 5.0  # seconds
 _PORTS = range(20_000, 32_000)  # below those that systems give to outgoing connections
@@ -67,18 +70,24 @@ class JobRegistry:
         job: JobInfo,
         exporter: MetricsExporter | None = None,
         standbys: Callable[[], list[dict[str, Any]]] = list,
+        hung_after: float | None = None,
+        kill: Callable[[str], None] | None = None,
     ) -> None:
         """Makes the job known, and begins to watch its roles.
 
         Args:
             exporter: of figures to Prometheus.
             standbys: says, within a second, which standbys there are; see `status`.
+            hung_after: seconds of silence after which a role's process is killed by `kill`, which
+                is called in a thread with the name of the role.
         """
         self._loop = asyncio.get_running_loop()
         self._open_job = job
         self._exporter, self._standbys = exporter, standbys
         self._common_state = CommonState(job.planner)
         self._follow_roles(job)
+        if hung_after and kill is not None:
+            self._tasks.append(asyncio.create_task(self._kill_hung(hung_after, kill)))
         if exporter is not None:
             self._tasks.append(asyncio.create_task(self._export_metrics()))
 
@@ -325,6 +334,19 @@ class JobRegistry:
             await watch.run()
         except EvenstepError as error:
             self._raise_alarm(error)
+
+    async def _kill_hung(self, seconds: float, kill: Callable[[str], None]) -> None:
+        """Has processes that say nothing for so long killed; others follow them."""
+        while True:
+            await asyncio.sleep(seconds / 4)
+            said = await asyncio.gather(*(each.process() for each in self._inquiries))
+            for inquiry, about in zip(list(self._inquiries), said):
+                silent = about.get("silent_seconds", 0.0)
+                if silent >= seconds:
+                    logger.warning(
+                        "%s has said nothing for %.0f s, and is killed", inquiry.handle.name, silent
+                    )
+                    await in_thread(kill, inquiry.handle.role)
 
     async def _export_metrics(self) -> None:
         assert self._exporter is not None
