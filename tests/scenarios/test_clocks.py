@@ -137,7 +137,11 @@ def test_ranks_whose_monotonic_clocks_differ(tmp_path: Path) -> None:
     assert sorted(index for seen in results for index in seen) == list(range(COUNT))
 
 
-TELLS_WHEN = {"run_log.py", "service/remote/role_watch.py"}
+TELLS_WHEN = {
+    "run_log.py",
+    "service/remote/event_log.py",
+    "service/remote/role_watch.py",
+}
 """What says to people when something happened, and measures nothing by it."""
 
 

@@ -52,7 +52,7 @@ class Chaos:
         self.trainers = [self._trainer(rank) for rank in range(RANKS)]
         self.happened: list[tuple[str, float]] = []
         self.promoted = 0
-        """Standbys that have followed loaders, as far as the registry knows that plays last."""
+        """Standbys that have followed loaders."""
 
     def _trainer(self, rank: int) -> Process:
         given = [self._service.address, self._service.name, str(self._steps), str(STEP_SECONDS)]
@@ -149,7 +149,8 @@ def run(
     job, draw = chaos_job(folder, prefetch), random.Random(prefetch)
     expected = undisturbed(job, steps)
     name = f"chaos-{prefetch}-{standbys}"
-    with RayService(job, name=name, loaders=2, standbys=standbys) as service:
+    log = folder / "events.jsonl"
+    with RayService(job, name=name, loaders=2, standbys=standbys, events=log) as service:
         chaos = Chaos(service, folder, steps)
         try:
             for kind, how, pause in events:
@@ -166,7 +167,8 @@ def run(
                 trainer.end()
         status = service.status()
         assert status["failed"] is None
-        chaos.promoted = sum(restart["promoted"] for restart in status["restarts"])
+        happened = [json.loads(line)["event"] for line in log.read_text().splitlines()]
+        chaos.promoted = happened.count("promoted")
     for lines, wanted in zip(chaos.lines(), expected):
         assert [{name: line[name] for name in wanted[0]} for line in lines] == wanted
     return chaos

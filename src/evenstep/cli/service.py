@@ -118,6 +118,10 @@ def run(
     store: Annotated[
         str | None, typer.Option(help="Folder or URL in which the run keeps its states.")
     ] = None,
+    events: Annotated[
+        Path | None,
+        typer.Option(help="File for deaths, restarts and promotions, one line of JSON each."),
+    ] = None,
     plan_log: Annotated[
         Path | None, typer.Option(help="File to write plans to, one line of JSON each.")
     ] = None,
@@ -180,6 +184,7 @@ def run(
                 name=name,
                 loaders=loaders_of(loaders),
                 standbys=standbys,
+                events=events,
                 constructors=constructors,
                 state=state,
                 plan_log=plan_log,

@@ -40,6 +40,7 @@ def start(
     patience: float = 120.0,
     transport: Transport = "sockets",
     ray_options: Mapping[str, Any] | None = None,
+    events: str | os.PathLike[str] | None = None,
     step_log: str | os.PathLike[str] | None = None,
 ) -> RayService: ...
 @overload
@@ -70,6 +71,7 @@ def start(
     stripe: int = STRIPE,
     patience: float = 120.0,
     hung_after: float | None = None,
+    events: str | os.PathLike[str] | None = None,
     step_log: str | os.PathLike[str] | None = None,
 ) -> ProcessService: ...
 @overload
@@ -116,12 +118,14 @@ def start(
             where that rank trains; ``evenstep report`` and ``evenstep watch`` show it.
         hung_after: seconds after which a loader that says nothing is killed, and followed by
             another. None, the default, waits for it: it may be stopped, or its machine overloaded.
+        events: a file for what happens to roles (deaths, restarts, promotions, scaling), a line of
+            JSON each; on Ray on the registry's machine.
         transport: of messages between roles; "sockets" by default, or "ray", Ray's own calls.
         ray_options: more for ``ray.init``, such as ``num_cpus`` or ``runtime_env``.
 
     "local" has neither `standbys` nor `scaling`, nor what comes after `stripe`; "processes" has
-    these, `name`, `patience`, `hung_after` and `step_log`; "ray" has all but `scaling` and
-    `hung_after`.
+    these, `name`, `patience`, `hung_after`, `events` and `step_log`; "ray" has all but `scaling`
+    and `hung_after`.
 
     Raises:
         ConfigurationError: an unknown backend, or a source that cannot be opened.

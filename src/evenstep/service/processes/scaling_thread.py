@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from evenstep.errors import EvenstepError
+from evenstep.service.remote.event_log import EventLog
 from evenstep.service.sizing.loader_scaling import LoaderScaling
 from evenstep.service.source_layout import SourceLayout
 
@@ -27,6 +28,7 @@ class ScalingThread:
         scaling: LoaderScaling,
         planner_status: Callable[[], Mapping[str, Any]],
         use_loaders: Callable[[SourceLayout], None],
+        events: EventLog,
     ) -> None:
         """
         Args:
@@ -34,7 +36,7 @@ class ScalingThread:
             use_loaders: see `ProcessService.use_loaders`.
         """
         self._scaling, self._planner_status = scaling, planner_status
-        self._use_loaders = use_loaders
+        self._use_loaders, self._events = use_loaders, events
         self._layout = SourceLayout.planned(scaling.layout)
         self._short: tuple[str, ...] = ()
         self.changes: deque[dict[str, Any]] = deque(maxlen=_KEPT)
@@ -93,6 +95,7 @@ class ScalingThread:
             "seconds": time.monotonic() - begin,
         }
         self.changes.append(change)
+        self._events.add("scaled", **change)
         _LOGGER.info(
             "from step %d on: %d loaders (%d before) with %d workers (%d before)",
             *(step, *change["loaders"][::-1], *change["workers"][::-1]),

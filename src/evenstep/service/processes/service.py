@@ -29,6 +29,7 @@ from evenstep.service.processes.scaling_thread import ScalingThread
 from evenstep.service.processes.standbys import StandbyProcesses
 from evenstep.service.remote.client import RemoteClient
 from evenstep.service.remote.discovery import job_in
+from evenstep.service.remote.event_log import EventLog
 from evenstep.service.remote.handles import RemoteHandle
 from evenstep.service.remote.job_info import JobInfo, check_name
 from evenstep.service.remote.registry import JobRegistry
@@ -64,6 +65,7 @@ class ProcessService(OwnedJob):
         stripe: int = STRIPE,
         patience: float = 120.0,
         hung_after: float | None = None,
+        events: str | os.PathLike[str] | None = None,
         step_log: str | os.PathLike[str] | None = None,
     ) -> None:
         """
@@ -75,6 +77,7 @@ class ProcessService(OwnedJob):
             patience: seconds within which loaders must have opened their sources.
             hung_after: seconds after which a loader that says nothing is killed, and followed by
                 another; None waits for it.
+            events: a file for deaths, restarts, promotions and scaling, a line of JSON each.
             step_log: see `evenstep.service.start`.
 
         Raises:
@@ -84,6 +87,7 @@ class ProcessService(OwnedJob):
         """
         super().__init__(job)
         check_name(name)
+        self._events = EventLog(events)
         check_at_least(0, standbys=standbys)
         check_seconds("waits for what hangs", hung_after=hung_after)
         self._constructors, self._groups = constructors, groups_of(job, constructors)
@@ -136,7 +140,11 @@ class ProcessService(OwnedJob):
             )
             self._registry.open_sockets("registry")
             opened = self._registry.open(
-                info, standbys=self._standbys.status, hung_after=hung_after, kill=self._kill
+                info,
+                standbys=self._standbys.status,
+                hung_after=hung_after,
+                kill=self._kill,
+                events=self._events,
             )
             self._run(opened)
             self._info = info
@@ -145,7 +153,9 @@ class ProcessService(OwnedJob):
             self._standbys.begin()
             if scaling is not None:
                 planner_status = partial(call, info.planner, "status")
-                self._scaling = ScalingThread(scaling, planner_status, self.use_loaders)
+                self._scaling = ScalingThread(
+                    scaling, planner_status, self.use_loaders, self._events
+                )
                 self._scaling.begin()
         except BaseException:
             self.close()

@@ -47,6 +47,7 @@ class LaunchOptions:
     name: str
     layout: SourceLayout
     standbys: int
+    events: str | None
     groups: Sequence[Sequence[int]]
     """[constructors] the data-parallel groups of each."""
     state: Mapping[str, Any] | None
@@ -108,7 +109,7 @@ class Launcher:
             name=registry_finder.name, namespace=self._space
         )
         found_by = self._loader_finder(0) if options.standbys else None
-        created = registry.remote(info, registry_finder, self._keys, found_by)
+        created = registry.remote(info, registry_finder, self._keys, found_by, options.events)
         self._actors.append((_REGISTRY, created))
         self._await_all(deadline)
         info.registry.place.location()

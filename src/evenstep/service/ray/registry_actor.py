@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from evenstep.service.metrics import MetricsExporter
 from evenstep.service.ray.finder import LoaderFinder, RayFinder, location_in
+from evenstep.service.remote.event_log import EventLog
 from evenstep.service.remote.handles import RemoteHandle
 from evenstep.service.remote.job_info import JobInfo
 from evenstep.service.remote.registry import JobRegistry
@@ -27,15 +28,18 @@ class JobRegistryActor(JobRegistry):
         finder: RayFinder,
         keys: Keys | None,
         loaders: LoaderFinder | None = None,
+        events: str | None = None,
     ) -> None:
         """
         Args:
             finder: of this actor.
             keys: of sockets; None for a registry without sockets.
             loaders: of a job with standbys.
+            events: a file; see `EventLog`.
         """
         super().__init__()
         self._given, self._finder, self._keys = job, finder, keys
+        self._log = EventLog(events)
         self._standbys_of = list if loaders is None else loaders.standbys
         self._location: Answer | None = None
 
@@ -54,7 +58,7 @@ class JobRegistryActor(JobRegistry):
             known = location_in(self._location, actor)
             place = RolePlace(self._given.registry.role, known, self._finder)
             job = replace(self._given, registry=RemoteHandle(place))
-            await self.open(job, MetricsExporter(job.name), self._standbys_of)
+            await self.open(job, MetricsExporter(job.name), self._standbys_of, events=self._log)
         return self._location
 
     async def handle(self, sent: bytes) -> Answer:

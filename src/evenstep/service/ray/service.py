@@ -40,6 +40,7 @@ class RayService(OwnedJob):
         name: str = "job",
         loaders: Loaders = 1,
         standbys: int = 0,
+        events: str | os.PathLike[str] | None = None,
         constructors: int | None = None,
         state: Mapping[str, Any] | None = None,
         plan_log: str | os.PathLike[str] | None = None,
@@ -60,6 +61,8 @@ class RayService(OwnedJob):
             name: by which trainers find the job.
             loaders, constructors, state, stripe: see `LocalService`.
             standbys: actors that could play any loader at once.
+            events: a file, on the registry's machine, for deaths, restarts and promotions, a line
+                of JSON each.
             plan_log: a file on the planner's machine.
             store: a folder that all machines see, or a URL. None is a folder of the service's own
                 on this machine, which ends with it.
@@ -93,6 +96,7 @@ class RayService(OwnedJob):
             name=name,
             layout=layout,
             standbys=standbys,
+            events=None if events is None else os.path.abspath(events),
             groups=groups,
             state=state,
             plan_log=plan_log,

@@ -14,6 +14,7 @@ The registry:
     registry.py       `JobRegistry`, which clients find by name, and which watches all other roles
     role_watch.py     `RoleWatch`, which has a dead process followed by another
     role_inquiry.py   asks a role how it is, and does not wait for ever
+    event_log.py      `EventLog`: what happened to roles, in a file
     waits.py          who waits for whom, out of what all roles say
     common_state.py   where the ranks of a trainer meet to save
 

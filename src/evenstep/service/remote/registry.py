@@ -23,6 +23,7 @@ from evenstep.errors import EvenstepError
 from evenstep.service.handles import Message
 from evenstep.service.metrics import MetricsExporter, TakenStep, WaitStatistics
 from evenstep.service.remote.common_state import CommonState
+from evenstep.service.remote.event_log import EventLog
 from evenstep.service.remote.handles import RemoteHandle
 from evenstep.service.remote.job_info import JobInfo
 from evenstep.service.remote.roads import Answer
@@ -72,6 +73,7 @@ class JobRegistry:
         standbys: Callable[[], list[dict[str, Any]]] = list,
         hung_after: float | None = None,
         kill: Callable[[str], None] | None = None,
+        events: EventLog | None = None,
     ) -> None:
         """Makes the job known, and begins to watch its roles.
 
@@ -80,10 +82,12 @@ class JobRegistry:
             standbys: says, within a second, which standbys there are; see `status`.
             hung_after: seconds of silence after which a role's process is killed by `kill`, which
                 is called in a thread with the name of the role.
+            events: where deaths, and what follows them, are written.
         """
         self._loop = asyncio.get_running_loop()
         self._open_job = job
         self._exporter, self._standbys = exporter, standbys
+        self._events = events or EventLog(None)
         self._common_state = CommonState(job.planner)
         self._follow_roles(job)
         if hung_after and kill is not None:
@@ -112,7 +116,7 @@ class JobRegistry:
             self._watching.pop(place).cancel()
             self._past_restarts += watches[place].restarts
         self._inquiries = [inquiries.get(h.place) or RoleInquiry(h) for h in job.roles]
-        self._watches = [watches.get(place) or RoleWatch(place) for place in places]
+        self._watches = [watches.get(place) or RoleWatch(place, self._events) for place in places]
         for watch in self._watches:
             if watch.place not in self._watching:
                 self._watching[watch.place] = asyncio.create_task(self._watch(watch))
@@ -346,6 +350,7 @@ class JobRegistry:
                     logger.warning(
                         "%s has said nothing for %.0f s, and is killed", inquiry.handle.name, silent
                     )
+                    self._events.add("killed", **inquiry.handle.about, silent_seconds=silent)
                     await in_thread(kill, inquiry.handle.role)
 
     async def _export_metrics(self) -> None:

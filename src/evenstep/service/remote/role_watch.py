@@ -8,6 +8,7 @@ import time
 from collections import deque
 from typing import Any
 
+from evenstep.service.remote.event_log import EventLog
 from evenstep.service.remote.roads import RoleGoneError, SocketRoad
 from evenstep.service.remote.role_place import Location, RolePlace, cause_of_death, located
 from evenstep.service.remote.role_threads import in_thread
@@ -22,8 +23,8 @@ _PAUSE = 1.0  # seconds between two connections to the same process
 class RoleWatch:
     """See the module docstring. Used in one event loop."""
 
-    def __init__(self, place: RolePlace) -> None:
-        self.place = place
+    def __init__(self, place: RolePlace, events: EventLog) -> None:
+        self.place, self._events = place, events
         self.restarting = False
         self.restarts: deque[dict[str, Any]] = deque(maxlen=_KEPT)
         """JSON-able: the processes that have died, those that followed them, and whether these were
@@ -82,18 +83,18 @@ class RoleWatch:
         )
         self._count += 1
         self._promotions += found.promoted
-        self.restarts.append(
-            {
-                "number": self._count,
-                "promotions": self._promotions,
-                "role": self.place.role,
-                "died": {"process": dead.process, "host": dead.host},
-                "followed_by": {"process": found.process, "host": found.host},
-                "promoted": found.promoted,
-                "seconds": seconds,
-                "time": time.time(),
-            }
-        )
+        restart = {
+            "number": self._count,
+            "promotions": self._promotions,
+            "role": self.place.role,
+            "died": {"process": dead.process, "host": dead.host},
+            "followed_by": {"process": found.process, "host": found.host},
+            "promoted": found.promoted,
+            "seconds": seconds,
+            "time": time.time(),
+        }
+        self.restarts.append(restart)
+        self._events.add("promoted" if found.promoted else "restarted", **restart)
         return found
 
 
