@@ -19,8 +19,8 @@ on two CPU cores, without a GPU.
 
 `make papers` runs every entry and writes these pages; `make papers FAST=1` leaves out those that
 take minutes or want a quiet machine, and keeps what is stored of them. `make papers
-ONLY=odb/table-17` runs one. What the runs gave is kept in `benchmarks/papers/results/`. Entries that
-are simulated come out the same in every run with the same seed.
+ONLY=odb/table-17` runs one. What the runs gave is kept in `benchmarks/papers/results/`. What is
+simulated comes out the same in every run with the same seed.
 """
 
 
