@@ -117,3 +117,9 @@ def test_a_dataset_without_samples_ends_the_stream() -> None:
     with pytest.raises(evenstep.ConfigurationError, match="an epoch has no samples"):
         next(iter(stream))
     stream.loader.close()
+
+
+def test_a_policy_whose_steps_differ_in_micro_batches_is_refused(streams: Any) -> None:
+    policy = evenstep.WorkloadPacking(64, micro_batches=1, context_parallel="dynamic", ranks=1)
+    with pytest.raises(evenstep.ConfigurationError, match=r"another number of micro-batches"):
+        streams(policy=policy)

@@ -161,6 +161,12 @@ class Policy(abc.ABC):
         return self.context_parallel == "dynamic"
 
     @property
+    def in_parts(self) -> bool:
+        """Whether a batch is a list of micro-batches. Where `dynamic`, each step has its own number
+        of them."""
+        return self.micro_batches > 1 or self.dynamic
+
+    @property
     def peers(self) -> int:
         """Neighbouring ranks that prepare the same samples. Where groups change each rank prepares
         its own, and they are sent to those that need them."""

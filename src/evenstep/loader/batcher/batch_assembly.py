@@ -109,8 +109,7 @@ def make_step(
         elif policy.dynamic:  # whatever this rank has read
             scale = float(any(row.samples for row in rows))
     scales: tuple[float, ...] = ()
-    in_parts = policy.micro_batches > 1 or policy.dynamic
-    if in_parts:
+    if policy.in_parts:
         samples = [len(row.samples) for row in rows]
         scales = micro_batch_scales(scale, spec.loss_scaling, samples, supervised)
         scales = tuple(each if row.samples else 0.0 for each, row in zip(scales, rows))
@@ -128,7 +127,7 @@ def make_step(
         loss_scale=scale,
         loss_scales=scales,
     )
-    return step, batches if in_parts else batches[0]
+    return step, batches if policy.in_parts else batches[0]
 
 
 def _fillers(rows: list[Row], filler_sample: Callable[[], Any]) -> list[list[Any]]:
