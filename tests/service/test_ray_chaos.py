@@ -21,7 +21,7 @@ import psutil
 import pytest
 from chaos_trainer import line_of
 from ray_cluster import HERE, PATIENCE, Process, small_cluster
-from service_world import job_of, sources, steps_of
+from service_world import job_of, sources
 
 pytest.importorskip("ray", reason="ray is not installed")
 
@@ -130,10 +130,13 @@ def chaos_job(folder: Path, prefetch: int) -> es.Job:
 
 def undisturbed(job: es.Job, steps: int) -> list[list[Any]]:
     """[ranks] what each gets, as it is written."""
+    plain: list[list[Any]] = [[] for _ in range(RANKS)]
     with es.start(job, backend="local") as local:
         clients = [local.client(rank) for rank in range(RANKS)]
-        taken = [steps_of(client, steps) for client in clients]
-    plain = [[line_of(step, batches) for batches, step in each] for each in taken]
+        for _ in range(steps):  # together, as plans are not kept for ever
+            for lines, client in zip(plain, clients):
+                batches, step = next(client)
+                lines.append(line_of(step, batches))
     return json.loads(json.dumps(plain))  # type: ignore[no-any-return]
 
 
