@@ -10,6 +10,7 @@ from benchmarks.papers.wlb.text import (
     FIGURE_10,
     FIGURE_15,
     HEAD,
+    LOSS,
     SOLVER,
     SWEEP,
     WLB_ROWS,
@@ -47,9 +48,20 @@ CHAPTER = Chapter(
             state="predicted",
             differs="Backward passes take twice the forward ones, and sends are counted.",
             text="`evenstep.plan.pipeline.schedule` builds the graph of passes of 1F1B, "
-            "interleaved and others, and `simulate` runs it; on plain 1F1B the largest "
+            "plain or interleaved, and `simulate` runs it; on plain 1F1B the largest "
             "micro-batch counts once for each stage.",
             command="pytest tests/plan/pipeline/test_schedule.py",
+        ),
+        Entry(
+            key="figures-6-16",
+            item="Figures 6, 16",
+            title="held-out loss by the window of packing",
+            state="smaller",
+            differs="A model of 0.1 million parameters for 128 updates on code, theirs 550 million "
+            "for 52,000.",
+            text=LOSS,
+            run="benchmarks.papers.wlb.packing_windows:figures_6_16",
+            slow=True,
         ),
         Entry(
             key="figure-7",

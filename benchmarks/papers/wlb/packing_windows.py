@@ -224,14 +224,15 @@ def figures_6_16(seed: int) -> Outcome:
                 name,
                 f"{losses.mean():.3f}",
                 "" if name == BASE else spread(above[name]),
+                "" if name == BASE else ", ".join(f"{value:+.1f}" for value in above[name]),
                 f"{np.mean([run.packing.imbalance for run in each]):.3f}",
                 f"{np.mean([run.packing.token_delay_mean for run in each]):.2f}",
                 f"{np.mean([run.composition for run in each]):.2f}",
                 f"{np.mean([run.packing.tokens_per_step_cv for run in each]):.3f}",
             ]
         )
-    header = ["packing", "held-out loss", "above 1 global batch, %", "imbalance", "delay, steps"]
-    header += ["composition", "tokens cv"]
+    header = ["packing", "held-out loss", "above 1 global batch, %", "by seed", "imbalance"]
+    header += ["delay, steps", "composition", "tokens cv"]
     eight, wlb = above["fixed-length, 8 global batches"], above["WLB-LLM, Algorithm 1"]
     return Outcome(
         [Table(header, rows, f"{len(base)} seeds, {STEPS} updates each")],
