@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.papers.book.chapters import Chapter, Entry
-from benchmarks.papers.overlord.text import ALGORITHM_2, FIGURE_12, FIGURE_14, HEAD
+from benchmarks.papers.overlord.text import ALGORITHM_2, FIGURE_12, FIGURE_14, FIGURES_4_5, HEAD
 
 CHAPTER = Chapter(
     name="overlord",
@@ -29,6 +29,17 @@ CHAPTER = Chapter(
             differs="Corpora are others, and step costs are those of a model.",
             text="On [a page of its own](../service-figures.md).",
             command="python -m benchmarks.service.imbalance --data FOLDER",
+        ),
+        Entry(
+            key="figures-4-5",
+            item="Figures 4, 5",
+            title="memory and time of sources, and memory by sources and workers",
+            state="smaller",
+            differs="Text of public corpora in local files, where they have images and video in "
+            "HDFS.",
+            text=FIGURES_4_5,
+            run="benchmarks.papers.overlord.sources:figures_4_5",
+            slow=True,
         ),
         Entry(
             key="section-3",

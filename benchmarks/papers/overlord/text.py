@@ -29,7 +29,7 @@ sockets, and the network add to each message, and connections to each pair that 
 constructors all clients with all loaders."""
 
 FIGURES_4_5 = """\
-Each source of four corpora, which `EVENSTEP_DATA` names, is a Parquet file of its own;
+Every third source of four corpora, which `EVENSTEP_DATA` names, is a Parquet file of its own;
 `evenstep.service.profile` measures what it costs a loader. The second table adds up the measured
 memory where every worker opens every source, as a data-parallel loader does; the last column is
 what loaders need that divide the sources."""
