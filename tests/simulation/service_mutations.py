@@ -24,7 +24,7 @@ SERVICE_MUTATIONS = (
         "_update_taken",
         "if not any(_fetches(plan, each) for each in waiting)",
         "if len(waiting) < len(self.clients)",
-        near=95,
+        near=130,
     ),
     Mutation("releases are lost", StepFetcher, "_fetch_from", "*_messages(ended), ", ""),
     Mutation("a planned step is planned again", Planner, "plan", "step < self._step", "False"),
@@ -45,7 +45,7 @@ SERVICE_MUTATIONS = (
         near=42,
     ),
     Mutation(
-        "reports count too soon", Signals, "__init__", "prefetch + 3", "prefetch + 2", near=45
+        "reports count too soon", Signals, "__init__", "prefetch + 3", "prefetch + 2", near=9
     ),
     Mutation(
         "loaders that share a source are out of step",
