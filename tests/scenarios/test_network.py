@@ -107,8 +107,12 @@ def test_connections_between_hosts_that_are_reset_are_an_error_on_both(
         everybody = all_training(job, 2)
         on(job, 1, "ss", "-K", "dst", "10.213.0.1")
         outcomes = end_of(job, everybody)
+    # Gloo ends the process itself if its own thread was sending at that moment. The other is told.
+    ended = [not each.error and "gloo11IoException" in each.log for each in outcomes]
+    assert sum(ended) < 2
     for number, outcome in enumerate(outcomes):
-        assert_died(outcome, "PeerError", f"rank {number} can make no further step")
+        if not ended[number]:
+            assert_died(outcome, "PeerError", f"rank {number} can make no further step")
 
 
 def one_epoch(rank: Rank, cut: Path) -> tuple[list[int], float]:

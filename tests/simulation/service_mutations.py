@@ -44,9 +44,7 @@ SERVICE_MUTATIONS = (
         "",
         near=42,
     ),
-    Mutation(
-        "reports count too soon", Signals, "__init__", "prefetch + 3", "prefetch + 2", near=9
-    ),
+    Mutation("reports count too soon", Signals, "__init__", "prefetch + 3", "prefetch + 2", near=9),
     Mutation(
         "loaders that share a source are out of step",
         LoaderPool,

@@ -89,9 +89,12 @@ class RoleActor:
         the error with which the role could not be made. See `evenstep.service.ray.finder`."""
         return self._location
 
-    def handle(self, sent: bytes) -> Any:
+    def handle(self, sent: bytes, born: int | None = None) -> Any:
         """Handles messages in order, up to one that raises; the answer is the list of their
-        answers. See `evenstep.service.ray.road` and `PlanCache`."""
+        answers, or None if they are for the process that this one follows. See
+        `evenstep.service.ray.road` and `PlanCache`."""
+        if born not in (None, self._born):
+            return None
         messages: Sequence[Message] = pickle.loads(sent)
         answer = self._host.answer(messages)
         bulk = next((message for message, _ in messages if message in _BULK), None)

@@ -185,6 +185,7 @@ def _ask_registry(space: str, run_id: int) -> JobInfo | None:
 
     Raises:
         TimeoutError: it does not answer.
+        EvenstepError: a role of the job cannot be made.
     """
     ray = import_ray()
     try:
@@ -195,9 +196,12 @@ def _ask_registry(space: str, run_id: int) -> JobInfo | None:
     if pending.first_of((), _ANSWER_TIMEOUT) is None:
         raise TimeoutError
     try:
-        job: JobInfo | None = pending.answer().value[0]
+        answer = pending.answer()
     except RoleGoneError:
         return None
+    if answer.error is not None:
+        raise answer.error
+    job: JobInfo | None = answer.value[0]
     return job
 
 

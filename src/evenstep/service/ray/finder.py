@@ -111,5 +111,5 @@ def location_in(answer: Answer, actor: Any) -> Location:
     if answer.error is not None:
         raise answer.error
     process, host, born, endpoint, promoted = answer.value
-    road = RayRoad(actor) if endpoint is None else SocketRoad(endpoint)
+    road = RayRoad(actor, born) if endpoint is None else SocketRoad(endpoint)
     return Location(road, process, host, born, promoted)

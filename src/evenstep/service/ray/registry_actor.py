@@ -61,8 +61,8 @@ class JobRegistryActor(JobRegistry):
             await self.open(job, MetricsExporter(job.name), self._standbys_of, events=self._log)
         return self._location
 
-    async def handle(self, sent: bytes) -> Answer:
+    async def handle(self, sent: bytes, born: int | None = None) -> Answer:
         """Handles messages; see `evenstep.service.ray.road`. Ray serializes the answer itself, as
-        it may have handles of actors."""
+        it may have handles of actors. Any process of a registry may answer."""
         await self.location()
         return await self.answer(pickle.loads(sent))

@@ -38,12 +38,14 @@ def import_ray() -> Any:
 class RayRoad:
     """To a role in an actor."""
 
-    def __init__(self, actor: Any) -> None:
+    def __init__(self, actor: Any, born: int | None = None) -> None:
         """
         Args:
             actor: Ray's handle.
+            born: of the process that is to answer, as in `Location`; None for any. An actor that
+                Ray has made again may play another loader, or none.
         """
-        self.actor = actor
+        self.actor, self._born = actor, born
 
     def send(self, messages: Sequence[Message]) -> RayPending:
         name = messages[0][0]
@@ -53,7 +55,7 @@ class RayRoad:
             encoded: bytes = import_ray().cloudpickle.dumps(list(messages))
         else:
             encoded = pickle.dumps(list(messages), pickle.HIGHEST_PROTOCOL)
-        return RayPending(self.actor.handle.remote(encoded))
+        return RayPending(self.actor.handle.remote(encoded, self._born))
 
     def close(self) -> None:
         pass
@@ -92,6 +94,8 @@ class RayPending:
             raise RoleGoneError from error
 
 
-def _decoded(sent: Answer | bytes) -> Answer:
+def _decoded(sent: Answer | bytes | None) -> Answer:
+    if sent is None:
+        raise RoleGoneError
     answer: Answer = pickle.loads(sent) if isinstance(sent, bytes) else sent
     return answer
