@@ -49,7 +49,7 @@ def _not_here(key: str, item: str, title: str, differs: str) -> Entry:
 
 
 _MODELS = "It needs Qwen3-VL and eight or sixteen H20 GPUs"
-_NO_DIFFERENCE = "They do not."
+_NO_DIFFERENCE = "Nothing differs."
 
 CHAPTER = Chapter(
     name="odb",
@@ -276,6 +276,15 @@ CHAPTER = Chapter(
             "endings:table_21",
             "Steps are the same, so what is left is the paper's noise.",
             state="predicted",
+        ),
+        Entry(
+            key="package",
+            item="The released package",
+            title="`group_order_flip` and `max_patches`",
+            state="reproduced",
+            differs="`TokenBudget` takes them as `emission_order` and `max_patches`; `Even` takes "
+            "`max_patches`, too.",
+            command="python -m pytest tests/plan/policies/test_token_budget.py",
         ),
         Entry(
             key="messages",

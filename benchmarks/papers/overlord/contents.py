@@ -68,7 +68,7 @@ CHAPTER = Chapter(
             item="Algorithm 1",
             title="micro-batches by greedy bin packing, dealt to buckets",
             state="reproduced",
-            differs="They do not.",
+            differs="Nothing differs.",
             text="`llm_balance`, against the listing written out in Python.",
             command="pytest tests/strategy/test_paper_strategies.py",
         ),

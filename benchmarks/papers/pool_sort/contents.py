@@ -28,7 +28,7 @@ CHAPTER = Chapter(
             item="`--length-sort-pool-size 0`",
             title="off at 0",
             state="reproduced",
-            differs="They do not.",
+            differs="Nothing differs.",
             command=f"{_TESTS} -k off",
         ),
         Entry(
