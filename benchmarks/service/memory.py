@@ -326,6 +326,7 @@ def total(run_: Mapping[str, Any], what: str) -> float:
 def main() -> None:
     arguments = parser(__doc__ or "", "python -m benchmarks.service.memory --ranks 4", repeats=1)
     arguments.add_argument("--sources", default="30,60,120,300", help="numbers of sources")
+    arguments.add_argument("--sides", nargs="+", choices=SIDES, default=SIDES)
     arguments.add_argument("--backend", choices=("ray", "processes"), default="ray")
     arguments.add_argument("--ranks", type=int, default=4, help="data-parallel ranks")
     arguments.add_argument("--workers", type=int, default=2, help="reading processes of each rank")
@@ -351,7 +352,7 @@ def main() -> None:
         options.folder = Path(folder)
         write(options.folder, max(counts), options.mebibytes)
         for count in counts:
-            sides = [side for side in SIDES if side != "torch" or has_room(count, options)]
+            sides = [s for s in options.sides if s != "torch" or has_room(count, options)]
             runs: dict[str, list[dict[str, Any]]] = {side: [] for side in sides}
             for repeat in range(options.repeats):
                 for side in sides:
@@ -379,7 +380,7 @@ def has_room(count: int, options: argparse.Namespace) -> bool:
 def report(results: list[dict[str, Any]], options: argparse.Namespace) -> None:
     for each in results:
         for side in SIDES[:2]:
-            both = list(zip(each["runs"].get(side, ()), each["runs"]["service"]))
+            both = list(zip(each["runs"].get(side, ()), each["runs"].get("service", ())))
             for what in ("pss", "rss") if both else ():
                 ratio = Spread.of([total(t, what) / total(s, what) for t, s in both])
                 each[f"{side} over service, {what}"] = ratio

@@ -86,6 +86,13 @@ def test_with_room_for_all_each_source_holds_one_row_group(path: Path) -> None:
     assert last < 4 * GROUP + 0.4 * SOURCES
 
 
+def test_rows_that_were_read_are_given_back_while_the_rest_of_their_row_group_is_held(
+    path: Path,
+) -> None:
+    _, reading, further, _ = resident(path, room=1024, on=3 * ROWS // 4)
+    assert further < 0.8 * reading
+
+
 def test_sources_together_hold_no_more_than_there_is_room_for(path: Path) -> None:
     room = 12
     opened, reading, further, _ = resident(path, room=room, on=ROWS // 2)

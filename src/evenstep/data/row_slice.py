@@ -16,6 +16,9 @@ from evenstep.arrays import Int64Array
 
 _CHUNK_ROWS, _CHUNK_BYTES = 64, 1 << 17
 """Rows that become Python objects at once, which are not counted as kept."""
+_TABLE_BYTES = 1 << 20
+"""Rows that are kept as one allocation and freed together. Of smaller ones the allocator would put
+many into pages that it returns to the system only when all of them are free."""
 
 
 class RowSlice:
@@ -53,10 +56,12 @@ class RowSlice:
         picked.clear()
         turn = np.empty(len(order), np.int64)  # [rows] where each lies in the table
         turn[order] = np.arange(len(order))
-        step = min(max(_CHUNK_BYTES // row_bytes, 1), _CHUNK_ROWS)
+        step = max(_TABLE_BYTES // row_bytes, 1)
         self._tables = deque(
             table.take(_array(arrow, turn[at : at + step])) for at in range(0, len(order), step)
         )
+        self._chunk = min(max(_CHUNK_BYTES // row_bytes, 1), _CHUNK_ROWS)
+        self._popped = 0  # rows of the first table
         self.position = position
         """Of the next row."""
         self.size = sum(table.nbytes for table in self._tables)
@@ -67,10 +72,13 @@ class RowSlice:
         return len(self._tables)
 
     def pop(self) -> Any:
-        """A table of the next rows, which are no longer kept here."""
-        table = self._tables.popleft()
-        self.size -= table.nbytes
+        """A table of the next rows."""
+        table = self._tables[0].slice(self._popped, self._chunk)
         self.position += table.num_rows
+        self._popped += table.num_rows
+        if self._popped == self._tables[0].num_rows:
+            self.size -= self._tables.popleft().nbytes
+            self._popped = 0
         return table
 
 
