@@ -14,8 +14,8 @@ import numpy as np
 
 from evenstep.batch.labels import IGNORE_INDEX, as_array
 from evenstep.batch.pack import PackCollator
-from evenstep.context_parallel.batch_shards import document_lengths, shard_batch
-from evenstep.errors import CollateError, EvenstepError, described
+from evenstep.context_parallel.batch_shards import CONTEXT_RANKS, document_lengths, shard_batch
+from evenstep.errors import CollateError, ConfigurationError, EvenstepError, described
 from evenstep.plan.sharding import Sharding, shard
 from evenstep.service.job import Job
 from evenstep.service.sample_measure import SUPERVISED
@@ -41,10 +41,17 @@ class BuiltBucket:
     """[micro_batches]"""
     batches: list[Any]
     """[micro_batches] with whole rows."""
-    shardings: list[Sharding] | None
-    """[micro_batches] how each is cut; None if context-parallel ranks do not share rows."""
+    shardings: list[Any] | None
+    """[micro_batches] how each is cut, a `Sharding`; None if ranks do not share rows."""
     labels_shifted: bool
     _shards: dict[int, tuple[list[Any], tuple[int, ...]]] = field(default_factory=dict)
+
+    def shard(self, micro_batch: int, context_rank: int) -> tuple[dict[str, Any], int]:
+        """One rank's shard of a micro-batch, and the supervised tokens in it."""
+        assert self.shardings is not None
+        batch, sharding = self.batches[micro_batch], self.shardings[micro_batch]
+        shard = shard_batch(batch, sharding, context_rank, labels_shifted=self.labels_shifted)
+        return shard, int((shard["shift_labels"] != IGNORE_INDEX).sum())
 
     def for_rank(self, context_rank: int) -> tuple[list[Any], tuple[int, ...]]:
         """The micro-batches of a context-parallel rank, and the supervised tokens in each."""
@@ -52,12 +59,8 @@ class BuiltBucket:
             supervised = tuple(int(t.lengths[SUPERVISED].sum()) for t in self.samples)
             return self.batches, supervised
         if context_rank not in self._shards:
-            shards = [
-                shard_batch(batch, sharding, context_rank, labels_shifted=self.labels_shifted)
-                for batch, sharding in zip(self.batches, self.shardings)
-            ]
-            counts = tuple(int((s["shift_labels"] != IGNORE_INDEX).sum()) for s in shards)
-            self._shards[context_rank] = shards, counts
+            made = [self.shard(k, context_rank) for k in range(len(self.batches))]
+            self._shards[context_rank] = [each for each, _ in made], tuple(n for _, n in made)
         return self._shards[context_rank]
 
 
@@ -68,7 +71,7 @@ def build(
 
     Args:
         samples: by row of the plan, at least those of the bucket.
-        shards: see `context_shards`.
+        shards: see `context_shards`; without meaning where groups share samples.
 
     Raises:
         CollateError: the collate function raised, or made a batch that cannot be sharded or has
@@ -76,20 +79,27 @@ def build(
     """
     members = [plan.assignment.members(bucket, k) for k in range(plan.micro_batches)]
     tables = tuple(plan.samples[rows] for rows in members)
-    batches, shardings = [], []
+    batches: list[Any] = []
+    shardings: list[Any] = []
     for k, (rows, table) in enumerate(zip(members, tables)):
+        if plan.group_first is not None:
+            shards = len(plan.group(bucket, k))
+            if not len(rows):  # another bucket has the samples of its group
+                batches.append(None)
+                shardings.append(None)
+                continue
         where = f"micro-batch {k} of bucket {bucket} in step {plan.step}"
         batch = collated(job.collator, [samples[row] for row in rows.tolist()], table, where)
         _check_supervised(job, batch, table, where)
         batches.append(batch)
-        if shards > 1:
-            shardings.append(_sharding(job, batch, shards, where))
+        if shards > 1 or plan.group_first is not None:
+            shardings.append(_sharding(job, plan, batch, shards, where))
     return BuiltBucket(
         step=plan.step,
         bucket=bucket,
         samples=tables,
         batches=batches,
-        shardings=shardings if shards > 1 else None,
+        shardings=shardings or None,
         labels_shifted=isinstance(job.collator, PackCollator) and not job.collator.mask_first_label,
     )
 
@@ -120,13 +130,44 @@ def own_copy(batches: Sequence[Any]) -> list[Any]:
     return [dict(batch) if type(batch) is dict else batch for batch in batches]
 
 
-def _sharding(job: Job, batch: Any, shards: int, where: str) -> Sharding:
+def group_shards(
+    plan: LoadingPlan, bucket: int, built: Mapping[int, BuiltBucket]
+) -> tuple[list[Any], tuple[int, ...]]:
+    """The shards of a bucket in the groups that it is in, and the supervised tokens in each.
+
+    Args:
+        built: by bucket, at least the first ones of its groups.
+
+    Raises:
+        CollateError: a shard has more tokens than a rank may have.
+    """
+    shards, supervised = [], []
+    for k in range(plan.micro_batches):
+        group = plan.group(bucket, k)
+        shard, count = built[group.start].shard(k, bucket - group.start)
+        tokens = shard["input_ids"].shape[1]
+        if plan.max_tokens is not None and tokens > plan.max_tokens:
+            raise CollateError(
+                f"micro-batch {k} of step {plan.step} has {tokens:,} tokens for bucket {bucket}, "
+                f"over max_tokens={plan.max_tokens:,}, as the collate function pads; pad less, or "
+                "lower max_tokens"
+            )
+        shards.append(shard | {CONTEXT_RANKS: group})
+        supervised.append(count)
+    return shards, tuple(supervised)
+
+
+def _sharding(job: Job, plan: LoadingPlan, batch: Any, shards: int, where: str) -> Sharding:
     try:
         lengths = document_lengths(batch)
         if callable(job.sharding):
             return job.sharding(lengths, shards)
-        assert job.sharding is not None
-        return shard(lengths, shards, methods=list(job.sharding))
+        if job.sharding is None:
+            raise ConfigurationError(
+                'context_parallel="dynamic" cuts rows, and the job has sharding=None'
+            )
+        even = plan.group_first is not None
+        return shard(lengths, shards, methods=list(job.sharding), even=even)
     except EvenstepError as error:
         raise CollateError(
             f"{where} cannot be cut over {shards} context-parallel ranks: {error}; choose "

@@ -19,7 +19,13 @@ from typing import Any
 
 from evenstep.batch.loss_scale import shard_loss_scale
 from evenstep.errors import ConfigurationError, EvenstepError, MeshChangedError
-from evenstep.service.batch_builder import BuiltBucket, build, context_shards, own_copy
+from evenstep.service.batch_builder import (
+    BuiltBucket,
+    build,
+    context_shards,
+    group_shards,
+    own_copy,
+)
 from evenstep.service.handles import Handle, call
 from evenstep.service.job import Job
 from evenstep.service.sample_measure import SUPERVISED
@@ -235,14 +241,18 @@ class DataConstructor:
     def _delivery(self, step: _Step, rank: int) -> StepDelivery:
         plan, delivery = step.plan, step.plan.delivery
         own, fetched_by = delivery.bucket_of(rank), delivery.fetcher_of(rank)
-        built = {bucket: self._built(step, bucket) for bucket in delivery.buckets_of(rank)}
+        fetched = delivery.buckets_of(rank)
+        built = {bucket: self._built(step, bucket) for bucket in plan.holders(fetched)}
         micro_batches: list[Any] = []
         supervised: tuple[int, ...] = ()
-        if own in built:
-            samples = built[own].samples
-            micro_batches, supervised = built[own].for_rank(self._job.tree.place(rank).CP)
+        if plan.group_first is not None:
+            shards = {bucket: group_shards(plan, bucket, built) for bucket in fetched}
+            micro_batches, supervised = shards.get(own, ([], ()))
+            peers = {bucket: each for bucket, (each, _) in shards.items() if bucket != own}
         else:
-            samples = tuple(plan.members(own, k) for k in range(plan.micro_batches))
+            if own in built:
+                micro_batches, supervised = built[own].for_rank(self._job.tree.place(rank).CP)
+            peers = {bucket: each.batches for bucket, each in built.items() if bucket != own}
         ranks = plan.buckets * step.shards
         total = int(plan.samples.lengths[SUPERVISED][plan.assignment.placed].sum())
         about = ServiceStep(
@@ -255,7 +265,7 @@ class DataConstructor:
                 for count in supervised
             ),
             ranks=ranks,
-            samples=samples,
+            samples=tuple(plan.members(own, k) for k in range(plan.micro_batches)),
             fetched_by=fetched_by,
             supervised=supervised,
             total_supervised=total,
@@ -265,9 +275,7 @@ class DataConstructor:
             carried=len(plan.carried),
             notes=plan.notes,
             subplans={name: self._subplan_step(step, name, rank) for name in plan.subplans},
-            peers={
-                bucket: own_copy(each.batches) for bucket, each in built.items() if bucket != own
-            },
+            peers={bucket: own_copy(batches) for bucket, batches in peers.items()},
         )
         return StepDelivery(
             step=plan.step,

@@ -213,7 +213,7 @@ class StepFetcher:
             fetched = {
                 bucket for rank in self._clients for bucket in each.delivery.buckets_of(rank)
             }
-            found += [(name, bucket) for bucket in sorted(fetched)]
+            found += [(name, bucket) for bucket in each.holders(fetched)]
         return found
 
 

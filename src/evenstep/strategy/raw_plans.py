@@ -217,8 +217,13 @@ def constructor_do_plan(plan: LoadingPlan, bucket: int) -> ConstructorTask:
     micro-batch, the loaders that have them, and the clients that will fetch them.
 
     Raises:
-        ConfigurationError: there is no such bucket.
+        ConfigurationError: there is no such bucket, or groups of buckets share their samples.
     """
+    if plan.group_first is not None:
+        raise ConfigurationError(
+            "groups of buckets share their samples, others in every micro-batch; read "
+            "plan.group(bucket, micro_batch), plan.members and plan.clients_of instead"
+        )
     members = tuple(plan.assignment.members(bucket, k) for k in range(plan.micro_batches))
     present = np.unique(plan.samples.source[np.concatenate(members)])
     return ConstructorTask(
