@@ -81,7 +81,8 @@ def _causes(attempt: Attempt) -> str | None:
             accused = set(map(int, re.findall(r"rank (\d+) \(process", str(error))))
             slow = {int(what.split()[1][4:5]) for what, _ in attempt.injected}
             # On one host, those that have ended by then died, too.
-            if run.apart and not accused <= {number, *slow}:
+            sure = "at least one of" not in str(error)
+            if run.apart and sure and not accused <= {number, *slow}:
                 return f"rank {rank} also names who is not {culprit}: {error!r}"
     left = any(report.left for report in attempt.reports)
     if setup.fails and not (grave or left or killed or all(r.error for r in attempt.reports)):

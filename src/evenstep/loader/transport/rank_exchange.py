@@ -266,13 +266,15 @@ class GlooExchange(RankExchange):
             return super()._explain(error)
         self._presence.lose()
         time.sleep(0.1)  # a killed process needs a moment to become a zombie
-        what = "died"
+        what, among = "died", ""
         gone = [rank for rank, peer in enumerate(self.patience.peers) if peer.dead]
         if not gone:
             self.patience.close()  # only its thread has asked so far
             what = "closed the loader, lost its network or died"
             gone = self._presence.not_losing()
-        cause = ", ".join(f"rank {rank} ({self.patience.peers[rank]})" for rank in gone)
+            # Others may be busy between two epochs, and notice nothing.
+            among = "at least one of " if len(gone) > 1 else ""
+        cause = among + ", ".join(f"rank {rank} ({self.patience.peers[rank]})" for rank in gone)
         return PeerError(
             f"{cause or 'a rank'} {what}, so rank {self.place.number} can make no further step "
             f"({_brief(error)})"
