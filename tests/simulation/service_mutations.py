@@ -24,7 +24,7 @@ SERVICE_MUTATIONS = (
         "_update_taken",
         "if not any(_fetches(plan, each) for each in waiting)",
         "if len(waiting) < len(self.clients)",
-        near=130,
+        near=190,
     ),
     Mutation("releases are lost", StepFetcher, "_fetch_from", "*_messages(ended), ", ""),
     Mutation("a planned step is planned again", Planner, "plan", "step < self._step", "False"),
@@ -88,7 +88,7 @@ SERVICE_MUTATIONS = (
         CommonState,
         "took_step",
         "self._end_if_decided()",
-        near=40,
+        near=250,
     ),
     Mutation(
         "a state before all have come", CommonState, "_end_if_decided", "not missing and ", ""
