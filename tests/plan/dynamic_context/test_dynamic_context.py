@@ -17,8 +17,8 @@ from evenstep.plan.dynamic_context import (
     DynamicContext,
     Exchange,
     least_step,
-    merging,
     plan_dynamic_context,
+    planner,
 )
 from evenstep.plan.packing import DocumentCost
 from evenstep.plan.partition import greedy_numba
@@ -165,6 +165,7 @@ def test_a_plan_is_the_same_without_numba(monkeypatch: pytest.MonkeyPatch) -> No
     pytest.importorskip("numba")
     lengths = np.random.default_rng(0).integers(1, 2000, 12_000)
     options = DynamicContext(ranks=600, tokens_per_rank=TOKENS)
+    monkeypatch.setattr(planner, "COMPILE_FROM", 1)
     fast = plan_dynamic_context(lengths, options)
     monkeypatch.setitem(sys.modules, "numba", None)
     greedy_numba.compiled.cache_clear()
@@ -190,7 +191,7 @@ def test_groups_merge_alike_with_numba_and_without(monkeypatch: pytest.MonkeyPat
         options = DynamicContext(ranks=ranks, tokens_per_rank=tokens, exchange=exchange)
         plans = []
         for least in (1, 10**9):
-            monkeypatch.setattr(merging, "COMPILE_FROM", least)
+            monkeypatch.setattr(planner, "COMPILE_FROM", least)
             plans.append(vars(plan_dynamic_context(lengths, options)))
         assert all(np.array_equal(value, plans[1][name]) for name, value in plans[0].items())
         merged += int((plans[0]["size"] > 1).sum())

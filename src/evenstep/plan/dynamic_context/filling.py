@@ -14,10 +14,6 @@ from evenstep.arrays import Int64Array
 from evenstep.plan.dynamic_context.options import DynamicContext
 from evenstep.plan.partition.greedy import place
 
-COMPILE_FROM = 2048
-"""Parcels, or groups, of a micro-batch from which on numba is used, if it is installed, with the
-same outcome: to compile takes seconds, once in each process, and saves some 10 ms a micro-batch."""
-
 
 @dataclass(frozen=True, eq=False)
 class RankBins:
@@ -35,6 +31,8 @@ def fill_bins(
     cost: Int64Array,
     options: DynamicContext,
     time: float,
+    *,
+    fast: bool,
 ) -> RankBins | None:
     """Places all parcels; None if they do not fit.
 
@@ -42,6 +40,7 @@ def fill_bins(
         sizes: [groups] ranks of the groups of the first parcels.
         tokens, cost: [parcels] in descending order of length.
         time: cost that a rank should have.
+        fast: whether numba is used, if it is installed.
     """
     heads = len(sizes)
     free = options.ranks - int(sizes.sum())
@@ -54,7 +53,9 @@ def fill_bins(
         room, lack = size * options.tokens_per_rank, (size * time).astype(np.int64)
         room[:heads] -= tokens[:heads]
         lack[:heads] -= cost[:heads] + sizes * options.rough(tokens[:heads])
-        placed = _place(room, lack, tokens[heads:], cost[heads:]) if len(size) else None
+        placed = None
+        if len(size):
+            placed = _place(room, lack, tokens[heads:], cost[heads:], fast)
         if placed is not None:
             return RankBins(size, np.concatenate((np.arange(heads), placed)))
         if width >= free:
@@ -63,14 +64,14 @@ def fill_bins(
 
 
 def _place(
-    room: Int64Array, lack: Int64Array, tokens: Int64Array, cost: Int64Array
+    room: Int64Array, lack: Int64Array, tokens: Int64Array, cost: Int64Array, fast: bool
 ) -> Int64Array | None:
     """The bin of each parcel, or None. RankBins differ in room and in what they lack, so each first
     gets an item that uses up the difference: item b goes to bin b, as no bin is empty twice."""
     bins, most, cap = len(room), int(lack.max()), int(room.max())
     costs = np.concatenate((most - lack + 1, cost))
     sizes = np.concatenate((cap - room, tokens))
-    order, fast = np.arange(len(costs)), len(cost) >= COMPILE_FROM
+    order = np.arange(len(costs))
     # Mostly there is room enough, and to heed no limit is faster. RankBins are the same then.
     found = place(costs, bins, order=order, fast=fast)
     if found is not None and (np.bincount(found, sizes, bins) > cap).any():

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from evenstep.arrays import Int64Array
-from evenstep.plan.dynamic_context.filling import COMPILE_FROM
 from evenstep.plan.dynamic_context.merging_numba import EXACT, compiled
 from evenstep.plan.dynamic_context.options import DynamicContext
 from evenstep.plan.sharding.attention_tiles import TILE
@@ -40,8 +39,13 @@ class Loads:
         return np.where(self.size > 1, shared, 0)
 
 
-def merge_groups(loads: Loads, options: DynamicContext, limit: float) -> tuple[Int64Array, float]:
+def merge_groups(
+    loads: Loads, options: DynamicContext, limit: float, *, fast: bool
+) -> tuple[Int64Array, float]:
     """Finds the groups to merge, so that no rank takes longer than `limit`, if that is possible.
+
+    Args:
+        fast: whether numba is used, if it is installed, with the same outcome.
 
     Returns:
         [groups] for each the group that it becomes part of, itself if none; and the time of the
@@ -50,21 +54,23 @@ def merge_groups(loads: Loads, options: DynamicContext, limit: float) -> tuple[I
     columns = (loads.size, loads.tokens, loads.cost, loads.attention, loads.longest)
     overheads = loads.overhead(options)
     spares = loads.size * (limit - overheads).astype(np.int64) - loads.cost
-    shelves = _shelves(spares, loads.size, options.powers_of_two)
     over = np.flatnonzero(spares < 0)
     over = over[np.argsort((spares / loads.size)[over], kind="stable")]
-    fast = len(loads.size) >= COMPILE_FROM and float(loads.cost.sum()) < EXACT
-    if fast and not options.powers_of_two and (merge := compiled()) is not None:
+    able = np.flatnonzero(spares > 0)
+    able = able[np.argsort(spares[able], kind="stable")]
+    exchange, into = options.exchange, np.arange(len(spares))
+    rates = exchange.within, exchange.between, exchange.node, options.cost.quadratic * TILE
+    fast = fast and not options.powers_of_two and float(loads.cost.sum()) < EXACT
+    if fast and (merge := compiled()) is not None:
         arrays = [column.copy() for column in (*columns, overheads)]
-        able = np.full(len(spares) + 1, -1)
-        able[: len(shelves[0])] = [group for _, group in shelves[0]]
-        exchange, into = options.exchange, np.arange(len(spares))
-        rates = exchange.within, exchange.between, exchange.node, options.cost.quadratic * TILE
-        merge(over, able, spares, *arrays, into, limit, rates)
+        shelf = np.append(able, np.full(len(spares) + 1 - len(able), -1))
+        merge(over, shelf, spares, *arrays, into, limit, rates)
         return _outcome(into, arrays[0], arrays[2], arrays[5])
+    shelves = _shelves(spares, able, loads.size, options.powers_of_two)
     # Groups merge one after the other, so in plain numbers.
+    within, between, node, rough = rates
     size, tokens, cost, attention, longest = (column.tolist() for column in columns)
-    overhead, into = overheads.tolist(), np.arange(len(size))
+    overhead = overheads.tolist()
     for index in over.tolist():
         while (spare := size[index] * int(limit - overhead[index]) - cost[index]) < 0:
             shelf = shelves.get(size[index] if options.powers_of_two else 0)
@@ -75,7 +81,8 @@ def merge_groups(loads: Loads, options: DynamicContext, limit: float) -> tuple[I
             ranks, held = size[index] + size[other], tokens[index] + tokens[other]
             work, own = cost[index] + cost[other], attention[index] + attention[other]
             most = max(longest[index], longest[other])
-            extra = options.rough(most) + max(options.exchange.of(ranks, held) - own // ranks, 0)
+            rate = between if ranks > node else within
+            extra = rough * most // 2 + max(rate * held * (ranks - 1) // ranks - own // ranks, 0)
             if work / ranks + extra >= cost[index] / size[index] + overhead[index]:
                 break
             del shelf[at]
@@ -98,12 +105,10 @@ def _outcome(
 
 
 def _shelves(
-    spares: Int64Array, size: Int64Array, by_size: bool
+    spares: Int64Array, able: Int64Array, size: Int64Array, by_size: bool
 ) -> dict[int, list[tuple[int, int]]]:
     """(spare, group) of the groups that could take on work, ascending. With `by_size` one list for
     each size, as only groups of one size merge."""
-    able = np.flatnonzero(spares > 0)
-    able = able[np.argsort(spares[able], kind="stable")]
     if not by_size:
         return {0: list(zip(spares[able].tolist(), able.tolist()))}
     shelves: dict[int, list[tuple[int, int]]] = {}

@@ -9,7 +9,7 @@ from evenstep.errors import ConfigurationError, SampleError
 from evenstep.plan.argument_checks import check_at_least, check_given
 from evenstep.plan.dynamic_context.exchange import Exchange, Number
 from evenstep.plan.packing.document_cost import DocumentCost
-from evenstep.plan.sharding.attention_tiles import TILE, causal_tiles
+from evenstep.plan.sharding.attention_tiles import TILE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,8 +50,8 @@ class DynamicContext:
 
     def attention(self, lengths: Int64Array) -> Int64Array:
         """[documents] cost of attention in whole documents, in the tiles that a kernel computes."""
-        per_tile = 2 * self.cost.quadratic * TILE * TILE
-        return per_tile * causal_tiles(0 * lengths, lengths)
+        rows = -(-lengths // TILE)  # of tiles, the last with as many tiles as there are rows
+        return self.cost.quadratic * TILE * TILE * (rows * (rows + 1))
 
     def rough(self, longest: Number) -> Number:
         """What the slowest rank of a group has more than the mean: ranks are cut at whole tiles of

@@ -40,7 +40,10 @@ class Parcels:
         Args:
             lengths: [documents] int64, all at least 1.
         """
-        order = np.argsort(-lengths, kind="stable")
+        # Descending, equal lengths as given: one plain sort of numbers that say both. Lengths are
+        # below 2**31, as their squares are costs.
+        longest, count = int(lengths.max(initial=0)), len(lengths)
+        order = np.sort((longest - lengths) * count + np.arange(count)) % max(count, 1)
         ordered = lengths[order]
         # Bundles become ever finer, as the last ones even out what the others leave. A document of
         # more tokens than the bundle would have is a parcel by itself.
@@ -69,6 +72,8 @@ class Parcels:
             parcels: [n] parcels, group after group.
             offsets: [groups + 1] where groups begin in `parcels`.
         """
+        if len(self) == len(self.documents):
+            return self.documents[parcels], offsets
         counts = np.diff(self.offsets)[parcels]
         until = prefix_sums(counts)
         shift = self.offsets[parcels] - until[:-1]
@@ -77,4 +82,4 @@ class Parcels:
 
 def _sums(values: Int64Array, starts: Int64Array) -> Int64Array:
     """Sums of the stretches that begin at `starts`."""
-    return np.add.reduceat(values, starts) if len(starts) else values
+    return np.add.reduceat(values, starts) if len(starts) < len(values) else values

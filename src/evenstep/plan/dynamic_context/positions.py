@@ -22,24 +22,38 @@ def place_groups(sizes: Int64Array, node: int, descending: bool) -> Int64Array:
         node: ranks of a node.
         descending: whether nodes do not count.
     """
-    # Of groups of one size the first in the list is the first to be placed.
-    ascending = np.lexsort((-np.arange(len(sizes)), sizes))
     if descending:
-        return ascending[::-1]
+        return (-sizes).argsort(kind="stable")
     known, counts = np.unique(sizes, return_counts=True)
-    left = dict(zip(known.tolist(), np.split(ascending, counts.cumsum()[:-1])))
-    left = {size: groups.tolist() for size, groups in left.items()}
-    remaining = known.tolist()
-    order: list[int] = []
-    rank = 0
-    while len(remaining) > 1:
+    left = dict(zip(known.tolist(), counts.tolist()))
+    placed: list[int] = []
+    while left:
+        # What follows up to the next node that begins with a group comes again as long as there
+        # are as many groups of each size.
+        row = _until_node(dict(left), node)
+        used = {size: row.count(size) for size in set(row)}
+        times = min(left[size] // count for size, count in used.items())
+        placed += row * times
+        for size, count in used.items():
+            left[size] -= count * times
+            if not left[size]:
+                del left[size]
+    order = np.empty(len(sizes), np.int64)
+    # Of groups of one size the first in the list is the first to be placed.
+    order[np.array(placed, np.int64).argsort(kind="stable")] = sizes.argsort(kind="stable")
+    return order
+
+
+def _until_node(left: dict[int, int], node: int) -> list[int]:
+    """Sizes of the groups from the first rank of a node until one ends where a node does."""
+    remaining, row, rank = sorted(left), [], 0
+    while remaining and (not rank or rank % node):
         room = node - rank % node
         at = len(remaining) if room == node else bisect_right(remaining, room)
         size = remaining[max(at - 1, 0)]
-        order.append(left[size].pop())
+        row.append(size)
         rank += size
+        left[size] -= 1
         if not left[size]:
             remaining.remove(size)
-    for size in remaining:
-        order += left[size][::-1]
-    return np.array(order, np.int64)
+    return row
