@@ -63,8 +63,8 @@ def merge_groups(
     fast = fast and not options.powers_of_two and float(loads.cost.sum()) < EXACT
     if fast and (merge := compiled()) is not None:
         arrays = [column.copy() for column in (*columns, overheads)]
-        shelf = np.append(able, np.full(len(spares) + 1 - len(able), -1))
-        merge(over, shelf, spares, *arrays, into, limit, rates)
+        padded = np.append(able, np.full(len(spares) + 1 - len(able), -1))
+        merge(over, padded, spares, *arrays, into, limit, rates)
         return _outcome(into, arrays[0], arrays[2], arrays[5])
     shelves = _shelves(spares, able, loads.size, options.powers_of_two)
     # Groups merge one after the other, so in plain numbers.
