@@ -209,7 +209,8 @@ def test_clients_far_apart_hold_few_steps_and_get_the_same(tmp_path: Path, start
         for _ in range(20):
             status = service.status()
             assert max(each["held_steps"] for each in status["constructors"]) <= 8
-            assert max(len(each["staged_steps"]) for each in status["loaders"]) <= 12
+            # Beside those, up to 7 small ones ahead of each client.
+            assert max(len(each["staged_steps"]) for each in status["loaders"]) <= 12 + 2 * 7
             found[1] += comparable(steps_of(behind, 2))
             found[0] += comparable(steps_of(ahead, 1))
         assert found[0][:40] == expected[0]

@@ -26,7 +26,7 @@ SERVICE_MUTATIONS = (
         "if len(waiting) < len(self.clients)",
         near=190,
     ),
-    Mutation("releases are lost", StepFetcher, "_fetch_from", "*_messages(ended), ", ""),
+    Mutation("releases are lost", StepFetcher, "_fetch_from", "_messages(ended)", "[]"),
     Mutation("a planned step is planned again", Planner, "plan", "step < self._step", "False"),
     Mutation(
         "carried samples are forgotten",

@@ -53,6 +53,7 @@ Data Constructor, one process for some data-parallel groups
 
     data_constructor.py  `DataConstructor`: the micro-batches of its clients
     step_fetcher.py      plans and samples, fetched once for all clients
+    wanted_samples.py    what is fetched of a step
     batch_builder.py     one bucket: collated, and cut for context-parallel ranks
     subplan_builder.py   the batches of another module, and where its outputs go
 

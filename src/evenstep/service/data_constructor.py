@@ -31,8 +31,9 @@ from evenstep.service.job import Job
 from evenstep.service.sample_measure import SUPERVISED
 from evenstep.service.service_step import ServiceStep, StepDelivery, SubplanStep
 from evenstep.service.source_layout import SourceLayout, StageKey
-from evenstep.service.step_fetcher import Samples, StepFetcher
+from evenstep.service.step_fetcher import StepFetcher
 from evenstep.service.subplan_builder import subplan_batches, subplan_step
+from evenstep.service.wanted_samples import Samples
 from evenstep.strategy import LoadingPlan
 
 _WINDOWS = 4
@@ -66,6 +67,7 @@ class DataConstructor:
         loaders: Sequence[Handle],
         layout: SourceLayout,
         *,
+        together: int = 1,
         on_queued: Callable[[float], None] | None = None,
     ) -> None:
         """
@@ -75,6 +77,8 @@ class DataConstructor:
             planner: decides what is in a step.
             loaders: [loaders] where samples are staged.
             layout: which loader owns which samples.
+            together: small steps that are planned and fetched by the same messages, at most. 1
+                plans and fetches nothing that no client has requested.
             on_queued: called with the seconds that a client waited while batches of others were
                 built.
 
@@ -96,7 +100,7 @@ class DataConstructor:
         self._begun = threading.Condition()  # for what follows
         self._held = False
         self._last_begun = -1
-        self._fetcher = StepFetcher(self.clients, planner, loaders, layout)
+        self._fetcher = StepFetcher(self.clients, planner, loaders, layout, together=together)
         self._on_queued = on_queued
         self._taken_lock = threading.Lock()
         self._taken = dict.fromkeys(self.clients, 0)
@@ -147,6 +151,7 @@ class DataConstructor:
                 self._drop_all_but_recent(step)
                 return self._delivery(self._step(plan), rank)
         except EvenstepError as error:
+            self._check_mesh(rank, step)
             call(self._planner, "fail", step + 1, error)
             raise
 
@@ -157,11 +162,14 @@ class DataConstructor:
         self._fetcher.flush()
 
     def hold(self) -> tuple[int, int]:
-        """Begins no delivery until `end_at`. The first step that a client may still have to take,
-        of the client that is furthest; and the last step of which a delivery has begun."""
+        """Begins no delivery until `end_at`, nor fetches anything ahead of those that have begun.
+        The first step that a client may still have to take, of the client that is furthest; and the
+        last step of which a delivery has begun."""
         with self._begun, self._taken_lock:
             self._held = True
-            return max(self._taken.values()), self._last_begun
+            held = max(self._taken.values()), self._last_begun
+        self._fetcher.end_at(held[1] + 1)
+        return held
 
     def end_at(self, step: int | None) -> None:
         """Serves no step from this one on: the mesh changes there. None serves all."""
@@ -169,6 +177,7 @@ class DataConstructor:
             self._ends_at, self._held = step, False
             self._begun.notify_all()
         if step is None:
+            self._fetcher.end_at(None)
             return
         self._fetcher.drop_from(step)
         with self._taken_lock:

@@ -29,6 +29,7 @@ MessageName = Literal[
     "end_at",
     # of the Planner, from constructors and clients
     "plan",
+    "plan_ahead",
     "fail",
     "report",
     "state_dict",

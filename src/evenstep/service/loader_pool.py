@@ -40,6 +40,8 @@ class _Known:
     """By position, those of `rows` that are passed over."""
     first_asked: int | None = None
     """The first position asked for in this step."""
+    last_asked: int = 0
+    """The one after the last, then."""
 
     @property
     def goes_on(self) -> bool:
@@ -74,6 +76,8 @@ class LoaderPool:
         self._columns = tuple(columns)
         self._bad = BadSamples(sources)
         self._known: dict[int, _Known] = {}
+        self.ask_seconds = 0.0
+        """For which a loader that is asked for samples prepares more, so that it is asked less."""
         self._asked_since: set[int] = set()
         """Sources asked about since the last `refresh`."""
 
@@ -122,6 +126,7 @@ class LoaderPool:
         unknown = []
         for source, position, end in zip(numbers, begins, ends):
             known = self._known_from(source, position)
+            known.last_asked = max(known.last_asked, end)
             if known.end < end and known.goes_on:
                 unknown.append((source, known.end, end - known.end))
         if unknown:
@@ -142,6 +147,15 @@ class LoaderPool:
         """Why samples between two positions are passed over that were asked for in this step."""
         return self._known[self.layout.sources.index(source)].failures(begin, end)
 
+    def knows_next(self) -> bool:
+        """Whether of each source that this step has asked for, as much again is known, or all."""
+        for source in self._asked_since:
+            known = self._known[source]
+            assert known.first_asked is not None
+            if known.goes_on and known.end < 2 * known.last_asked - known.first_asked:
+                return False
+        return True
+
     def _known_from(self, source: int, position: int) -> _Known:
         """What is known about a source that is asked for samples from a position on."""
         known = self._known.get(source)
@@ -149,7 +163,7 @@ class LoaderPool:
             none = np.empty((0, 3 + len(self._columns)), np.int64)
             known = self._known[source] = _Known(none, position, position, False, None)
         if known.first_asked is None:
-            known.first_asked = position
+            known.first_asked = known.last_asked = position
             self._asked_since.add(source)
         return known
 
@@ -159,19 +173,26 @@ class LoaderPool:
         Args:
             unknown: sources, with a position and a number of positions each.
         """
-        messages: list[list[Message]] = [[] for _ in self.handles]
+        questions: list[list[tuple[str, int, int]]] = [[] for _ in self.handles]
         asked: list[list[int]] = [[] for _ in self.handles]
         for source, position, count in unknown:
             for loader in self._owners(source):
-                messages[loader].append(("ahead", (self.layout.sources[source], position, count)))
+                questions[loader].append((self.layout.sources[source], position, count))
                 asked[loader].append(source)
+        messages: list[list[Message]] = [
+            [("ahead", (*each, self.ask_seconds / len(own))) for each in own] for own in questions
+        ]
         replies = [h.send_all(m) if m else None for h, m in zip(self.handles, messages)]
         self._add_answers(asked, replies)
 
-    def refresh(self) -> None:
+    def refresh(self, *, ask: bool = True) -> None:
         """Forgets what has been drawn, and asks loaders what they have buffered since: those of
         which less is known than a few steps like the last. Called before each step; without it
-        the answers are the same, for more messages."""
+        the answers are the same, for more messages.
+
+        Args:
+            ask: False only forgets.
+        """
         short: set[int] = set()  # loaders
         for source in self._asked_since:
             known = self._known[source]
@@ -180,7 +201,7 @@ class LoaderPool:
             known.rows, known.begin = known.rows[drawn:], known.first_asked
             known.bad = {at: each for at, each in known.bad.items() if at >= known.begin}
             known.first_asked = None
-            if known.goes_on and len(known.rows) < _STEPS_AHEAD * max(drawn, 1):
+            if ask and known.goes_on and len(known.rows) < _STEPS_AHEAD * max(drawn, 1):
                 short.update(self._owners(source))
         self._asked_since.clear()
         questions: list[list[tuple[str, int]]] = [[] for _ in self.handles]

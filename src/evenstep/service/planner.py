@@ -35,6 +35,8 @@ from evenstep.strategy import DGraph, LoadingPlan
 from evenstep.strategy.plan_builder import TooFewSamplesError
 from evenstep.strategy.sample_table import Metadata, SampleTable
 
+_ASK_SECONDS = 0.02
+
 
 class Planner:
     """See the module docstring."""
@@ -71,6 +73,7 @@ class Planner:
         self._ended_at: int | None = None
         self._failure: Exception | None = None
         self._failed_at = 0
+        self._is_ahead = False  # of what is requested
         self._state_before_last: PlannerState | None = None
         """Before the step that failed or found the end: it may have drawn samples, which are in no
         plan."""
@@ -113,6 +116,42 @@ class Planner:
                 if known is error:
                     raise
                 raise known from error
+
+    def plan_ahead(self, step: int, count: int) -> list[LoadingPlan]:
+        """Plans a step, and returns the plans of up to `count` steps after it, as far as loaders
+        have described their samples and no report can change them. A step that fails is left out;
+        whoever asks for it gets the error.
+
+        Raises:
+            ConfigurationError, SampleError, EvenstepError: `step` fails, see `plan`.
+        """
+        plans: list[LoadingPlan] = []
+        if self._loaders is not None:
+            self._loaders.ask_seconds = _ASK_SECONDS
+        self.plan(step)
+        self._is_ahead = True
+        try:
+            for later in range(step + 1, step + 1 + count):
+                if later >= self._step and not self._knows_next():
+                    break
+                plan = self.plan(later)
+                if plan is None:
+                    break
+                plans.append(plan)
+        except EvenstepError:
+            pass
+        finally:
+            self._is_ahead = False
+        return plans
+
+    def _knows_next(self) -> bool:
+        """Whether the next step, if it is like the last one, asks for no sample that is not
+        described yet, and for no report of a step that is not taken yet."""
+        mixture = self._mixture
+        if self._loaders is None or mixture.peaks is None:
+            return False
+        heard = self._signals.heard or mixture.state.signals
+        return not heard and self._loaders.knows_next()
 
     def report(self, step: int, rank: int, signals: Mapping[str, Any]) -> None:
         """Takes what a rank measured in a step, such as ``{"loss_by_source": {"web": 2.1}}``; see
@@ -236,7 +275,7 @@ class Planner:
             self._ended_at = step
             return
         if self._loaders is not None:
-            self._loaders.refresh()
+            self._loaders.refresh(ask=not self._is_ahead)
         signals = self._signals.take(step)
         if signals:
             self._mixture.report(**signals)

@@ -88,13 +88,13 @@ class SourceBuffer:
 
     # Questions of the planner
 
-    def ahead(self, position: int, count: int) -> Ahead:
+    def ahead(self, position: int, count: int, seconds: float = 0.0) -> Ahead:
         """The owned samples among `count` positions from `position` on, reading as far as need
-        be."""
+        be; see `SourceLoader.ahead`."""
         end = position + count
         with self._lock:
             if self._knows(position, end) and not self._window.outage:
-                return self._answer(position, end)
+                return self._answer(position, max(end, self._window.end) if seconds else end)
         with self._reading:
             with self._lock:
                 if self._window.outage:
@@ -106,9 +106,14 @@ class SourceBuffer:
                             self._passed.add(prepared)
                         self._window = SampleWindow(position, position)
                     if self._knows(position, end):
-                        return self._answer(position, end)
+                        return self._answer(
+                            position, max(end, self._window.end) if seconds else end
+                        )
                     missing = end - self._window.end
+                    room = self._room() if self._taken and self._pace < seconds else 0
                 self._extend(max(missing, self._batch))
+                if room > missing and not self._preparer.workers:
+                    self._extend(room - missing, seconds)
 
     def buffered(self, position: int) -> Ahead:
         """The owned samples from a position on that are known already."""

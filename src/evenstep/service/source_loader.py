@@ -121,11 +121,15 @@ class SourceLoader:
             for name, buffer in self._buffers.items()
         }
 
-    def ahead(self, source: str, position: int, count: int) -> Ahead:
+    def ahead(self, source: str, position: int, count: int, seconds: float = 0.0) -> Ahead:
         """The samples that it owns among `count` positions of a source from `position` on, read as
-        far as need be. A sample that fails is described, not raised: it may never be drawn."""
+        far as need be. A sample that fails is described, not raised: it may never be drawn.
+
+        Args:
+            seconds: if positive, for which more are prepared, and all that are known described.
+        """
         self._check()
-        return self._buffer(source).ahead(position, count)
+        return self._buffer(source).ahead(position, count, seconds)
 
     def buffered(self, asked: Sequence[tuple[str, int]]) -> list[Ahead]:
         """As `ahead`, for several sources and a position of each, as far as is known already."""
@@ -140,10 +144,11 @@ class SourceLoader:
 
     # Samples
 
-    def stage(self, task: LoaderTask, keys: Sequence[StageKey] | None = None) -> None:
+    def stage(self, task: LoaderTask, keys: Sequence[StageKey] | None = None) -> int:
         """Moves samples of a plan out of the buffers, for the constructor of their buckets to
-        fetch. Carried samples stay buffered, and samples staged already stay staged. A sample that
-        is in several buckets, as in one of an encoder's subplan, is read once for all of them.
+        fetch; returns the bytes of all that were staged of the step, about. Carried samples stay
+        buffered, and samples staged already stay staged. A sample that is in several buckets, as in
+        one of an encoder's subplan, is read once for all of them.
 
         Args:
             keys: the buckets to stage; None is all that the task has.
@@ -158,6 +163,7 @@ class SourceLoader:
         with self._lock:
             self._counts["staged"] += taken
             self._drop_old_steps()
+        return step.size
 
     def _take(self, step: StagedStep, task: LoaderTask, rows: list[int]) -> list[Any]:
         """The samples of some rows of a task, ascending."""

@@ -26,6 +26,11 @@ class Signals:
         self._last: dict[int, tuple[int, dict[str, Any]]] = {}
         """By rank, the step and signals that it reported last."""
 
+    @property
+    def heard(self) -> bool:
+        """Whether anyone has reported anything."""
+        return bool(self._waiting or self._last)
+
     def add(self, step: int, rank: int, signals: Mapping[str, Any]) -> None:
         """Adds a report. A second one of the same step and rank updates the first."""
         self._waiting.setdefault((step, rank), {}).update(signals)

@@ -33,7 +33,7 @@ from evenstep.service.remote.event_log import EventLog
 from evenstep.service.remote.handles import RemoteHandle
 from evenstep.service.remote.job_info import JobInfo, check_name
 from evenstep.service.remote.registry import JobRegistry
-from evenstep.service.remote.roads import ThreadRoad
+from evenstep.service.remote.roads import DirectRoad, ThreadRoad
 from evenstep.service.remote.role_host import RoleHost
 from evenstep.service.remote.role_makers import make_constructor, make_planner
 from evenstep.service.remote.running_job import OwnedJob
@@ -201,7 +201,7 @@ class ProcessService(OwnedJob):
         loaders = [each.handle() for each in self._processes]
         log = None if plan_log is None else os.path.abspath(plan_log)
         given = (layout, loaders, state, log, self._store)
-        planner = self._made("the Planner", 1, make_planner, *given)
+        planner = self._made("the Planner", DirectRoad, 1, make_planner, *given)
         constructors = self._made_constructors(layout, loaders, planner)
         return {"loaders": tuple(loaders), "planner": planner, "constructors": constructors}
 
@@ -212,7 +212,8 @@ class ProcessService(OwnedJob):
         ranks, constructors = self.job.tree.ranks, []
         for number, groups in enumerate(self._groups):
             role, threads = f"Data Constructor {number}", constructor_threads(self.job, len(groups))
-            made = self._made(role, threads, make_constructor, layout, loaders, planner, groups)
+            given = (layout, loaders, planner, groups)
+            made = self._made(role, ThreadRoad, threads, make_constructor, *given)
             constructors.append((tuple(sorted(ranks[:, groups].ravel().tolist())), made))
         return tuple(constructors)
 
@@ -336,13 +337,15 @@ class ProcessService(OwnedJob):
                 asked.append(handle.send_all(messages))
         results(asked)
 
-    def _made(self, role: str, threads: int, make: Any, *arguments: Any) -> RemoteHandle:
+    def _made(
+        self, role: str, road: type[ThreadRoad], threads: int, make: Any, *arguments: Any
+    ) -> RemoteHandle:
         """A role in threads of this process."""
         host = RoleHost()
         self._hosts.append(host)
         host.make_role(make, self.job, *arguments, threads=threads)
         host.open_sockets("role")
-        self._roles.append(RemoteHandle.at(role, ThreadRoad(host), os.getpid(), _HERE))
+        self._roles.append(RemoteHandle.at(role, road(host), os.getpid(), _HERE))
         return self._roles[-1]
 
     def _run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:

@@ -20,6 +20,9 @@ from evenstep.service.stored_planner import planner_of
 if TYPE_CHECKING:
     from evenstep.service.data_constructor import DataConstructor
 
+_STEPS_TOGETHER = 8
+"""Small steps that a message is about: more save little."""
+
 
 def make_loader(timer: WaitTimer, job: LoaderJob, preparer: Preparer | None = None) -> SourceLoader:
     DECODED.limit = job.decoded_bytes
@@ -64,5 +67,6 @@ def make_constructor(
         planner.using(timer=timer),
         [handle.using(timer=timer) for handle in loaders],
         layout,
+        together=max(min(_STEPS_TOGETHER, job.plans_kept // 8), 1),  # plans are kept for trainers
         on_queued=lambda seconds: timer.add("queue", seconds),
     )

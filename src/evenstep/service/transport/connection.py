@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any
 
 from evenstep.service.transport.endpoint import Endpoint, Keys, import_zmq
-from evenstep.service.transport.frames import Frame
+from evenstep.service.transport.frames import COPIED_BYTES, Frame
 from evenstep.service.transport.server import keep_alive
 
 _NEVER = 100_000_000
@@ -69,6 +69,7 @@ class _Connection:
         self._process = os.getpid()
         self.socket = _context().socket(zmq.DEALER)
         self.socket.linger = 0
+        self.socket.copy_threshold = COPIED_BYTES
         self.socket.reconnect_ivl = _NEVER
         self.socket.handshake_ivl = 0  # who is stopped is waited for, by new connections too
         if not address.startswith("ipc:") and keys is not None:

@@ -21,6 +21,11 @@ OWN_FRAME_BYTES = 16 * 1024
 received frames may begin at any address, where arrays of numbers should not."""
 
 
+COPIED_BYTES = 512 * 1024
+"""ZeroMQ copies frames below this size to send them: to learn that one may be freed wakes a thread,
+which takes longer."""
+
+
 def to_frames(value: Any) -> list[Frame]:
     """A value that `from_frames` turns back, in this or another process.
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 from evenstep.service.transport.endpoint import Endpoint, Keys, import_zmq, machine
-from evenstep.service.transport.frames import Frame
+from evenstep.service.transport.frames import COPIED_BYTES, Frame
 
 _FAREWELL = 500  # milliseconds in which what was answered at the end is sent
 
@@ -57,6 +57,8 @@ class Server:
             port = _bind(zmq, outer, f"tcp://{_in_brackets(host)}", port)
             self._routers.append(outer)
             tcp = f"tcp://{_in_brackets(host)}:{port}"
+        for router in self._routers:
+            router.copy_threshold = COPIED_BYTES
         self.endpoint = Endpoint(machine(), path, tcp, keys)
         self._done: deque[tuple[Any, list[Frame], list[Frame]]] = deque()
         """Router, route and answer of questions that are answered, and not sent yet."""

@@ -85,6 +85,9 @@ class Mixture:
         self._last: SampleTable | None = None
         self.record: DrawRecord | None = None
         """Record of the step drawn last; None before the first."""
+        self.peaks: Mapping[str, float] | None = None
+        """By source, the largest weight that the schedule of the step drawn last ever has; None if
+        that is not known, as for weights that follow reports."""
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -161,7 +164,8 @@ class Mixture:
             )
         schedule = self.options.schedule if schedule is None else as_schedule(schedule)
         signals = self._state.signals if isinstance(schedule, FeedbackSchedule) else None
-        return self._draw(self._weights(schedule, step), provider, signals, schedule.peaks())
+        self.peaks = schedule.peaks()
+        return self._draw(self._weights(schedule, step), provider, signals, self.peaks)
 
     def replay(self, record: DrawRecord, provider: Metadata) -> SampleTable:
         """Draws the next step again as it was recorded, without the schedule or signals.
