@@ -14,7 +14,8 @@ from evenstep.cli import main
 Capture = pytest.CaptureFixture[str]
 
 SUMMARY = {
-    *("imbalance", "imbalance_worst", "ranks_per_document_mean", "ranks_per_document_max"),
+    *("imbalance", "imbalance_worst", "imbalance_worst_bound"),
+    *("ranks_per_document_mean", "ranks_per_document_max"),
     *("communication_share", "tokens_per_rank_mean", "tokens_per_rank_max", "micro_batches"),
     "step_time_over_bound",
 }
@@ -117,3 +118,24 @@ def test_what_cannot_be_simulated_is_refused_with_a_reason(
     assert code != 0
     assert says in err
     assert not out
+
+
+def test_a_document_that_outlasts_its_micro_batch_shows_as_the_bound(
+    capsys: Capture, tmp_path: Path
+) -> None:
+    # One document of many times a rank's work beside short ones, where exchange costs much.
+    np.save(tmp_path / "lengths.npy", np.array([100_000] + [200] * 2000))
+    result = simulate(
+        capsys,
+        *(
+            "--lengths",
+            str(tmp_path / "lengths.npy"),
+            "--ranks",
+            "32",
+            "--tokens-per-rank",
+            "16384",
+        ),
+        *("--micro-batches", "1", "--steps", "1", "--no-baselines", "--between", "20000"),
+    )
+    assert result["imbalance_worst_bound"] > 1.2
+    assert result["imbalance_worst"] < 1.05 * result["imbalance_worst_bound"]

@@ -9,7 +9,12 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from evenstep.cli import simulate_dynamic_context, simulate_packing, simulate_sharding
+from evenstep.cli import (
+    simulate_dynamic_context,
+    simulate_end_to_end,
+    simulate_packing,
+    simulate_sharding,
+)
 from evenstep.cli.cost_option import parse_cost
 from evenstep.cli.options import (
     BufferSize,
@@ -39,6 +44,7 @@ Examples:
   evenstep simulate workload-packing --lengths pretrain-128k --micro-batches 4 --queues 2
   evenstep simulate context-parallel --lengths pretrain-128k --context 131072 --cp 8 --json
   evenstep simulate dynamic-context-parallel --lengths pretrain-128k --ranks 64 --json
+  evenstep simulate end-to-end --lengths pretrain-128k --json
 """
 _POLICY_HELP = """{summary}
 
@@ -91,6 +97,7 @@ def register(app: typer.Typer) -> None:
     group.command("workload-packing")(simulate_packing.command)
     group.command("context-parallel")(simulate_sharding.command)
     group.command("dynamic-context-parallel")(simulate_dynamic_context.command)
+    group.command("end-to-end")(simulate_end_to_end.command)
     app.add_typer(group, name="simulate")
 
 

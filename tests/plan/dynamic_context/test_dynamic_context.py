@@ -176,6 +176,23 @@ def test_a_plan_is_the_same_without_numba(monkeypatch: pytest.MonkeyPatch) -> No
     assert all(np.array_equal(value, vars(plain)[name]) for name, value in vars(fast).items())
 
 
+def test_micro_batches_of_a_pipeline_cost_equally_much() -> None:
+    lengths = np.random.default_rng(5).lognormal(np.log(1500), 1.4, 1500).astype(int)
+    lengths = lengths.clip(1, 40_000)
+    # Four micro-batches, with a quarter of their memory to spare.
+    lengths = lengths[: int(np.searchsorted(lengths.cumsum(), 3 * 32 * TOKENS))]
+    spread = {}
+    for pipeline in (False, True):
+        options = DynamicContext(ranks=32, tokens_per_rank=TOKENS, pipeline=pipeline)
+        plan = plan_dynamic_context(lengths, options)
+        plan.check(lengths, TOKENS)
+        of_group = np.arange(len(plan)).repeat(np.diff(plan.offsets))
+        costs = options.cost.of_documents(lengths)[plan.documents]
+        costs = np.bincount(plan.micro_batch[of_group], costs)
+        spread[pipeline] = costs.max() / costs.mean()
+    assert spread[True] < 1.1 < 1.3 < spread[False]
+
+
 def test_groups_merge_alike_with_numba_and_without(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("numba")
     made = np.random.default_rng(1)

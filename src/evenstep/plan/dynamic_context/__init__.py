@@ -20,10 +20,17 @@ bounds         what no plan can be below
 ```
 """
 
-from evenstep.plan.dynamic_context.bounds import least_step
+from evenstep.plan.dynamic_context.bounds import least_alone, least_step
 from evenstep.plan.dynamic_context.context_plan import ContextPlan
 from evenstep.plan.dynamic_context.exchange import Exchange
 from evenstep.plan.dynamic_context.options import DynamicContext
 from evenstep.plan.dynamic_context.planner import plan_dynamic_context
 
-__all__ = ["ContextPlan", "DynamicContext", "Exchange", "least_step", "plan_dynamic_context"]
+__all__ = [
+    "ContextPlan",
+    "DynamicContext",
+    "Exchange",
+    "least_alone",
+    "least_step",
+    "plan_dynamic_context",
+]

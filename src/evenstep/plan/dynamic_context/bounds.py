@@ -24,13 +24,17 @@ def least_step(lengths: Int64Array, options: DynamicContext) -> float:
     attention = options.attention(lengths)
     cost = options.cost.linear * lengths + attention
     mean = float(cost.sum()) / options.ranks
+    return max(mean, least_alone(int(lengths.max()), options))
+
+
+def least_alone(length: int, options: DynamicContext) -> float:
+    """Cost of the slowest rank, at least, of a document on the number of ranks that suits it best;
+    no micro-batch that has it takes less."""
     ranks = np.arange(1, options.ranks + 1)
-    longest = int(lengths.argmax())
     # [ranks] what a rank receives, as in `Exchange.of`
     exchange = options.exchange
     rate = np.where(ranks <= exchange.node, exchange.within, exchange.between)
-    received = rate * lengths[longest] * (ranks - 1) / ranks
-    own = float(attention[longest]) / ranks
-    alone = (float(cost[longest]) - float(attention[longest])) / ranks + np.maximum(own, received)
-    fits = ranks * options.tokens_per_rank >= lengths[longest]
-    return max(mean, float(alone[fits].min()))
+    received = rate * length * (ranks - 1) / ranks
+    own = float(options.attention(np.array([length]))[0]) / ranks
+    alone = options.cost.linear * length / ranks + np.maximum(own, received)
+    return float(alone[ranks * options.tokens_per_rank >= length].min())

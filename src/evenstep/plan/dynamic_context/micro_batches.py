@@ -4,7 +4,8 @@ Where ranks have equal work, one that shares a long document holds few tokens, a
 documents many: as many as memory allows. So a micro-batch of both leaves memory of the former
 unused, or spreads the long document over more ranks than it needs. Hence the longest documents
 come first, next to each other, and every micro-batch is filled up with a fair sample of the short
-ones, whose small parcels even out its ranks.
+ones, whose small parcels even out its ranks. Micro-batches have equal tokens, or for a pipeline
+equal cost.
 """
 
 from __future__ import annotations
@@ -52,11 +53,28 @@ class Dealer:
         rest = int(self._long_tokens[-1] + self._short_tokens[-1])
         rest -= int(self._long_tokens[dealt.longs] + self._short_tokens[dealt.shorts])
         equal = -(-rest // left)
+        full = int(FILL * self.options.capacity)
         least = rest - int((left - 1) * FILL * self.options.capacity)
+        first = []
+        if self.options.pipeline and left > 1:
+            first = [self._of_equal_cost(dealt, left, max(least, 1), max(least, full))]
         if left == 1 or least >= equal:
-            return [equal]
+            return [*first, equal]
         least = max(least, equal // 4)
-        return [equal, (equal + least) // 2, least]
+        return [*first, equal, (equal + least) // 2, least]
+
+    def _of_equal_cost(self, dealt: Dealt, left: int, low: int, high: int) -> int:
+        """Tokens, from `low` to `high`, with which a micro-batch costs its part of what is left."""
+        begun = self._long_cost[dealt.longs] + self._short_cost[dealt.shorts]
+        wanted = (self._long_cost[-1] + self._short_cost[-1] - begun) / left
+        while low < high:
+            middle = (low + high) // 2
+            end = self._end(dealt, middle)
+            if self._long_cost[end.longs] + self._short_cost[end.shorts] - begun > wanted:
+                high = middle
+            else:
+                low = middle + 1
+        return low
 
     def take(self, dealt: Dealt, share: int, last: bool) -> tuple[Int64Array, Dealt]:
         """Parcels of the next micro-batch, ascending, and how far that goes.
@@ -65,14 +83,18 @@ class Dealer:
             share: tokens that it has, at most, but for one document that has more.
             last: whether it takes all that are left.
         """
-        longs, shorts = len(self._long_tokens) - 1, len(self._short_tokens) - 1
+        end = Dealt(len(self._long_tokens) - 1, len(self._short_tokens) - 1)
         if not last:
-            long_end = _until(self._long_tokens, dealt.longs, _LONG_SHARE * share)
-            longs = min(max(long_end, dealt.longs + 1), longs)
-            left = share - int(self._long_tokens[longs] - self._long_tokens[dealt.longs])
-            shorts = _until(self._short_tokens, dealt.shorts, max(left, 0))
-        own = np.sort(self._short[dealt.shorts : shorts])
-        return np.concatenate((np.arange(dealt.longs, longs), own)), Dealt(longs, shorts)
+            end = self._end(dealt, share)
+        own = np.sort(self._short[dealt.shorts : end.shorts])
+        return np.concatenate((np.arange(dealt.longs, end.longs), own)), end
+
+    def _end(self, dealt: Dealt, share: int) -> Dealt:
+        """How far a micro-batch of `share` tokens goes."""
+        long_end = _until(self._long_tokens, dealt.longs, _LONG_SHARE * share)
+        longs = min(max(long_end, dealt.longs + 1), len(self._long_tokens) - 1)
+        left = share - int(self._long_tokens[longs] - self._long_tokens[dealt.longs])
+        return Dealt(longs, _until(self._short_tokens, dealt.shorts, max(left, 0)))
 
     @cached_property
     def _longs(self) -> int:
@@ -82,6 +104,14 @@ class Dealer:
     @cached_property
     def _long_tokens(self) -> Int64Array:
         return prefix_sums(self.parcels.tokens[: self._longs])
+
+    @cached_property
+    def _long_cost(self) -> Int64Array:
+        return prefix_sums(self.parcels.cost[: self._longs])
+
+    @cached_property
+    def _short_cost(self) -> Int64Array:
+        return prefix_sums(self.parcels.cost[self._short])
 
     @cached_property
     def _short(self) -> Int64Array:

@@ -24,6 +24,10 @@ class DynamicContext:
     exchange: Exchange = field(default_factory=Exchange)
     multiple_of: int = 1
     """The number of micro-batches is a multiple of this, as virtual pipelines need."""
+    pipeline: bool = False
+    """Whether micro-batches run through the stages of a pipeline, where the longest one is waited
+    for at every stage: they then take equally long too, as far as memory allows. Those of long
+    documents hold fewer tokens, so long documents are on more ranks."""
     powers_of_two: bool = False
     """Groups have 1, 2, 4, 8, ... ranks and begin at a multiple of their size, as Megatron-LM's
     do; so has the whole of them. Groups are then less even, and larger."""

@@ -9,6 +9,7 @@ sharding_run     context-parallel sharding of sequences; sharding_result
 dynamic_context_run  groups of ranks for documents, beside dynamic_context_baselines;
                  dynamic_context_result
 step_time_model  the time of a step under 4D parallelism; cluster_assumptions
+end_to_end       the same of dynamic groups, beside WLB-LLM
 ```
 """
 

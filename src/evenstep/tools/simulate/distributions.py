@@ -211,6 +211,17 @@ DISTRIBUTIONS: Mapping[str, Distribution] = MappingProxyType(
             longest=131_072,
             max_tokens=131_072,
         ),
+        # Long-tail instruction data: the shape that dynamic context parallelism is made for.
+        "sft-256k": Distribution(
+            description="instructions, up to 262,144: most are short, 3 % over 8,192",
+            parts=(
+                (0.97, LogNormal(900, 1.0)),
+                (0.03, LogLinear(((0.0, 8192), (1.0, 262_144)))),
+            ),
+            shortest=1,
+            longest=262_144,
+            max_tokens=262_144,
+        ),
         "coyo-text": _through(
             "captions from the web, short but for a few: mean 17, 1.8 % over 64",
             *_COYO_TEXT,

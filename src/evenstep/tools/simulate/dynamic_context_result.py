@@ -21,6 +21,9 @@ class PlanFigures:
     """What ranks compute on average."""
     time: Float64Array
     """What the slowest rank takes, with the exchange that it waits for."""
+    least: Float64Array
+    """What it takes at least, however the ranks are divided: the mean, or the longest document by
+    itself on the ranks that suit it best."""
     documents: int
     ranks_of_documents: int
     """Ranks of each document's group, added up."""
@@ -76,11 +79,15 @@ def _summary(steps: Sequence[PlanFigures], bounds: Float64Array) -> dict[str, An
     mean = np.concatenate([each.mean for each in steps])
     taken = np.concatenate([each.time for each in steps])
     documents = sum(each.documents for each in steps)
+    least = np.concatenate([each.least for each in steps])
     busy = mean > 0
+    over = compute[busy] / mean[busy]
     return {
         # Sum over micro-batches of the slowest rank's work, over the sum of the mean.
         "imbalance": float(compute.sum() / mean.sum()),
-        "imbalance_worst": float((compute[busy] / mean[busy]).max()),
+        "imbalance_worst": float(over.max()),
+        # The same of that micro-batch at least, as its longest document is waited for.
+        "imbalance_worst_bound": float((least[busy] / mean[busy])[over.argmax()]),
         "ranks_per_document_mean": sum(each.ranks_of_documents for each in steps) / documents,
         "ranks_per_document_max": max(each.most_ranks for each in steps),
         # Time that ranks wait for exchange, where attention does not hide it.

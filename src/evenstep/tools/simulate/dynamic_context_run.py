@@ -19,6 +19,7 @@ from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.dynamic_context import (
     ContextPlan,
     DynamicContext,
+    least_alone,
     least_step,
     plan_dynamic_context,
 )
@@ -156,10 +157,15 @@ def measure_plan(
     np.maximum.at(longest, plan.micro_batch, work + waiting)
     mean = np.bincount(plan.micro_batch, total, plan.micro_batches) / plan.ranks
     ranks_of = plan.size.repeat(np.diff(plan.offsets))
+    at = plan.micro_batch.repeat(np.diff(plan.offsets))  # [documents]
+    longest_document = np.zeros(plan.micro_batches, np.int64)
+    np.maximum.at(longest_document, at, lengths[plan.documents])
+    alone = [least_alone(each, options) if each else 0.0 for each in longest_document.tolist()]
     figures = PlanFigures(
         compute=most,
         mean=mean,
         time=longest,
+        least=np.maximum(mean, alone),
         documents=len(lengths),
         ranks_of_documents=int(ranks_of.sum()),
         most_ranks=int(ranks_of.max(initial=1)),

@@ -4,7 +4,7 @@ From the inside out, as imbalance propagates (section 3.1):
 
 1. A layer over a micro-batch: attention of the slowest context-parallel rank, by a latency model;
    then matrix products, element-wise operations and collectives, which are linear in the tokens of
-   a rank. Nothing overlaps within a layer.
+   a rank. Nothing overlaps within a layer, or by choice exchange of keys with attention.
 2. A pass over a stage: its layers one after the other.
 3. A data-parallel rank: 1F1B over its micro-batches in the order given, each pass with its own
    time.
@@ -38,7 +38,7 @@ from evenstep.tools.simulate.packing_run import Trained
 SHARDINGS = ("per-sequence", "per-document", "hybrid")
 """Methods of cutting a micro-batch over context-parallel ranks. The first two are WLB-LLM's."""
 
-_BYTES = 2
+BYTES = 2
 """Bytes of a bf16 element."""
 _BACKWARD = 2.0
 """Backward over forward time, for matrix products and element-wise operations."""
@@ -113,30 +113,58 @@ class StepModel:
             )
         return cls(setting=setting, latency=latency, cluster=cluster)
 
-    def linear(self, tokens: Int64Array) -> Float64Array:
+    def linear(self, tokens: Int64Array, ranks: Int64Array | None = None) -> Float64Array:
         """[2, micro-batches] forward and backward seconds of a layer without its attention kernel.
 
         Args:
             tokens: [micro-batches] tokens of the whole micro-batch; ranks have equally many.
+            ranks: [micro-batches] context-parallel ranks that share each; None is the job's.
         """
         setting, cluster, model = self.setting, self.cluster, self.setting.model
-        own = -(-tokens // setting.context_ranks).astype(np.float64)  # tokens of a rank
+        shared_by = np.full(len(tokens), setting.context_ranks) if ranks is None else ranks
+        own = -(-tokens // shared_by).astype(np.float64)  # tokens of a rank
         products = 2 * own * model.layer_parameters / setting.tensor
         products /= cluster.matrix_share * cluster.peak_tflops * 1e12
-        touched = own * cluster.elementwise * model.hidden_size * _BYTES / setting.tensor
+        touched = own * cluster.elementwise * model.hidden_size * BYTES / setting.tensor
         touched /= cluster.memory
         # Sequence parallelism: activations are gathered before and scattered after attention and
         # the feed-forward network; the backward pass does the same in reverse.
-        activations = own * model.hidden_size * _BYTES
-        inner = 4 * _gathers(cluster, activations, setting.tensor, setting.tensor)
-        # Context parallelism: keys and values of all tokens, and their gradients.
-        span = setting.tensor * setting.context_ranks
-        kept = 2.0 * tokens * model.hidden_size / setting.tensor * _BYTES
-        outer = _gathers(cluster, kept, setting.context_ranks, span)
+        activations = own * model.hidden_size * BYTES
+        tensor = np.full(len(tokens), setting.tensor)
+        inner = 4 * _gathers(cluster, activations, tensor, tensor)
         computing = products + touched
-        both = np.stack([computing, _BACKWARD * computing]) + inner + outer  # [2, micro-batches]
+        both = np.stack([computing, _BACKWARD * computing]) + inner  # [2, micro-batches]
+        both += self.exchange(tokens, shared_by)
         seconds: Float64Array = np.where(tokens > 0, both, 0.0)
         return seconds
+
+    def exchange(self, tokens: Int64Array, ranks: Int64Array) -> Float64Array:
+        """[micro-batches] seconds in which context-parallel ranks gather keys and values of all
+        tokens in a layer, and as long for their gradients. Arguments as for `linear`."""
+        setting = self.setting
+        kept = 2.0 * tokens * setting.model.hidden_size / setting.tensor * BYTES
+        return _gathers(self.cluster, kept, ranks, setting.tensor * ranks)
+
+    def layer(
+        self,
+        tokens: Int64Array,
+        attention: Float64Array,
+        ranks: Int64Array | None = None,
+        *,
+        hidden: bool = False,
+    ) -> Float64Array:
+        """[2, micro-batches] forward and backward seconds of a layer.
+
+        Args:
+            attention: [2, micro-batches] of its kernel.
+            hidden: whether exchange goes on while attention computes, and only the rest of it takes
+                time of its own.
+        """
+        shared_by = np.full(len(tokens), self.setting.context_ranks) if ranks is None else ranks
+        both: Float64Array = attention + self.linear(tokens, shared_by)
+        if hidden:
+            both -= np.minimum(self.exchange(tokens, shared_by), attention)
+        return both
 
     def attention(self, plan: Sharding) -> Float64Array:
         """[2] seconds of one layer's attention on the slowest rank, forward and backward."""
@@ -187,7 +215,12 @@ class StepModel:
         return found
 
     def steps(
-        self, packed: MicroBatches, attention: Float64Array, *, ordered: bool = False
+        self,
+        packed: MicroBatches,
+        attention: Float64Array,
+        *,
+        ordered: bool = False,
+        hidden: bool = False,
     ) -> Float64Array:
         """[steps] seconds of each step.
 
@@ -196,6 +229,7 @@ class StepModel:
             ordered: the micro-batches of a step are distributed to data-parallel ranks by their
                 cost, and each pipeline runs its own in the order that suits it. False takes them as
                 they come.
+            hidden: see `layer`.
 
         Raises:
             ConfigurationError: steps do not have stages x data micro-batches.
@@ -207,16 +241,33 @@ class StepModel:
                 f"{setting.micro_batches}"
             )
         layers = setting.model.layers // setting.stages
-        passes = layers * (attention + self.linear(packed.tokens))
-        sends = setting.context / setting.context_ranks * setting.model.hidden_size * _BYTES
-        latency = sends / setting.tensor / self.cluster.between
-        schedule = PipelineSchedule(stages=setting.stages, latency=latency)
+        passes = layers * self.layer(packed.tokens, attention, hidden=hidden)
+        schedule = self._schedule()
         shared = passes.reshape(2, -1, setting.data, setting.stages)  # [2, steps, data, stages]
         if ordered:
             shared = self._ordered(passes, schedule)
         slowest = _makespans(shared.reshape(2, -1, setting.stages), schedule)  # [steps x data]
         steps: Float64Array = slowest.reshape(-1, setting.data).max(axis=1)
         return steps + self._gradients()
+
+    def pipeline(self, layer: Float64Array) -> float:
+        """Seconds of a step of one pipeline, its micro-batches in the order that suits it.
+
+        Args:
+            layer: [2, micro-batches] forward and backward seconds of a layer.
+        """
+        schedule = self._schedule()
+        passes = self.setting.model.layers // self.setting.stages * layer
+        order = order_micro_batches(passes.sum(axis=0) / (1 + schedule.backward), schedule)
+        makespan = float(_makespans(passes[:, None, order], schedule)[0])
+        return makespan + self._gradients()
+
+    def _schedule(self) -> PipelineSchedule:
+        """1F1B, with the time that activations take from a stage to the next."""
+        setting = self.setting
+        sends = setting.context / setting.context_ranks * setting.model.hidden_size * BYTES
+        latency = sends / setting.tensor / self.cluster.between
+        return PipelineSchedule(stages=setting.stages, latency=latency)
 
     def _ordered(self, passes: Float64Array, schedule: PipelineSchedule) -> Float64Array:
         """[2, steps, data, stages] the passes of each data-parallel rank, in the order they run."""
@@ -234,7 +285,7 @@ class StepModel:
         """Seconds to sum the gradients of a GPU's parameters over the ranks that replicate them."""
         setting = self.setting
         ranks = setting.context_ranks * setting.data
-        own = setting.model.parameters / setting.tensor / setting.stages * _BYTES
+        own = setting.model.parameters / setting.tensor / setting.stages * BYTES
         span = setting.gpus if setting.data > 1 else setting.tensor * ranks
         return 2 * self.cluster.gather(own, ranks, span)
 
@@ -246,8 +297,11 @@ def _slowest(plan: Sharding, latency: KernelLatency) -> float:
     return float(np.bincount(rank, each).max())
 
 
-def _gathers(cluster: Cluster, received: Float64Array, ranks: int, span: int) -> Float64Array:
-    return np.array([cluster.gather(float(each), ranks, span) for each in received])
+def _gathers(
+    cluster: Cluster, received: Float64Array, ranks: Int64Array, span: Int64Array
+) -> Float64Array:
+    columns = (received.tolist(), ranks.tolist(), span.tolist())
+    return np.array([cluster.gather(*each) for each in zip(*columns)])
 
 
 def _makespans(passes: Float64Array, schedule: PipelineSchedule) -> Float64Array:

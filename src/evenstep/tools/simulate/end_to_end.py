@@ -1,0 +1,210 @@
+"""The time of steps end to end: groups of ranks that change, beside WLB-LLM and steady packing.
+
+All train on the same documents, a global batch of them in each step, on the same GPUs. A step of
+dynamic groups divides the ranks of all context- and data-parallel groups together; each of its
+micro-batches takes as long as its slowest group, on all ranks. For all alike, exchange of keys and
+values either goes on while attention computes, as the planner of dynamic groups takes it to, or
+does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from evenstep.arrays import Float64Array, Int64Array
+from evenstep.plan.dynamic_context import (
+    ContextPlan,
+    DynamicContext,
+    Exchange,
+    plan_dynamic_context,
+)
+from evenstep.plan.packing import DocumentCost, SteadyOptions, auto_thresholds, plan_step
+from evenstep.plan.packing.options import PackingOptions
+from evenstep.plan.sharding import METHODS, Sharding, shard, shard_per_document
+from evenstep.tools.simulate.packing_run import (
+    ArrivingDocuments,
+    run_original,
+    run_planner,
+)
+from evenstep.tools.simulate.step_time_model import BYTES, SHARDINGS, MicroBatches, StepModel
+
+_ROOM = 1.25
+"""Tokens of a micro-batch over those of the context window, at most; for every way of packing."""
+_QUEUES = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class EndToEnd:
+    """Seconds per unit of what the documents cost on one rank; and what the groups were."""
+
+    plain: float
+    """Original packing, sharded per sequence."""
+    wlb: float
+    """Packing with queues of outliers, adaptive sharding."""
+    steady: float
+    """Steady packing in the order that suits the pipeline, hybrid sharding too."""
+    dynamic: float
+    """Dynamic groups."""
+    micro_batches: float
+    """Micro-batches of a step of dynamic groups, on average."""
+    largest_group: int
+
+    def as_dict(self) -> dict[str, float]:
+        """Speedups, and the figures of the groups."""
+        return {
+            "wlb_over_plain": self.plain / self.wlb,
+            "steady_over_wlb": self.wlb / self.steady,
+            "dynamic_over_plain": self.plain / self.dynamic,
+            "dynamic_over_wlb": self.wlb / self.dynamic,
+            "dynamic_over_steady": self.steady / self.dynamic,
+            "micro_batches": self.micro_batches,
+            "ranks_of_group_max": self.largest_group,
+        }
+
+
+def run_end_to_end(
+    model: StepModel,
+    lengths: Int64Array,
+    *,
+    hidden: bool = True,
+    progress: Callable[[int, int], None] | None = None,
+) -> EndToEnd:
+    """Predicts the steps of a job.
+
+    Args:
+        lengths: [documents] int64 in order of arrival; cut where original packing cuts them, at the
+            context window. What waits when they end counts for no side.
+        hidden: whether exchange goes on while attention computes.
+        progress: called with (done, total) ways of packing.
+
+    Raises:
+        ConfigurationError: they do not fill a step.
+    """
+    setting = model.setting
+    arrivals = ArrivingDocuments.of(
+        lengths, context=setting.context, micro_batches=setting.micro_batches
+    )
+    cost = model.document_cost()
+    pieces = arrivals.pieces.lengths
+    thresholds = auto_thresholds(pieces, context=setting.context, queues=_QUEUES, cost=cost)
+
+    def told(done: int) -> None:
+        if progress is not None:
+            progress(done, 4)
+
+    common: dict[str, Any] = {
+        "context": setting.context,
+        "micro_batches": setting.micro_batches,
+        "cost": cost,
+    }
+    queues = PackingOptions(**common, thresholds=thresholds)
+    plain = _packed(model, arrivals, None, hidden)
+    told(1)
+    wlb = _packed(model, arrivals, queues, hidden)
+    told(2)
+    steady = _packed(model, arrivals, SteadyOptions(**common), hidden, own=True)
+    told(3)
+    options = dynamic_options(model)
+    bounds = arrivals.bounds[: arrivals.complete + 1].tolist()
+    steps = [pieces[first:end] for first, end in pairwise(bounds)]
+    plans = [plan_dynamic_context(each, options) for each in steps]
+    seconds = sum(
+        dynamic_step(model, plan, each, hidden=hidden) for plan, each in zip(plans, steps)
+    )
+    told(4)
+    return EndToEnd(
+        plain=plain,
+        wlb=wlb,
+        steady=steady,
+        dynamic=seconds / _total(model, steps),
+        micro_batches=sum(plan.micro_batches for plan in plans) / len(plans),
+        largest_group=max(int(plan.size.max()) for plan in plans),
+    )
+
+
+def dynamic_options(model: StepModel) -> DynamicContext:
+    """What dynamic groups are planned for: as many tokens on a rank as WLB-LLM has at most, and
+    the model's own ratios of attention, other work and exchange."""
+    setting, cluster = model.setting, model.cluster
+    one = np.array([setting.context])
+    pair = 2 * float(model.attention(shard_per_document(one, 1)).sum()) / setting.context**2
+    token = float(model.linear(one, np.array([1])).sum()) / setting.context
+    # Keys and values of a token, gathered forward and their gradients scattered backward.
+    sent = 2 * 2 * setting.model.hidden_size / setting.tensor * BYTES
+    unit = pair / 2
+    return DynamicContext(
+        ranks=setting.context_ranks * setting.data,
+        tokens_per_rank=int(_ROOM * setting.context) // setting.context_ranks,
+        cost=DocumentCost(linear=max(round(token / unit), 1)),
+        exchange=Exchange(
+            within=round(sent / cluster.inside / unit),
+            between=round(sent / cluster.between / unit),
+            node=max(cluster.node // setting.tensor, 1),
+        ),
+        pipeline=setting.stages > 1,
+    )
+
+
+def dynamic_step(
+    model: StepModel, plan: ContextPlan, lengths: Int64Array, *, hidden: bool
+) -> float:
+    """Seconds of a step of dynamic groups.
+
+    Args:
+        lengths: [documents] that were planned.
+        hidden: as for `run_end_to_end`.
+    """
+    attention = np.zeros((2, len(plan)))
+    for group in range(len(plan)):
+        row = lengths[plan.group(group)]
+        if len(row):
+            attention[:, group] = model.attention(_shared(model, row, int(plan.size[group])))
+    both = model.layer(plan.tokens(lengths), attention, plan.size, hidden=hidden)
+    slowest = np.zeros((2, plan.micro_batches))
+    for passes, of_groups in zip(slowest, both):
+        np.maximum.at(passes, plan.micro_batch, of_groups)
+    return model.pipeline(slowest)
+
+
+def _shared(model: StepModel, row: Int64Array, ranks: int) -> Sharding:
+    if ranks == 1:
+        return shard_per_document(row, 1)
+    return shard(row, ranks, latency=model.latency, methods=METHODS, even=True)
+
+
+def _packed(
+    model: StepModel,
+    arrivals: ArrivingDocuments,
+    options: PackingOptions | None,
+    hidden: bool,
+    *,
+    own: bool = False,
+) -> float:
+    """Seconds per unit of cost, of original packing without options.
+
+    Args:
+        own: whether sharding may be hybrid, and micro-batches are ordered.
+    """
+    if options is None:
+        trained = run_original(arrivals, end="carry")
+    else:
+        trained = run_planner(partial(plan_step, options), arrivals, end="carry")[0]
+    packed = MicroBatches.of(trained, model.setting.micro_batches)
+    methods = SHARDINGS if own else SHARDINGS[:2]
+    attention: Float64Array = model.attentions(packed, methods=methods)[
+        SHARDINGS[0] if options is None else "adaptive"
+    ]
+    seconds = float(model.steps(packed, attention, ordered=own, hidden=hidden).sum())
+    return seconds / _total(model, packed.documents)
+
+
+def _total(model: StepModel, documents: Sequence[Int64Array]) -> int:
+    """Cost of documents, each on one rank."""
+    cost = dynamic_options(model).cost
+    return sum(int(cost.of_documents(each).sum()) for each in documents)
