@@ -16,6 +16,7 @@ import signal
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,17 +27,49 @@ from ranks import Job, Rank
 
 import evenstep
 from documents import Documents
+from evenstep.plan.dynamic_context import Exchange
 
 SECONDS = float(os.environ.get("EVENSTEP_SOAK_SECONDS", "1200"))
 SEED = int(os.environ.get("EVENSTEP_SOAK_SEED", "0"))
 POLICY = [evenstep.Even(600), evenstep.TokenBudget(600)][SEED % 2]
 COUNT = 960  # a multiple of every number of ranks, so that no epoch repeats a sample
-WORLDS = (1, 2, 4)
+WORLDS = {"one rank each": (1, 2, 4), "dynamic groups": (2, 3, 4)}
 
 
-def train(rank: Rank, root: Path, before: int, exactly: bool, options: dict[str, Any]) -> None:
+def make(ranks: int, kind: str, options: dict[str, Any]) -> evenstep.DataLoader:
+    given = {"dataset": Documents(COUNT), "policy": POLICY, **options}
+    if kind == "dynamic groups":  # of which two ranks hold the longest document
+        given["dataset"] = Documents(COUNT, longest=230)
+        given["collate_fn"] = evenstep.PackCollator()
+        given["policy"] = evenstep.WorkloadPacking(
+            96,
+            micro_batches=4,
+            max_tokens=120,
+            context_parallel="dynamic",
+            ranks=ranks,
+            cost=evenstep.DocumentCost(linear=100),
+            exchange=Exchange(within=0, between=0),
+        )
+    return evenstep.DataLoader(shuffle=True, seed=1, **given)
+
+
+def trained_on(rank: int, batch: Any, step: evenstep.StepInfo) -> list[int]:
+    """Documents of which this rank has the first tokens."""
+    if step.filler or not isinstance(batch, list):
+        return [] if step.filler else batch["identity"].tolist()
+    own: list[int] = []
+    for each, scale in zip(batch, step.loss_scales):
+        group = each["context_ranks"]
+        if rank == group.start and (scale or len(group) > 1):  # else it is trained on in vain
+            own += each["identity"].tolist()
+    return own
+
+
+def train(
+    rank: Rank, root: Path, before: int, exactly: bool, kind: str, options: dict[str, Any]
+) -> None:
     """Goes on from checkpoint `before`, until it is killed."""
-    loader = evenstep.DataLoader(Documents(COUNT), policy=POLICY, shuffle=True, seed=1, **options)
+    loader = make(rank.world_size, kind, options)
     if before >= 0:
         states = [part["state"] for part in parts_of(root / str(before))]
         loader.load_state_dict(states[rank.rank] if exactly else evenstep.merge_states(states))
@@ -44,9 +77,11 @@ def train(rank: Rank, root: Path, before: int, exactly: bool, options: dict[str,
     seen: list[tuple[int, list[int]]] = []
     while True:
         for batch, step in loader.steps():
-            seen.append((step.epoch, [] if step.filler else batch["identity"].tolist()))
+            seen.append((step.epoch, trained_on(rank.rank, batch, step)))
             time.sleep(0.005)
             steps += 1
+            if steps == 1:
+                rank.say("trains")
             if steps % 5 == 0:
                 number = save(rank, root, number + 1, loader, seen)
         number = save(rank, root, number + 1, loader, seen)
@@ -118,23 +153,51 @@ def takes_effect(job: Job, world_size: int, root: Path) -> bool:
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(SECONDS + 300)
-def test_no_sample_is_lost_or_repeated_whatever_is_killed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", WORLDS)
+@pytest.mark.timeout(SECONDS / 2 + 300)
+def test_no_sample_is_lost_or_repeated_whatever_is_killed(tmp_path: Path, kind: str) -> None:
+    end = time.monotonic() + SECONDS / 2
+    report = kill_and_resume(tmp_path, kind, [0, 1, 1, 2], 6.5, lambda _: time.monotonic() >= end)
+    print(json.dumps(report, indent=1), file=sys.stderr)
+
+
+@pytest.mark.timeout(120)
+def test_dynamic_groups_lose_and_repeat_nothing_when_killed(tmp_path: Path) -> None:
+    def enough(jobs: int) -> bool:
+        return jobs >= 2 and epochs_of(tmp_path / "checkpoints") > 0
+
+    report = kill_and_resume(tmp_path, "dynamic groups", [0], 1.0, enough)
+    assert sum(report["killed"].values()) >= 2
+
+
+def kill_and_resume(
+    tmp_path: Path,
+    kind: str,
+    workers: list[int],
+    longest: float,
+    enough: Callable[[int], bool],
+) -> dict[str, Any]:
+    """
+    Args:
+        workers: numbers of worker processes to draw from.
+        longest: seconds that a job trains, at most.
+        enough: whether so many jobs are enough.
+    """
     draw = random.Random(SEED)
     root = tmp_path / "checkpoints"
     root.mkdir()
-    end = time.monotonic() + SECONDS
     killed: Counter[str] = Counter()
     resumed: Counter[str] = Counter()
-    slowest, world_size, options = 0.0, 0, {}
-    while time.monotonic() < end:
+    slowest, world_size, options, jobs = 0.0, 0, {}, 0
+    while not enough(jobs):
+        jobs += 1
         before = last_complete(root)
         same = world_size and draw.random() < 0.4
         saved_world = len(parts_of(root / str(before))) if before >= 0 else 0
         if not (same and saved_world == world_size):
-            world_size = draw.choice(WORLDS)
+            world_size = draw.choice(WORLDS[kind])
             options = {
-                "num_workers": draw.choice([0, 1, 1, 2]),
+                "num_workers": draw.choice(workers),
                 "buffer_size": draw.choice([16, 48, 200]),
                 "multiprocessing_context": None,
             }
@@ -143,8 +206,11 @@ def test_no_sample_is_lost_or_repeated_whatever_is_killed(tmp_path: Path) -> Non
         folder = tmp_path / "job"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
-        with Job(train, world_size, root, before, exactly, options, folder=folder) as job:
-            time.sleep(draw.uniform(1.5, 8))
+        with Job(train, world_size, root, before, exactly, kind, options, folder=folder) as job:
+            # Before that, a rank may wait for one that died for as long as connecting may take.
+            for rank in range(world_size):
+                job.heard(rank, "trains", within=60)
+            time.sleep(draw.uniform(0, longest))
             begin = time.monotonic()
             killed[kill_something(job, world_size, draw)] += 1
             while not takes_effect(job, world_size, root):
@@ -158,7 +224,13 @@ def test_no_sample_is_lost_or_repeated_whatever_is_killed(tmp_path: Path) -> Non
             assert outcome.error in expected, outcome.traceback
     report = audit(root)
     report.update(killed=dict(killed), resumed=dict(resumed), slowest_end_s=round(slowest, 1))
-    print(json.dumps(report, indent=1), file=sys.stderr)
+    return report
+
+
+def epochs_of(root: Path) -> int:
+    """Finished epochs, as the last complete checkpoint says."""
+    parts = parts_of(root / str(last_complete(root)))
+    return min((part["state"]["epoch"]["number"] for part in parts), default=0)
 
 
 def audit(root: Path) -> dict[str, Any]:
