@@ -20,6 +20,8 @@ from evenstep.batch.memory import cat
 from evenstep.errors import CollateError
 
 TOKENS = "input_ids"
+_SHARED = frozenset(map(np.dtype, ("bool", "u1", "i1", "i2", "i4", "i8", "f2", "f4", "f8")))
+"""Arrays that torch takes as they are, if they can be written to."""
 _VISION_FIELDS = frozenset(VISION_GRIDS) | frozenset(VISION_GRIDS.values())
 
 
@@ -193,6 +195,10 @@ def _is_numbers(value: Any) -> bool:
 
 
 def _tensor(value: Any) -> torch.Tensor | None:
+    if type(value) is np.ndarray and value.dtype in _SHARED:
+        flags = value.flags
+        if flags.writeable and flags.c_contiguous:  # as most are
+            return torch.from_numpy(value)
     if isinstance(value, torch.Tensor):
         return value
     if isinstance(value, (bool, int, float)):

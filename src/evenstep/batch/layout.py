@@ -7,6 +7,7 @@ real that it could disturb: causal attention within documents never lets a real 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -28,7 +29,9 @@ class RowLayout:
     @classmethod
     def of(cls, lengths: list[int], *, document_multiple: int, row_multiple: int) -> RowLayout:
         """Pads each document, then the row, to a multiple; 1 pads nothing."""
-        rooms = [_rounded_up(length, document_multiple) for length in lengths]
+        rooms: Sequence[int] = lengths
+        if document_multiple > 1:
+            rooms = [_rounded_up(length, document_multiple) for length in lengths]
         rest = _rounded_up(sum(rooms), row_multiple) - sum(rooms)
         if rest:
             return cls((*lengths, 0), (*rooms, rest))
