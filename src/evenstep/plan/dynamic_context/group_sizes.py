@@ -9,6 +9,7 @@ suffices.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -39,9 +40,13 @@ def group_sizes(
         cannot be faster. The parcels after them are for single ranks. If whole groups would be more
         ranks than there are, some take longer than the time. None if memory alone asks for more.
     """
+    # No more than these are too much for one rank, in any time from the mean on.
+    by_memory = int(np.searchsorted(-tokens, -options.tokens_per_rank))
+    heads = max(by_memory, int(np.searchsorted(-cost, -mean * (1 + tolerance))))
+    long = _Long.of(tokens[:heads], cost[:heads], attention[:heads], options, by_memory)
 
     def sizes_in(time: float) -> Int64Array | None:
-        return _sizes(tokens, cost, attention, options, time * (1 + tolerance))
+        return _sizes(long, options, time * (1 + tolerance))
 
     sizes = sizes_in(mean)
     time, most = mean, 2 * float(cost.sum())  # enough for one rank that has all, roughly cut
@@ -69,27 +74,51 @@ def _least(suffices: Callable[[float], bool], low: float, high: float) -> float:
     return high
 
 
-def _sizes(
-    tokens: Int64Array,
-    cost: Int64Array,
-    attention: Int64Array,
-    options: DynamicContext,
-    time: float,
-) -> Int64Array | None:
+@dataclass(frozen=True, eq=False)
+class _Long:
+    """The parcels that may be too much for one rank. Columns are [parcels]."""
+
+    tokens: Int64Array
+    cost: Int64Array
+    cheapness: Int64Array
+    """Minus the cost, ascending."""
+    attention: Int64Array
+    memory: Int64Array
+    """Ranks whose memory each needs."""
+    rough: Float64Array
+    """See `DynamicContext.rough`."""
+    by_memory: int
+    """Those that need several ranks' memory."""
+
+    @classmethod
+    def of(
+        cls,
+        tokens: Int64Array,
+        cost: Int64Array,
+        attention: Int64Array,
+        options: DynamicContext,
+        by_memory: int,
+    ) -> _Long:
+        memory = -(-tokens // options.tokens_per_rank)
+        rough: Float64Array = options.rough(tokens).astype(np.float64)
+        return cls(tokens, cost, -cost, attention, memory, rough, by_memory)
+
+
+def _sizes(long: _Long, options: DynamicContext, time: float) -> Int64Array | None:
     """Ranks of each of the first parcels if none may take longer than `time`; None if one cannot
     be that fast."""
-    heads = int(np.searchsorted(-tokens, -options.tokens_per_rank))
-    heads = max(heads, int(np.searchsorted(-cost, -time)))
-    tokens, cost, attention = tokens[:heads], cost[:heads], attention[:heads]
-    exchange = options.exchange
-    memory = -(-tokens // options.tokens_per_rank)
-    left: Float64Array = time - options.rough(tokens).astype(np.float64)
+    heads = max(long.by_memory, int(np.searchsorted(long.cheapness, -time)))
+    if not heads:
+        return np.empty(0, np.int64)
+    tokens, cost, attention = long.tokens[:heads], long.cost[:heads], long.attention[:heads]
+    memory, exchange = long.memory[:heads], options.exchange
+    left: Float64Array = time - long.rough[:heads]
     sizes = np.maximum(_fewest(tokens, cost, attention, exchange.within, left), memory)
     far = sizes > exchange.node
     if far.any():
         wide = _fewest(tokens, cost, attention, exchange.between, left)
         sizes = np.where(far, np.maximum(np.maximum(wide, memory), exchange.node + 1), sizes)
-    if len(sizes) and sizes.max() > options.ranks:
+    if sizes.max() > options.ranks:
         return None
     whole = sizes.astype(np.int64)
     if options.powers_of_two:

@@ -24,8 +24,7 @@ def place_groups(sizes: Int64Array, node: int, descending: bool) -> Int64Array:
     """
     if descending:
         return (-sizes).argsort(kind="stable")
-    known, counts = np.unique(sizes, return_counts=True)
-    left = dict(zip(known.tolist(), counts.tolist()))
+    left = {size: count for size, count in enumerate(np.bincount(sizes).tolist()) if count}
     placed: list[int] = []
     while left:
         # What follows up to the next node that begins with a group comes again as long as there
