@@ -4,6 +4,7 @@ the number of samples of each packed step."""
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -77,7 +78,14 @@ def with_service(reading: Reading, backend: str) -> Steps:
     )
     more: dict[str, Any] = {"loaders": reading.loaders}
     if backend == "ray":
-        more.update(address="local", ray_options=_ray_options())
+        import ray
+
+        begin = time.perf_counter()
+        ray.init(
+            **_ray_options(), log_to_driver=False, logging_level="ERROR", include_dashboard=False
+        )
+        seconds = time.perf_counter() - begin
+        reading.counters["ray"] = lambda: {"seconds": seconds}
     with es.start(job, backend=backend, **more) as service:
         reading.counters["messages"] = lambda: service.status().get("messages", {})
         for _, step in service.client(0):

@@ -21,7 +21,7 @@ that read.
     CPU ms         processor time of all processes for a step, after the first ones; Ray Data's is
                    left out, as its processes come and go
     wait ms        exposed wait of a step where training takes 1.25 times as long as loading does
-    first step s   from the start, everything included
+    first step s   from the start, everything included; Ray s of it until Ray ran
     messages, KB   of a step, by role, if the reader counts them
 
 Each measurement is a process of its own; readers take turns, and ratios are of neighbouring runs.
@@ -87,6 +87,8 @@ def one_run(options: argparse.Namespace) -> None:
         "train_ms": 1000 * train,
         "first_seconds": first,
     }
+    if "ray" in reading.counters:
+        figures["ray_seconds"] = reading.counters["ray"]()["seconds"]
     for name, total in sent_after.items():
         figures[name] = (total - sent.get(name, 0)) / setting.steps
     if given["side"] != "ray_data":
@@ -219,6 +221,7 @@ COLUMNS = {
     "wait ms": ("wait_ms", 2),
     "p95": ("wait_p95_ms", 2),
     "first step s": ("first_seconds", 1),
+    "Ray s": ("ray_seconds", 1),
 }
 
 

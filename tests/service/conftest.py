@@ -12,6 +12,7 @@ import pytest
 import evenstep.service as es
 
 BACKENDS = ("local", "processes", "ray")
+SOAK = (pytest.mark.soak, pytest.mark.timeout(1200))  # a test may start a dozen services on Ray
 numbers = itertools.count()
 
 
@@ -21,10 +22,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "start" in metafunc.fixturenames:
         mark = metafunc.definition.get_closest_marker("backends")
         in_suite = ("local", "processes") if mark is None else mark.args
-        backends = [
-            pytest.param(each, marks=() if each in in_suite else pytest.mark.soak)
-            for each in BACKENDS
-        ]
+        backends = [pytest.param(each, marks=() if each in in_suite else SOAK) for each in BACKENDS]
         metafunc.parametrize("start", backends, indirect=True, scope="module")
 
 
