@@ -3,6 +3,7 @@ group and an exact loss scale, from the plan of the planner; in one process and 
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,8 @@ from evenstep.context_parallel import unshard
 from evenstep.errors import CollateError, ConfigurationError, SampleError
 from evenstep.plan.dynamic_context import DynamicContext, Exchange, plan_dynamic_context
 from evenstep.plan.packing import DocumentCost
-from evenstep.strategy import LoadingPlan, from_json, to_json
+from evenstep.strategy import LoadingPlan, from_json, mermaid, to_json, trace
+from evenstep.tools.report.plan_page import plan_page
 
 COST, FREE, MOST = DocumentCost(linear=100), Exchange(within=0, between=0), 60
 
@@ -104,6 +106,28 @@ def test_groups_are_those_of_the_planner_and_shards_make_up_their_rows(
     assert read >= 4 * 24
     names = [str(name) for plan in plans for name in map(plan.samples.identity, range(len(plan)))]
     assert len(set(names)) == len(names) == 4 * 24
+
+
+@pytest.mark.backends("local")
+def test_a_plan_with_groups_is_shown_and_read_back_or_refused(tmp_path: Path, start: Any) -> None:
+    with start(job(tmp_path)) as service:
+        plan = service.plan(0)
+    rows = np.flatnonzero(plan.assignment.placed)
+    row = max(rows, key=lambda r: len(plan.group(*place_of(plan, r))))
+    group = plan.group(*place_of(plan, row))
+    assert len(group) > 1
+    delivered = trace(plan, int(row))[-1].after
+    assert delivered.where == f"ranks {', '.join(map(str, group))}"
+    assert "rank" in mermaid(plan)
+    assert "cost of micro-batches" in plan_page(plan)
+    text = json.loads(to_json(plan))
+    for damage in ([[0]], [[1] * plan.micro_batches] * 4, [["x"]]):
+        with pytest.raises(ConfigurationError):
+            from_json(json.dumps({**text, "group_first": damage}))
+
+
+def place_of(plan: LoadingPlan, row: int) -> tuple[int, int]:
+    return int(plan.assignment.bucket[row]), int(plan.assignment.micro_batch[row])
 
 
 @pytest.mark.backends("local")
