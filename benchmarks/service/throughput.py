@@ -134,7 +134,8 @@ def run(side: str, setting: Setting, loaders: int, folder: str, options: Any) ->
     given = {"side": side, "setting": setting.as_dict(), "loaders": loaders, "folder": folder}
     command = [sys.executable, "-m", "benchmarks.service.throughput", "--run", json.dumps(given)]
     command += ["--sources", str(options.sources), "--seed", str(options.seed)]
-    environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0"}
+    # Ray's workers would give way to all other processes.
+    environment = {"RAY_worker_niceness": "0", **os.environ, "RAY_USAGE_STATS_ENABLED": "0"}
     made = subprocess.run(command, env=environment, capture_output=True, text=True)
     printed = [line for line in made.stdout.splitlines() if line.startswith("{")]
     if not printed:
