@@ -345,7 +345,10 @@ def test_weights_that_follow_reports_do_not_depend_on_timing(tmp_path: Path, sta
     assert [w["web"] for w in weights[4:]] == [2.5] * 4
 
 
-def test_what_may_follow_reports_is_not_planned_ahead(tmp_path: Path) -> None:
+def test_what_may_follow_reports_is_not_planned_ahead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("evenstep.service.planner._ASK_SECONDS", 60.0)
     weights = {"code": 1.0, "web": 1.0}
     follows = FeedbackSchedule(initial=weights, function=lambda last, signals: last)
     for schedule, most in ((weights, 2), (follows, 0)):

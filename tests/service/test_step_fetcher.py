@@ -55,7 +55,9 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    # However busy the machine is, loaders that are asked prepare several steps.
+    monkeypatch.setattr("evenstep.service.planner._ASK_SECONDS", PATIENCE)
     job = job_of(tmp_path, mesh=es.Mesh(DP=1, CP=2), samples_per_step=12)
     with es.start(job, backend="local", loaders=2) as service:
         yield World(service)
@@ -152,7 +154,9 @@ def test_small_steps_are_fetched_together_and_are_the_same(world: World, tmp_pat
     assert sum(staged) < 12 + 4
     assert sum(map(bool, staged)) < 8
     asked = [name for messages in world.planner.sent for name, _ in messages]
-    assert asked.count("plan") == 12, "the planner may have failed since it has planned ahead"
+    assert asked.count("plan") < 12
+    told = asked.count("plan") + asked.count("has_plan")
+    assert told == 12, "the planner may have failed since it has planned ahead"
     job = world.constructor._job
     with es.start(job, backend="local", loaders=2) as service:
         assert deliver_all(World(service).constructor, 12) == grouped

@@ -30,6 +30,7 @@ MessageName = Literal[
     # of the Planner, from constructors and clients
     "plan",
     "plan_ahead",
+    "has_plan",
     "fail",
     "report",
     "state_dict",

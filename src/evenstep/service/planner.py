@@ -117,6 +117,10 @@ class Planner:
                     raise
                 raise known from error
 
+    def has_plan(self, step: int) -> bool:
+        """As `plan`, for a caller that has the plan itself and asks whether it still counts."""
+        return self.plan(step) is not None
+
     def plan_ahead(self, step: int, count: int) -> list[LoadingPlan]:
         """Plans a step, and returns the plans of up to `count` steps after it, as far as loaders
         have described their samples and no report can change them. A step that fails is left out;

@@ -196,11 +196,14 @@ class StepFetcher:
                 del self._steps[step]
 
     def _planned(self, step: int, each: _Step) -> LoadingPlan | None:
-        """The planner's answer. It is asked even for a plan that is here: it may have failed since,
-        and then everyone gets its error."""
+        """The planner's answer. It is asked even about a plan that is here: it may have failed
+        since, and then everyone gets its error."""
+        plan: LoadingPlan | None
+        if each.ahead is not None:
+            return each.ahead if call(self._planner, "has_plan", step) else None
         count = min(self._ahead, self._end - step - 1)
-        if count <= 0 or each.ahead is not None:
-            plan: LoadingPlan | None = call(self._planner, "plan", step)
+        if count <= 0:
+            plan = call(self._planner, "plan", step)
             return plan
         asked: list[Message] = [("plan_ahead", (step, count)), ("plan", (step,))]
         ahead, plan = self._planner.send_all(asked).result()

@@ -42,4 +42,5 @@ class WaitTimer(threading.local):
             with self._requests.open(request, **about):
                 yield
         finally:
-            self.add(request.message, time.perf_counter() - begin)
+            what = "plan" if request.message == "has_plan" else request.message
+            self.add(what, time.perf_counter() - begin)
