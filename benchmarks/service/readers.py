@@ -76,7 +76,7 @@ def with_service(reading: Reading, backend: str) -> Steps:
         seed=reading.seed,
         stop="repeat",
     )
-    more: dict[str, Any] = {"loaders": reading.loaders}
+    more: dict[str, Any] = {"loaders": reading.loaders, "name": f"throughput-{os.getpid()}"}
     if backend == "ray":
         import ray
 
