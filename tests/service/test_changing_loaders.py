@@ -87,7 +87,7 @@ def test_what_is_staged_at_loaders_that_stay_is_released(tmp_path: Path) -> None
         clients = [service.client(rank) for rank in range(2)]
         taken = [steps_of(client, 2) for client in clients]
         before = processes_of(service)
-        odd, even = service._layout.shares
+        odd, even = service._standing.layout.shares
         service.use_loaders(es.SourceLayout(job.names, (even, odd)))
         assert processes_of(service) == before[::-1]
         for rank, client in enumerate(clients):
@@ -129,10 +129,11 @@ def profile_of(job: es.Job, slow: str) -> es.JobProfile:
     return es.JobProfile(process_bytes=100 << 20, sources=made, fingerprints={})
 
 
-def test_loaders_come_before_weights_move_and_go_after(tmp_path: Path) -> None:
+def scaled_job(folder: Path) -> tuple[es.Job, es.LoaderScaling]:
+    """Two loaders are needed from step 12 to 24, and one before and after."""
     usual = {"code": 0.5, "web": 0.4, "books": 0.1}
     schedule = Staged({0: usual, 12: {"code": 0.2, "web": 0.2, "books": 0.6}, 24: usual})
-    job = job_of(tmp_path, mesh=es.Mesh(DP=1), samples_per_step=8, schedule=schedule)
+    job = job_of(folder, mesh=es.Mesh(DP=1), samples_per_step=8, schedule=schedule)
     scaling = es.LoaderScaling(
         job,
         profile_of(job, "books"),
@@ -141,6 +142,11 @@ def test_loaders_come_before_weights_move_and_go_after(tmp_path: Path) -> None:
         workers=0,
         limits=ScalingLimits(most_loaders=2, lead=4, hold=3),
     )
+    return job, scaling
+
+
+def test_loaders_come_before_weights_move_and_go_after(tmp_path: Path) -> None:
+    job, scaling = scaled_job(tmp_path)
     assert len(scaling.layout.loaders) == 1
     taken: list[Any] = []
     with ProcessService(job, name=f"scaled-{os.getpid()}", scaling=scaling) as service:

@@ -142,7 +142,7 @@ def test_a_missing_file_and_a_bad_row_are_the_errors_of_one_process(tmp_path: Pa
 
 
 def test_messages_that_are_none_are_answered_by_errors(service: ProcessService) -> None:
-    for endpoint in (service._registry.endpoint, service._hosts[0].endpoint):
+    for endpoint in (service._registry.endpoint, next(iter(service._hosts.values())).endpoint):
         for frames in ([b"no pickle"], to_frames(None), to_frames([]), to_frames([("odd", ())])):
             sent = Connections(endpoint).send(frames)
             assert first_answered([sent], PATIENCE) == 0

@@ -59,7 +59,7 @@ def test_any_meshes_at_any_steps_train_on_each_sample_once(
             planner.report(step, 0, {"loss": {NAMES[step % 3]: 1.0}})
             step += 1
         state, job = planner.state_dict(step), job.on(mesh)
-        planner.remesh(job, step)
+        assert planner.remesh(mesh, step) == state
         fresh = Planner(job, epoch)
         fresh.load_state_dict(state)
         for ahead in range(2):
@@ -80,8 +80,7 @@ def test_the_next_plans_are_made_from_the_state_before_the_step() -> None:
     planner = Planner(planner_job_of(schedule=None), METADATA)
     planner.plan(6)
     state = planner.state_dict(4)
-    job = planner_job_of(schedule=None).on({"DP": 3})
-    planner.remesh(job, 4)
+    planner.remesh({"DP": 3}, 4)
     assert planner.step == 4
     assert planner.state_dict(4)["mixture"] == state["mixture"]
     planner.report(3, 1, {"loss": {"web": 1.0}})  # of the mesh before

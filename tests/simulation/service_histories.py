@@ -41,6 +41,8 @@ class ServiceHistory:
         runs = []
         for run in plain["runs"]:
             faults = tuple(Fault(**fault) for fault in run.pop("faults"))
+            run["changes"] = tuple(map(tuple, run["changes"]))
+            run["remesh"] = run["remesh"] and tuple(run["remesh"])
             runs.append(ServiceRun(**run, faults=faults))
         setup = ServiceSetup(**{**plain["setup"], "sizes": tuple(plain["setup"]["sizes"])})
         given = plain["given"]
@@ -63,7 +65,8 @@ class ServiceHistory:
             changes += [{"loaders": run.loaders - 1}] if run.loaders > 1 else []
             changes += [{"standbys": run.standbys - 1}] if run.standbys else []
             changes += [{name: False} for name in ("slow", "late", "repeats")]
-            changes += [{name: None} for name in ("leaves", "astray", "closes")]
+            changes += [{name: None} for name in ("leaves", "astray", "closes", "remesh")]
+            changes += [{"changes": run.changes[1:]}]
             changes += [{"mesh": "two"}, {"lockstep": True}, {"shared_bytes": 1 << 16}]
             for change in changes:
                 changed = replace(run, **change)
@@ -110,7 +113,26 @@ def service_history_of(seed: int) -> ServiceHistory:
         runs.append(_run_of(draw, setup, runs[-1].mesh if same else draw.choice(list(MESHES))))
     if seed % 2:
         runs = [_with_standbys(run, random.Random(f"{seed} {n}")) for n, run in enumerate(runs)]
+    if seed % 3 == 0:
+        runs = [_changing(run, random.Random(f"{seed} changes {n}")) for n, run in enumerate(runs)]
     return ServiceHistory(setup, tuple(runs), seed)
+
+
+def _changing(run: ServiceRun, draw: random.Random) -> ServiceRun:
+    """With other loaders in the middle of it, and perhaps another mesh."""
+    changes = tuple(
+        (draw.choice([0.01, 0.1, 0.5, 2.0]), draw.choice([1, 2, 3]))
+        for _ in range(draw.choice([0, 1, 1, 2]))
+    )
+    run = dataclasses.replace(run, changes=changes)
+    if draw.random() < 0.5 or run.astray is not None or run.closes is not None:
+        return run
+    # Trainers that are killed begin again where they have saved, perhaps before the other mesh.
+    faults = tuple(each for each in run.faults if not each.process.startswith("rank"))
+    size = MESHES[run.mesh].get("DP", 1)  # on a smaller mesh steps would draw more than they hold
+    meshes = [name for name, sizes in MESHES.items() if sizes.get("DP", 1) >= size]
+    remesh = draw.choice([0.01, 0.1, 0.5, 2.0]), draw.choice(meshes)
+    return dataclasses.replace(run, remesh=remesh, faults=faults, lives=1, leaves=None)
 
 
 def _run_of(draw: random.Random, setup: ServiceSetup, mesh: str) -> ServiceRun:
@@ -187,20 +209,34 @@ def play(history: ServiceHistory) -> Played:
     trained: Counter[tuple[int, int]] = Counter()
     finished = False
     quiet = dataclasses.replace(
-        history.runs[-1], faults=(), lives=1, closes=None, astray=None, repeats=False
+        history.runs[-1],
+        faults=(),
+        lives=1,
+        closes=None,
+        astray=None,
+        repeats=False,
+        changes=(),
+        remesh=None,
     )
     for run in (*history.runs, quiet):
         expected = service_reference(setup, run.mesh, state)
-        attempt = ServiceAttempt(setup, run, choices, state, expected.taking)
+        references = [expected]
+        if run.remesh is not None:
+            references.append(service_reference(setup, run.remesh[1], state))
+        attempt = ServiceAttempt(setup, run, choices, state, [each.taking for each in references])
         played.violation = attempt.run()
-        reports = [report for report in attempt.reports if report.rank in attempt.taking]
+        reports = [r for r in attempt.reports if r.rank in attempt.taking[r.mesh]]
+        if attempt.changed_at is not None and run.remesh is not None:
+            state = expected.states[attempt.changed_at]
+            references[1] = service_reference(setup, run.remesh[1], state)
+            expected = references[reports[-1].mesh]
         played.scheduled += attempt.world.steps
         played.trained += sum(len(report.steps) for report in reports)
         played.faults.update(what.partition(" ")[0] for what, _ in attempt.injected)
         played.faults["repeat"] += attempt.cluster.repeated
         played.errors.update(type(r.error).__name__ for r in reports if r.error is not None)
         if played.violation is None:
-            played.violation = check_service(attempt, expected)
+            played.violation = check_service(attempt, references)
         if played.violation is not None:
             break
         step = attempt.checkpoint()

@@ -107,7 +107,7 @@ SERVICE_MUTATIONS = (
         "a standby plays another loader than it is told",
         LoaderActor,
         "play",
-        "self._jobs[number]",
-        "self._jobs[0]",
+        "                    part,\n",
+        "                    replace(part, shares=part.shares[:1]),\n",
     ),
 )

@@ -23,6 +23,7 @@ from simulated_objects import (
     ActorDiedError,
     ActorUnavailableError,
     ObjectRef,
+    OwnerDiedError,
     Parcel,
     RayError,
     RayTaskError,
@@ -80,7 +81,10 @@ class Actor:
 
     def _live(self) -> None:
         world = self.cluster.world
-        self._instance = self._class(*_resolved(self._given.open()))
+        try:
+            self._instance = self._class(*_resolved(self._given.open()))
+        except OwnerDiedError:  # it is about to be ended, too
+            world.exit(self.process, -9)
         if self._loop is not None:
             for call in self._arrived[None]:
                 self._loop.call_soon(self._begin, call)
@@ -220,11 +224,11 @@ class Cluster:
         self.owners[me].actors.append(actor)
         return ActorHandle(actor)
 
-    def kill(self, actor: Actor) -> None:
-        """Ends an actor for good."""
+    def kill(self, actor: Actor, no_restart: bool = True) -> None:
+        """Ends an actor for good, or its process."""
 
         def end() -> None:
-            actor.ended = True
+            actor.ended |= no_restart
             if actor.process.alive:
                 self.world.exit(actor.process, -9)
 

@@ -65,8 +65,8 @@ def wait(
     return found, [each for each in references if each not in found]
 
 
-def kill(actor: ActorHandle) -> None:
-    running_cluster().kill(actor._actor)
+def kill(actor: ActorHandle, *, no_restart: bool = True) -> None:
+    running_cluster().kill(actor._actor, no_restart)
 
 
 def _get_actor(name: str, namespace: str) -> ActorHandle:

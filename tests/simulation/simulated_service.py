@@ -8,16 +8,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import simulated_processes
+import simulated_threading
 from choices import Choices
 from job_settings import spend
 from os_process import Process
 from process_faults import Fault, inject_faults
-from service_settings import ServiceRun, ServiceSetup, job_of, loss_of
+from service_settings import MESHES, ServiceRun, ServiceSetup, job_of, loss_of
 from simulated_actors import Cluster
 from simulated_world import World
 from undisturbed_service import Taken
 
-from evenstep.errors import EvenstepError
+from evenstep.errors import EvenstepError, MeshChangedError
 from evenstep.service.joining import Client
 from evenstep.service.ray import actors
 from evenstep.service.ray.service import RayService
@@ -39,6 +40,10 @@ class ClientReport:
     steps: list[Taken] = field(default_factory=list)
     saved: dict[int, str] = field(default_factory=dict)
     error: BaseException | None = None
+    mesh: int = 0
+    begun: bool = False
+    changed: bool = False
+    """Whether it has heard that the mesh has changed."""
     finished: bool = False
     ended_at: float = 0.0
 
@@ -52,12 +57,12 @@ class ServiceAttempt:
         run: ServiceRun,
         choices: Choices,
         state: str | None,
-        taking: list[int],
+        taking: list[list[int]],
     ) -> None:
         """
         Args:
             state: to resume from.
-            taking: the ranks that take steps.
+            taking: [meshes] the ranks that take steps.
         """
         self.setup, self.settings, self.state, self.taking = setup, run, state, taking
         self.stopped = sum(fault.seconds for fault in run.faults)
@@ -67,6 +72,8 @@ class ServiceAttempt:
         self.injected = inject_faults(self.world, run.faults, self._cut)
         self.job = job_of(setup, run.mesh, buffer_size=run.buffer_size, slow=run.slow)
         self.first = 0 if state is None else int(json.loads(state)["step"])
+        self.changed_at: int | None = None
+        """The first step of the other mesh."""
         self.reports: list[ClientReport] = []
         self.service_error: BaseException | None = None
         self.closed_at: float | None = None
@@ -103,17 +110,40 @@ class ServiceAttempt:
                 stripe=run.stripe,
                 state=None if self.state is None else json.loads(self.state),
             )
-            for life in range(run.lives):
-                if life:
-                    self._begin_life(life)
-                if not self._await_life(life):
+            change = simulated_threading.Thread(target=self._change, args=(service,), daemon=True)
+            change.start()
+            life = 0
+            while self._await_life(life):
+                change.join()
+                changed = any(each.changed for each in self.reports if each.life == life)
+                if not changed and life + 1 >= run.lives:
                     break
+                life += 1
+                self._begin_life(life, changed)
+            change.join()
             self.status = service.status()
         except EvenstepError as error:
             self.service_error = error
         if service is not None:
             self.closed_at = world.now
             service.close()
+
+    def _change(self, service: RayService) -> None:
+        """Other loaders, and another mesh, in the middle of a life."""
+        try:
+            for seconds, loaders in self.settings.changes:
+                self.world.sleep(seconds)
+                service.use_loaders(loaders)
+            if self.settings.remesh is not None:
+                seconds, mesh = self.settings.remesh
+                self.world.sleep(seconds)
+                self.world.until(
+                    lambda: all(each.begun or each.ended_at for each in self.reports), self._changed
+                )
+                service.remesh(MESHES[mesh])
+                self.job, self.changed_at = service.job, service._info.step
+        except EvenstepError as error:
+            self.service_error = error
 
     def _await_life(self, life: int) -> bool:
         """Waits for the trainers; whether they can begin once more."""
@@ -148,10 +178,14 @@ class ServiceAttempt:
 
     # Trainers
 
-    def _begin_life(self, life: int) -> None:
-        step = None if not life else self.checkpoint() or self.first
+    def _begin_life(self, life: int, changed: bool = False) -> None:
+        """
+        Args:
+            changed: whether it begins where the mesh has changed.
+        """
+        step = None if not life or changed else self.checkpoint() or self.first
         for rank in self.job.tree.ranks.ravel().tolist():
-            report = ClientReport(rank, life)
+            report = ClientReport(rank, life, mesh=int(changed))
             report.process = simulated_processes.start_process(
                 self.world,
                 f"rank{rank}.{life}",
@@ -163,12 +197,19 @@ class ServiceAttempt:
     def checkpoint(self) -> int | None:
         """The last step at which all ranks have saved."""
         saved = Counter(
-            step
-            for rank in self.taking
-            for step in {s for each in self.reports if each.rank == rank for s in each.saved}
+            (mesh, step)
+            for mesh, taking in enumerate(self.taking)
+            for rank in taking
+            for step in {
+                step
+                for each in self.reports
+                if (each.mesh, each.rank) == (mesh, rank)
+                for step in each.saved
+            }
         )
         return max(
-            (step for step, count in saved.items() if count == len(self.taking)), default=None
+            (step for (mesh, step), count in saved.items() if count == len(self.taking[mesh])),
+            default=None,
         )
 
     def saved_state(self, step: int) -> str:
@@ -177,10 +218,14 @@ class ServiceAttempt:
     def _train(self, report: ClientReport, step: int | None) -> None:
         try:
             with Client("auto", "job", report.rank, step=step) as client:
+                report.begun = True
+                self.world.wake(self._changed)
                 if client.fetches:
                     self._steps(client, report)
                 else:
                     report.finished = True
+        except MeshChangedError:
+            report.changed = True
         except (EvenstepError, CollectiveFailed) as error:
             report.error = error
         report.ended_at = self.world.now
@@ -209,7 +254,9 @@ class ServiceAttempt:
         """A collective."""
         here = len(report.steps)
         others = [
-            each for each in self.reports if each.life == report.life and each.rank in self.taking
+            each
+            for each in self.reports
+            if each.life == report.life and each.rank in self.taking[each.mesh]
         ]
 
         def behind() -> list[ClientReport]:

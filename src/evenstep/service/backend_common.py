@@ -65,6 +65,20 @@ def groups_of(job: Job, constructors: int | None) -> list[list[int]]:
     return [list(range(begin, end)) for begin, end in pairwise(bounds)]
 
 
+def ranks_of(job: Job, groups: Sequence[int]) -> tuple[int, ...]:
+    """Those that the constructor of these groups serves."""
+    return tuple(sorted(job.tree.ranks[:, list(groups)].ravel().tolist()))
+
+
+def constructor_name(number: int, mesh: int) -> str:
+    """The role of a constructor, which no other of the job has.
+
+    Args:
+        mesh: how many meshes the job had before its own.
+    """
+    return f"Data Constructor {number}" + (f" of mesh {mesh}" if mesh else "")
+
+
 def constructor_threads(job: Job, groups: int) -> int:
     """Threads in which a constructor of that many data-parallel groups handles requests: one for
     each step that its clients prefetch."""

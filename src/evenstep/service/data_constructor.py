@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from evenstep.batch.loss_scale import shard_loss_scale
-from evenstep.errors import ConfigurationError, EvenstepError, MeshChangedError
+from evenstep.errors import ConfigurationError, EvenstepError
 from evenstep.service.batch_builder import (
     BuiltBucket,
     build,
@@ -26,6 +26,7 @@ from evenstep.service.batch_builder import (
     group_shards,
     own_copy,
 )
+from evenstep.service.client import mesh_changed
 from evenstep.service.handles import Handle, call
 from evenstep.service.job import Job
 from evenstep.service.sample_measure import SUPERVISED
@@ -36,6 +37,8 @@ from evenstep.service.subplan_builder import subplan_batches, subplan_step
 from evenstep.service.wanted_samples import Samples
 from evenstep.strategy import LoadingPlan
 
+_HELD_SECONDS = 0.2
+"""After which a client that must wait asks again: its thread is then another's."""
 _WINDOWS = 4
 """Steps of which samples are held, in windows of those that a client requests ahead."""
 
@@ -100,6 +103,7 @@ class DataConstructor:
         self._begun = threading.Condition()  # for what follows
         self._held = False
         self._last_begun = -1
+        self._delivering = 0
         self._fetcher = StepFetcher(self.clients, planner, loaders, layout, together=together)
         self._on_queued = on_queued
         self._taken_lock = threading.Lock()
@@ -134,9 +138,19 @@ class DataConstructor:
         self._check(rank)
         self._update_taken(rank, taken, may_restart=step == taken)
         with self._begun:
-            self._begun.wait_for(lambda: not self._held)
+            if not self._begun.wait_for(lambda: not self._held, _HELD_SECONDS):
+                return StepDelivery(step=step, held=True)
             self._check_mesh(rank, step)
             self._last_begun = max(self._last_begun, step)
+            self._delivering += 1
+        try:
+            return self._delivered(step, rank)
+        finally:
+            with self._begun:
+                self._delivering -= 1
+                self._begun.notify_all()
+
+    def _delivered(self, step: int, rank: int) -> StepDelivery:
         plan = self._fetcher.plan(step)
         if plan is None:
             return StepDelivery(step=step, ended=True)
@@ -162,28 +176,32 @@ class DataConstructor:
         self._fetcher.flush()
 
     def hold(self) -> tuple[int, int]:
-        """Begins no delivery until `end_at`, nor fetches anything ahead of those that have begun.
-        The first step that a client may still have to take, of the client that is furthest; and the
-        last step of which a delivery has begun."""
-        with self._begun, self._taken_lock:
+        """Begins no delivery until `end_at`, nor fetches anything ahead of those that have begun,
+        and ends these. The first step that a client may still have to take, of the client that is
+        furthest; and the last step of which a delivery has begun, -1 if none has."""
+        with self._begun:
             self._held = True
-            held = max(self._taken.values()), self._last_begun
+            self._begun.wait_for(lambda: not self._delivering)
+            with self._taken_lock:
+                held = max(self._taken.values()), self._last_begun
         self._fetcher.end_at(held[1] + 1)
         return held
 
     def end_at(self, step: int | None) -> None:
         """Serves no step from this one on: the mesh changes there. None serves all."""
         with self._begun:
-            self._ends_at, self._held = step, False
-            self._begun.notify_all()
+            self._ends_at = step
         if step is None:
             self._fetcher.end_at(None)
-            return
-        self._fetcher.drop_from(step)
-        with self._taken_lock:
-            for number in [each for each in self._recent if each >= step]:
-                self._steps.pop(number, None)
-                del self._recent[number]
+        else:
+            self._fetcher.drop_from(step)
+            with self._taken_lock:
+                for number in [each for each in self._recent if each >= step]:
+                    self._steps.pop(number, None)
+                    del self._recent[number]
+        with self._begun:  # not before, as until now nothing may be fetched
+            self._held = False
+            self._begun.notify_all()
 
     def use_loaders(self, loaders: Sequence[Handle], layout: SourceLayout) -> None:
         """See `StepFetcher.use_loaders`."""
@@ -317,10 +335,7 @@ class DataConstructor:
     def _check_mesh(self, rank: int, step: int) -> None:
         if self._ends_at is not None and step >= self._ends_at:
             self.release(rank, self._ends_at)
-            raise MeshChangedError(
-                f"the mesh of the job has changed at step {self._ends_at}, and rank {rank} asks "
-                f"for step {step} as a client of the mesh before; make a new client"
-            )
+            raise mesh_changed(rank, step, self._ends_at)
 
     def _check(self, rank: int) -> None:
         if rank not in self._taken:

@@ -54,6 +54,7 @@ MessageName = Literal[
     "record_failure",
     "common_state",
     "explain",
+    "standing",
 ]
 """All messages; each is the name of a method of the role's class."""
 

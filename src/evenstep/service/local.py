@@ -121,7 +121,7 @@ class LocalService:
             )
         job = self.job.on(mesh)
         made = self._made_constructors(job)
-        self._planner.remesh(job, step)
+        step = self._planner.remesh(job.tree, step)["step"]  # not after the end of the mixture
         for constructor in self._constructors:
             constructor.end_at(step)
         for loader in self._loaders:

@@ -226,12 +226,12 @@ class Planner:
         self._resume(state, self._job)
         self._log.clear()
 
-    def remesh(self, job: Job, at_step: int) -> None:
+    def remesh(self, mesh: Any, at_step: int) -> dict[str, Any]:
         """Plans for another mesh from a step on. What was planned beyond it is planned again:
-        nothing of that has been trained on.
+        nothing of that has been trained on. Returns the state before the step.
 
         Args:
-            job: the same for the new mesh; see `Job.on`.
+            mesh: see `Job.on`.
             at_step: must still be kept.
 
         Raises:
@@ -240,14 +240,16 @@ class Planner:
         """
         if at_step > self._step:
             self.plan(at_step - 1)
-        self._resume(self.state_dict(min(at_step, self._step)), job)
+        state = self.state_dict(min(at_step, self._step))
+        self._resume(state, self._job.on(mesh))
         self._log.clear(self._step)
-        self._ranks |= set(job.tree.ranks.ravel().tolist())
+        return state
 
     def _resume(self, state: Mapping[str, Any], job: Job) -> None:
         mixture = job.mixture(self._sizes)
         loaded = loaded_state(state, job=job, contents=self._contents, mixture=mixture)
         self._job, self._mixture = job, mixture
+        self._ranks |= set(job.tree.ranks.ravel().tolist())
         self._carried, self._step = loaded.carried, loaded.step
         self._bad.found = loaded.bad
         self._signals = Signals(job.prefetch)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
@@ -32,6 +32,16 @@ from evenstep.strategy.loaders import SourceStripe
 
 _LEAST_STEPS = 16
 """Steps that stay staged whatever their bytes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoaderPart:
+    """What tells the loaders of a job apart."""
+
+    number: int
+    shares: tuple[SourceStripe, ...]
+    workers: int
+    buffer_bytes: int
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -56,6 +66,26 @@ class LoaderJob:
     """Samples of each source that are prepared ahead, and `buffer_bytes`, bytes of all together."""
     buffer_bytes: int
     decoded_bytes: int
+
+    @property
+    def role(self) -> str:
+        """Its name."""
+        return f"Source Loader {self.number}"
+
+    @property
+    def part(self) -> LoaderPart:
+        return LoaderPart(
+            number=self.number,
+            shares=self.shares,
+            workers=self.workers,
+            buffer_bytes=self.buffer_bytes,
+        )
+
+    def of_part(self, part: LoaderPart) -> LoaderJob:
+        """The job of another loader, whose sources this one has, too."""
+        by_name = {source.name: source for source in self.sources}
+        sources = tuple(by_name[share.source] for share in part.shares)
+        return replace(self, sources=sources, **vars(part))
 
     def does_as(self, other: LoaderJob) -> bool:
         """Whether two loaders of a job are the same but for their number."""
@@ -87,7 +117,7 @@ class SourceLoader:
         """
         self.number, self._columns = job.number, job.columns
         self._preparer = preparer or preparer_of([job])
-        self._preparer.name = f"Source Loader {job.number}"
+        self._preparer.name = job.role
         self._budget = BufferBudget(job.buffer_bytes)
         self._most_bytes = job.buffer_bytes
         self._buffers: dict[str, SourceBuffer] = {}

@@ -30,6 +30,7 @@ def start(
     name: str = "job",
     loaders: Loaders = 1,
     standbys: int = 0,
+    scaling: LoaderScaling | None = None,
     constructors: int | None = None,
     state: Mapping[str, Any] | None = None,
     plan_log: str | os.PathLike[str] | None = None,
@@ -38,6 +39,7 @@ def start(
     cpus: float | None = None,
     placement: Mapping[str, Any] | None = None,
     patience: float = 120.0,
+    hung_after: float | None = None,
     transport: Transport = "sockets",
     ray_options: Mapping[str, Any] | None = None,
     events: str | os.PathLike[str] | None = None,
@@ -116,16 +118,16 @@ def start(
         patience: seconds within which loaders must have opened their sources; 120 by default.
         step_log: a file to which the client of rank 0 adds a line for each step, on the machine
             where that rank trains; ``evenstep report`` and ``evenstep watch`` show it.
-        hung_after: seconds after which a loader that says nothing is killed, and followed by
-            another. None, the default, waits for it: it may be stopped, or its machine overloaded.
+        hung_after: seconds after which a loader that says nothing, and on Ray any role, is killed,
+            and followed by another. None, the default, waits for it: it may be stopped, or its
+            machine overloaded.
         events: a file for what happens to roles (deaths, restarts, promotions, scaling), a line of
             JSON each; on Ray on the registry's machine.
         transport: of messages between roles; "sockets" by default, or "ray", Ray's own calls.
         ray_options: more for ``ray.init``, such as ``num_cpus`` or ``runtime_env``.
 
     "local" has neither `standbys` nor `scaling`, nor what comes after `stripe`; "processes" has
-    these, `name`, `patience`, `hung_after`, `events` and `step_log`; "ray" has all but `scaling`
-    and `hung_after`.
+    these, `name`, `patience`, `hung_after`, `events` and `step_log`; "ray" has all.
 
     Raises:
         ConfigurationError: an unknown backend, or a source that cannot be opened.

@@ -26,6 +26,7 @@ from evenstep.service.store.run_store import RunStore
 from evenstep.service.store.runs import RunPlace
 from evenstep.service.trainer_reports import merged
 from evenstep.strategy import LoadingPlan
+from evenstep.strategy.mesh import ClientPlaceTree
 from evenstep.strategy.mixture.schedules import as_schedule
 from evenstep.strategy.sample_table import Metadata
 
@@ -54,9 +55,12 @@ class StoredPlanner(Planner):
             MismatchError: a state is of another job.
         """
         super().__init__(job, metadata, loaders=loaders, plan_log=plan_log)
-        self._store = store
+        self._store, self._given = store, job
         self._first = 0
         """The first step that was planned here; those before it are planned again if asked for."""
+        self._begun: int | None = None
+        """The step at which the mesh has begun, whose state is not to be written over: one that is
+        cut off then would leave that of the mesh before."""
         self._past: Planner | None = None
         self._checkpoints: set[int] = set()
         """Steps whose states were asked for, and written."""
@@ -97,20 +101,25 @@ class StoredPlanner(Planner):
             self._checkpoints.add(state["step"])
         return state
 
-    def remesh(self, job: Job, at_step: int) -> None:
-        """See `Planner.remesh`. The store then has no state of a later step."""
+    def remesh(self, mesh: Any, at_step: int) -> dict[str, Any]:
+        """See `Planner.remesh`. The store then has no state of a later step. Until it has none, a
+        planner that is made anew goes on with the mesh before, and is to be told again."""
         if at_step > self._step:
             self.plan(at_step - 1)
+        state, job = self.state_dict(min(at_step, self._step)), self._job.on(mesh)
+        step = state["step"]
         assert self._writer is not None
         self._writer.close()
         try:
-            super().remesh(job, at_step)
-            self._store.drop_after(self._step)
-            self._store.save_state(self._step, self._written_out(self._state()))
-            self._checkpoints = {step for step in self._checkpoints if step <= self._step}
-            self._past = None
+            written = {**state, "job": job.fingerprint, "mesh": job.tree.to_dict()}
+            self._store.save_state(step, written)
+            self._store.drop_after(step)
+            super().remesh(mesh, step)
+            self._begun, self._first, self._past = step, min(self._first, step), None
+            self._checkpoints = {each for each in self._checkpoints if each <= step}
         finally:
             self._writer = StateWriter(self._store, self._written_out)
+        return state
 
     def close(self) -> None:
         """Writes the last state. Idempotent."""
@@ -125,7 +134,8 @@ class StoredPlanner(Planner):
         if self._writer is not None:  # it has recovered
             if self._listens:
                 self._store.add_planned(self._step)
-            self._writer.add(logged.before)
+            if logged.before.step != self._begun:
+                self._writer.add(logged.before)
         super()._keep(logged)
 
     # Steps from before this planner began
@@ -164,12 +174,24 @@ class StoredPlanner(Planner):
                 f"step {step} cannot be planned again: the store has no state of it or a step "
                 "before it"
             )
-        if found[1].get("job") != self._job.fingerprint:
+        planner._resume(found[1], self._job_of(found[1]))
+        planner._log.clear()
+
+    def _job_of(self, state: Mapping[str, Any]) -> Job:
+        """The job on the mesh for which a state was written.
+
+        Raises:
+            MismatchError: it is another job.
+        """
+        job = self._given
+        if "mesh" in state and state["job"] != job.fingerprint:
+            job = job.on(ClientPlaceTree.from_dict(state["mesh"]))
+        if state.get("job") != job.fingerprint:
             raise MismatchError(
-                f"the store has states of another job: {found[1].get('job')}, and this one is "
-                f"{self._job.fingerprint}; give each run of a job another place"
+                f"the store has states of another job: {state.get('job')}, and this one is "
+                f"{job.fingerprint}; give each run of a job another place"
             )
-        planner.load_state_dict(found[1])
+        return job
 
     def _plan_again(self, planner: Planner, until: int) -> None:
         """Plans the steps below `until` with the reports that counted for them then."""
@@ -187,7 +209,8 @@ class StoredPlanner(Planner):
 
     def _written_out(self, state: PlannerState) -> dict[str, Any]:
         job, mixture = self._job, self._mixture
-        return state_to_dict(state, job=job, contents=self._contents, mixture=mixture)
+        made = state_to_dict(state, job=job, contents=self._contents, mixture=mixture)
+        return {**made, "mesh": job.tree.to_dict()}
 
 
 def planner_of(
@@ -197,12 +220,14 @@ def planner_of(
     state: Mapping[str, Any] | None,
     plan_log: str | os.PathLike[str] | None,
     store: RunPlace | None,
+    mesh: Any = None,
 ) -> Planner:
     """The planner of a run, at its start or after one that died.
 
     Args:
         state: to resume from, if the store has none of this run.
         store: None keeps nothing.
+        mesh: on which one without a store goes on; None is the job's.
 
     Raises:
         ConfigurationError: the store cannot be read or written.
@@ -214,6 +239,7 @@ def planner_of(
     if store is not None:
         run = store.open(job)
         return StoredPlanner(job, loaders, run, loaders=loaders, plan_log=plan_log, state=state)
+    job = job if mesh is None else job.on(mesh)
     planner = Planner(job, loaders, loaders=loaders, plan_log=plan_log)
     if state is not None:
         planner.load_state_dict(state)

@@ -5,6 +5,5 @@ process that starts it.
     loader_process.py     `LoaderProcess`: a loader's process, as its parent sees it
     loader_succession.py  `LoaderSuccession`: the process of a loader, and the next one
     standbys.py           `StandbyProcesses`: processes that could play any loader at once
-    scaling_thread.py     `ScalingThread`: changes the loaders as weights move
     loader_main.py        what runs in such a process
 """

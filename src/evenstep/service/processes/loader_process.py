@@ -24,11 +24,6 @@ _EXIT_SECONDS = 1.0  # for one that has closed its connections
 _PROMPT_SECONDS = 1.0  # in which a standby says that it begins to play
 
 
-def name_of(job: LoaderJob) -> str:
-    """The role's name."""
-    return f"Source Loader {job.number}"
-
-
 class LoaderProcess:
     """Started by its construction."""
 
@@ -60,7 +55,7 @@ class LoaderProcess:
     @classmethod
     def playing(cls, job: LoaderJob) -> LoaderProcess:
         """A process that plays a loader as soon as it can."""
-        return cls([job], name_of(job))
+        return cls([job], job.role)
 
     @property
     def pid(self) -> int:
@@ -92,7 +87,7 @@ class LoaderProcess:
             self._answer(_PROMPT_SECONDS)
         except (ConfigurationError, LoaderDiedError):  # it is stopped, or has died
             return False
-        self.name, self.promoted = name_of(job), True
+        self.name, self.promoted = job.role, True
         return True
 
     def endpoint(self, patience: float) -> Endpoint:
@@ -156,4 +151,4 @@ class LoaderProcess:
 
 
 def _sent(job: LoaderJob) -> bytes:
-    return pickled_by_value(f"what {name_of(job)} reads", job)
+    return pickled_by_value(f"what {job.role} reads", job)

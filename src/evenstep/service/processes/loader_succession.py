@@ -71,11 +71,6 @@ class LoaderSuccession:
             self._handle = RemoteHandle(RolePlace(self.name, self.find(None), self))
         return self._handle
 
-    def close_connections(self) -> None:
-        """Closes those of this process. Idempotent."""
-        if self._handle is not None:
-            self._handle.road.close()
-
     def ask_to_end(self) -> None:
         """Starts none any more. Idempotent."""
         with self._lock:
@@ -83,9 +78,11 @@ class LoaderSuccession:
             self._process.ask_to_end()
 
     def end(self) -> None:
-        """See `LoaderProcess.end`."""
+        """See `LoaderProcess.end`. Connections of this process are closed, too."""
         self.ask_to_end()
         self._process.end()
+        if self._handle is not None and self._handle.place.known is not None:
+            self._handle.place.known.road.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _nobody, ()  # other processes have no use for a loader, and cannot start one

@@ -6,10 +6,14 @@ joined. In the process that starts the service:
 
     service.py         `RayService` starts a job
     launcher.py        creates the actors of a job, and ends them
+    actor_loader.py    `ActorLoader`: a loader, as the process that starts the service sees it
+    registry_keeper.py `RegistryKeeper`: tells the registry how the job stands
+    process_kill.py    kills a process of the cluster that hangs
     actor_options.py   the actor classes, with their CPUs and threads
     placement.py       on which nodes they are made
     discovery.py       connects to a cluster and finds the registry of a job
-    finder.py          `RayFinder`: finds an actor's process, which Ray starts again, or a standby's
+    finder.py          `RayFinder`: finds an actor's process, which Ray starts again
+    loader_finder.py   `LoaderFinder`: finds that of a loader, which a standby may play next
 
 In the actors:
 

@@ -101,7 +101,7 @@ class RoleActor:
         if answer.error is None and bulk is None:
             encoded = pickle.dumps(answer, pickle.HIGHEST_PROTOCOL)
             if messages[0][0] == "plan" and len(encoded) > SHARED_BYTES:
-                return self._plans.reference(messages[0][1][0], encoded)
+                return self._plans.reference(messages[0][1][0], answer.value[0], encoded)
             return encoded
         if bulk is not None and answer.error is None:
             self._host.count_bytes(bulk, payload_bytes(answer.value))

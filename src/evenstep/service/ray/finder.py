@@ -1,10 +1,8 @@
-"""`RayFinder`: finds the process of an actor, which Ray starts again when it has died; and
-`LoaderFinder`: finds that of a loader, which a standby may play next."""
+"""`RayFinder`: finds the process of an actor, which Ray starts again when it has died."""
 
 from __future__ import annotations
 
 import time
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +11,6 @@ from evenstep.service.remote.roads import Answer, RoleGoneError, SocketRoad
 from evenstep.service.remote.role_place import Location
 
 _INTERVAL = 0.2  # seconds
-_PROMPT_SECONDS = 0.5  # in which an actor that runs says what it plays
 
 
 @dataclass(frozen=True)
@@ -39,68 +36,6 @@ class RayFinder:
                 time.sleep(_INTERVAL)
             else:
                 return location_in(answer, actor)
-
-
-@dataclass(frozen=True)
-class LoaderFinder:
-    """Of one loader of a job with standbys. Each `LoaderActor` says what it plays, so whoever has
-    lost a loader finds its successor, or has the first standby play it, without asking others. Two
-    that find different ones, at the same time, get the same from both."""
-
-    namespace: str
-    names: tuple[str, ...]
-    """Of all loader actors, those of the loaders first."""
-    loaders: int
-    number: int
-
-    def find(self, dead: Location | None) -> Location:
-        """See `evenstep.service.remote.role_place.Finder`."""
-        while True:
-            said = self.said()
-            playing = [actor for actor, (number, *_) in said if number == self.number]
-            idle = [actor for actor, (number, *_) in said if number is None]
-            for actor in (*playing, *idle):
-                answer = _answer(actor.play.remote(self.number))
-                if answer is not None:
-                    return location_in(answer, actor)
-            time.sleep(_INTERVAL)
-
-    def said(self) -> list[tuple[Any, tuple[int | None, int, str]]]:
-        """The actors that answer at once, and what they say; see `LoaderActor.plays`.
-
-        Raises:
-            RoleGoneError: there is none any more.
-        """
-        ray, actors = import_ray(), {}
-        for name in self.names:
-            with suppress(ValueError):  # it is ended, or not made yet
-                actor = ray.get_actor(name, namespace=self.namespace)
-                actors[actor.plays.remote()] = actor
-        if not actors:
-            raise RoleGoneError
-        ready, _ = ray.wait(list(actors), num_returns=len(actors), timeout=_PROMPT_SECONDS)
-        said = [(actors[asked], _answer(asked)) for asked in actors if asked in ready]
-        return [(actor, answer) for actor, answer in said if answer is not None]
-
-    def standbys(self) -> list[dict[str, Any]]:
-        """JSON-able: those that are ready, and as many that are not as there should be."""
-        said = [what for _, what in self.said()]
-        idle = [(process, host) for number, process, host in said if number is None]
-        playing = {number for number, *_ in said} - {None}
-        missing = len(self.names) - len(idle) - max(len(playing), self.loaders)
-        found: list[tuple[int | None, str]] = [*idle, *[(None, "")] * missing]
-        return [{"process": p, "host": host, "ready": p is not None} for p, host in found]
-
-
-def _answer(asked: Any) -> Any:
-    """What an actor answers; None if it is gone."""
-    exceptions = import_ray().exceptions
-    try:
-        return import_ray().get(asked)
-    except exceptions.RayTaskError:
-        raise
-    except exceptions.RayError:  # it has died since
-        return None
 
 
 def location_in(answer: Answer, actor: Any) -> Location:

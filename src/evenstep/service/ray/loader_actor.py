@@ -18,7 +18,8 @@ from evenstep.service.preparer import Preparer
 from evenstep.service.ray.actors import RoleActor
 from evenstep.service.remote.roads import Answer
 from evenstep.service.remote.role_host import unpickled_job
-from evenstep.service.remote.role_makers import make_loader, make_standby
+from evenstep.service.remote.role_makers import make_part, make_standby
+from evenstep.service.source_loader import LoaderPart
 from evenstep.service.transport.endpoint import Keys
 
 
@@ -26,27 +27,28 @@ class LoaderActor(RoleActor):
     """See the module docstring."""
 
     def __init__(
-        self, given: bytes, paths: Sequence[str], keys: Keys | None, number: int | None
+        self, given: bytes, paths: Sequence[str], keys: Keys | None, part: LoaderPart | None
     ) -> None:
         """
         Args:
-            given: by cloudpickle, references to the jobs of all loaders, again by cloudpickle.
+            given: by cloudpickle, a reference to the job of a loader of all sources, again by
+                cloudpickle.
             paths, keys: see `RoleActor`.
-            number: the loader to play at once; None for a standby.
+            part: the loader to play at once; None for a standby.
         """
         self._begin(keys)
         import ray
 
-        self._jobs = [ray.get(reference) for reference in pickle.loads(given)]
+        self._whole = ray.get(pickle.loads(given))
         self._paths = paths
         self._playing = threading.Lock()
-        self._own = number
+        self._own = part
         self._number: int | None = None
         self._preparer: Preparer | None = None
-        if number is None or ray.get_runtime_context().was_current_actor_reconstructed:
-            self._preparer = make_standby([unpickled_job(job, paths) for job in self._jobs])
+        if part is None or ray.get_runtime_context().was_current_actor_reconstructed:
+            self._preparer = make_standby([unpickled_job(self._whole, paths)])
         else:
-            self.play(number)
+            self.play(part)
 
     def location(self) -> Answer:
         if self._number is None and self._own is not None:  # made again before it was asked
@@ -57,17 +59,18 @@ class LoaderActor(RoleActor):
         """The loader that it plays, None if it is a standby; its process and host."""
         return self._number, os.getpid(), socket.gethostname()
 
-    def play(self, number: int) -> Answer | None:
+    def play(self, part: LoaderPart) -> Answer | None:
         """Plays a loader from now on; see `location`. None if it plays another one."""
         with self._playing:
             if self._number is None:
-                self._number = number
+                self._number = part.number
                 self._location = self._made(
-                    make_loader,
-                    self._jobs[number],
+                    make_part,
+                    self._whole,
                     self._paths,
+                    part,
                     self._preparer,
                     threads=LOADER_THREADS,
-                    promoted=number != self._own,
+                    promoted=part != self._own,
                 )
-            return self._location if self._number == number else None
+            return self._location if self._number == part.number else None

@@ -54,11 +54,12 @@ class ActorPlacement:
         """For ``options`` of an actor's class.
 
         Args:
-            actor: "planner", or such as "loader-3".
+            actor: "planner", or such as "loader-3" or, of the second mesh, "constructor-0-1". Of
+                those that come after the start, each is placed as one of the first.
         """
-        kind, _, number = actor.partition("-")
+        kind, number = (*actor.split("-"), "0")[:2]
         given = self._options.get(kind if kind == "planner" else f"{kind}s")
-        return {} if given is None else dict(given[int(number or 0)])
+        return {} if not given else dict(given[int(number) % len(given)])
 
 
 def _check(role: str, options: Any) -> None:

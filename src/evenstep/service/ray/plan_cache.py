@@ -25,16 +25,16 @@ class PlanCache:
             kept: steps whose answers are kept.
         """
         self._kept = kept
-        self._references: OrderedDict[int, Any] = OrderedDict()
+        self._references: OrderedDict[int, tuple[Any, Any]] = OrderedDict()
 
-    def reference(self, step: int, answer: bytes) -> Any:
+    def reference(self, step: int, plan: Any, answer: bytes) -> Any:
         """The reference to a step's answer, the same for all that ask.
 
         Args:
-            answer: stored if the step has none yet.
+            answer: with this plan; stored if that of the step is another one or none.
         """
-        if step not in self._references:
-            self._references[step] = import_ray().put(answer)
+        if step not in self._references or self._references[step][0] is not plan:
+            self._references[step] = plan, import_ray().put(answer)
             while len(self._references) > self._kept:
                 self._references.popitem(last=False)
-        return self._references[step]
+        return self._references[step][1]

@@ -2,33 +2,38 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import pickle
 import socket
 import time
 from dataclasses import replace
+from typing import Any
 
 from evenstep.service.metrics import MetricsExporter
-from evenstep.service.ray.finder import LoaderFinder, RayFinder, location_in
+from evenstep.service.ray.finder import RayFinder, location_in
+from evenstep.service.ray.loader_finder import LoaderActors
+from evenstep.service.ray.process_kill import kill_process
 from evenstep.service.remote.event_log import EventLog
 from evenstep.service.remote.handles import RemoteHandle
-from evenstep.service.remote.job_info import JobInfo
 from evenstep.service.remote.registry import JobRegistry
 from evenstep.service.remote.roads import Answer
 from evenstep.service.remote.role_place import RolePlace
+from evenstep.service.remote.standing import Standing
 from evenstep.service.transport.endpoint import Keys
 
 
 class JobRegistryActor(JobRegistry):
-    """See the module docstring."""
+    """See the module docstring. It begins when it is told how the job stands, see
+    `RegistryKeeper`."""
 
     def __init__(
         self,
-        job: JobInfo,
         finder: RayFinder,
         keys: Keys | None,
-        loaders: LoaderFinder | None = None,
+        loaders: LoaderActors | None = None,
         events: str | None = None,
+        hung_after: float | None = None,
     ) -> None:
         """
         Args:
@@ -36,30 +41,53 @@ class JobRegistryActor(JobRegistry):
             keys: of sockets; None for a registry without sockets.
             loaders: of a job with standbys.
             events: a file; see `EventLog`.
+            hung_after: see `JobRegistry.open`.
         """
         super().__init__()
-        self._given, self._finder, self._keys = job, finder, keys
-        self._log = EventLog(events)
-        self._standbys_of = list if loaders is None else loaders.standbys
+        self._finder, self._keys, self._loaders = finder, keys, loaders
+        self._log, self._hung_after = EventLog(events), hung_after
         self._location: Answer | None = None
+        self._located = asyncio.Event()
+
+    async def stand(self, standing: Standing) -> None:
+        """See `JobRegistry.stand`."""
+        if self._location is not None:
+            await super().stand(standing)
+            return
+        import ray
+
+        endpoint = None
+        if self._keys is not None:
+            host = ray.util.get_node_ip_address()
+            endpoint = self.open_sockets("registry", host=host, keys=self._keys)
+        here = os.getpid(), socket.gethostname(), time.time_ns()
+        self._location = Answer((*here, endpoint, False))
+        actor = ray.get_actor(self._finder.name, namespace=self._finder.namespace)
+        known = location_in(self._location, actor)
+        info = standing.info
+        place = RolePlace(info.registry.role, known, self._finder)
+        await self.open(
+            replace(standing, info=replace(info, registry=RemoteHandle(place))),
+            MetricsExporter(info.name),
+            self._all_standbys,
+            self._hung_after,
+            kill_process,
+            self._log,
+        )
+        self._located.set()
+
+    def _all_standbys(self) -> list[dict[str, Any]]:
+        return [] if self._loaders is None else self._loaders.standbys(len(self._job.loaders))
 
     async def location(self) -> Answer:
-        """See `RoleActor.location`. The registry begins when it is first asked."""
-        if self._location is None:
-            import ray
-
-            endpoint = None
-            if self._keys is not None:
-                host = ray.util.get_node_ip_address()
-                endpoint = self.open_sockets("registry", host=host, keys=self._keys)
-            here = os.getpid(), socket.gethostname(), time.time_ns()
-            self._location = Answer((*here, endpoint, False))
-            actor = ray.get_actor(self._finder.name, namespace=self._finder.namespace)
-            known = location_in(self._location, actor)
-            place = RolePlace(self._given.registry.role, known, self._finder)
-            job = replace(self._given, registry=RemoteHandle(place))
-            await self.open(job, MetricsExporter(job.name), self._standbys_of, events=self._log)
+        """See `RoleActor.location`."""
+        await self._located.wait()
+        assert self._location is not None
         return self._location
+
+    async def wait_forever(self) -> None:
+        """See `RoleActor.wait_forever`."""
+        await asyncio.Event().wait()
 
     async def handle(self, sent: bytes, born: int | None = None) -> Answer:
         """Handles messages; see `evenstep.service.ray.road`. Ray serializes the answer itself, as

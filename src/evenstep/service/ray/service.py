@@ -8,20 +8,26 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from evenstep.errors import ConfigurationError
-from evenstep.plan.argument_checks import check_at_least, check_one_of
+from evenstep.plan.argument_checks import check_at_least, check_one_of, check_seconds
 from evenstep.service.backend_common import Loaders, groups_of, layout_of
 from evenstep.service.job import Job
+from evenstep.service.ray.actor_loader import ActorLoader
 from evenstep.service.ray.discovery import connect, find, namespace_of
 from evenstep.service.ray.launcher import Launcher, LaunchOptions
 from evenstep.service.ray.placement import ActorPlacement
 from evenstep.service.ray.road import import_ray
+from evenstep.service.remote.changing_job import ChangingJob
+from evenstep.service.remote.handles import RemoteHandle
+from evenstep.service.remote.job_info import Constructors
 from evenstep.service.remote.roads import SocketRoad
-from evenstep.service.remote.running_job import OwnedJob
+from evenstep.service.remote.standing import Standing
+from evenstep.service.sizing.loader_scaling import LoaderScaling
+from evenstep.service.source_loader import LoaderJob
 from evenstep.service.store.runs import new_run, own_run
 from evenstep.service.transport.endpoint_file import path_of, remove_endpoint, write_endpoint
 from evenstep.strategy.loaders import STRIPE
@@ -29,7 +35,7 @@ from evenstep.strategy.loaders import STRIPE
 Transport = Literal["sockets", "ray"]
 
 
-class RayService(OwnedJob):
+class RayService(ChangingJob):
     """A running job. Made by `evenstep.service.start`; a context manager."""
 
     def __init__(
@@ -40,6 +46,7 @@ class RayService(OwnedJob):
         name: str = "job",
         loaders: Loaders = 1,
         standbys: int = 0,
+        scaling: LoaderScaling | None = None,
         events: str | os.PathLike[str] | None = None,
         constructors: int | None = None,
         state: Mapping[str, Any] | None = None,
@@ -49,6 +56,7 @@ class RayService(OwnedJob):
         cpus: float | None = None,
         placement: Mapping[str, Any] | None = None,
         patience: float = 120.0,
+        hung_after: float | None = None,
         transport: Transport = "sockets",
         ray_options: Mapping[str, Any] | None = None,
         step_log: str | os.PathLike[str] | None = None,
@@ -61,8 +69,9 @@ class RayService(OwnedJob):
             name: by which trainers find the job.
             loaders, constructors, state, stripe: see `LocalService`.
             standbys: actors that could play any loader at once.
-            events: a file, on the registry's machine, for deaths, restarts and promotions, a line
-                of JSON each.
+            scaling: instead of `loaders`, says how many there are to be, again and again.
+            events: a file, on the registry's machine, for deaths, restarts, promotions and scaling,
+                a line of JSON each.
             plan_log: a file on the planner's machine.
             store: a folder that all machines see, or a URL. None is a folder of the service's own
                 on this machine, which ends with it.
@@ -70,6 +79,8 @@ class RayService(OwnedJob):
                 of the free ones if they are fewer.
             placement: see `evenstep.service.start`.
             patience: seconds within which actors must have opened their sources.
+            hung_after: seconds after which a role that says nothing is killed, for Ray to make it
+                again; None waits for it.
             transport: of messages between roles; "sockets", or "ray", Ray's own calls, which are
                 slower and need no ports besides Ray's.
             ray_options: more for ``ray.init``, such as ``num_cpus`` or ``runtime_env``.
@@ -83,8 +94,10 @@ class RayService(OwnedJob):
         """
         check_one_of(("sockets", "ray"), transport=transport)
         check_at_least(0, standbys=standbys)
+        check_seconds("waits for what hangs", hung_after=hung_after)
         namespace_of(name)  # refuses bad names
-        layout, groups = layout_of(job, loaders, stripe), groups_of(job, constructors)
+        layout = layout_of(job, loaders if scaling is None else scaling.layout, stripe)
+        groups = groups_of(job, constructors)
         placed = ActorPlacement(
             placement or {},
             loaders=len(layout.shares),
@@ -97,6 +110,7 @@ class RayService(OwnedJob):
             layout=layout,
             standbys=standbys,
             events=None if events is None else os.path.abspath(events),
+            hung_after=hung_after,
             groups=groups,
             state=state,
             plan_log=plan_log,
@@ -107,19 +121,23 @@ class RayService(OwnedJob):
             sockets=transport == "sockets",
             step_log=None if step_log is None else os.path.abspath(step_log),
         )
-        super().__init__(job)
+        super().__init__(job, constructors=constructors, stripe=stripe)
         self._file: Path | None = None
         self._launcher = Launcher(job, options)
         self._connected = connect(address, ray_options)
         try:
             _refuse_running(name)
-            self._info = self._launcher.launch()
+            standing, self._loaders = self._launcher.launch()
+            self._standing, self._info = standing, standing.info
+            self._started = len(self._loaders)
             road = self._info.registry.road
             if isinstance(road, SocketRoad):
                 # Of this run: a job of the same name may run on another cluster, or without Ray.
                 self._file = path_of(f"{name}-{self._info.run_id}")
                 self._endpoint = road.endpoint
                 write_endpoint(self._file, self._endpoint)
+            if scaling is not None:
+                self._begin_scaling(scaling)
         except BaseException:
             self.close()
             raise
@@ -139,6 +157,7 @@ class RayService(OwnedJob):
         """Ends all actors, and Ray if this service started it. Idempotent."""
         if self._closed:
             return
+        self._end_scaling()
         self._closed = True
         self._close_clients()
         if self._file is not None:
@@ -149,6 +168,18 @@ class RayService(OwnedJob):
                 import_ray().shutdown()
         if self._own is not None:
             shutil.rmtree(self._own.url, ignore_errors=True)
+
+    def _new_loader(self, part: LoaderJob) -> ActorLoader:
+        return self._launcher.begin_loader(part)
+
+    def _new_constructors(self, job: Job, mesh: int, groups: list[list[int]]) -> Constructors:
+        return self._launcher.begin_constructors(job, mesh, groups)
+
+    def _end_constructors(self, handles: Sequence[RemoteHandle]) -> None:
+        self._launcher.end_roles(handles)
+
+    def _tell(self, standing: Standing) -> None:
+        self._launcher.tell(standing)
 
 
 def _refuse_running(name: str) -> None:

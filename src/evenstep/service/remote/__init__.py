@@ -11,6 +11,7 @@ In the process of a role:
 The registry:
 
     job_info.py       `JobInfo`: who plays which role
+    standing.py       `Standing`: that, and what processes must know that are begun anew
     registry.py       `JobRegistry`, which clients find by name, and which watches all other roles
     role_watch.py     `RoleWatch`, which has a dead process followed by another
     role_inquiry.py   asks a role how it is, and does not wait for ever
@@ -21,6 +22,8 @@ The registry:
 The job as a whole:
 
     running_job.py    what can be asked about a running job, by its owner and by others
+    changing_job.py   `ChangingJob`: loaders and the mesh change while it runs
+    scaling_thread.py `ScalingThread`: changes the loaders as weights move
     discovery.py      finds a running job by the file that it writes
 
 Where a message is sent:
@@ -29,7 +32,7 @@ Where a message is sent:
     role_place.py     `RolePlace`: that process, and its successors
     roads.py          roads: ZeroMQ, or threads of this process; that of Ray is in `ray/`
     client.py         `RemoteClient`: a `RankClient` that watches the service
-    alarm.py          `Alarm`: tells it that the service has failed
+    alarm.py          `Alarm`: tells it that the service has failed, or its mesh has changed
     finders.py        finds other processes of roles for clients that have the service's file
     wait_warnings.py  logs which role keeps a client waiting
 """

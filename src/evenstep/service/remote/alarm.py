@@ -1,4 +1,4 @@
-"""`Alarm`: tells a client at once that the service cannot serve it any more."""
+"""`Alarm`: tells a client at once that the service cannot serve it any more, or until when."""
 
 from __future__ import annotations
 
@@ -10,11 +10,18 @@ from evenstep.service.remote.role_place import RolePlace, cause_of_death
 
 
 class Alarm:
-    """A question to the registry that it answers when a role has died for good, or the service is
-    closed. If the registry itself dies, its successor is asked, in a thread: no step waits."""
+    """A question to the registry that it answers when a role has died for good, the service is
+    closed, or the mesh has changed. If the registry itself dies, its successor is asked, in a
+    thread: no step waits."""
 
-    def __init__(self, registry: RolePlace) -> None:
-        self._registry = registry
+    def __init__(self, registry: RolePlace, mesh: int) -> None:
+        """
+        Args:
+            mesh: of the client; see `JobInfo`.
+        """
+        self._registry, self._mesh = registry, mesh
+        self.ends_at: int | None = None
+        """The step at which the client's mesh has ended, as far as `error` has heard."""
         self._error: Exception | None = None
         self._pending: PendingAnswer | None = None
         self._ask()
@@ -31,14 +38,18 @@ class Alarm:
         if pending is not None and pending.first_of((), 0.0) is not None:
             self._pending = None
             try:
-                self._error = pending.answer().error
+                answer = pending.answer()
+                self._error = answer.error
+                if answer.error is None:
+                    self.ends_at = answer.value[0]
+                    self._ask()
             except RoleGoneError:
                 threading.Thread(target=self._ask_again, name="evenstep-alarm", daemon=True).start()
         return self._error
 
     def _ask(self) -> None:
         self._location = self._registry.location()
-        self._pending = self._location.road.send([("failed", ())])
+        self._pending = self._location.road.send([("failed", (self._mesh, self.ends_at))])
 
     def _ask_again(self) -> None:
         try:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from evenstep.errors import ConfigurationError, EvenstepError, MeshChangedError
-from evenstep.service.client import RankClient
+from evenstep.service.client import RankClient, mesh_changed
 from evenstep.service.handles import MessageName
 from evenstep.service.metrics import TakenStep
 from evenstep.service.remote.alarm import Alarm
@@ -42,8 +42,9 @@ class RemoteClient(RankClient):
         """
         self._stages: Mapping[str, float] = {}
         constructor = job.constructor(rank)  # refuses ranks that do not exist
+        self._alarm = Alarm(job.registry.place, job.mesh)
         watched: dict[str, Any] = {
-            "alarm": Alarm(job.registry.place),
+            "alarm": self._alarm,
             "on_wait": WaitWarnings(job.registry, f"rank {rank}"),
             "warn_after": job.warn_after,
         }
@@ -57,7 +58,7 @@ class RemoteClient(RankClient):
         super().__init__(
             job.tree,
             rank,
-            constructor.using(**watched, on_answer=self._keep_stages),
+            constructor.using(**watched, on_answer=self._take_answer),
             job.planner.using(**watched),
             prefetch=job.prefetch,
             step=job.step if step is None else step,
@@ -140,5 +141,12 @@ class RemoteClient(RankClient):
         if self._told is not None:
             self._told.first_of((), _TOLD_SECONDS)
 
-    def _keep_stages(self, answer: Answer) -> None:
+    def _take_answer(self, answer: Answer) -> None:
+        """
+        Raises:
+            MeshChangedError: it may be of a step that was requested before the mesh has changed.
+        """
         self._stages = answer.stages
+        self._alarm.error()
+        if self._alarm.ends_at is not None and self.step >= self._alarm.ends_at:
+            raise mesh_changed(self.rank, self.step, self._alarm.ends_at)

@@ -124,11 +124,11 @@ class RemoteHandle:
         return RemoteHandle(self.place.found_by(finder))
 
     def __eq__(self, other: object) -> bool:
-        """Whether it is a handle of the same role."""
-        return isinstance(other, RemoteHandle) and other.place is self.place
+        """Whether it is a handle of the same role, of which a job has one of each name."""
+        return isinstance(other, RemoteHandle) and other.role == self.role
 
     def __hash__(self) -> int:
-        return hash(self.place)
+        return hash(self.role)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return RemoteHandle, (self.place,)

@@ -8,6 +8,9 @@ from evenstep.errors import ConfigurationError
 from evenstep.service.remote.handles import RemoteHandle
 from evenstep.strategy.mesh import ClientPlaceTree
 
+Constructors = tuple[tuple[tuple[int, ...], RemoteHandle], ...]
+"""The ranks that each constructor serves, and the constructor."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class JobInfo:
@@ -22,12 +25,13 @@ class JobInfo:
     prefetch: int
     warn_after: float | None
     step: int
-    """The first step."""
+    """The first step of the mesh."""
     registry: RemoteHandle
     planner: RemoteHandle
     loaders: tuple[RemoteHandle, ...]
-    constructors: tuple[tuple[tuple[int, ...], RemoteHandle], ...]
-    """The ranks that each constructor serves, and the constructor."""
+    constructors: Constructors
+    mesh: int = 0
+    """How many meshes the job had before this one."""
     step_log: str | None = None
     """A file to which the client of rank 0 adds a line for each step, where that rank trains."""
 

@@ -29,9 +29,10 @@ from evenstep.service.remote.job_info import JobInfo
 from evenstep.service.remote.roads import Answer
 from evenstep.service.remote.role_host import encoded, messages_of, sendable
 from evenstep.service.remote.role_inquiry import RoleInquiry
-from evenstep.service.remote.role_place import Location, RolePlace
+from evenstep.service.remote.role_place import Location, RolePlace, cause_of_death
 from evenstep.service.remote.role_threads import in_thread
 from evenstep.service.remote.role_watch import RoleWatch
+from evenstep.service.remote.standing import Standing
 from evenstep.service.remote.waits import blame, is_silent, silence_text, waits_of
 from evenstep.service.transport.endpoint import Endpoint, Keys, new_folder, remove_socket
 from evenstep.service.transport.frames import Frame
@@ -49,9 +50,9 @@ class JobRegistry:
     """Its methods run in one event loop, but for `submit`."""
 
     def __init__(self) -> None:
-        self._open_job: JobInfo | None = None
+        self._standing: Standing | None = None
+        self._changed = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._alarm = asyncio.Event()
         self._failure: EvenstepError | None = None
         self._waits = WaitStatistics()
         self._clients: dict[int, int] = {}
@@ -68,11 +69,11 @@ class JobRegistry:
 
     async def open(
         self,
-        job: JobInfo,
+        standing: Standing,
         exporter: MetricsExporter | None = None,
         standbys: Callable[[], list[dict[str, Any]]] = list,
         hung_after: float | None = None,
-        kill: Callable[[str], None] | None = None,
+        kill: Callable[[Mapping[str, Any]], None] | None = None,
         events: EventLog | None = None,
     ) -> None:
         """Makes the job known, and begins to watch its roles.
@@ -81,41 +82,64 @@ class JobRegistry:
             exporter: of figures to Prometheus.
             standbys: says, within a second, which standbys there are; see `status`.
             hung_after: seconds of silence after which a role's process is killed by `kill`, which
-                is called in a thread with the name of the role.
+                is called in a thread with the `about` of the role's handle.
             events: where deaths, and what follows them, are written.
         """
         self._loop = asyncio.get_running_loop()
-        self._open_job = job
         self._exporter, self._standbys = exporter, standbys
         self._events = events or EventLog(None)
-        self._common_state = CommonState(job.planner)
-        self._follow_roles(job)
+        self._common_state = CommonState(standing.info.planner)
+        await self.stand(standing)
         if hung_after and kill is not None:
             self._tasks.append(asyncio.create_task(self._kill_hung(hung_after, kill)))
         if exporter is not None:
             self._tasks.append(asyncio.create_task(self._export_metrics()))
 
-    async def use_loaders(self, loaders: Sequence[RemoteHandle]) -> None:
-        """Watches these loaders from now on, instead of those before."""
-        self._open_job = replace(self._job, loaders=tuple(loaders))
-        self._follow_roles(self._open_job)
+    async def stand(self, standing: Standing) -> None:
+        """Goes by this from now on: watches its roles, and gives it to processes that join or are
+        begun anew."""
+        before = self._standing
+        if before is not None and standing.number <= before.number:
+            return
+        known = {} if before is None else {each.role: each for each in before.roles}
 
-    async def use_mesh(self, job: JobInfo) -> None:
-        """Gives clients this job from now on, which is the same on another mesh."""
-        self._open_job = job
-        self._waits.forget_ranks()
-        self._follow_roles(job)
+        def own(handle: RemoteHandle) -> RemoteHandle:
+            """The handle in use here, which knows where the role is played."""
+            return known.get(handle.role, handle)
 
-    def _follow_roles(self, job: JobInfo) -> None:
-        """Watches the roles of the job, and no others any more."""
+        info = replace(
+            standing.info,
+            registry=standing.info.registry if before is None else before.info.registry,
+            planner=own(standing.info.planner),
+            loaders=tuple(map(own, standing.info.loaders)),
+            constructors=tuple((ranks, own(each)) for ranks, each in standing.info.constructors),
+        )
+        former = tuple(map(own, standing.former))
+        self._standing = replace(standing, info=info, former=former)
+        if before is not None:
+            if before.info.mesh != info.mesh:
+                self._waits.forget_ranks()
+            if standing.scaled and standing.scaled[-1:] != before.scaled[-1:]:
+                self._events.add("scaled", **standing.scaled[-1])
+        self._follow_roles(self._standing.roles)
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+    async def standing(self) -> Standing:
+        """For processes of roles that are begun."""
+        assert self._standing is not None
+        return self._standing
+
+    def _follow_roles(self, roles: Sequence[RemoteHandle]) -> None:
+        """Watches these roles, and no others any more."""
         inquiries = {each.handle.place: each for each in self._inquiries}
         watches = {each.place: each for each in self._watches}
-        places = [handle.place for handle in job.roles]
+        places = [handle.place for handle in roles]
         for place in watches.keys() - set(places):
             inquiries[place].close()
             self._watching.pop(place).cancel()
             self._past_restarts += watches[place].restarts
-        self._inquiries = [inquiries.get(h.place) or RoleInquiry(h) for h in job.roles]
+        self._inquiries = [inquiries.get(h.place) or RoleInquiry(h) for h in roles]
         self._watches = [watches.get(place) or RoleWatch(place, self._events) for place in places]
         for watch in self._watches:
             if watch.place not in self._watching:
@@ -171,8 +195,10 @@ class JobRegistry:
 
     async def job(self) -> JobInfo | None:
         """With the locations of all roles. None before `open`."""
-        job = self._open_job
-        for handle in () if job is None else job.roles:
+        if self._standing is None:
+            return None
+        job = self._standing.info
+        for handle in job.roles:
             if handle.place.known is None:
                 await in_thread(handle.place.location)
         return job
@@ -186,11 +212,13 @@ class JobRegistry:
         Raises:
             LoaderDiedError: it is not played any more.
         """
-        place = next(each.place for each in self._job.roles if each.role == role)
-        known = place.known
+        watch = next((each for each in self._watches if each.place.role == role), None)
+        if watch is None:
+            raise cause_of_death(role)
+        known = watch.place.known
         if known is not None and known.born != born:
             return known
-        return await next(w for w in self._watches if w.place is place).successor(known)
+        return await watch.successor(known)
 
     async def begins(self, rank: int) -> int:
         """Notes a new client of a rank, and returns its number: what an earlier one of that rank
@@ -199,11 +227,17 @@ class JobRegistry:
         self._clients[rank] = max(self._clients.get(rank, 0) + 1, time.time_ns())
         return self._clients[rank]
 
-    async def failed(self) -> None:
-        """Waits until a role has died for good, or the service is closed, and raises that."""
-        await self._alarm.wait()
-        assert self._failure is not None
-        raise self._failure
+    async def failed(self, mesh: int = 0, end: int | None = None) -> int | None:
+        """Waits until a role has died for good, or the service is closed, and raises that; or until
+        a mesh ends at another step than `end`, and returns that step."""
+        while True:
+            if self._failure is not None:
+                raise self._failure
+            changed, standing = self._changed, self._standing
+            ends_at = None if standing is None else standing.end_of(mesh)
+            if ends_at != end:
+                return ends_at
+            await changed.wait()
 
     async def close(self) -> None:
         """Answers all pending `failed` questions, and ends the sockets. Idempotent."""
@@ -211,7 +245,7 @@ class JobRegistry:
             task.cancel()
         for inquiry in self._inquiries:
             inquiry.close()
-        of_job = "" if self._open_job is None else f" of job {self._open_job.name!r}"
+        of_job = "" if self._standing is None else f" of job {self._standing.info.name!r}"
         self._raise_alarm(EvenstepError(f"the service{of_job} was closed"))
         if self._server is not None:
             await asyncio.sleep(_FAREWELL)
@@ -233,6 +267,10 @@ class JobRegistry:
         if records and self._is_last(rank, client):
             self._common_state.took_step(rank, records[-1].step)
         self._client_waits.pop(f"rank {rank}", None)
+
+    async def reached(self) -> int:
+        """The step that comes next in the client that is furthest, as far as clients have said."""
+        return max((int(each["step"]) for each in self._waits.clients()), default=0)
 
     async def record_end(self, rank: int) -> None:
         self._waits.record_end(rank)
@@ -274,11 +312,12 @@ class JobRegistry:
 
     async def status(self) -> dict[str, Any]:
         """JSON-able: the state and counters of each role, and how long clients waited."""
-        job = self._job
+        job, handles = self._job, [each.handle for each in self._inquiries]
         standbys = asyncio.ensure_future(in_thread(self._standbys))
         roles = await asyncio.gather(*(each.status() for each in self._inquiries))
+        standing = await self.standing()
         planner, loaders = roles[0], roles[1 : 1 + len(job.loaders)]
-        constructors = roles[1 + len(job.loaders) :]
+        constructors = roles[1 + len(job.loaders) : len(job.roles)]
         return {
             "backend": job.backend,
             "name": job.name,
@@ -298,11 +337,13 @@ class JobRegistry:
                 (*self._past_restarts, *(r for each in self._watches for r in each.restarts)),
                 key=lambda restart: float(restart["time"]),
             ),
-            "silent": [silence_text(h.name, s) for h, s in zip(job.roles, roles) if is_silent(s)],
-            "waits": self._all_waits({h.role: said for h, said in zip(job.roles, roles)}),
+            "scaled": [dict(each) for each in standing.scaled],
+            "short": list(standing.short),
+            "silent": [silence_text(h.name, s) for h, s in zip(handles, roles) if is_silent(s)],
+            "waits": self._all_waits({h.role: said for h, said in zip(handles, roles)}),
             "messages": {
                 handle.role: said["process"]["sent"]
-                for handle, said in zip(job.roles, roles)
+                for handle, said in zip(handles, roles)
                 if "sent" in said.get("process", {})
             },
             "bytes": {
@@ -313,13 +354,14 @@ class JobRegistry:
 
     @property
     def _job(self) -> JobInfo:
-        assert self._open_job is not None
-        return self._open_job
+        assert self._standing is not None
+        return self._standing.info
 
     async def _processes(self) -> dict[str, dict[str, Any]]:
         """By role, what its process works on and waits for."""
-        said = await asyncio.gather(*(each.process() for each in self._inquiries))
-        return {each.handle.role: about for each, about in zip(self._inquiries, said)}
+        inquiries = list(self._inquiries)
+        said = await asyncio.gather(*(each.process() for each in inquiries))
+        return {each.handle.role: about for each, about in zip(inquiries, said)}
 
     def _all_waits(self, roles: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
         """Waits that are long: of clients, which report them, of roles, and for ranks that are to
@@ -328,7 +370,7 @@ class JobRegistry:
         for wait, reported in self._client_waits.values():
             seconds = wait["seconds"] + now - reported
             if seconds < 2 * wait["seconds"] + _REPORT_MARGIN:  # else the client is gone
-                silent = is_silent(roles[wait["role"]])
+                silent = is_silent(roles.get(wait["role"], {}))
                 found.append({**wait, "seconds": seconds, "silent": silent})
         found += [each for each in self._common_state.waits() if each["seconds"] >= least]
         return [*found, *waits_of(roles, least)]
@@ -339,19 +381,20 @@ class JobRegistry:
         except EvenstepError as error:
             self._raise_alarm(error)
 
-    async def _kill_hung(self, seconds: float, kill: Callable[[str], None]) -> None:
+    async def _kill_hung(self, seconds: float, kill: Callable[[Mapping[str, Any]], None]) -> None:
         """Has processes that say nothing for so long killed; others follow them."""
         while True:
             await asyncio.sleep(seconds / 4)
-            said = await asyncio.gather(*(each.process() for each in self._inquiries))
-            for inquiry, about in zip(list(self._inquiries), said):
+            inquiries = list(self._inquiries)
+            said = await asyncio.gather(*(each.process() for each in inquiries))
+            for inquiry, about in zip(inquiries, said):
                 silent = about.get("silent_seconds", 0.0)
                 if silent >= seconds:
                     logger.warning(
                         "%s has said nothing for %.0f s, and is killed", inquiry.handle.name, silent
                     )
                     self._events.add("killed", **inquiry.handle.about, silent_seconds=silent)
-                    await in_thread(kill, inquiry.handle.role)
+                    await in_thread(kill, inquiry.handle.about)
 
     async def _export_metrics(self) -> None:
         assert self._exporter is not None
@@ -362,7 +405,7 @@ class JobRegistry:
     def _raise_alarm(self, error: EvenstepError) -> None:
         if self._failure is None:
             self._failure = error
-            self._alarm.set()
+            self._changed.set()
 
 
 def _with_steps_taken(

@@ -51,7 +51,7 @@ class RoleHost:
         self._waited: defaultdict[str, float] = defaultdict(float)
         self._server: Server | None = None
         self._threads: RoleThreads | None = None
-        self._plans: dict[int, list[Frame]] = {}
+        self._plans: dict[int, tuple[Any, list[Frame]]] = {}
 
     # The role
 
@@ -117,7 +117,7 @@ class RoleHost:
             values: list[Any] = []
             for message, arguments in messages:
                 try:
-                    values.append(getattr(self._role, message)(*arguments))
+                    values.append(getattr(self._role, message)(*self._own(message, arguments)))
                 except EvenstepError as error:
                     return Answer(error=error)
                 except BaseException as error:
@@ -190,11 +190,19 @@ class RoleHost:
     def _plan_frames(self, step: int, answer: Answer) -> list[Frame]:
         """A plan's frames, encoded once for all constructors. The planner is asked all the same: it
         may have failed since."""
-        if step not in self._plans:
-            self._plans[step] = encoded(answer)
+        plan = answer.value[0]
+        if step not in self._plans or self._plans[step][0] is not plan:  # the mesh may have changed
+            self._plans[step] = plan, encoded(answer)
             while len(self._plans) > _SHARED_PLANS:
                 self._plans.pop(next(iter(self._plans)))
-        return self._plans[step]
+        return self._plans[step][1]
+
+    def _own(self, message: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The arguments of a message; handles among them count how long this process waits."""
+        if message != "use_loaders":
+            return arguments
+        handles, *others = arguments
+        return [each.using(timer=self.timer) for each in handles], *others
 
 
 def messages_of(frames: list[Frame]) -> list[Message]:

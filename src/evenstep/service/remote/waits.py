@@ -23,7 +23,7 @@ def waits_of(roles: Mapping[str, About], least: float) -> list[dict[str, Any]]:
         least: seconds; shorter waits count only if they are for a process that says nothing.
     """
     found = [
-        {"by": name, **wait, "silent": is_silent(roles[wait["role"]])}
+        {"by": name, **wait, "silent": is_silent(roles.get(wait["role"], {}))}
         for name, about in roles.items()
         for wait in about.get("process", {}).get("waits", ())
     ]

@@ -9,7 +9,7 @@ what a failed write has left, and no one has relied on it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from evenstep.errors import ConfigurationError
@@ -106,6 +106,14 @@ class ReportLog:
         generation.check()
         self._written[name] = report
         self._last = number
+
+    def plan_again_from(self, step: int) -> None:
+        """Forgets that this step and later ones were planned: what was reported since, on steps
+        before it, came while this one was planned next."""
+        for report in list(self._written.values()):
+            if report.planned_step > step > report.step >= 0:
+                self.add(replace(report, planned_step=step))
+        self.trim(lambda r: r.planned_step < step or (r.planned_step == step > r.step >= 0))
 
     def trim(self, needed: Callable[[LoggedReport], bool]) -> None:
         """Removes records that are not needed any more."""

@@ -15,6 +15,7 @@ import logging
 import os
 import threading
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from evenstep.errors import ConfigurationError
@@ -84,12 +85,19 @@ class RunStore:
             self._trim()
 
     def drop_after(self, step: int) -> None:
-        """Removes the states of all later steps, which are planned anew."""
+        """Removes the states of all later steps, which are planned anew. What was reported while
+        they were planned next was so while this one was, whose state has it, too."""
         with self._saving:
             for folder in (self._files, self._checkpoints):
                 for name in [each for each in folder.names() if _step(each) > step]:
                     folder.remove(name)
             self._states = [name for name in self._states if _step(name) <= step]
+            self._log.plan_again_from(step)
+            self.reports = [
+                replace(each, planned_step=min(each.planned_step, step))
+                for each in self.reports
+                if each.step < step
+            ]
 
     def newest_state(self, at_most: int | None = None) -> tuple[int, dict[str, Any]] | None:
         """The newest state that is whole, and the step it is for; None if there is none. Those that

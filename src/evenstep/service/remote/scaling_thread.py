@@ -5,19 +5,16 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from evenstep.errors import EvenstepError
-from evenstep.service.remote.event_log import EventLog
 from evenstep.service.sizing.loader_scaling import LoaderScaling
 from evenstep.service.source_layout import SourceLayout
 
 _LOGGER = logging.getLogger("evenstep")
 _INTERVAL = 1.0  # seconds between looks
 _PAUSE = 30.0  # seconds after loaders could not be changed
-_KEPT = 100
 
 
 class ScalingThread:
@@ -28,26 +25,22 @@ class ScalingThread:
         scaling: LoaderScaling,
         planner_status: Callable[[], Mapping[str, Any]],
         use_loaders: Callable[[SourceLayout], None],
-        events: EventLog,
+        note: Callable[[tuple[str, ...], Mapping[str, Any] | None], None],
     ) -> None:
         """
         Args:
             planner_status: see `Planner.status`.
-            use_loaders: see `ProcessService.use_loaders`.
+            use_loaders: see `ChangingJob.use_loaders`.
+            note: called with `WantedLoaders.short` when that has changed, and after each change of
+                loaders also with the change, JSON-able: loaders and workers before and after, at
+                which step, in how many seconds.
         """
         self._scaling, self._planner_status = scaling, planner_status
-        self._use_loaders, self._events = use_loaders, events
+        self._use_loaders, self._note = use_loaders, note
         self._layout = SourceLayout.planned(scaling.layout)
         self._short: tuple[str, ...] = ()
-        self.changes: deque[dict[str, Any]] = deque(maxlen=_KEPT)
-        """JSON-able: loaders and workers before and after, at which step, in how many seconds."""
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="evenstep-scaling", daemon=True)
-
-    @property
-    def short(self) -> tuple[str, ...]:
-        """See `WantedLoaders.short`."""
-        return self._short
 
     def begin(self) -> None:
         self._thread.start()
@@ -76,6 +69,7 @@ class ScalingThread:
         wanted = self._scaling.wanted(step, status["drawn"])
         if wanted.short != self._short:
             self._short = wanted.short
+            self._note(wanted.short, None)
             if wanted.short:
                 _LOGGER.warning(
                     "loaders may not keep up from step %d on: %s need more than %d loaders of %d "
@@ -93,9 +87,9 @@ class ScalingThread:
             "loaders": [len(before.shares), len(wanted.layout.shares)],
             "workers": [sum(before.workers), sum(wanted.layout.workers)],
             "seconds": time.monotonic() - begin,
+            "time": time.time(),
         }
-        self.changes.append(change)
-        self._events.add("scaled", **change)
+        self._note(wanted.short, change)
         _LOGGER.info(
             "from step %d on: %d loaders (%d before) with %d workers (%d before)",
             *(step, *change["loaders"][::-1], *change["workers"][::-1]),
