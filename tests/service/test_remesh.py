@@ -179,14 +179,15 @@ def test_ranks_join_and_leave_while_all_roles_run(stored: bool, tmp_path: Path) 
                 assert known["mixture"] == state["mixture"]
         # A rank is lost: the others stand at the step that they were at.
         seen += trained_by(got[0])
-        for client in service._clients:
-            client.close()
-        at = begin + 2
+        held, at = list(service._clients), begin + 2
         with pytest.raises(ConfigurationError, match=f"comes to step {at} next"):
             service.remesh({"DP": 2}, at_step=begin)
         for mesh in ({"DP": 2}, {"DP": 1}):
             service.remesh(mesh, at_step=at)
             assert service.client(0).step == at
+            for client in held:  # they have requested that step and more
+                with pytest.raises(MeshChangedError, match=f"changed at step {at}"):
+                    next(client)
         seen += trained_by(steps_of(service.client(0)))
         status = service.status()
     assert len(seen) == len(set(seen)) == 155 - status["planner"]["left_over"]

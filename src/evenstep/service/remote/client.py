@@ -69,6 +69,7 @@ class RemoteClient(RankClient):
             self.log_steps(step_log)
 
     def __next__(self) -> tuple[list[Any], ServiceStep]:
+        self._check_mesh()
         try:
             micro_batches, step = super().__next__()
         except StopIteration:
@@ -142,11 +143,14 @@ class RemoteClient(RankClient):
             self._told.first_of((), _TOLD_SECONDS)
 
     def _take_answer(self, answer: Answer) -> None:
+        self._stages = answer.stages
+        self._check_mesh()  # it may be of a step that was requested before the mesh has changed
+
+    def _check_mesh(self) -> None:
         """
         Raises:
-            MeshChangedError: it may be of a step that was requested before the mesh has changed.
+            MeshChangedError: the mesh has ended before the step that comes next.
         """
-        self._stages = answer.stages
         self._alarm.error()
         if self._alarm.ends_at is not None and self.step >= self._alarm.ends_at:
             raise mesh_changed(self.rank, self.step, self._alarm.ends_at)
