@@ -104,10 +104,10 @@ SERVICE_MUTATIONS = (
         "raise RoleGoneError",
     ),
     Mutation(
-        "a standby plays another loader than it is told",
+        "a loader with standbys plays less than it is told",
         LoaderActor,
         "play",
-        "                    part,\n",
-        "                    replace(part, shares=part.shares[:1]),\n",
+        " part,\n",
+        " LoaderPart(**{**vars(part), 'shares': part.shares[:1]}),\n",
     ),
 )
