@@ -141,6 +141,7 @@ TELLS_WHEN = {
     "run_log.py",
     "service/remote/event_log.py",
     "service/remote/role_watch.py",
+    "service/remote/scaling_thread.py",
 }
 """What says to people when something happened, and measures nothing by it."""
 

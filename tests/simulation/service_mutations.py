@@ -12,6 +12,7 @@ from evenstep.service.ray.finder import RayFinder
 from evenstep.service.ray.loader_actor import LoaderActor
 from evenstep.service.remote.common_state import CommonState
 from evenstep.service.remote.handles import RemoteReply
+from evenstep.service.remote.registry import JobRegistry
 from evenstep.service.source_stream import SourceStream
 from evenstep.service.step_fetcher import StepFetcher
 from evenstep.service.stored_planner import StoredPlanner
@@ -95,6 +96,13 @@ SERVICE_MUTATIONS = (
     ),
     Mutation(
         "a rank that failed is waited for", CommonState, "failed", "self._end(", "repr(", near=53
+    ),
+    Mutation(
+        "a client that is announced twice is two",
+        JobRegistry,
+        "begins",
+        "if mark not in self._numbers",
+        "if True",
     ),
     Mutation(
         "an actor that is being made again is taken for gone",

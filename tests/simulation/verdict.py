@@ -60,7 +60,7 @@ def _causes(attempt: Attempt) -> str | None:
         failing.add(f"rank{run.who_leaves}")
     killed = any(process.exit_code == -9 for process in attempt.ranks)
     for rank, report in enumerate(attempt.reports):
-        error = report.error
+        error, ended = report.error, report.ended_at
         if error is None:
             continue
         if not grave and not setup.fails:
@@ -81,8 +81,10 @@ def _causes(attempt: Attempt) -> str | None:
             accused = set(map(int, re.findall(r"rank (\d+) \(process", str(error))))
             slow = {int(what.split()[1][4:5]) for what, _ in attempt.injected}
             # On one host, those that have ended by then died, too.
-            sure = "at least one of" not in str(error)
-            if run.apart and sure and not accused <= {number, *slow}:
+            if "at least one of" in str(error):  # ranks may be busy between two epochs
+                later = (n for n, each in enumerate(attempt.reports) if each.ended_at > ended)
+                accused -= set(later)
+            if run.apart and not accused <= {number, *slow}:
                 return f"rank {rank} also names who is not {culprit}: {error!r}"
     left = any(report.left for report in attempt.reports)
     if setup.fails and not (grave or left or killed or all(r.error for r in attempt.reports)):

@@ -34,6 +34,7 @@ MessageName = Literal[
     "fail",
     "report",
     "state_dict",
+    "common_state",
     "saving_ranks",
     "reached",
     "remesh",
@@ -52,7 +53,6 @@ MessageName = Literal[
     "record_steps",
     "record_end",
     "record_failure",
-    "common_state",
     "explain",
     "standing",
 ]

@@ -74,6 +74,10 @@ class Planner:
         self._failure: Exception | None = None
         self._failed_at = 0
         self._is_ahead = False  # of what is requested
+        self._common_step = -1
+        """The last one at which all ranks have met to save."""
+        self._common_clients: Sequence[int] = ()
+        """The numbers of their clients."""
         self._state_before_last: PlannerState | None = None
         """Before the step that failed or found the end: it may have drawn samples, which are in no
         plan."""
@@ -207,9 +211,22 @@ class Planner:
         state = self._with_reports(self._state_before(self._step if step is None else step))
         return state_to_dict(state, job=self._job, contents=self._contents, mixture=self._mixture)
 
-    def saving_ranks(self, step: int) -> list[int]:
-        """The ranks that must save together at a step: those that fetch anything in the step
-        before it."""
+    def common_state(self, step: int, clients: Sequence[int]) -> dict[str, Any]:
+        """As `state_dict`, for the clients, by their numbers, of all ranks that must save."""
+        state = self.state_dict(step)
+        self._common_step, self._common_clients = step, clients
+        return state
+
+    def saving_ranks(self, step: int, client: int) -> list[int]:
+        """The ranks that a client must wait for to save at a step: those that fetch anything in the
+        step before it. None if all have met there, and the registry died before it had answered
+        them: some may have their state, and will not come again.
+
+        Args:
+            client: its number.
+        """
+        if step == self._common_step and client in self._common_clients:
+            return []
         before = self._log.get(step - 1)
         plan = self.plan(step) if before is None else before.plan
         plans = [] if plan is None else [plan, *plan.subplans.values()]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -67,6 +67,7 @@ class StoredPlanner(Planner):
         self._writer: StateWriter | None = None
         self._listens = _listens(job)
         store.begin()
+        self._common_step, self._common_clients = store.common()
         if store.newest_state() is not None:
             self._recover()
         elif state is not None:
@@ -99,6 +100,12 @@ class StoredPlanner(Planner):
         if state["step"] not in self._checkpoints:
             self._store.add_checkpoint(state["step"], state)
             self._checkpoints.add(state["step"])
+        return state
+
+    def common_state(self, step: int, clients: Sequence[int]) -> dict[str, Any]:
+        """See `Planner.common_state`. The store knows of it before this returns."""
+        state = super().common_state(step, clients)
+        self._store.save_common(step, clients)
         return state
 
     def remesh(self, mesh: Any, at_step: int) -> dict[str, Any]:

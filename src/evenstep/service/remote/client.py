@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import secrets
 import threading
 import time
 from collections.abc import Mapping
@@ -54,7 +55,7 @@ class RemoteClient(RankClient):
         self._told: PendingAnswer | None = None
         self._reported_at = -math.inf
         self._places = [each.place for each in (job.registry, job.planner, constructor)]
-        self._number: int = self._registry.send("begins", rank).result()
+        self._number: int = self._registry.send("begins", rank, secrets.token_hex(8)).result()
         super().__init__(
             job.tree,
             rank,
@@ -118,7 +119,7 @@ class RemoteClient(RankClient):
             )
         self.report_steps()
         state: Mapping[str, Any] = self._registry.send(
-            "common_state", self.rank, self.step
+            "common_state", self.rank, self.step, self._number
         ).result()
         return state
 

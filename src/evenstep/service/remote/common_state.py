@@ -25,6 +25,8 @@ class _Meeting:
     begin: float = field(default_factory=time.monotonic)
     came: dict[int, int] = field(default_factory=dict)
     """By rank, the step at which it came."""
+    clients: dict[int, int] = field(default_factory=dict)
+    """By rank, the number of its client."""
     waiting: list[asyncio.Future[Answer]] = field(default_factory=list)
     ranks: list[int] | None = None
     """That must come; None until the planner has said so."""
@@ -44,15 +46,19 @@ class CommonState:
         self._meeting: _Meeting | None = None
         self._asking: asyncio.Task[None] | None = None
 
-    async def meet(self, rank: int, step: int) -> Answer:
-        """Waits for all ranks; the answer has the state before `step`."""
+    async def meet(self, rank: int, step: int, client: int) -> Answer:
+        """Waits for all ranks; the answer has the state before `step`.
+
+        Args:
+            client: the number of the rank's client.
+        """
         for error in self._failed.values():
             return Answer(error=error)
         meeting = self._meeting
         if meeting is None:
             meeting = self._meeting = _Meeting(step)
-            self._asking = asyncio.create_task(self._ask_ranks(meeting))
-        meeting.came[rank] = step
+            self._asking = asyncio.create_task(self._ask_ranks(meeting, client))
+        meeting.came[rank], meeting.clients[rank] = step, client
         meeting.waiting.append(asyncio.get_running_loop().create_future())
         waiting = meeting.waiting[-1]
         self._end_if_decided()
@@ -102,8 +108,8 @@ class CommonState:
             }
         ]
 
-    async def _ask_ranks(self, meeting: _Meeting) -> None:
-        answer = await self._answer("saving_ranks", meeting.step)
+    async def _ask_ranks(self, meeting: _Meeting, client: int) -> None:
+        answer = await self._answer("saving_ranks", meeting.step, client)
         if meeting is not self._meeting:
             return
         if answer.error is None:
@@ -114,13 +120,14 @@ class CommonState:
 
     async def _ask_state(self, meeting: _Meeting) -> None:
         """Not before all have come: the state has what they have reported."""
-        answer = await self._answer("state_dict", meeting.step)
+        clients = list(meeting.clients.values())
+        answer = await self._answer("common_state", meeting.step, clients)
         if meeting is self._meeting:
             self._end(answer)
 
-    async def _answer(self, message: MessageName, step: int) -> Answer:
+    async def _answer(self, message: MessageName, *arguments: Any) -> Answer:
         try:
-            return await self._planner.ask(message, step)
+            return await self._planner.ask(message, *arguments)
         except EvenstepError as error:
             return Answer(error=error)
 

@@ -57,6 +57,8 @@ class JobRegistry:
         self._waits = WaitStatistics()
         self._clients: dict[int, int] = {}
         """By rank, the number of its last client."""
+        self._numbers: dict[str, int] = {}
+        """By the mark of a client, its number."""
         self._client_waits: dict[str, tuple[dict[str, Any], float]] = {}
         """By who waits, what was reported, and when."""
         self._inquiries: list[RoleInquiry] = []
@@ -220,12 +222,18 @@ class JobRegistry:
             return known
         return await watch.successor(known)
 
-    async def begins(self, rank: int) -> int:
+    async def begins(self, rank: int, mark: str) -> int:
         """Notes a new client of a rank, and returns its number: what an earlier one of that rank
-        has said may still be on its way. A later number is higher, whoever has given the others."""
-        self._common_state.begins_anew(rank)
-        self._clients[rank] = max(self._clients.get(rank, 0) + 1, time.time_ns())
-        return self._clients[rank]
+        has said may still be on its way. A later number is higher, whoever has given the others.
+
+        Args:
+            mark: the client's own, by which a message that comes twice is known.
+        """
+        if mark not in self._numbers:
+            self._common_state.begins_anew(rank)
+            self._clients[rank] = max(self._clients.get(rank, 0) + 1, time.time_ns())
+            self._numbers[mark] = self._clients[rank]
+        return self._numbers[mark]
 
     async def failed(self, mesh: int = 0, end: int | None = None) -> int | None:
         """Waits until a role has died for good, or the service is closed, and raises that; or until
@@ -285,9 +293,9 @@ class JobRegistry:
         self._clients[rank] = max(self._clients.get(rank, 0), client)
         return self._clients[rank] == client
 
-    async def common_state(self, rank: int, step: int) -> Mapping[str, Any]:
+    async def common_state(self, rank: int, step: int, client: int) -> Mapping[str, Any]:
         """See `CommonState.meet`."""
-        answer = await self._common_state.meet(rank, step)
+        answer = await self._common_state.meet(rank, step, client)
         if answer.error is not None:
             raise answer.error
         state: Mapping[str, Any] = answer.value[0]

@@ -4,6 +4,7 @@
     RUN/states/        a file for each state
     RUN/reports/       a file for each report
     RUN/checkpoints/   a file for each state that trainers have asked for
+    RUN/common/        a file that says where all ranks have last met to save
 
 The newest states are kept, and beside them one of every so many steps, to which a trainer can go
 back. Reports are kept as long as one of the newest states is older.
@@ -14,7 +15,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -27,6 +28,7 @@ from evenstep.service.trainer_reports import merged
 
 _LOGGER = logging.getLogger("evenstep")
 _CHECKPOINTS = 64
+_LAST = "last"  # a file's name
 
 
 class RunStore:
@@ -45,6 +47,7 @@ class RunStore:
         folder = url_folder(url).folder(run)
         self._planners, self._files = folder.folder("planners"), folder.folder("states")
         self._checkpoints = folder.folder("checkpoints")
+        self._common = folder.folder("common")
         self._log = ReportLog(folder.folder("reports"), self._planners)
         self._keep, self._every = keep, every
         self._saving = threading.Lock()
@@ -122,6 +125,19 @@ class RunStore:
         self._put(self._checkpoints, step, state)
         for old in self._checkpoints.names()[:-_CHECKPOINTS]:
             self._checkpoints.remove(old)
+
+    def save_common(self, step: int, clients: Sequence[int]) -> None:
+        """Writes that these clients, those of all ranks, have met to save at a step; as
+        `add_checkpoint`."""
+        assert self._generation is not None, "begin() comes first"
+        self._common.put(_LAST, encoded(_LAST, {"step": step, "clients": list(clients)}))
+        self._generation.check()
+
+    def common(self) -> tuple[int, Sequence[int]]:
+        """The last step at which all ranks have met, -1 if they never have, and their clients."""
+        content = self._common.get(_LAST)
+        found = None if content is None else decoded(_LAST, content)
+        return (-1, ()) if found is None else (found["step"], found["clients"])
 
     def _put(self, folder: UrlFolder, step: int, state: Mapping[str, Any]) -> str:
         """Writes a state as this planner's, and returns the name of its file."""

@@ -1,0 +1,79 @@
+"""Ranks meet to save at the registry, which may die before it has answered them all."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import evenstep.service as es
+from evenstep.service.remote.common_state import CommonState
+from evenstep.service.remote.roads import Answer
+from evenstep.service.store.run_store import RunStore
+from evenstep.service.stored_planner import StoredPlanner
+from evenstep.strategy import BufferedMetadata, DGraph, LoadingPlan
+from evenstep.strategy.sample_table import SampleTable
+
+STEP = 2
+ROWS = np.arange(64)
+SAMPLES = SampleTable(("web",), 0 * ROWS, ROWS, 0.0 * ROWS, ROWS, {"text": 1 + ROWS % 9})
+
+
+def plan(graph: DGraph, mesh: Any, step: int) -> LoadingPlan:
+    return graph.mix().distribute("DP").balance("greedy").plan()
+
+
+class Planners:
+    """A planner after the other on one store, asked as a registry asks."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._job = es.Job(
+            sources=[es.Source("web", [{"input_ids": [1]}])],
+            mesh={"DP": 2},
+            strategy=plan,
+            max_tokens=64,
+            samples_per_step=4,
+        )
+        self.begin()
+
+    def begin(self) -> None:
+        store = RunStore(self._folder, "run")
+        self._planner = StoredPlanner(self._job, BufferedMetadata(SAMPLES), store)
+        self._planner.plan(STEP)
+
+    async def ask(self, message: str, *arguments: Any) -> Answer:
+        return Answer([getattr(self._planner, message)(*arguments)])
+
+
+async def meet(common: CommonState, clients: dict[int, int]) -> list[Answer | None]:
+    """What the clients, by rank their numbers, are answered; None if they still wait."""
+    asked = [asyncio.ensure_future(common.meet(rank, STEP, n)) for rank, n in clients.items()]
+    await asyncio.wait(asked, timeout=0.05)
+    answers = [each.result() if each.done() else None for each in asked]
+    for each in asked:
+        each.cancel()
+    return answers
+
+
+@pytest.mark.parametrize("planner_dies", [False, True])
+def test_a_rank_that_was_not_answered_does_not_wait_for_one_that_was(
+    tmp_path: Path, planner_dies: bool
+) -> None:
+    async def meetings() -> None:
+        planners: Any = Planners(tmp_path)
+        assert await meet(CommonState(planners), {0: 70}) == [None]
+        first, lost = await meet(CommonState(planners), {0: 70, 1: 71})
+        assert first is not None
+        assert lost is not None
+        if planner_dies:
+            planners.begin()
+        (again,) = await meet(CommonState(planners), {1: 71})
+        assert again is not None
+        assert again.value == first.value
+        assert await meet(CommonState(planners), {1: 72}) == [None]  # a new client
+
+    asyncio.run(meetings())
