@@ -32,8 +32,7 @@ RESOLUTION ?= highest
 MATRIX_TESTS ?= tests/plan tests/protocol tests/strategy tests/loader tests/scenarios
 
 BIN := $(VENV)/bin
-# What is imported is compiled then: all that torch and Ray bring would take a minute.
-PIP_INSTALL := $(BIN)/python -m pip install -q --no-compile --disable-pip-version-check -c constraints.txt
+PIP_INSTALL := $(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt
 # A file that calls `main` when it is run is a benchmark; the others are shared by benchmarks.
 BENCHMARKS := $(sort $(filter-out %/__main__.py,$(shell grep -rl --include='*.py' '^if __name__ == "__main__"' benchmarks)))
 
