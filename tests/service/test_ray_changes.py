@@ -67,7 +67,8 @@ def test_no_batch_changes_whatever_loaders_there_are_and_whoever_dies(
     assert len(status["loaders"]) == len(layout.shares)
 
 
-@pytest.mark.parametrize("meshes", [[{"DP": 1}], pytest.param([{"DP": 3}, {"DP": 2}], marks=SOAK)])
+@pytest.mark.soak
+@pytest.mark.parametrize("meshes", [[{"DP": 1}], [{"DP": 3}, {"DP": 2}]])
 def test_ranks_join_and_leave_though_all_that_hold_steps_die(
     meshes: list[dict[str, int]], tmp_path: Path
 ) -> None:

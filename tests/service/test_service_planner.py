@@ -203,7 +203,6 @@ def test_a_strategy_may_change_weights_axes_and_methods_from_step_to_step(
         assert step.axis == ("DP", "CP")[step.step % 2]
 
 
-@pytest.mark.backends("local", "processes", "ray")
 def test_what_a_constructor_cannot_build_reaches_clients_of_others(
     tmp_path: Path, start: Any
 ) -> None:
@@ -320,7 +319,6 @@ def test_a_state_of_the_end_resumes_at_the_end(tmp_path: Path, start: Any) -> No
 # Signals
 
 
-@pytest.mark.backends("local", "processes", "ray")
 def test_weights_that_follow_reports_do_not_depend_on_timing(tmp_path: Path, start: Any) -> None:
     schedule = FeedbackSchedule(
         initial={"code": 1.0, "web": 1.0}, function=lambda last, signals: signals["loss_by_source"]
