@@ -127,6 +127,7 @@ def test_large_plans_that_constructors_share_are_the_same(tmp_path: Path) -> Non
     assert taken == in_one_process(job, 2)
 
 
+@pytest.mark.soak
 def test_a_client_that_is_restarted_gets_the_same_steps_again(
     service: RayService, job: es.Job
 ) -> None:
@@ -255,6 +256,7 @@ def test_a_trainer_on_a_host_without_ray_joins_by_a_copy_of_the_services_file(
     assert taken == [expected[0], expected[3]]
 
 
+@pytest.mark.soak
 def test_nothing_changes_when_a_loader_and_the_registry_die(
     service: RayService, trainers: Trainers, job: es.Job
 ) -> None:
