@@ -35,7 +35,7 @@ from evenstep.strategy import DGraph, LoadingPlan
 from evenstep.strategy.plan_builder import TooFewSamplesError
 from evenstep.strategy.sample_table import Metadata, SampleTable
 
-_ASK_SECONDS = 0.02
+_ASK_SECONDS = 0.02  # for which a loader may prepare more than it is asked for
 
 
 class Planner:
@@ -212,9 +212,11 @@ class Planner:
         return state_to_dict(state, job=self._job, contents=self._contents, mixture=self._mixture)
 
     def common_state(self, step: int, clients: Sequence[int]) -> dict[str, Any]:
-        """As `state_dict`, for the clients, by their numbers, of all ranks that must save."""
+        """As `state_dict`, for the clients, by their numbers, of all ranks that must save; or for
+        some of them, if the registry has not answered all."""
         state = self.state_dict(step)
-        self._common_step, self._common_clients = step, clients
+        met = self._common_clients if step == self._common_step else ()
+        self._common_step, self._common_clients = step, sorted({*met, *clients})
         return state
 
     def saving_ranks(self, step: int, client: int) -> list[int]:

@@ -92,9 +92,13 @@ class SourceBuffer:
         """The owned samples among `count` positions from `position` on, reading as far as need
         be; see `SourceLoader.ahead`."""
         end = position + count
+
+        def answer() -> Ahead:
+            return self._answer(position, max(end, self._window.end) if seconds else end)
+
         with self._lock:
             if self._knows(position, end) and not self._window.outage:
-                return self._answer(position, max(end, self._window.end) if seconds else end)
+                return answer()
         with self._reading:
             with self._lock:
                 if self._window.outage:
@@ -106,9 +110,7 @@ class SourceBuffer:
                             self._passed.add(prepared)
                         self._window = SampleWindow(position, position)
                     if self._knows(position, end):
-                        return self._answer(
-                            position, max(end, self._window.end) if seconds else end
-                        )
+                        return answer()
                     missing = end - self._window.end
                     room = self._room() if self._taken and self._pace < seconds else 0
                 self._extend(max(missing, self._batch))

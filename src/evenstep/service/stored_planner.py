@@ -105,7 +105,7 @@ class StoredPlanner(Planner):
     def common_state(self, step: int, clients: Sequence[int]) -> dict[str, Any]:
         """See `Planner.common_state`. The store knows of it before this returns."""
         state = super().common_state(step, clients)
-        self._store.save_common(step, clients)
+        self._store.save_common(step, self._common_clients)
         return state
 
     def remesh(self, mesh: Any, at_step: int) -> dict[str, Any]:
