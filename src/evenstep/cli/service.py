@@ -118,6 +118,12 @@ def run(
     store: Annotated[
         str | None, typer.Option(help="Folder or URL in which the run keeps its states.")
     ] = None,
+    memory_limit: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="MiB of a loader with its workers, over which another one follows it."
+        ),
+    ] = None,
     events: Annotated[
         Path | None,
         typer.Option(help="File for deaths, restarts and promotions, one line of JSON each."),
@@ -184,6 +190,7 @@ def run(
                 name=name,
                 loaders=loaders_of(loaders),
                 standbys=standbys,
+                memory_limit=None if memory_limit is None else memory_limit << 20,
                 events=events,
                 constructors=constructors,
                 state=state,

@@ -40,6 +40,7 @@ def start(
     placement: Mapping[str, Any] | None = None,
     patience: float = 120.0,
     hung_after: float | None = None,
+    memory_limit: int | None = None,
     transport: Transport = "sockets",
     ray_options: Mapping[str, Any] | None = None,
     events: str | os.PathLike[str] | None = None,
@@ -73,6 +74,7 @@ def start(
     stripe: int = STRIPE,
     patience: float = 120.0,
     hung_after: float | None = None,
+    memory_limit: int | None = None,
     events: str | os.PathLike[str] | None = None,
     step_log: str | os.PathLike[str] | None = None,
 ) -> ProcessService: ...
@@ -121,13 +123,16 @@ def start(
         hung_after: seconds after which a loader that says nothing, and on Ray any role, is killed,
             and followed by another. None, the default, waits for it: it may be stopped, or its
             machine overloaded.
+        memory_limit: bytes that a loader may take with its workers, without what they map from
+            files. One that takes more is killed, and followed by another, before the system kills
+            it or its neighbours; looked at twice a second. None, the default, sets no limit.
         events: a file for what happens to roles (deaths, restarts, promotions, scaling), a line of
             JSON each; on Ray on the registry's machine.
         transport: of messages between roles; "sockets" by default, or "ray", Ray's own calls.
         ray_options: more for ``ray.init``, such as ``num_cpus`` or ``runtime_env``.
 
     "local" has neither `standbys` nor `scaling`, nor what comes after `stripe`; "processes" has
-    these, `name`, `patience`, `hung_after`, `events` and `step_log`; "ray" has all.
+    these, `name`, `patience`, `hung_after`, `memory_limit`, `events` and `step_log`; "ray" has all.
 
     Raises:
         ConfigurationError: an unknown backend, or a source that cannot be opened.

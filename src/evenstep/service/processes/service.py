@@ -19,7 +19,7 @@ from importlib import import_module
 from typing import Any
 
 from evenstep.errors import ConfigurationError
-from evenstep.plan.argument_checks import check_at_least, check_seconds
+from evenstep.plan.argument_checks import check_at_least
 from evenstep.service.backend_common import (
     Loaders,
     constructor_name,
@@ -39,6 +39,7 @@ from evenstep.service.remote.job_info import Constructors, JobInfo, check_name
 from evenstep.service.remote.registry import JobRegistry
 from evenstep.service.remote.roads import DirectRoad, ThreadRoad
 from evenstep.service.remote.role_host import RoleHost
+from evenstep.service.remote.role_limits import RoleLimits
 from evenstep.service.remote.role_makers import make_constructor, make_planner
 from evenstep.service.remote.standing import Standing
 from evenstep.service.sizing.loader_scaling import LoaderScaling
@@ -71,6 +72,7 @@ class ProcessService(ChangingJob):
         stripe: int = STRIPE,
         patience: float = 120.0,
         hung_after: float | None = None,
+        memory_limit: int | None = None,
         events: str | os.PathLike[str] | None = None,
         step_log: str | os.PathLike[str] | None = None,
     ) -> None:
@@ -83,6 +85,7 @@ class ProcessService(ChangingJob):
             patience: seconds within which loaders must have opened their sources.
             hung_after: seconds after which a loader that says nothing is killed, and followed by
                 another; None waits for it.
+            memory_limit: bytes of a loader with its workers, over which it is followed by another.
             events: a file for deaths, restarts, promotions and scaling, a line of JSON each.
             step_log: see `evenstep.service.start`.
 
@@ -95,9 +98,13 @@ class ProcessService(ChangingJob):
         check_name(name)
         log = EventLog(events)
         check_at_least(0, standbys=standbys)
-        check_seconds("waits for what hangs", hung_after=hung_after)
         groups = groups_of(job, constructors)
         layout = layout_of(job, loaders if scaling is None else scaling.layout, stripe)
+        limits = RoleLimits(
+            hung_after=hung_after,
+            memory_limit=memory_limit,
+            workers=max(layout.workers, default=job.workers),
+        )
         self._store = new_run(store)
         self._file = path_of(name)
         if job_in(self._file) is not None:
@@ -150,7 +157,7 @@ class ProcessService(ChangingJob):
             opened = self._registry.open(
                 self._standing,
                 standbys=self._standbys.status,
-                hung_after=hung_after,
+                limits=limits,
                 kill=self._kill,
                 events=log,
             )

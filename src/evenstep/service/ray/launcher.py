@@ -38,6 +38,7 @@ from evenstep.service.ray.registry_keeper import RegistryKeeper
 from evenstep.service.ray.road import import_ray
 from evenstep.service.remote.handles import RemoteHandle
 from evenstep.service.remote.job_info import Constructors, JobInfo
+from evenstep.service.remote.role_limits import RoleLimits
 from evenstep.service.remote.role_makers import (
     make_constructor_anew,
     make_loader,
@@ -64,7 +65,7 @@ class LaunchOptions:
     layout: SourceLayout
     standbys: int
     events: str | None
-    hung_after: float | None
+    limits: RoleLimits
     groups: Sequence[Sequence[int]]
     """[constructors] the data-parallel groups of each."""
     state: Mapping[str, Any] | None
@@ -116,7 +117,7 @@ class Launcher:
                 self._keys,
                 self._loader_actors if options.standbys else None,
                 options.events,
-                options.hung_after,
+                options.limits,
             )
         )
         loaders = [self._create_loader(part, cpus) for part in job.loader_jobs(layout)]

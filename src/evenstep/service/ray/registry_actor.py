@@ -18,6 +18,7 @@ from evenstep.service.remote.event_log import EventLog
 from evenstep.service.remote.handles import RemoteHandle
 from evenstep.service.remote.registry import JobRegistry
 from evenstep.service.remote.roads import Answer
+from evenstep.service.remote.role_limits import RoleLimits
 from evenstep.service.remote.role_place import RolePlace
 from evenstep.service.remote.standing import Standing
 from evenstep.service.transport.endpoint import Keys
@@ -33,7 +34,7 @@ class JobRegistryActor(JobRegistry):
         keys: Keys | None,
         loaders: LoaderActors | None = None,
         events: str | None = None,
-        hung_after: float | None = None,
+        limits: RoleLimits | None = None,
     ) -> None:
         """
         Args:
@@ -41,11 +42,11 @@ class JobRegistryActor(JobRegistry):
             keys: of sockets; None for a registry without sockets.
             loaders: of a job with standbys.
             events: a file; see `EventLog`.
-            hung_after: see `JobRegistry.open`.
+            limits: see `JobRegistry.open`.
         """
         super().__init__()
         self._finder, self._keys, self._loaders = finder, keys, loaders
-        self._log, self._hung_after = EventLog(events), hung_after
+        self._log, self._limits = EventLog(events), limits
         self._location: Answer | None = None
         self._located = asyncio.Event()
 
@@ -70,7 +71,7 @@ class JobRegistryActor(JobRegistry):
             replace(standing, info=replace(info, registry=RemoteHandle(place))),
             MetricsExporter(info.name),
             self._all_standbys,
-            self._hung_after,
+            self._limits,
             kill_process,
             self._log,
         )

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from evenstep.errors import ConfigurationError
-from evenstep.plan.argument_checks import check_at_least, check_one_of, check_seconds
+from evenstep.plan.argument_checks import check_at_least, check_one_of
 from evenstep.service.backend_common import Loaders, groups_of, layout_of
 from evenstep.service.job import Job
 from evenstep.service.ray.actor_loader import ActorLoader
@@ -25,6 +25,7 @@ from evenstep.service.remote.changing_job import ChangingJob
 from evenstep.service.remote.handles import RemoteHandle
 from evenstep.service.remote.job_info import Constructors
 from evenstep.service.remote.roads import SocketRoad
+from evenstep.service.remote.role_limits import RoleLimits
 from evenstep.service.remote.standing import Standing
 from evenstep.service.sizing.loader_scaling import LoaderScaling
 from evenstep.service.source_loader import LoaderJob
@@ -57,6 +58,7 @@ class RayService(ChangingJob):
         placement: Mapping[str, Any] | None = None,
         patience: float = 120.0,
         hung_after: float | None = None,
+        memory_limit: int | None = None,
         transport: Transport = "sockets",
         ray_options: Mapping[str, Any] | None = None,
         step_log: str | os.PathLike[str] | None = None,
@@ -81,6 +83,7 @@ class RayService(ChangingJob):
             patience: seconds within which actors must have opened their sources.
             hung_after: seconds after which a role that says nothing is killed, for Ray to make it
                 again; None waits for it.
+            memory_limit: bytes of a loader with its workers, over which it is made again, too.
             transport: of messages between roles; "sockets", or "ray", Ray's own calls, which are
                 slower and need no ports besides Ray's.
             ray_options: more for ``ray.init``, such as ``num_cpus`` or ``runtime_env``.
@@ -94,9 +97,13 @@ class RayService(ChangingJob):
         """
         check_one_of(("sockets", "ray"), transport=transport)
         check_at_least(0, standbys=standbys)
-        check_seconds("waits for what hangs", hung_after=hung_after)
         namespace_of(name)  # refuses bad names
         layout = layout_of(job, loaders if scaling is None else scaling.layout, stripe)
+        limits = RoleLimits(
+            hung_after=hung_after,
+            memory_limit=memory_limit,
+            workers=max(layout.workers, default=job.workers),
+        )
         groups = groups_of(job, constructors)
         placed = ActorPlacement(
             placement or {},
@@ -110,7 +117,7 @@ class RayService(ChangingJob):
             layout=layout,
             standbys=standbys,
             events=None if events is None else os.path.abspath(events),
-            hung_after=hung_after,
+            limits=limits,
             groups=groups,
             state=state,
             plan_log=plan_log,

@@ -7,6 +7,7 @@ In the process of a role:
     role_makers.py    makes roles, in their own processes
     wait_timer.py     how long each message waited for other roles
     open_requests.py  what a process works on, and what it waits for
+    process_memory.py its memory, and that of its workers
 
 The registry:
 
@@ -15,6 +16,7 @@ The registry:
     registry.py       `JobRegistry`, which clients find by name, and which watches all other roles
     role_watch.py     `RoleWatch`, which has a dead process followed by another
     role_inquiry.py   asks a role how it is, and does not wait for ever
+    role_limits.py    what roles may not break, and `LimitWatch`, which kills those that do
     event_log.py      `EventLog`: what happened to roles, in a file
     waits.py          who waits for whom, out of what all roles say
     common_state.py   where the ranks of a trainer meet to save

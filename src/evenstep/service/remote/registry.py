@@ -10,10 +10,9 @@ step goes through it. If it dies itself, its successor learns all this from role
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
@@ -29,6 +28,7 @@ from evenstep.service.remote.job_info import JobInfo
 from evenstep.service.remote.roads import Answer
 from evenstep.service.remote.role_host import encoded, messages_of, sendable
 from evenstep.service.remote.role_inquiry import RoleInquiry
+from evenstep.service.remote.role_limits import LimitWatch, RoleLimits
 from evenstep.service.remote.role_place import Location, RolePlace, cause_of_death
 from evenstep.service.remote.role_threads import in_thread
 from evenstep.service.remote.role_watch import RoleWatch
@@ -37,8 +37,6 @@ from evenstep.service.remote.waits import blame, is_silent, silence_text, waits_
 from evenstep.service.transport.endpoint import Endpoint, Keys, new_folder, remove_socket
 from evenstep.service.transport.frames import Frame
 from evenstep.service.transport.server import Server
-
-logger = logging.getLogger("evenstep")
 
 _EXPORT_INTERVAL = 5.0  # seconds
 _PORTS = range(20_000, 32_000)  # below those that systems give to outgoing connections
@@ -74,7 +72,7 @@ class JobRegistry:
         standing: Standing,
         exporter: MetricsExporter | None = None,
         standbys: Callable[[], list[dict[str, Any]]] = list,
-        hung_after: float | None = None,
+        limits: RoleLimits | None = None,
         kill: Callable[[Mapping[str, Any]], None] | None = None,
         events: EventLog | None = None,
     ) -> None:
@@ -83,8 +81,7 @@ class JobRegistry:
         Args:
             exporter: of figures to Prometheus.
             standbys: says, within a second, which standbys there are; see `status`.
-            hung_after: seconds of silence after which a role's process is killed by `kill`, which
-                is called in a thread with the `about` of the role's handle.
+            limits: those who break them are killed by `kill`; see `LimitWatch`.
             events: where deaths, and what follows them, are written.
         """
         self._loop = asyncio.get_running_loop()
@@ -92,8 +89,10 @@ class JobRegistry:
         self._events = events or EventLog(None)
         self._common_state = CommonState(standing.info.planner)
         await self.stand(standing)
-        if hung_after and kill is not None:
-            self._tasks.append(asyncio.create_task(self._kill_hung(hung_after, kill)))
+        if limits is not None and kill is not None:
+            watch = LimitWatch(limits, lambda: self._inquiries, self._sources, kill, self._events)
+            for kept in (watch.silence(), watch.memory()):
+                self._tasks.append(asyncio.create_task(self._watch(kept)))
         if exporter is not None:
             self._tasks.append(asyncio.create_task(self._export_metrics()))
 
@@ -145,7 +144,7 @@ class JobRegistry:
         self._watches = [watches.get(place) or RoleWatch(place, self._events) for place in places]
         for watch in self._watches:
             if watch.place not in self._watching:
-                self._watching[watch.place] = asyncio.create_task(self._watch(watch))
+                self._watching[watch.place] = asyncio.create_task(self._watch(watch.run()))
 
     def open_sockets(
         self, name: str, *, host: str | None = None, keys: Keys | None = None
@@ -383,26 +382,17 @@ class JobRegistry:
         found += [each for each in self._common_state.waits() if each["seconds"] >= least]
         return [*found, *waits_of(roles, least)]
 
-    async def _watch(self, watch: RoleWatch) -> None:
+    async def _watch(self, running: Coroutine[Any, Any, None]) -> None:
         try:
-            await watch.run()
+            await running
         except EvenstepError as error:
             self._raise_alarm(error)
 
-    async def _kill_hung(self, seconds: float, kill: Callable[[Mapping[str, Any]], None]) -> None:
-        """Has processes that say nothing for so long killed; others follow them."""
-        while True:
-            await asyncio.sleep(seconds / 4)
-            inquiries = list(self._inquiries)
-            said = await asyncio.gather(*(each.process() for each in inquiries))
-            for inquiry, about in zip(inquiries, said):
-                silent = about.get("silent_seconds", 0.0)
-                if silent >= seconds:
-                    logger.warning(
-                        "%s has said nothing for %.0f s, and is killed", inquiry.handle.name, silent
-                    )
-                    self._events.add("killed", **inquiry.handle.about, silent_seconds=silent)
-                    await in_thread(kill, inquiry.handle.about)
+    def _sources(self) -> dict[str, list[str]]:
+        """By loader, the sources that it reads."""
+        assert self._standing is not None
+        shares = zip(self._job.loaders, self._standing.layout.shares)
+        return {handle.role: [each.source for each in owned] for handle, owned in shares}
 
     async def _export_metrics(self) -> None:
         assert self._exporter is not None

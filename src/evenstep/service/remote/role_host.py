@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 from evenstep.errors import ConfigurationError, EvenstepError, described
 from evenstep.service.handles import Message
 from evenstep.service.remote.open_requests import OpenRequests, Request
+from evenstep.service.remote.process_memory import private_bytes, resident_bytes
 from evenstep.service.remote.roads import Answer
 from evenstep.service.remote.role_threads import RoleThreads
 from evenstep.service.remote.wait_timer import WaitTimer
@@ -153,7 +154,8 @@ class RoleHost:
             return {
                 "process": os.getpid(),
                 "host": socket.gethostname(),
-                "resident_bytes": _resident_bytes(),
+                "resident_bytes": resident_bytes(),
+                "private_bytes": private_bytes(),
                 "done": dict(self._done),
                 "sent": dict(self._sent),
                 "seconds": dict(self._seconds),
@@ -260,11 +262,3 @@ def _done(answer: T) -> Future[T]:
     future: Future[T] = Future()
     future.set_result(answer)
     return future
-
-
-def _resident_bytes() -> int:
-    try:
-        with open("/proc/self/statm") as file:
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except OSError:  # no such file on this system
-        return 0
