@@ -30,19 +30,24 @@ INTEGRATIONS ?= .venv-integrations
 TRANSFORMERS_4 ?= 4.57.6
 RESOLUTION ?= highest
 MATRIX_TESTS ?= tests/plan tests/protocol tests/strategy tests/loader tests/scenarios
+# In the order of folders: files of a single test are the longest, and would otherwise come last.
+BY_FILE := --dist loadfile --no-loadscope-reorder
 
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt
 # A file that calls `main` when it is run is a benchmark; the others are shared by benchmarks.
 BENCHMARKS := $(sort $(filter-out %/__main__.py,$(shell grep -rl --include='*.py' '^if __name__ == "__main__"' benchmarks)))
 
-.PHONY: help demo learning test integrations integrations-4 matrix soak lint docs papers bench clean
+.PHONY: help install demo learning test integrations integrations-4 matrix soak lint docs papers bench clean
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
 help:
 	@sed -n 's/^#   //p' Makefile
-	@echo "targets: demo learning test integrations integrations-4 matrix soak lint docs papers bench clean"
+	@echo "targets: install demo learning test integrations integrations-4 matrix soak lint docs papers bench clean"
+
+# What several targets need that run at the same time, as they do in .ci/run.
+install: $(VENV)/.installed-lint $(VENV)/.installed-docs $(VENV)/.installed-test
 
 demo: $(VENV)/.installed-demo
 	$(BIN)/evenstep demo
@@ -51,8 +56,11 @@ demo: $(VENV)/.installed-demo
 learning: $(VENV)/.installed-demo
 	$(BIN)/python -m benchmarks.learning.heldout_loss $(addprefix --data ,$(DATA)) --plot out/learning/loss.png
 
+# Hundreds of processes import the package. Where Python is told to write no bytecode, each would
+# compile it again.
 test: $(VENV)/.installed-test
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not soak and not integrations" -n $(JOBS) --dist loadfile $(PYTEST_ARGS)
+	@$(BIN)/python -m compileall -q src
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not soak and not integrations" -n $(JOBS) $(BY_FILE) $(PYTEST_ARGS)
 
 # Their packages pin one another, so they have an environment of their own.
 integrations:
@@ -71,7 +79,7 @@ matrix:
 	$(UV) pip install -q --compile-bytecode --python $(MATRIX)/bin/python --resolution $(RESOLUTION) -e '.[cli,fast,fit,sources,test-tools]'
 	$(UV) pip freeze -q --python $(MATRIX)/bin/python | grep -iE '^(torch|numpy|numba|scipy|pyarrow)=='
 	$(MATRIX)/bin/python -m benchmarks.planning.plan_digests | sha256sum
-	OMP_NUM_THREADS=1 $(MATRIX)/bin/python -m pytest -m "not soak and not integrations" -n $(JOBS) --dist loadfile $(MATRIX_TESTS) $(PYTEST_ARGS)
+	OMP_NUM_THREADS=1 $(MATRIX)/bin/python -m pytest -m "not soak and not integrations" -n $(JOBS) $(BY_FILE) $(MATRIX_TESTS) $(PYTEST_ARGS)
 
 soak: $(VENV)/.installed-test
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m soak -s $(PYTEST_ARGS)

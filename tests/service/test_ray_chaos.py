@@ -156,6 +156,9 @@ def run(
     with RayService(job, name=name, loaders=2, standbys=standbys, events=log) as service:
         chaos = Chaos(service, folder, steps)
         try:
+            while not all(file.exists() and file.read_text() for file in chaos.files):
+                assert chaos.go_on()
+                time.sleep(0.1)
             for kind, how, pause in events:
                 time.sleep(pause)
                 if not chaos.go_on():
