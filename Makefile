@@ -34,7 +34,7 @@ MATRIX_TESTS ?= tests/plan tests/protocol tests/strategy tests/loader tests/scen
 BY_FILE := --dist loadfile --no-loadscope-reorder
 
 BIN := $(VENV)/bin
-PIP_INSTALL := $(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt
+PIP_INSTALL := $(BIN)/python -m pip install -q --no-compile --disable-pip-version-check -c constraints.txt
 # A file that calls `main` when it is run is a benchmark; the others are shared by benchmarks.
 BENCHMARKS := $(sort $(filter-out %/__main__.py,$(shell grep -rl --include='*.py' '^if __name__ == "__main__"' benchmarks)))
 
@@ -122,4 +122,6 @@ $(VENV)/.installed-bench: EXTRAS = bench
 $(VENV)/.installed-%: $(VENV)/.made pyproject.toml constraints.txt
 	@echo "installing evenstep[$(EXTRAS)] into $(VENV): the first time takes minutes, for torch"
 	@$(PIP_INSTALL) -e '.[$(EXTRAS)]'
+	@# By all cores, which pip does not. Some packages have files for later Pythons only.
+	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
 	@touch $@
