@@ -54,7 +54,7 @@ def even_shards(draw):
     ]
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(BUDGETS, even_shards(), BUFFERS, RANDOMS)
 def test_shares_of_one_size_need_no_filler_and_others_one_at_most(
     policy, shards, buffer_size, random
@@ -88,7 +88,7 @@ def test_the_first_windows_are_such_that_all_ranks_run_out_in_the_same_round(
         assert len(step.round.start.numbers) == expected
 
 
-@settings(max_examples=50)
+@settings(max_examples=30)
 @given(POLICIES, SHARDS, BUFFERS, st.data())
 def test_one_rank_of_unknown_share_and_no_rank_looks_ahead(policy, shards, buffer_size, data):
     unknown = data.draw(st.integers(0, len(shards) - 1))
@@ -106,7 +106,7 @@ def test_one_rank_of_unknown_share_and_no_rank_looks_ahead(policy, shards, buffe
             done += len(groups.members)
 
 
-@settings(max_examples=50)
+@settings(max_examples=30)
 @given(POLICIES, SHARDS, BUFFERS, RANDOMS, RANDOMS)
 def test_when_samples_come_changes_no_step_of_ranks_that_look_ahead(
     policy, shards, buffer_size, random, other
@@ -115,7 +115,7 @@ def test_when_samples_come_changes_no_step_of_ranks_that_look_ahead(
     assert visible_steps(one) == visible_steps(replace(one, **arrivals(other)))
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(KEEPING, SHARDS, BUFFERS, RANDOMS, st.data())
 def test_a_wrong_share_costs_rounds_but_no_sample(policy, shards, buffer_size, random, data):
     shares = sizes(shards)
@@ -161,7 +161,7 @@ def check_lent(world):
     return made
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(KEEPING, partly_empty(), BUFFERS, RANDOMS, st.booleans())
 def test_ranks_without_a_sample_are_lent_the_shortest_of_the_first_rank_that_has_any(
     policy, shards, buffer_size, random, known
@@ -180,7 +180,7 @@ def test_ranks_without_a_sample_are_lent_the_shortest_of_the_first_rank_that_has
     ]
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(KEEPING, partly_empty(), BUFFERS, st.integers(1, 30), RANDOMS, st.booleans())
 def test_ranks_that_have_run_out_are_lent_a_sample_when_they_are_resumed(
     policy, shards, buffer_size, most, random, known

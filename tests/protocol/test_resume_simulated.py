@@ -51,7 +51,7 @@ def dealt_shards(draw):
     return [[lengths[position] for position in share] for share in shares]
 
 
-@settings(max_examples=80)
+@settings(max_examples=40)
 @given(
     POLICIES,
     SHARDS | dealt_shards(),
@@ -92,7 +92,7 @@ def resumed_often(first, kills, random):
     return resumed
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(KEEPING, SHARDS, BUFFERS, BUFFERS, st.integers(1, 12), KILLS, RANDOMS, KNOWN)
 def test_exact_resume_of_an_epoch_whose_buffer_size_was_changed(
     policy, shards, before, after, most, kills, random, known
@@ -106,7 +106,7 @@ def test_exact_resume_of_an_epoch_whose_buffer_size_was_changed(
     assert resumed_often(changed, kills, random) == whole
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(POLICIES, SHARDS, BUFFERS, KILLS, RANDOMS, KNOWN)
 def test_exact_resume_of_an_epoch_in_which_bad_samples_are_skipped(
     policy, shards, buffer_size, kills, random, known
@@ -167,7 +167,7 @@ def run(world, most, skip=0):
     return trained, count, world.checkpoints(last) if last else []
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(
     KEEPING,
     SHARDS | dealt_shards(),
@@ -257,7 +257,7 @@ def elastic_epoch(policy, lengths, ranks, legs, random, known):
         world = deal(ranks, size, checkpoints)
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(KEEPING, LENGTHS, st.integers(1, 16), LEGS, RANDOMS, KNOWN)
 def test_any_chain_of_worlds_trains_every_position_once(
     policy, lengths, ranks, legs, random, known

@@ -77,7 +77,12 @@ SPAWN = {"num_workers": 1, "multiprocessing_context": "spawn", "persistent_worke
 
 @pytest.mark.parametrize(
     ("world_size", "workers"),
-    [(2, FORK), (4, FORK), pytest.param(2, SPAWN, marks=pytest.mark.soak), (2, {})],
+    [
+        (2, FORK),
+        pytest.param(4, FORK, marks=pytest.mark.soak),
+        pytest.param(2, SPAWN, marks=pytest.mark.soak),
+        (2, {}),
+    ],
     ids=["2-fork", "4-fork", "2-spawn", "2-threads"],
 )
 @pytest.mark.timeout(120)

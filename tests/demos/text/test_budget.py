@@ -12,7 +12,7 @@ from evenstep_demos.text.options import DemoOptions
 LENGTHS = st.lists(st.integers(2, 200), min_size=60, max_size=150).map(np.array)
 
 
-@settings(max_examples=20)  # each fits a budget
+@settings(max_examples=10)  # each fits a budget
 @given(LENGTHS, st.integers(2, 4), st.integers(2, 200))
 def test_every_rank_gets_equally_many_samples_and_none_twice(
     lengths: np.ndarray, world_size: int, samples: int

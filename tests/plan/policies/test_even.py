@@ -96,7 +96,7 @@ def test_what_is_made_equal_is_the_cost_of_the_model() -> None:
 def test_the_imbalance_hardly_grows_with_the_number_of_ranks() -> None:
     # How many tokens a rank happens to hold differs, and the last windows show it. Before that:
     def of_most(ranks: int) -> float:
-        lengths = sample_lengths("ultrachat", ranks * 1500, seed=3).reshape(ranks, -1)
+        lengths = sample_lengths("ultrachat", ranks * 1000, seed=3).reshape(ranks, -1)
         costs = simulate(Even(MAX_TOKENS), list(lengths), buffer_size=256).costs
         most = costs[: len(costs) * 4 // 5]
         return float(most.max(axis=1).sum() / most.mean(axis=1).sum())
