@@ -1,4 +1,5 @@
-"""A rank that never begins a pass: an error on the others once it has ended, or after a time limit.
+"""A rank that never begins a pass, or dies while it connects: an error on the others once it has
+ended, or after a time limit.
 
 Until then they wait, and `test_waiting` shows that they say for whom.
 """
@@ -6,6 +7,8 @@ Until then they wait, and `test_waiting` shows that they say for whom.
 from __future__ import annotations
 
 import datetime
+import os
+import signal
 import time
 from pathlib import Path
 
@@ -15,6 +18,7 @@ from faults import THREADS, WITHIN, assert_died, loader_over
 from ranks import Job, Rank
 
 from documents import Documents
+from evenstep.loader.transport import rank_exchange
 
 LIMIT = 1.0  # seconds
 
@@ -70,3 +74,20 @@ def test_a_rank_that_never_begins_is_missed_after_the_groups_time_limit(tmp_path
         waits, absent = job.join(WITHIN + LIMIT)
     assert not absent.error, absent.traceback
     assert_died(waits, "PeerError", "rank 0 could not connect to the other ranks")
+
+
+def die_while_connecting(rank: Rank) -> None:
+    rank_exchange._CONNECT_LIMIT = datetime.timedelta(seconds=LIMIT)
+    if rank.rank == 1:
+        dist.new_group = lambda *arguments, **options: os.kill(os.getpid(), signal.SIGKILL)
+    for _ in loader_over(Documents(60), **THREADS):
+        pass
+
+
+@pytest.mark.timeout(60)
+def test_a_rank_that_dies_while_it_connects_is_missed_after_a_time_limit(tmp_path: Path) -> None:
+    with Job(die_while_connecting, 3, folder=tmp_path) as job:
+        first, dead, last = job.join(WITHIN + LIMIT)
+    assert not dead.error
+    for outcome in (first, last):
+        assert_died(outcome, "PeerError", "could not connect to the other ranks")

@@ -38,6 +38,52 @@ def small_cluster() -> Iterator[None]:
     ray.shutdown()
 
 
+class FarNode:
+    """A node of a cluster of two, both on this host, that another one follows when it is lost."""
+
+    def __init__(self, cluster: Any) -> None:
+        self._cluster = cluster
+        self.follow()
+
+    def follow(self) -> None:
+        """Begins a node."""
+        self._cluster.add_node(num_cpus=4, labels={"place": "far"}, object_store_memory=100_000_000)
+
+    @property
+    def node_id(self) -> str:
+        """As Ray knows it."""
+        import ray
+
+        nodes = [node for node in ray.nodes() if node["Labels"].get("place") == "far"]
+        return str(next(node["NodeID"] for node in nodes if node["Alive"]))
+
+    @property
+    def pids(self) -> list[int]:
+        """Of all its processes."""
+        found = []
+        for process in psutil.process_iter(["name", "cmdline"]):
+            told = " ".join(process.info["cmdline"] or ())
+            if process.info["name"] == "raylet" and '"place": "far"' in told:
+                found += [each.pid for each in (process, *process.children(recursive=True))]
+        return found
+
+
+@contextmanager
+def two_nodes() -> Iterator[FarNode]:
+    """A cluster of two nodes. This process is on the one that is not far."""
+    ray = pytest.importorskip("ray", reason="ray is not installed")
+    from ray.cluster_utils import Cluster
+
+    head = {"num_cpus": 4, "object_store_memory": 100_000_000}
+    cluster = Cluster(initialize_head=True, head_node_args=head)
+    try:
+        ray.init(cluster.address, log_to_driver=False, logging_level="ERROR")
+        yield FarNode(cluster)
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+
+
 class Process:
     """Another Python process, which is ended with the test."""
 

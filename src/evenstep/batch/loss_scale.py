@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -37,7 +37,9 @@ import numpy.typing as npt
 from evenstep.arrays import Float64Array
 from evenstep.errors import ConfigurationError
 from evenstep.plan.argument_checks import check_one_of
-from evenstep.protocol.receipts import StepTotals
+
+if TYPE_CHECKING:  # the protocol is more than a process that makes batches needs
+    from evenstep.protocol.receipts import StepTotals
 
 LOSS_SCALING = ("token", "sample", "approximate", "none")
 """The modes of `loss_scale`."""

@@ -26,37 +26,61 @@ schema                checks of documents that were saved
 Imports go one way, between files and between folders.
 """
 
-from evenstep.plan.groups.groups import Groups
-from evenstep.plan.lengths import Lengths
-from evenstep.plan.offline.fixed_size import LengthGrouped, Sorted
-from evenstep.plan.offline.max_tokens import BucketedMaxTokens, MaxTokens
-from evenstep.plan.packing import DocumentCost, WorkloadPacking, auto_thresholds
-from evenstep.plan.pipeline import PipelineSchedule
-from evenstep.plan.policies.even import Even
-from evenstep.plan.policies.fixed_batch import FixedBatch
-from evenstep.plan.policies.pool_sort import PoolSort
-from evenstep.plan.policies.sequence_packing import SequencePacking
-from evenstep.plan.policies.token_budget import TokenBudget
-from evenstep.plan.policy import Plan, Policy, Proposal, Window
+from __future__ import annotations
 
-__all__ = [
-    "BucketedMaxTokens",
-    "DocumentCost",
-    "Even",
-    "FixedBatch",
-    "Groups",
-    "LengthGrouped",
-    "Lengths",
-    "MaxTokens",
-    "PipelineSchedule",
-    "Plan",
-    "Policy",
-    "PoolSort",
-    "Proposal",
-    "SequencePacking",
-    "Sorted",
-    "TokenBudget",
-    "Window",
-    "WorkloadPacking",
-    "auto_thresholds",
-]
+from typing import TYPE_CHECKING
+
+from evenstep.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from evenstep.plan.groups.groups import Groups as Groups
+    from evenstep.plan.lengths import Lengths as Lengths
+    from evenstep.plan.offline.fixed_size import LengthGrouped as LengthGrouped
+    from evenstep.plan.offline.fixed_size import Sorted as Sorted
+    from evenstep.plan.offline.max_tokens import BucketedMaxTokens as BucketedMaxTokens
+    from evenstep.plan.offline.max_tokens import MaxTokens as MaxTokens
+    from evenstep.plan.packing import DocumentCost as DocumentCost
+    from evenstep.plan.packing import WorkloadPacking as WorkloadPacking
+    from evenstep.plan.packing import auto_thresholds as auto_thresholds
+    from evenstep.plan.pipeline import PipelineSchedule as PipelineSchedule
+    from evenstep.plan.policies.even import Even as Even
+    from evenstep.plan.policies.fixed_batch import FixedBatch as FixedBatch
+    from evenstep.plan.policies.pool_sort import PoolSort as PoolSort
+    from evenstep.plan.policies.sequence_packing import SequencePacking as SequencePacking
+    from evenstep.plan.policies.token_budget import TokenBudget as TokenBudget
+    from evenstep.plan.policy import Plan as Plan
+    from evenstep.plan.policy import Policy as Policy
+    from evenstep.plan.policy import Proposal as Proposal
+    from evenstep.plan.policy import Window as Window
+
+_HOMES = {
+    ".groups.groups": ("Groups",),
+    ".lengths": ("Lengths",),
+    ".offline.fixed_size": (
+        "LengthGrouped",
+        "Sorted",
+    ),
+    ".offline.max_tokens": (
+        "BucketedMaxTokens",
+        "MaxTokens",
+    ),
+    ".packing": (
+        "DocumentCost",
+        "WorkloadPacking",
+        "auto_thresholds",
+    ),
+    ".pipeline": ("PipelineSchedule",),
+    ".policies.even": ("Even",),
+    ".policies.fixed_batch": ("FixedBatch",),
+    ".policies.pool_sort": ("PoolSort",),
+    ".policies.sequence_packing": ("SequencePacking",),
+    ".policies.token_budget": ("TokenBudget",),
+    ".policy": (
+        "Plan",
+        "Policy",
+        "Proposal",
+        "Window",
+    ),
+}
+__all__ = sorted(name for names in _HOMES.values() for name in names)
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

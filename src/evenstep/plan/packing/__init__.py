@@ -29,23 +29,39 @@ tight_fill          micro-batches filled to the last token, where the solver beg
 ```
 """
 
-from evenstep.plan.packing.document_cost import DocumentCost
-from evenstep.plan.packing.options import PackingOptions, SteadyOptions
-from evenstep.plan.packing.outliers import auto_thresholds
-from evenstep.plan.packing.pieces import OVER_LONG, Pieces, cut_long
-from evenstep.plan.packing.step_plan import plan_step
-from evenstep.plan.packing.window_packing import cut_at_windows
-from evenstep.plan.packing.workload_packing import WorkloadPacking
+from __future__ import annotations
 
-__all__ = [
-    "OVER_LONG",
-    "DocumentCost",
-    "PackingOptions",
-    "Pieces",
-    "SteadyOptions",
-    "WorkloadPacking",
-    "auto_thresholds",
-    "cut_at_windows",
-    "cut_long",
-    "plan_step",
-]
+from typing import TYPE_CHECKING
+
+from evenstep.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from evenstep.plan.packing.document_cost import DocumentCost as DocumentCost
+    from evenstep.plan.packing.options import PackingOptions as PackingOptions
+    from evenstep.plan.packing.options import SteadyOptions as SteadyOptions
+    from evenstep.plan.packing.outliers import auto_thresholds as auto_thresholds
+    from evenstep.plan.packing.pieces import OVER_LONG as OVER_LONG
+    from evenstep.plan.packing.pieces import Pieces as Pieces
+    from evenstep.plan.packing.pieces import cut_long as cut_long
+    from evenstep.plan.packing.step_plan import plan_step as plan_step
+    from evenstep.plan.packing.window_packing import cut_at_windows as cut_at_windows
+    from evenstep.plan.packing.workload_packing import WorkloadPacking as WorkloadPacking
+
+_HOMES = {
+    ".document_cost": ("DocumentCost",),
+    ".options": (
+        "PackingOptions",
+        "SteadyOptions",
+    ),
+    ".outliers": ("auto_thresholds",),
+    ".pieces": (
+        "OVER_LONG",
+        "Pieces",
+        "cut_long",
+    ),
+    ".step_plan": ("plan_step",),
+    ".window_packing": ("cut_at_windows",),
+    ".workload_packing": ("WorkloadPacking",),
+}
+__all__ = sorted(name for names in _HOMES.values() for name in names)
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

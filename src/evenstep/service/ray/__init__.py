@@ -28,6 +28,14 @@ Messages by Ray's own calls, where sockets are not wanted, and to watch roles:
     serializers.py     arrays and tensors as copies that the receiver owns
 """
 
-from evenstep.service.ray.service import RayService
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from evenstep.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from evenstep.service.ray.service import RayService as RayService
 
 __all__ = ["RayService"]
+__getattr__, __dir__ = lazy_names(__name__, {".service": __all__})

@@ -113,6 +113,8 @@ def make_constructor_anew(
         job: on the constructor's mesh.
         mesh: the number of that; see `JobInfo`.
     """
+    import evenstep.service.data_constructor  # noqa: F401 - torch, while the registry begins
+
     standing: Standing = call(registry, "standing")
     info = standing.info
     given = standing.layout, list(info.loaders), info.planner, groups

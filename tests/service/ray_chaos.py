@@ -1,0 +1,207 @@
+"""Four trainers on Ray while processes and a node are killed and stopped: each gets, step by step,
+what it gets in a run without faults."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import statistics
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import psutil
+from chaos_trainer import line_of
+from ray_cluster import HERE, PATIENCE, FarNode, Process
+from service_world import job_of, sources
+
+import evenstep.service as es
+from evenstep.service.ray import RayService
+
+STEP_SECONDS = 0.5  # of training
+RANKS = 4
+MEMORY_LIMIT = 600 << 20  # bytes of a loader, where one is to grow over it
+GROWN: list[bytes] = []
+
+
+class Chaos:
+    """A service, its trainers, and what happens to them."""
+
+    def __init__(
+        self, service: RayService, folder: Path, steps: int, far: FarNode | None = None
+    ) -> None:
+        self._service, self._folder, self._steps, self._far = service, folder, steps, far
+        self.files = [folder / f"{rank}.jsonl" for rank in range(RANKS)]
+        self.trainers = [self._trainer(rank) for rank in range(RANKS)]
+        self.happened: list[tuple[str, float]] = []
+        self.promoted = 0
+        """Standbys that have followed loaders."""
+
+    def _trainer(self, rank: int) -> Process:
+        # Of two nodes on one host, Ray would connect a trainer to any.
+        address = self._service.address if self._far is None else str(self._service.file)
+        given = [address, self._service.name, str(self._steps), str(STEP_SECONDS)]
+        script = str(HERE / "chaos_trainer.py")
+        return Process([script, *given, str(self.files[rank])], RANK=str(rank))
+
+    def victims(self, kind: str, draw: random.Random) -> list[int]:
+        """Processes that die or stop together."""
+        if kind == "node":
+            assert self._far is not None
+            return self._far.pids
+        status = self._service.status()
+        loaders = [each.get("process", {}).get("process") for each in status["loaders"]]
+        if kind == "trainer":
+            return [draw.choice(self.trainers).popen.pid]
+        if kind == "standby":
+            return [each["process"] for each in status["standbys"] if each["ready"]][:1]
+        if kind == "registry":
+            known = self._service._info.registry.place.known
+            return [] if known is None or known.process is None else [known.process]
+        if kind == "worker":
+            with suppress(psutil.Error):
+                return [draw.choice(psutil.Process(draw.choice(loaders)).children()).pid]
+        if kind in ("planner", "constructor"):
+            role = status["planner"] if kind == "planner" else draw.choice(status["constructors"])
+            loaders = [role.get("process", {}).get("process")]
+        found = [pid for pid in loaders if pid is not None]
+        return found if kind == "two loaders" else found[:1]
+
+    def happen(self, kind: str, how: str, draw: random.Random) -> None:
+        """
+        Args:
+            how: "killed", "stopped", for 5 or 20 seconds, or "grew": one loader takes more memory
+                than it may.
+        """
+        if how == "grew":
+            _growth(self._folder).touch()
+            self.happened.append((f"{kind} {how}", time.time()))
+            return
+        pids = self.victims(kind, draw)
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL if how == "killed" else signal.SIGSTOP)
+        self.happened.append((f"{kind} {how}", time.time()))
+        if how == "killed" and kind == "node":
+            assert self._far is not None
+            self._far.follow()
+        if how == "stopped":
+            time.sleep(5 if draw.random() < 0.5 else 20)
+            for pid in pids:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGCONT)
+
+    def go_on(self) -> bool:
+        """Starts trainers again that were killed; whether any still runs."""
+        for rank, trainer in enumerate(self.trainers):
+            code = trainer.popen.poll()
+            if code == -signal.SIGKILL:
+                self.trainers[rank] = self._trainer(rank)
+            else:
+                assert code in (None, 0), f"rank {rank} ended with {code}"
+        return any(trainer.popen.poll() is None for trainer in self.trainers)
+
+    def lines(self) -> list[list[dict[str, Any]]]:
+        return [[json.loads(line) for line in file.read_text().splitlines()] for file in self.files]
+
+    def stalls(self) -> dict[str, list[float]]:
+        """By what has happened, seconds by which the slowest rank waited longer than usual in the
+        time after it, until the next."""
+        waits = [(line["at"], line["waited"]) for lines in self.lines() for line in lines]
+        usual = statistics.median(waited for _, waited in waits)
+        found: dict[str, list[float]] = {}
+        ends = [when for _, when in self.happened[1:]] + [time.time()]
+        for (what, when), end in zip(self.happened, ends):
+            longest = max((waited for at, waited in waits if when < at < end), default=0.0)
+            found.setdefault(what, []).append(max(longest - usual, 0.0))
+        return found
+
+
+def _growth(folder: Path) -> Path:
+    """A file that is there until a loader has grown."""
+    return folder / "growth"
+
+
+def slow_tokens(folder: Path, row: Mapping[str, Any]) -> dict[str, Any]:
+    time.sleep(0.002)
+    with suppress(FileNotFoundError):
+        _growth(folder).unlink()
+        GROWN.append(b"x" * MEMORY_LIMIT)
+    return {"input_ids": [row["id"], *range(1, row["length"])]}
+
+
+def chaos_job(folder: Path, prefetch: int, steps: int) -> es.Job:
+    transform = partial(slow_tokens, folder)
+    return job_of(
+        folder,
+        sources=sources(folder, counts=(400, 300, 300), transform=transform),
+        mesh=es.Mesh(DP=2, CP=2),
+        workers=1,
+        prefetch=prefetch,
+        plans_kept=max(steps, 2 * prefetch + 2),  # no collective holds the ranks together
+    )
+
+
+def undisturbed(job: es.Job, steps: int) -> list[list[Any]]:
+    """[ranks] what each gets, as it is written."""
+    plain: list[list[Any]] = [[] for _ in range(RANKS)]
+    with es.start(job, backend="local") as local:
+        clients = [local.client(rank) for rank in range(RANKS)]
+        for _ in range(steps):  # together, as plans are not kept for ever
+            for lines, client in zip(plain, clients):
+                batches, step = next(client)
+                lines.append(line_of(step, batches))
+    return json.loads(json.dumps(plain))  # type: ignore[no-any-return]
+
+
+def run(
+    folder: Path,
+    *,
+    prefetch: int,
+    standbys: int,
+    steps: int,
+    events: Iterator[tuple[str, str, float]],
+    far: FarNode | None = None,
+    **options: Any,
+) -> Chaos:
+    """Plays the events, of which each has a kind, what happens, and the seconds to wait before.
+
+    Args:
+        far: the node that the kind "node" is about.
+        options: of the service.
+    """
+    job, draw = chaos_job(folder, prefetch, steps), random.Random(prefetch)
+    expected = undisturbed(job, steps)
+    name = f"chaos-{prefetch}-{standbys}"
+    log = folder / "events.jsonl"
+    options = {"name": name, "loaders": 2, "standbys": standbys, "events": log, **options}
+    with RayService(job, **options) as service:
+        chaos = Chaos(service, folder, steps, far)
+        try:
+            while not all(file.exists() and file.read_text() for file in chaos.files):
+                assert chaos.go_on()
+                time.sleep(0.1)
+            for kind, how, pause in events:
+                time.sleep(pause)
+                if not chaos.go_on():
+                    break
+                chaos.happen(kind, how, draw)
+            deadline = time.monotonic() + PATIENCE + steps * STEP_SECONDS
+            while chaos.go_on():
+                assert time.monotonic() < deadline, "the trainers do not come to their end"
+                time.sleep(0.1)
+        finally:
+            for trainer in chaos.trainers:
+                trainer.end()
+        status = service.status()
+        assert status["failed"] is None
+        happened = [json.loads(line)["event"] for line in log.read_text().splitlines()]
+        chaos.promoted = happened.count("promoted")
+    for lines, wanted in zip(chaos.lines(), expected):
+        assert [{name: line[name] for name in wanted[0]} for line in lines] == wanted
+    return chaos

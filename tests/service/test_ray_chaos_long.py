@@ -1,0 +1,91 @@
+"""Four trainers on a cluster of two nodes get the same while processes and a node are killed and
+stopped, and loaders take too much memory. Prints how long the slowest rank stood still after each::
+
+    EVENSTEP_SOAK_SECONDS=1800 pytest -m soak -s tests/service/test_ray_chaos_long.py
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import statistics
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from ray_cluster import FarNode, two_nodes
+
+pytest.importorskip("ray", reason="ray is not installed")
+
+from ray_chaos import MEMORY_LIMIT, STEP_SECONDS, run
+
+pytestmark = pytest.mark.soak
+
+SOAK_SECONDS = float(os.environ.get("EVENSTEP_SOAK_SECONDS", 600))
+KINDS = (
+    *("loader", "two loaders", "worker", "standby"),
+    *("constructor", "planner", "registry", "trainer", "node"),
+)
+FAR = {"label_selector": {"place": "far"}}
+PLACES = {"loaders": [{}, FAR], "constructors": [{}, FAR]}
+
+
+@pytest.fixture
+def far() -> Iterator[FarNode]:
+    with two_nodes() as node:
+        yield node
+
+
+@pytest.mark.timeout(2 * SOAK_SECONDS + 600)
+@pytest.mark.parametrize("standbys", [0, 1])
+@pytest.mark.parametrize("prefetch", [2, 4])
+def test_trainers_get_the_same_whatever_happens(
+    prefetch: int, standbys: int, far: FarNode, tmp_path: Path
+) -> None:
+    draw = random.Random(prefetch)
+    end = time.monotonic() + SOAK_SECONDS / 4
+
+    def events() -> Iterator[tuple[str, str, float]]:
+        while time.monotonic() < end:
+            kind = draw.choice(KINDS)
+            hows = ["killed", "killed", "stopped", *(["grew"] if kind == "loader" else [])]
+            yield kind, draw.choice(hows), draw.uniform(4, 10)
+
+    chaos = run(
+        tmp_path,
+        prefetch=prefetch,
+        standbys=standbys,
+        steps=int(SOAK_SECONDS / 4 / STEP_SECONDS),
+        events=events(),
+        far=far,
+        placement=PLACES,
+        memory_limit=MEMORY_LIMIT,
+    )
+    for what, stalls in sorted(chaos.stalls().items()):
+        middle, longest = statistics.median(stalls), max(stalls)
+        print(
+            f"prefetch {prefetch}, standbys {standbys}: {what}: {len(stalls)} times, "
+            f"{middle:.1f} s, {longest:.1f} s"
+        )
+    assert len({what for what, _ in chaos.happened}) > 3
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("standbys", [0, 1])
+def test_what_a_lost_node_held_goes_on_where_there_is_room(
+    standbys: int, far: FarNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    rather = {"scheduling_strategy": NodeAffinitySchedulingStrategy(far.node_id, soft=True)}
+    monkeypatch.setattr(far, "follow", lambda: None)
+    run(
+        tmp_path,
+        prefetch=2,
+        standbys=standbys,
+        steps=80,
+        events=iter([("node", "killed", 2.0)]),
+        far=far,
+        placement={"loaders": [{}, rather], "constructors": [{}, rather]},
+    )
