@@ -87,5 +87,6 @@ def test_what_a_lost_node_held_goes_on_where_there_is_room(
         steps=80,
         events=iter([("node", "killed", 2.0)]),
         far=far,
+        cpus=0.25,
         placement={"loaders": [{}, rather], "constructors": [{}, rather]},
     )

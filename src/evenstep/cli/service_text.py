@@ -112,7 +112,7 @@ def status_line() -> Iterator[Any]:
                 f"{steps['exposed_seconds']['last']:.3f} s, imbalance {steps['imbalance']:.3f}, "
                 f"{_queued(status):,} samples queued"
                 + "".join(f"; {text}" for text in status["silent"])
-                + "".join(f"; {name} is being followed" for name in status["restarting"])
+                + "".join(f"; {text}" for text in status["restarting"])
             )
 
         yield show

@@ -74,6 +74,7 @@ class JobRegistryActor(JobRegistry):
             self._limits,
             kill_process,
             self._log,
+            _room,
         )
         self._located.set()
 
@@ -95,3 +96,10 @@ class JobRegistryActor(JobRegistry):
         it may have handles of actors. Any process of a registry may answer."""
         await self.location()
         return await self.answer(pickle.loads(sent))
+
+
+def _room() -> str:
+    import ray
+
+    free = ray.available_resources().get("CPU", 0.0)
+    return f"Ray makes it where there is room, and the cluster has {free:g} CPUs free"

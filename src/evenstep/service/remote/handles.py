@@ -9,8 +9,10 @@ played again names it.
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from contextlib import nullcontext
 from typing import Any
 
@@ -30,7 +32,6 @@ from evenstep.service.remote.role_threads import in_thread
 from evenstep.service.remote.wait_timer import WaitTimer
 
 _ALARM_INTERVAL = 1.0  # seconds from one look at an alarm to the next, while it cannot ring
-
 
 OnWait = Callable[["RemoteHandle", Request, float, Sequence[PendingAnswer]], None]
 """Called with the role that is waited for, what it was asked, the seconds waited, and the answers
@@ -55,8 +56,8 @@ class RemoteHandle:
             alarm: a caller that waits for an answer, or takes one, raises its error instead.
             timer: counts the seconds waited for answers, by message (the last of several).
             on_answer: called with each answer that is taken.
-            on_wait: called when an answer has been waited for for `warn_after` seconds, and again
-                each time that the wait has doubled.
+            on_wait: called when an answer has been waited for for `warn_after` seconds, also while
+                the role is not played, and again each time that the wait has doubled.
         """
         self.place = place
         self.alarm, self.timer, self.on_answer = alarm, timer, on_answer
@@ -171,13 +172,16 @@ class RemoteReply:
 
     def _awaited(self) -> Answer:
         handle = self._handle
+        self._begin = time.monotonic()
+        self._warn_at = self._begin + (handle.warn_after or math.inf)
         try:
             for _ in range(ATTEMPTS):
                 try:
-                    self._wait_for_answer_or_alarm()
+                    if self._watches:
+                        self._watch(self._answered, [self._pending])
                     return self._pending.answer()
                 except RoleGoneError:
-                    self._location = handle.place.successor(self._location)
+                    self._location = self._successor()
                     self._pending = self._location.road.send(self._messages)
         except RoleGoneError as error:
             self._raise_alarm()  # which may know why
@@ -190,24 +194,57 @@ class RemoteReply:
         if error is not None:
             raise error
 
-    def _wait_for_answer_or_alarm(self) -> None:
-        """Waits for the answer; the alarm has precedence."""
+    @property
+    def _watches(self) -> bool:
+        """Whether anything is to be done while it waits."""
+        return self._handle.alarm is not None or self._handle.on_wait is not None
+
+    def _answered(self, others: Sequence[PendingAnswer], seconds: float | None) -> bool:
+        return self._pending.first_of(others, seconds) is self._pending
+
+    def _successor(self) -> Location:
+        """Where the role is played after the process that has died."""
+        place, dead = self._handle.place, self._location
+        if not self._watches:
+            return place.successor(dead)
+        found: Future[Location] = Future()
+        ended = threading.Event()
+
+        def search() -> None:
+            try:
+                found.set_result(place.successor(dead))
+            except BaseException as error:
+                found.set_exception(error)
+            ended.set()
+
+        threading.Thread(target=search, name="evenstep-successor", daemon=True).start()
+        self._watch(lambda _, seconds: ended.wait(min(seconds or math.inf, _ALARM_INTERVAL)), [])
+        return found.result()
+
+    def _watch(
+        self,
+        comes: Callable[[Sequence[PendingAnswer], float | None], bool],
+        awaited: Sequence[PendingAnswer],
+    ) -> None:
+        """Waits for something. The alarm has precedence, and long waits are told of.
+
+        Args:
+            comes: waits for it, or for one of these answers, for so many seconds at most, and says
+                whether it has come.
+            awaited: answers that end the wait.
+        """
         handle, alarm = self._handle, self._handle.alarm
-        if alarm is None and handle.on_wait is None:
-            return
-        begin = time.monotonic()
-        warn_at = begin + (handle.warn_after or math.inf)
         while True:
             self._raise_alarm()
             others = [] if alarm is None else alarm.pending
-            until = warn_at
+            until = self._warn_at
             if alarm is not None and not others:
                 until = min(until, time.monotonic() + _ALARM_INTERVAL)
             seconds = None if until == math.inf else max(until - time.monotonic(), 0.0)
-            first = self._pending.first_of(others, seconds)
-            if first is self._pending:
+            if comes(others, seconds):
                 return
             now = time.monotonic()
-            if now >= warn_at and handle.on_wait is not None:
-                handle.on_wait(handle, self._request, now - begin, [self._pending, *others])
-                warn_at = now + (now - begin)
+            if now >= self._warn_at and handle.on_wait is not None:
+                waited = now - self._begin
+                handle.on_wait(handle, self._request, waited, [*awaited, *others])
+                self._warn_at = now + waited

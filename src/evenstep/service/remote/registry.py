@@ -75,6 +75,7 @@ class JobRegistry:
         limits: RoleLimits | None = None,
         kill: Callable[[Mapping[str, Any]], None] | None = None,
         events: EventLog | None = None,
+        room: Callable[[], str] | None = None,
     ) -> None:
         """Makes the job known, and begins to watch its roles.
 
@@ -83,10 +84,11 @@ class JobRegistry:
             standbys: says, within a second, which standbys there are; see `status`.
             limits: those who break them are killed by `kill`; see `LimitWatch`.
             events: where deaths, and what follows them, are written.
+            room: see `RoleWatch`.
         """
         self._loop = asyncio.get_running_loop()
         self._exporter, self._standbys = exporter, standbys
-        self._events = events or EventLog(None)
+        self._events, self._room = events or EventLog(None), room
         self._common_state = CommonState(standing.info.planner)
         await self.stand(standing)
         if limits is not None and kill is not None:
@@ -141,7 +143,8 @@ class JobRegistry:
             self._watching.pop(place).cancel()
             self._past_restarts += watches[place].restarts
         self._inquiries = [inquiries.get(h.place) or RoleInquiry(h) for h in roles]
-        self._watches = [watches.get(place) or RoleWatch(place, self._events) for place in places]
+        given = self._events, self._job.warn_after, self._room
+        self._watches = [watches.get(place) or RoleWatch(place, *given) for place in places]
         for watch in self._watches:
             if watch.place not in self._watching:
                 self._watching[watch.place] = asyncio.create_task(self._watch(watch.run()))
@@ -339,7 +342,9 @@ class JobRegistry:
             "standbys": await standbys,
             "clients": _with_steps_taken(self._waits.clients(), constructors),
             "steps": self._waits.summary(),
-            "restarting": [each.name for each in self._watches if each.restarting],
+            "restarting": [
+                f"{each.name} {await each.missing()}" for each in self._watches if each.restarting
+            ],
             "restarts": sorted(
                 (*self._past_restarts, *(r for each in self._watches for r in each.restarts)),
                 key=lambda restart: float(restart["time"]),
@@ -368,7 +373,11 @@ class JobRegistry:
         """By role, what its process works on and waits for."""
         inquiries = list(self._inquiries)
         said = await asyncio.gather(*(each.process() for each in inquiries))
-        return {each.handle.role: about for each, about in zip(inquiries, said)}
+        roles = {each.handle.role: about for each, about in zip(inquiries, said)}
+        for watch in self._watches:
+            if watch.restarting:
+                roles[watch.place.role] = {"died": watch.name, "missing": await watch.missing()}
+        return roles
 
     def _all_waits(self, roles: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
         """Waits that are long: of clients, which report them, of roles, and for ranks that are to

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from evenstep.service.remote.event_log import EventLog
@@ -23,9 +24,21 @@ _PAUSE = 1.0  # seconds between two connections to the same process
 class RoleWatch:
     """See the module docstring. Used in one event loop."""
 
-    def __init__(self, place: RolePlace, events: EventLog) -> None:
+    def __init__(
+        self,
+        place: RolePlace,
+        events: EventLog,
+        warn_after: float | None = None,
+        room: Callable[[], str] | None = None,
+    ) -> None:
+        """
+        Args:
+            warn_after: seconds after which it is logged that no process follows one that has died.
+            room: says what there is room for, such as "the cluster has 2 CPUs free".
+        """
         self.place, self._events = place, events
-        self.restarting = False
+        self._warn_after, self._room = warn_after, room
+        self._dead_since: float | None = None
         self.restarts: deque[dict[str, Any]] = deque(maxlen=_KEPT)
         """JSON-able: the processes that have died, those that followed them, and whether these were
         standbys; when, and after how many seconds. They are numbered from 1, and `promotions` is
@@ -35,6 +48,17 @@ class RoleWatch:
     @property
     def name(self) -> str:
         return _name(self.place.role, self.place.known)
+
+    @property
+    def restarting(self) -> bool:
+        """Whether the role is not played at the moment."""
+        return self._dead_since is not None
+
+    async def missing(self) -> str:
+        """How long a role that is `restarting` has not been played, and why, as a clause."""
+        since = time.monotonic() if self._dead_since is None else self._dead_since
+        text = f"died {time.monotonic() - since:.0f} s ago, and no process plays its role yet"
+        return text if self._room is None else f"{text}: {await in_thread(self._room)}"
 
     async def run(self) -> None:
         """Watches for ever.
@@ -66,9 +90,9 @@ class RoleWatch:
 
     async def _restarted(self, dead: Location) -> Location:
         begin, died = time.monotonic(), _name(self.place.role, dead)
-        self.restarting = True
-        found = await self.successor(dead)
-        self.restarting = False
+        self._dead_since = begin
+        found = await self._awaited(dead)
+        self._dead_since = None
         seconds = time.monotonic() - begin
         if (found.process, found.host) == (dead.process, dead.host):
             logger.warning("the connections to %s were lost, and are there again", died)
@@ -96,6 +120,17 @@ class RoleWatch:
         self.restarts.append(restart)
         self._events.add("promoted" if found.promoted else "restarted", **restart)
         return found
+
+    async def _awaited(self, dead: Location) -> Location:
+        """The successor. That it is long in coming is logged."""
+        search, pause = asyncio.ensure_future(self.successor(dead)), self._warn_after
+        try:
+            while not (await asyncio.wait([search], timeout=pause))[0]:
+                logger.warning("%s %s", _name(self.place.role, dead), await self.missing())
+                pause = 2 * pause if pause else None
+            return search.result()
+        finally:
+            search.cancel()
 
 
 def _name(role: str, location: Location | None) -> str:

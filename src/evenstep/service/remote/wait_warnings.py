@@ -41,14 +41,17 @@ class WaitWarnings:
             **asdict(request),
             "seconds": seconds,
         }
-        told = self._registry.road.send([("explain", (wait,))])
+        registry = self._registry.place.known
+        if registry is None:
+            return
+        told = registry.road.send([("explain", (wait,))])
         first = told.first_of(awaited, _LIMIT)
         why = f"and {self._registry.name} has not answered for {_LIMIT:.0f} s either"
         if first is told:
             try:
                 why = told.answer().value[0]
-            except RoleGoneError:  # the wait ends with this error
-                return
+            except RoleGoneError:
+                why = f"and {self._registry.name} has died"
         elif first is not None:
             return
         logger.warning(

@@ -61,7 +61,7 @@ def blame(roles: Mapping[str, About], role: str, step: int | None = None) -> str
     while True:
         about = roles.get(role, {})
         if "died" in about:
-            return f"{text}which has died"
+            return f"{text}which {about.get('missing', 'has died')}"
         if is_silent(about):
             return text + silence_text("which", about)
         process = about.get("process", {})
