@@ -195,6 +195,9 @@ def main() -> None:
             print(table(found), "\n")
     if options.json:
         print_json({"machine": machine(), "skipped": skipped, "cases": results})
+    if len(results) > 1 and not options.json:
+        print(f"samples/s of all cases, and of {NAMES[BASE]}'s; median")
+        print(overview(results, sides))
     for side, why in skipped.items() if not options.json else ():
         print(f"{side}: skipped, {why}")
     return None
@@ -224,6 +227,21 @@ COLUMNS = {
     "first step s": ("first_seconds", 1),
     "Ray s": ("ray_seconds", 1),
 }
+
+
+def overview(results: Sequence[Mapping[str, Any]], sides: Sequence[str]) -> str:
+    """A row for each case, a column for each reader."""
+
+    def text(figures: Mapping[str, Mapping[str, float]]) -> str:
+        ratio = figures.get("over_torch_samples_per_second")
+        beside = "" if ratio is None else f" ({ratio['median']:.2f} x)"
+        return f"{figures['samples_per_second']['median']:,.0f}{beside}"
+
+    rows = [
+        (each["case"], str(each["loaders"]), *(text(each["sides"][side]) for side in sides))
+        for each in results
+    ]
+    return text_table(("", "loaders", *(NAMES[side] for side in sides)), rows)
 
 
 def table(found: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str:

@@ -38,13 +38,16 @@ class Chaos:
         self._service, self._folder, self._steps, self._far = service, folder, steps, far
         self.files = [folder / f"{rank}.jsonl" for rank in range(RANKS)]
         self.trainers = [self._trainer(rank) for rank in range(RANKS)]
-        self.happened: list[tuple[str, float]] = []
+        self.happened: list[tuple[str, float, bool]] = []
+        """What, when, and whether all went well before."""
+        self._calm = True
         self.promoted = 0
         """Standbys that have followed loaders."""
 
     def _trainer(self, rank: int) -> Process:
         # Of two nodes on one host, Ray would connect a trainer to any.
-        address = self._service.address if self._far is None else str(self._service.file)
+        by_file = rank % 2 == 0 or self._far is not None
+        address = str(self._service.file) if by_file else self._service.address
         given = [address, self._service.name, str(self._steps), str(STEP_SECONDS)]
         script = str(HERE / "chaos_trainer.py")
         return Process([script, *given, str(self.files[rank])], RANK=str(rank))
@@ -80,13 +83,13 @@ class Chaos:
         """
         if how == "grew":
             _growth(self._folder).touch()
-            self.happened.append((f"{kind} {how}", time.time()))
+            self._note(kind, how)
             return
         pids = self.victims(kind, draw)
         for pid in pids:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL if how == "killed" else signal.SIGSTOP)
-        self.happened.append((f"{kind} {how}", time.time()))
+        self._note(kind, how)
         if how == "killed" and kind == "node":
             assert self._far is not None
             self._far.follow()
@@ -95,6 +98,24 @@ class Chaos:
             for pid in pids:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGCONT)
+
+    def _note(self, kind: str, how: str) -> None:
+        self.happened.append((f"{kind} {how}", time.time(), self._calm))
+        self._calm = False
+
+    def settle(self) -> None:
+        """Waits until all roles are played and all trainers have taken another step."""
+        end, before = time.monotonic() + PATIENCE, [len(lines) for lines in self.lines()]
+        while self.go_on():
+            taken = [len(lines) for lines in self.lines()]
+            if (
+                all(b > a for a, b in zip(before, taken))
+                and not self._service.status()["restarting"]
+            ):
+                break
+            assert time.monotonic() < end, f"it does not go on after {self.happened[-1][0]}"
+            time.sleep(0.2)
+        self._calm = True
 
     def go_on(self) -> bool:
         """Starts trainers again that were killed; whether any still runs."""
@@ -110,13 +131,15 @@ class Chaos:
         return [[json.loads(line) for line in file.read_text().splitlines()] for file in self.files]
 
     def stalls(self) -> dict[str, list[float]]:
-        """By what has happened, seconds by which the slowest rank waited longer than usual in the
-        time after it, until the next."""
+        """By what has happened alone, seconds by which the slowest rank waited longer than usual in
+        the time after it, until the next."""
         waits = [(line["at"], line["waited"]) for lines in self.lines() for line in lines]
         usual = statistics.median(waited for _, waited in waits)
         found: dict[str, list[float]] = {}
-        ends = [when for _, when in self.happened[1:]] + [time.time()]
-        for (what, when), end in zip(self.happened, ends):
+        after = [(when, calm) for _, when, calm in self.happened[1:]] + [(time.time(), True)]
+        for (what, when, calm), (end, calm_again) in zip(self.happened, after):
+            if not (calm and calm_again):
+                continue
             longest = max((waited for at, waited in waits if when < at < end), default=0.0)
             found.setdefault(what, []).append(max(longest - usual, 0.0))
         return found
@@ -167,15 +190,18 @@ def run(
     steps: int,
     events: Iterator[tuple[str, str, float]],
     far: FarNode | None = None,
+    alone: float = 0.0,
     **options: Any,
 ) -> Chaos:
     """Plays the events, of which each has a kind, what happens, and the seconds to wait before.
 
     Args:
         far: the node that the kind "node" is about.
+        alone: the share of events that the service has got over when the next comes.
         options: of the service.
     """
     job, draw = chaos_job(folder, prefetch, steps), random.Random(prefetch)
+    waits = random.Random(steps)
     expected = undisturbed(job, steps)
     name = f"chaos-{prefetch}-{standbys}"
     log = folder / "events.jsonl"
@@ -191,6 +217,8 @@ def run(
                 if not chaos.go_on():
                     break
                 chaos.happen(kind, how, draw)
+                if waits.random() < alone:
+                    chaos.settle()
             deadline = time.monotonic() + PATIENCE + steps * STEP_SECONDS
             while chaos.go_on():
                 assert time.monotonic() < deadline, "the trainers do not come to their end"

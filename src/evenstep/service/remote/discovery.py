@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from evenstep.service.remote.job_info import JobInfo
@@ -25,6 +25,17 @@ class Joined:
             disconnect()
 
 
+def road_in(file: Path) -> SocketRoad:
+    """To the registry that has written a file, or to one that is made again on its host: that takes
+    the same port, and another socket.
+
+    Raises:
+        ConfigurationError: there is no file, or it is none of a service.
+    """
+    endpoint = read_endpoint(file)
+    return SocketRoad(replace(endpoint, machine="") if endpoint.tcp else endpoint)
+
+
 def job_in(file: Path) -> JobInfo | None:
     """The job that has written a file; None if there is no file, or the job has ended.
 
@@ -33,7 +44,7 @@ def job_in(file: Path) -> JobInfo | None:
     """
     if not file.exists():
         return None
-    pending = SocketRoad(read_endpoint(file)).send([("job", ())])
+    pending = road_in(file).send([("job", ())])
     try:
         answer = pending.answer()
     except RoleGoneError:

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from evenstep.errors import ConfigurationError
 from evenstep.service.handles import call
+from evenstep.service.remote.discovery import road_in
 from evenstep.service.remote.handles import RemoteHandle
 from evenstep.service.remote.job_info import JobInfo
-from evenstep.service.remote.roads import RoleGoneError, SocketRoad
+from evenstep.service.remote.roads import RoleGoneError
 from evenstep.service.remote.role_place import Location
-from evenstep.service.transport.endpoint_file import read_endpoint
 
 _PATIENCE = 60.0  # seconds for the registry to come back
 _INTERVAL = 0.5
@@ -45,8 +45,7 @@ class RegistryFinder:
 
 @dataclass(frozen=True)
 class FileFinder:
-    """Finds the registry where its file says. A registry that is made again on the same host takes
-    the same port."""
+    """Finds the registry where its file says; see `road_in`."""
 
     file: Path
 
@@ -55,11 +54,9 @@ class FileFinder:
         deadline = time.monotonic() + _PATIENCE
         while time.monotonic() < deadline:
             try:
-                endpoint = read_endpoint(self.file)
+                road = road_in(self.file)
             except ConfigurationError as error:  # the service has removed it at its end
                 raise RoleGoneError from error
-            # Its socket on this machine is another one than before.
-            road = SocketRoad(replace(endpoint, machine="") if endpoint.tcp else endpoint)
             try:
                 answer = road.send([("job", ())]).answer()
             except RoleGoneError:
