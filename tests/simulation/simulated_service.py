@@ -217,7 +217,8 @@ class ServiceAttempt:
 
     def _train(self, report: ClientReport, step: int | None) -> None:
         try:
-            with Client("auto", "job", report.rank, step=step) as client:
+            # What is stopped may keep the service from starting for longer than a minute.
+            with Client("auto", "job", report.rank, step=step, patience=300.0) as client:
                 report.begun = True
                 self.world.wake(self._changed)
                 if client.fetches:

@@ -13,7 +13,9 @@ The registry:
 
     job_info.py       `JobInfo`: who plays which role
     standing.py       `Standing`: that, and what processes must know that are begun anew
-    registry.py       `JobRegistry`, which clients find by name, and which watches all other roles
+    registry.py       `JobRegistry`, which clients find by name
+    watched_roles.py  `WatchedRoles`: the other roles, all of which it watches
+    role_statuses.py  `RoleStatuses`: what they say of themselves, for the status
     role_watch.py     `RoleWatch`, which has a dead process followed by another
     role_inquiry.py   asks a role how it is, and does not wait for ever
     role_limits.py    what roles may not break, and `LimitWatch`, which kills those that do

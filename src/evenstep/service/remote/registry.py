@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
@@ -27,13 +27,13 @@ from evenstep.service.remote.handles import RemoteHandle
 from evenstep.service.remote.job_info import JobInfo
 from evenstep.service.remote.roads import Answer
 from evenstep.service.remote.role_host import encoded, messages_of, sendable
-from evenstep.service.remote.role_inquiry import RoleInquiry
 from evenstep.service.remote.role_limits import LimitWatch, RoleLimits
-from evenstep.service.remote.role_place import Location, RolePlace, cause_of_death
+from evenstep.service.remote.role_place import Location
+from evenstep.service.remote.role_statuses import RoleStatuses
 from evenstep.service.remote.role_threads import in_thread
-from evenstep.service.remote.role_watch import RoleWatch
 from evenstep.service.remote.standing import Standing
-from evenstep.service.remote.waits import blame, is_silent, silence_text, waits_of
+from evenstep.service.remote.waits import blame, is_silent, waits_of
+from evenstep.service.remote.watched_roles import WatchedRoles
 from evenstep.service.transport.endpoint import Endpoint, Keys, new_folder, remove_socket
 from evenstep.service.transport.frames import Frame
 from evenstep.service.transport.server import Server
@@ -59,12 +59,7 @@ class JobRegistry:
         """By the mark of a client, its number."""
         self._client_waits: dict[str, tuple[dict[str, Any], float]] = {}
         """By who waits, what was reported, and when."""
-        self._inquiries: list[RoleInquiry] = []
-        self._watches: list[RoleWatch] = []
-        self._watching: dict[RolePlace, asyncio.Task[None]] = {}
-        self._past_restarts: list[dict[str, Any]] = []
-        """Of roles that are not played any more."""
-        self._tasks: list[asyncio.Task[None]] = []
+        self._roles: WatchedRoles | None = None
         self._server: Server | None = None
 
     async def open(
@@ -88,15 +83,21 @@ class JobRegistry:
         """
         self._loop = asyncio.get_running_loop()
         self._exporter, self._standbys = exporter, standbys
-        self._events, self._room = events or EventLog(None), room
+        self._events = events or EventLog(None)
+        self._roles = roles = WatchedRoles(
+            self._events,
+            warn_after=standing.info.warn_after,
+            room=room,
+            on_error=self._raise_alarm,
+        )
         self._common_state = CommonState(standing.info.planner)
         await self.stand(standing)
         if limits is not None and kill is not None:
-            watch = LimitWatch(limits, lambda: self._inquiries, self._sources, kill, self._events)
-            for kept in (watch.silence(), watch.memory()):
-                self._tasks.append(asyncio.create_task(self._watch(kept)))
+            watch = LimitWatch(limits, lambda: roles.inquiries, self._sources, kill, self._events)
+            roles.begin(watch.silence())
+            roles.begin(watch.memory())
         if exporter is not None:
-            self._tasks.append(asyncio.create_task(self._export_metrics()))
+            roles.begin(self._export_metrics())
 
     async def stand(self, standing: Standing) -> None:
         """Goes by this from now on: watches its roles, and gives it to processes that join or are
@@ -124,7 +125,7 @@ class JobRegistry:
                 self._waits.forget_ranks()
             if standing.scaled and standing.scaled[-1:] != before.scaled[-1:]:
                 self._events.add("scaled", **standing.scaled[-1])
-        self._follow_roles(self._standing.roles)
+        self._watched.follow(self._standing.roles)
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
@@ -132,22 +133,6 @@ class JobRegistry:
         """For processes of roles that are begun."""
         assert self._standing is not None
         return self._standing
-
-    def _follow_roles(self, roles: Sequence[RemoteHandle]) -> None:
-        """Watches these roles, and no others any more."""
-        inquiries = {each.handle.place: each for each in self._inquiries}
-        watches = {each.place: each for each in self._watches}
-        places = [handle.place for handle in roles]
-        for place in watches.keys() - set(places):
-            inquiries[place].close()
-            self._watching.pop(place).cancel()
-            self._past_restarts += watches[place].restarts
-        self._inquiries = [inquiries.get(h.place) or RoleInquiry(h) for h in roles]
-        given = self._events, self._job.warn_after, self._room
-        self._watches = [watches.get(place) or RoleWatch(place, *given) for place in places]
-        for watch in self._watches:
-            if watch.place not in self._watching:
-                self._watching[watch.place] = asyncio.create_task(self._watch(watch.run()))
 
     def open_sockets(
         self, name: str, *, host: str | None = None, keys: Keys | None = None
@@ -216,13 +201,7 @@ class JobRegistry:
         Raises:
             LoaderDiedError: it is not played any more.
         """
-        watch = next((each for each in self._watches if each.place.role == role), None)
-        if watch is None:
-            raise cause_of_death(role)
-        known = watch.place.known
-        if known is not None and known.born != born:
-            return known
-        return await watch.successor(known)
+        return await self._watched.locate(role, born)
 
     async def begins(self, rank: int, mark: str) -> int:
         """Notes a new client of a rank, and returns its number: what an earlier one of that rank
@@ -251,10 +230,8 @@ class JobRegistry:
 
     async def close(self) -> None:
         """Answers all pending `failed` questions, and ends the sockets. Idempotent."""
-        for task in (*self._tasks, *self._watching.values()):
-            task.cancel()
-        for inquiry in self._inquiries:
-            inquiry.close()
+        if self._roles is not None:
+            self._roles.close()
         of_job = "" if self._standing is None else f" of job {self._standing.info.name!r}"
         self._raise_alarm(EvenstepError(f"the service{of_job} was closed"))
         if self._server is not None:
@@ -316,18 +293,17 @@ class JobRegistry:
             wait = {**wait, "role": self._job.planner.role}
         else:
             self._client_waits[wait["by"]] = wait, time.monotonic()
-        return blame(await self._processes(), wait["role"], wait["step"])
+        return blame(await self._watched.processes(), wait["role"], wait["step"])
 
     # Operation
 
     async def status(self) -> dict[str, Any]:
         """JSON-able: the state and counters of each role, and how long clients waited."""
-        job, handles = self._job, [each.handle for each in self._inquiries]
+        job, inquiries = self._job, list(self._watched.inquiries)
         standbys = asyncio.ensure_future(in_thread(self._standbys))
-        roles = await asyncio.gather(*(each.status() for each in self._inquiries))
+        said = await asyncio.gather(*(each.status() for each in inquiries))
+        roles = RoleStatuses(job, [each.handle for each in inquiries], said)
         standing = await self.standing()
-        planner, loaders = roles[0], roles[1 : 1 + len(job.loaders)]
-        constructors = roles[1 + len(job.loaders) : len(job.roles)]
         return {
             "backend": job.backend,
             "name": job.name,
@@ -336,48 +312,26 @@ class JobRegistry:
             "mesh": dict(job.tree.sizes),
             "failed": None if self._failure is None else str(self._failure),
             "ended": self._waits.all_ended,
-            "planner": planner,
-            "loaders": loaders,
-            "constructors": constructors,
+            **roles.to_dict(),
             "standbys": await standbys,
-            "clients": _with_steps_taken(self._waits.clients(), constructors),
+            "clients": roles.clients(self._waits.clients()),
             "steps": self._waits.summary(),
-            "restarting": [
-                f"{each.name} {await each.missing()}" for each in self._watches if each.restarting
-            ],
-            "restarts": sorted(
-                (*self._past_restarts, *(r for each in self._watches for r in each.restarts)),
-                key=lambda restart: float(restart["time"]),
-            ),
+            "restarting": await self._watched.restarting(),
+            "restarts": self._watched.restarts,
             "scaled": [dict(each) for each in standing.scaled],
             "short": list(standing.short),
-            "silent": [silence_text(h.name, s) for h, s in zip(handles, roles) if is_silent(s)],
-            "waits": self._all_waits({h.role: said for h, said in zip(handles, roles)}),
-            "messages": {
-                handle.role: said["process"]["sent"]
-                for handle, said in zip(handles, roles)
-                if "sent" in said.get("process", {})
-            },
-            "bytes": {
-                "loader_to_constructor": _sum(loaders, "fetch_bytes"),
-                "constructor_to_client": _sum(constructors, "deliver_bytes"),
-            },
+            "waits": self._all_waits(roles.by_role),
         }
+
+    @property
+    def _watched(self) -> WatchedRoles:
+        assert self._roles is not None
+        return self._roles
 
     @property
     def _job(self) -> JobInfo:
         assert self._standing is not None
         return self._standing.info
-
-    async def _processes(self) -> dict[str, dict[str, Any]]:
-        """By role, what its process works on and waits for."""
-        inquiries = list(self._inquiries)
-        said = await asyncio.gather(*(each.process() for each in inquiries))
-        roles = {each.handle.role: about for each, about in zip(inquiries, said)}
-        for watch in self._watches:
-            if watch.restarting:
-                roles[watch.place.role] = {"died": watch.name, "missing": await watch.missing()}
-        return roles
 
     def _all_waits(self, roles: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
         """Waits that are long: of clients, which report them, of roles, and for ranks that are to
@@ -390,12 +344,6 @@ class JobRegistry:
                 found.append({**wait, "seconds": seconds, "silent": silent})
         found += [each for each in self._common_state.waits() if each["seconds"] >= least]
         return [*found, *waits_of(roles, least)]
-
-    async def _watch(self, running: Coroutine[Any, Any, None]) -> None:
-        try:
-            await running
-        except EvenstepError as error:
-            self._raise_alarm(error)
 
     def _sources(self) -> dict[str, list[str]]:
         """By loader, the sources that it reads."""
@@ -413,17 +361,3 @@ class JobRegistry:
         if self._failure is None:
             self._failure = error
             self._changed.set()
-
-
-def _with_steps_taken(
-    clients: Sequence[dict[str, Any]], constructors: Sequence[dict[str, Any]]
-) -> list[dict[str, Any]]:
-    """Clients with the steps that constructors know they have taken: what clients report
-    themselves may come late, or in another order."""
-    known = [each for each in constructors if "seconds_old" not in each]
-    taken = {rank: step for each in known for rank, step in each.get("taken", {}).items()}
-    return [{**each, "step": taken.get(str(each["rank"]), each["step"])} for each in clients]
-
-
-def _sum(roles: Sequence[dict[str, Any]], name: str) -> int:
-    return sum(int(role.get("process", {}).get("done", {}).get(name, 0)) for role in roles)
