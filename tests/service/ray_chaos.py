@@ -21,6 +21,7 @@ from ray_cluster import HERE, PATIENCE, FarNode, Process
 from service_world import job_of, sources
 
 import evenstep.service as es
+from evenstep.errors import EvenstepError
 from evenstep.service.ray import RayService
 
 STEP_SECONDS = 0.5  # of training
@@ -57,7 +58,7 @@ class Chaos:
         if kind == "node":
             assert self._far is not None
             return self._far.pids
-        status = self._service.status()
+        status = self._status()
         loaders = [each.get("process", {}).get("process") for each in status["loaders"]]
         if kind == "trainer":
             return [draw.choice(self.trainers).popen.pid]
@@ -108,14 +109,20 @@ class Chaos:
         end, before = time.monotonic() + PATIENCE, [len(lines) for lines in self.lines()]
         while self.go_on():
             taken = [len(lines) for lines in self.lines()]
-            if (
-                all(b > a for a, b in zip(before, taken))
-                and not self._service.status()["restarting"]
-            ):
+            if all(b > a for a, b in zip(before, taken)) and not self._status()["restarting"]:
                 break
             assert time.monotonic() < end, f"it does not go on after {self.happened[-1][0]}"
             time.sleep(0.2)
         self._calm = True
+
+    def _status(self) -> dict[str, Any]:
+        """Asked again while no process plays the registry."""
+        end = time.monotonic() + PATIENCE
+        while True:
+            try:
+                return self._service.status()
+            except EvenstepError:
+                assert time.monotonic() < end, "there is no status"
 
     def go_on(self) -> bool:
         """Starts trainers again that were killed; whether any still runs."""

@@ -196,10 +196,12 @@ def _fault_of(draw: random.Random, run: ServiceRun) -> Fault:
 
 
 @functools.lru_cache(maxsize=4096)
-def service_reference(setup: ServiceSetup, mesh: str, state: str | None) -> Undisturbed:
-    """What comes from a state on, where no sample or batch is bad."""
+def service_reference(
+    setup: ServiceSetup, mesh: str, state: str | None, started_on: str | None = None
+) -> Undisturbed:
+    """What comes from a state on, where no sample or batch is bad; see `undisturbed`."""
     whole = dataclasses.replace(setup, bad_sample=None, bad_batch=None, bad_step=None)
-    return undisturbed(whole, mesh, state)
+    return undisturbed(whole, mesh, state, started_on)
 
 
 def play(history: ServiceHistory) -> Played:
@@ -222,13 +224,13 @@ def play(history: ServiceHistory) -> Played:
         expected = service_reference(setup, run.mesh, state)
         references = [expected]
         if run.remesh is not None:
-            references.append(service_reference(setup, run.remesh[1], state))
+            references.append(service_reference(setup, run.remesh[1], state, run.mesh))
         attempt = ServiceAttempt(setup, run, choices, state, [each.taking for each in references])
         played.violation = attempt.run()
         reports = [r for r in attempt.reports if r.rank in attempt.taking[r.mesh]]
         if attempt.changed_at is not None and run.remesh is not None:
             state = expected.states[attempt.changed_at]
-            references[1] = service_reference(setup, run.remesh[1], state)
+            references[1] = service_reference(setup, run.remesh[1], state, run.mesh)
             expected = references[reports[-1].mesh]
         played.scheduled += attempt.world.steps
         played.trained += sum(len(report.steps) for report in reports)
