@@ -87,8 +87,10 @@ class JobRegistryActor(JobRegistry):
         assert self._location is not None
         return self._location
 
-    async def wait_forever(self) -> None:
-        """See `RoleActor.wait_forever`."""
+    async def keep(self, standing: Standing) -> None:
+        """See `JobRegistry.stand`. Never answered: a caller that waits for it learns when the
+        process that was told is gone."""
+        await self.stand(standing)
         await asyncio.Event().wait()
 
     async def handle(self, sent: bytes, born: int | None = None) -> Answer:

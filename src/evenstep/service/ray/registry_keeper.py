@@ -50,8 +50,8 @@ class RegistryKeeper:
         ray = import_ray()
         while not self._closed.is_set():
             try:
-                ray.get(self._registry.stand.remote(self._standing))
-                ray.get(self._registry.wait_forever.remote())
+                # One message: the second of two may come to the successor of who was told.
+                ray.get(self._registry.keep.remote(self._standing))
             except ray.exceptions.RayTaskError:
                 raise
             except ray.exceptions.RayError:
