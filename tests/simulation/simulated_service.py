@@ -24,6 +24,9 @@ from evenstep.service.ray import actors
 from evenstep.service.ray.service import RayService
 
 _LAUNCHER_SECONDS = 5.0  # after which a launcher ends the ranks that are left
+_FORGOTTEN_SECONDS = 60.0
+"""After which it ends those that wait for one that has failed: the registry that was told of it may
+have died since."""
 
 
 class CollectiveFailed(Exception):
@@ -156,8 +159,14 @@ class ServiceAttempt:
         def failed() -> bool:
             """Whether a rank ends for a reason of its own, so that the launcher ends the others."""
             alone = self.settings.astray is not None
+            forgets = any(what.startswith("kill registry") for what, _ in self.injected)
             return any(
                 process.exit_code == -9
+                or (
+                    forgets
+                    and report.error is not None
+                    and world.now >= report.ended_at + _FORGOTTEN_SECONDS
+                )
                 or isinstance(report.error, CollectiveFailed)
                 or (alone and not process.alive)
                 for process, report in zip(processes, reports, strict=True)
@@ -229,6 +238,7 @@ class ServiceAttempt:
             report.changed = True
         except (EvenstepError, CollectiveFailed) as error:
             report.error = error
+            self.world.after(_FORGOTTEN_SECONDS, lambda: self.world.wake(self._changed))
         report.ended_at = self.world.now
         self.world.wake(self._changed)
 

@@ -8,6 +8,7 @@ import secrets
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from evenstep.errors import ConfigurationError, EvenstepError, MeshChangedError
@@ -16,7 +17,7 @@ from evenstep.service.handles import MessageName
 from evenstep.service.metrics import TakenStep
 from evenstep.service.remote.alarm import Alarm
 from evenstep.service.remote.job_info import JobInfo
-from evenstep.service.remote.roads import Answer, PendingAnswer
+from evenstep.service.remote.roads import Answer, PendingAnswer, RoleGoneError
 from evenstep.service.remote.wait_warnings import WaitWarnings
 from evenstep.service.service_step import ServiceStep
 
@@ -80,8 +81,7 @@ class RemoteClient(RankClient):
             raise
         except EvenstepError as error:
             if not (self._closed or isinstance(error, MeshChangedError)):
-                self._tell("record_failure", self.rank, self._number, error)
-                self._await_told()
+                self._tell_failure(error)
             raise
         record = TakenStep(
             step.step,
@@ -142,6 +142,21 @@ class RemoteClient(RankClient):
         """Lets what was told arrive, before this process may end."""
         if self._told is not None:
             self._told.first_of((), _TOLD_SECONDS)
+
+    def _tell_failure(self, error: EvenstepError) -> None:
+        """Tells the registry, or the one that follows it: ranks that save would wait for this one.
+        One that is stopped hears of it later."""
+        location = self._registry.place.location()
+        with suppress(RoleGoneError, EvenstepError):  # the service has ended
+            while True:
+                told = location.road.send([("record_failure", (self.rank, self._number, error))])
+                if told.first_of((), _TOLD_SECONDS) is None:
+                    return
+                try:
+                    told.answer()
+                    return
+                except RoleGoneError:
+                    location = self._registry.place.successor(location)
 
     def _take_answer(self, answer: Answer) -> None:
         self._stages = answer.stages
