@@ -22,8 +22,9 @@ from service_mutations import SERVICE_MUTATIONS
 from simulated_modules import simulated_cluster
 from simulated_mutations import Mutation
 
-SEEDS = (*range(26), 38, 111)
-"""The last ones found that states lacked reports: late ones, or those before a step that failed."""
+SEEDS = (*range(26), 38, 111, 100_392, 100_561)
+"""The last ones found that states lacked reports, late ones or those before a step that failed; and
+what a registry took with it: the failure of a rank, and how the job stands."""
 
 
 @pytest.fixture(scope="module", autouse=True)
