@@ -54,6 +54,19 @@ class LoaderActors:
         found: list[tuple[int | None, str]] = [*idle, *[(None, "")] * missing]
         return [{"process": p, "host": host, "ready": p is not None} for p, host in found]
 
+    def has_ended(self, number: int) -> bool:
+        """Whether a loader that was played is none of the job's any more, as far as the registry
+        answers."""
+        ray = import_ray()
+        try:
+            registry = ray.get_actor(f"{self.run_id}-registry", namespace=self.namespace)
+        except ValueError:  # the job ends
+            return True
+        standing = _answer(registry.standing.remote())
+        if standing is None:
+            return False
+        return all(each.role != f"Source Loader {number}" for each in standing.info.loaders)
+
     def _names(self) -> list[str]:
         """Loaders first."""
         from ray.util import list_named_actors
@@ -78,6 +91,9 @@ class LoaderFinder:
     def find(self, dead: Location | None) -> Location:
         """See `evenstep.service.remote.role_place.Finder`."""
         while True:
+            # One that has ended is asked for by who drops what it held. No standby may follow it.
+            if dead is not None and self.actors.has_ended(self.part.number):
+                raise RoleGoneError
             said = self.actors.said()
             playing = [actor for actor, (number, *_) in said if number == self.part.number]
             idle = [actor for actor, (number, *_) in said if number is None]

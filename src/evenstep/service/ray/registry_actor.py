@@ -81,6 +81,11 @@ class JobRegistryActor(JobRegistry):
     def _all_standbys(self) -> list[dict[str, Any]]:
         return [] if self._loaders is None else self._loaders.standbys(len(self._job.loaders))
 
+    async def standing(self) -> Standing:
+        """See `JobRegistry.standing`; as soon as it has been told."""
+        await self.location()
+        return await super().standing()
+
     async def location(self) -> Answer:
         """See `RoleActor.location`."""
         await self._located.wait()
