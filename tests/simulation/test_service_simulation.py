@@ -22,9 +22,9 @@ from service_mutations import SERVICE_MUTATIONS
 from simulated_modules import simulated_cluster
 from simulated_mutations import Mutation
 
-SEEDS = (*range(26), 38, 111, 100_392, 100_561, 300_339)
+SEEDS = (*range(26), 38, 111, 100_392, 100_561, 300_339, 500_217)
 """The last ones found that states lacked reports, late ones or those before a step that failed; and
-what a registry took with it, a failure of a rank or how the job stands; and that a successor of a
+what a registry took with it, a failure of a rank or how the job stands; and that a
 loader that had been taken out was looked for."""
 
 

@@ -43,6 +43,10 @@ class LoaderPart:
     workers: int
     buffer_bytes: int
 
+    @property
+    def role(self) -> str:
+        return f"Source Loader {self.number}"
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LoaderJob:
@@ -70,7 +74,7 @@ class LoaderJob:
     @property
     def role(self) -> str:
         """Its name."""
-        return f"Source Loader {self.number}"
+        return self.part.role
 
     @property
     def part(self) -> LoaderPart:

@@ -54,7 +54,7 @@ class LoaderActors:
         found: list[tuple[int | None, str]] = [*idle, *[(None, "")] * missing]
         return [{"process": p, "host": host, "ready": p is not None} for p, host in found]
 
-    def has_ended(self, number: int) -> bool:
+    def has_ended(self, part: LoaderPart) -> bool:
         """Whether a loader that was played is none of the job's any more, as far as the registry
         answers."""
         ray = import_ray()
@@ -65,7 +65,7 @@ class LoaderActors:
         standing = _answer(registry.standing.remote())
         if standing is None:
             return False
-        return all(each.role != f"Source Loader {number}" for each in standing.info.loaders)
+        return part.role not in [each.role for each in standing.info.loaders]
 
     def _names(self) -> list[str]:
         """Loaders first."""
@@ -92,7 +92,7 @@ class LoaderFinder:
         """See `evenstep.service.remote.role_place.Finder`."""
         while True:
             # One that has ended is asked for by who drops what it held. No standby may follow it.
-            if dead is not None and self.actors.has_ended(self.part.number):
+            if dead is not None and self.actors.has_ended(self.part):
                 raise RoleGoneError
             said = self.actors.said()
             playing = [actor for actor, (number, *_) in said if number == self.part.number]

@@ -147,7 +147,10 @@ class RemoteReply:
         """
         self._handle, self._messages, self._single = handle, messages, single
         self._request = Request.of(*messages[-1])
-        self._location = handle.place.location()
+        try:
+            self._location = handle.place.location()
+        except RoleGoneError as error:
+            raise cause_of_death(handle.name, error) from error
         self._pending = self._location.road.send(messages)
         self._answer: Answer | None = None
 

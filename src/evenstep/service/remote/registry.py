@@ -25,10 +25,10 @@ from evenstep.service.remote.common_state import CommonState
 from evenstep.service.remote.event_log import EventLog
 from evenstep.service.remote.handles import RemoteHandle
 from evenstep.service.remote.job_info import JobInfo
-from evenstep.service.remote.roads import Answer
+from evenstep.service.remote.roads import Answer, RoleGoneError
 from evenstep.service.remote.role_host import encoded, messages_of, sendable
 from evenstep.service.remote.role_limits import LimitWatch, RoleLimits
-from evenstep.service.remote.role_place import Location
+from evenstep.service.remote.role_place import Location, cause_of_death
 from evenstep.service.remote.role_statuses import RoleStatuses
 from evenstep.service.remote.role_threads import in_thread
 from evenstep.service.remote.standing import Standing
@@ -184,13 +184,18 @@ class JobRegistry:
 
     async def job(self) -> JobInfo | None:
         """With the locations of all roles. None before `open`."""
-        if self._standing is None:
-            return None
-        job = self._standing.info
-        for handle in job.roles:
-            if handle.place.known is None:
-                await in_thread(handle.place.location)
-        return job
+        while (standing := self._standing) is not None:
+            for handle in standing.info.roles:
+                try:
+                    if handle.place.known is None:
+                        await in_thread(handle.place.location)
+                except RoleGoneError as error:
+                    if standing is self._standing:
+                        raise cause_of_death(handle.name, error) from error
+                    break  # it was taken out meanwhile
+            else:
+                return standing.info
+        return None
 
     async def locate(self, role: str, born: int) -> Location:
         """Where a role is played, for a client that has lost its connections.

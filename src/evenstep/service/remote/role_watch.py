@@ -28,8 +28,8 @@ class RoleWatch:
         self,
         place: RolePlace,
         events: EventLog,
-        warn_after: float | None = None,
-        room: Callable[[], str] | None = None,
+        warn_after: float | None,
+        room: Callable[[], str] | None,
     ) -> None:
         """
         Args:
