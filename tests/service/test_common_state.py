@@ -65,16 +65,43 @@ def test_a_rank_that_was_not_answered_does_not_wait_for_one_that_was(
 ) -> None:
     async def meetings() -> None:
         planners: Any = Planners(tmp_path)
-        assert await meet(CommonState(planners), {0: 70}) == [None]
-        first, *lost = await meet(CommonState(planners), {0: 70, 1: 71, 2: 72})
+        assert await meet(CommonState(planners, {}), {0: 70}) == [None]
+        first, *lost = await meet(CommonState(planners, {}), {0: 70, 1: 71, 2: 72})
         assert first is not None
         assert None not in lost
         for late in ({1: 71}, {2: 72}):  # the next registry may die, too
             if planner_dies:
                 planners.begin()
-            (again,) = await meet(CommonState(planners), late)
+            (again,) = await meet(CommonState(planners, {}), late)
             assert again is not None
             assert again.value == first.value
-        assert await meet(CommonState(planners), {1: 81}) == [None]  # a new client
+        # All that were started again meet once more.
+        assert await meet(CommonState(planners, {0: 80, 1: 81, 2: 82}), {1: 81}) == [None]
+
+    asyncio.run(meetings())
+
+
+def test_a_rank_that_was_started_again_may_come_after_those_who_went_on(tmp_path: Path) -> None:
+    """A launcher has killed rank 1, which was waiting here, and starts it again after rank 0."""
+
+    async def meetings() -> None:
+        clients = {0: 70, 1: 71, 2: 72}
+        common = CommonState(Planners(tmp_path), clients)  # type: ignore[arg-type]
+        ghosts = asyncio.ensure_future(meet(common, {1: 71, 2: 72}))
+        await asyncio.sleep(0)
+        clients[0] = 80
+        (first,) = await meet(common, {0: 80})
+        assert first is not None
+        await ghosts
+        gone_on = asyncio.ensure_future(common.meet(0, STEP + 1, 80))
+        await asyncio.sleep(0)
+        for rank in (1, 2):
+            clients[rank] = 80 + rank
+            common.begins_anew(rank)
+        again = await meet(common, {1: 81, 2: 82})
+        assert [each and each.value for each in again] == [first.value] * 2
+        others = asyncio.gather(*(common.meet(rank, STEP + 1, 80 + rank) for rank in (1, 2)))
+        assert (await gone_on).error is None
+        assert all(each.error is None for each in await others)
 
     asyncio.run(meetings())

@@ -27,11 +27,17 @@ CONTEXT_POLICY = evenstep.WorkloadPacking(40, micro_batches=1, context_parallel=
 DYNAMIC_POLICY = evenstep.WorkloadPacking(
     40, micro_batches=1, context_parallel="dynamic", ranks=1, cost=evenstep.DocumentCost(linear=20)
 )
-ERRORS = {
-    "raises": ValueError("damaged"),
-    "exits": SystemExit(3),
-    "cancels": KeyboardInterrupt("by the user's own code"),
+_ERRORS: dict[str, tuple[type[BaseException], Any]] = {
+    "raises": (ValueError, "damaged"),
+    "exits": (SystemExit, 3),
+    "cancels": (KeyboardInterrupt, "by the user's own code"),
 }
+
+
+def error_of(name: str) -> BaseException:
+    """A new one each time: the traceback of one that is kept would keep a whole history."""
+    kind, argument = _ERRORS[name]
+    return kind(argument)
 
 
 class Injected(MemoryError, RuntimeError):
@@ -125,7 +131,7 @@ class Samples:
     def __getitem__(self, index: int) -> dict[str, Any]:
         spend(self._slow)
         if index == self.setup.bad_sample:
-            raise ERRORS[self.setup.error]
+            raise error_of(self.setup.error)
         length = self.lengths[index]
         if self.setup.packs:
             return {"index": index, "input_ids": torch.full((length,), index)}
@@ -211,7 +217,7 @@ class Order:
         order = generator(self.epoch, 7).permutation(self.setup.samples).tolist()
         for number, index in enumerate(order):
             if number == self.setup.bad_order:
-                raise ERRORS[self.setup.error]
+                raise error_of(self.setup.error)
             yield index
 
 
@@ -226,7 +232,7 @@ class Collate:
         spend(self.slow)
         indices = [sample["index"] for sample in samples]
         if self.bad in indices:
-            raise ERRORS[self.error]
+            raise error_of(self.error)
         return indices, bytes(self.weight)
 
 

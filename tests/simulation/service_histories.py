@@ -231,7 +231,7 @@ def play(history: ServiceHistory) -> Played:
         if attempt.changed_at is not None and run.remesh is not None:
             state = expected.states[attempt.changed_at]
             references[1] = service_reference(setup, run.remesh[1], state, run.mesh)
-            expected = references[reports[-1].mesh]
+            expected = references[attempt.reports[-1].mesh]
         played.scheduled += attempt.world.steps
         played.trained += sum(len(report.steps) for report in reports)
         played.faults.update(what.partition(" ")[0] for what, _ in attempt.injected)

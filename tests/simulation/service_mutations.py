@@ -92,10 +92,19 @@ SERVICE_MUTATIONS = (
         near=250,
     ),
     Mutation(
-        "a state before all have come", CommonState, "_end_if_decided", "not missing and ", ""
+        "a state before all have come",
+        CommonState,
+        "_end_if_decided",
+        "come.issuperset(meeting.ranks)",
+        "come",
     ),
     Mutation(
-        "a rank that failed is waited for", CommonState, "failed", "self._end(", "repr(", near=53
+        "a rank that failed is waited for",
+        CommonState,
+        "failed",
+        "self._failed[rank] = error",
+        "pass",
+        near=53,
     ),
     Mutation(
         "a client that is announced twice is two",

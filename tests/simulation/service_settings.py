@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from job_settings import ERRORS, spend
+from job_settings import error_of, spend
 from process_faults import Fault
 
 import evenstep.service as es
@@ -109,7 +109,7 @@ class Rows:
 def prepare(row: dict[str, Any]) -> dict[str, Any]:
     spend(row["slow"])
     if row["error"] is not None:
-        raise ERRORS[row["error"]]
+        raise error_of(row["error"])
     return row
 
 
@@ -123,7 +123,7 @@ class Collate:
         spend(self.slow)
         numbers = [sample["id"] for sample in samples]
         if self.bad in numbers:
-            raise ERRORS[self.error]
+            raise error_of(self.error)
         return numbers
 
 
@@ -135,7 +135,7 @@ class Strategy:
 
     def __call__(self, graph: DGraph, mesh: ClientPlaceTree, step: int) -> LoadingPlan:
         if step == self.bad:
-            raise ERRORS[self.error]
+            raise error_of(self.error)
         graph = graph.mix().distribute("DP").balance("greedy")
         if self.broadcast:
             graph = graph.broadcast_at("TP")

@@ -77,7 +77,7 @@ def _causes(attempt: ServiceAttempt, expected: Sequence[Undisturbed]) -> str | N
 
 
 def _is_right(attempt: ServiceAttempt, report: ClientReport, error: str) -> bool:
-    if "common_state() was called" in error or "has a new client" in error:
+    if "common_state() was called" in error:
         return attempt.settings.astray is not None
     # The service failed before the rank could find it.
     return not report.steps and ("no job named" in error or "no Ray cluster" in error)
@@ -144,15 +144,18 @@ def _nothing_left(attempt: ServiceAttempt, expected: Sequence[Undisturbed]) -> s
     died has left some behind."""
     run = attempt.settings
     regular = all(report.finished for report in attempt.reports) and attempt.status
-    if run.late or any(what.startswith("kill constructor") for what, _ in attempt.injected):
+    constructors = attempt.status.get("constructors", [])
+    if run.late or any("silent_seconds" in each for each in constructors):
         return None  # what is said may be old
+    if any(what.startswith("kill constructor") for what, _ in attempt.injected):
+        return None
     if not regular or run.lives > 1 or run.repeats or attempt.setup.fails:
         return None
     for loader in attempt.status["loaders"]:
         if loader.get("staged_samples"):
             return f"loader {loader['loader']} keeps samples of steps {loader['staged_steps']}"
     others = len(attempt.reports) > len(attempt.taking)  # they only look whether there is a step
-    for constructor in attempt.status["constructors"]:
+    for constructor in constructors:
         if constructor.get("steps") and not others:
             return f"the constructor of {constructor['buckets']} keeps steps {constructor['steps']}"
     return None

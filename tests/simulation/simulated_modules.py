@@ -41,7 +41,7 @@ import evenstep.service
 from evenstep.loader.transport import peers, presence
 from evenstep.service import source_loader, step_fetcher
 from evenstep.service.ray import actors
-from evenstep.service.remote import common_state, handles, role_host, role_makers, wait_timer
+from evenstep.service.remote import handles, role_host, role_makers, wait_timer
 
 logger = logging.getLogger("evenstep")
 
@@ -148,7 +148,6 @@ def simulated_cluster() -> Iterator[None]:
             module.WaitTimer = per_thread  # type: ignore
         _with_default(source_loader, "StagedStep", "lock", simulated.Lock)
         _with_default(step_fetcher, "_Step", "lock", simulated.Lock)
-        _with_default(common_state, "_Meeting", "begin", _now)
         # Real actors of this process would take them for registered.
         actors.register_arrays = actors.register_tensors = lambda: None  # type: ignore
         sys.modules.update(simulated_ray.MODULES)

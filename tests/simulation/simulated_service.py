@@ -124,7 +124,10 @@ class ServiceAttempt:
                 life += 1
                 self._begin_life(life, changed)
             change.join()
-            self.status = service.status()
+            try:
+                self.status = service.status()
+            except EvenstepError:  # a registry may be longer in coming than a status waits
+                self.status = service.status()
         except EvenstepError as error:
             self.service_error = error
         if service is not None:
@@ -148,11 +151,22 @@ class ServiceAttempt:
         except EvenstepError as error:
             self.service_error = error
 
+    @property
+    def _closes(self) -> float | None:
+        """When the service is closed, though trainers may not have ended. If they save at different
+        steps and a registry took with it how far they had come, only a launcher can tell."""
+        astray = self.settings.astray is not None
+        forgets = any(
+            (each.kind, each.process) == ("kill", "registry") for each in self.settings.faults
+        )
+        given = self.settings.closes
+        return _FORGOTTEN_SECONDS + self.stopped if given is None and astray and forgets else given
+
     def _await_life(self, life: int) -> bool:
         """Waits for the trainers; whether they can begin once more."""
         world, reports = self.world, [each for each in self.reports if each.life == life]
         processes = [each.process for each in reports if each.process is not None]
-        closes = self.settings.closes
+        closes = self._closes
         limit = None if closes is None else max(closes - world.now, 0.0)
         gone = [process.exited for process in processes]
 

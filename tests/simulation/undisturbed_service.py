@@ -110,6 +110,8 @@ def _run_locally(setup: ServiceSetup, job: es.Job, state: str | None, found: Und
         status = service.status()["planner"]
         found.end, found.drawn = status["step"], status["drawn"]
         found.left_over = status["left_over"]
+        # Nobody fetches anything of a job that goes on at its end.
+        found.states[found.end] = json.dumps(service.state_dict(found.end), sort_keys=True)
 
 
 def _numbers(clients: list[Any]) -> Iterator[int]:

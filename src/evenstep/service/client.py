@@ -143,7 +143,7 @@ class RankClient:
     def state_dict(self) -> Mapping[str, Any]:
         """The state from which a service resumes at the step that comes next here: JSON-able. It
         is the same on all ranks that have taken the same steps."""
-        state: Mapping[str, Any] = call(self._planner, "state_dict", self._next)
+        state: Mapping[str, Any] = call(self._planner, "state_dict", self._next, True)
         return state
 
     def common_state(self) -> Mapping[str, Any]:

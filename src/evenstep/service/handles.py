@@ -35,6 +35,7 @@ MessageName = Literal[
     "report",
     "state_dict",
     "common_state",
+    "last_meeting",
     "saving_ranks",
     "reached",
     "remesh",

@@ -76,7 +76,7 @@ class Planner:
         self._is_ahead = False  # of what is requested
         self._common_step = -1
         """The last one at which all ranks have met to save."""
-        self._common_clients: Sequence[int] = ()
+        self._common_clients: Mapping[int, int] = {}
         """The numbers of their clients."""
         self._state_before_last: PlannerState | None = None
         """Before the step that failed or found the end: it may have drawn samples, which are in no
@@ -198,37 +198,42 @@ class Planner:
 
     # State
 
-    def state_dict(self, step: int | None = None) -> dict[str, Any]:
+    def state_dict(self, step: int | None = None, taken: bool = False) -> dict[str, Any]:
         """The state from which the same steps follow: JSON-able and small.
 
         Args:
             step: the step to resume at; None is the one that is planned next. A trainer that has
                 received steps up to s asks for s + 1, whatever was planned ahead of it.
+            taken: whether trainers have taken all steps before it. A planner that was made anew
+                may have to plan them again.
 
         Raises:
             ConfigurationError: the step is not planned yet, or its plan is not kept any more.
+            EvenstepError: a step cannot be planned again.
         """
+        if taken and step is not None and step > self._step:
+            self.plan(step - 1)
         state = self._with_reports(self._state_before(self._step if step is None else step))
         return state_to_dict(state, job=self._job, contents=self._contents, mixture=self._mixture)
 
-    def common_state(self, step: int, clients: Sequence[int]) -> dict[str, Any]:
-        """As `state_dict`, for the clients, by their numbers, of all ranks that must save; or for
-        some of them, if the registry has not answered all."""
-        state = self.state_dict(step)
-        met = self._common_clients if step == self._common_step else ()
-        self._common_step, self._common_clients = step, sorted({*met, *clients})
-        return state
-
-    def saving_ranks(self, step: int, client: int) -> list[int]:
-        """The ranks that a client must wait for to save at a step: those that fetch anything in the
-        step before it. None if all have met there, and the registry died before it had answered
-        them: some may have their state, and will not come again.
+    def common_state(self, step: int, clients: Mapping[int, int]) -> dict[str, Any]:
+        """As `state_dict`, for all ranks that must save, or for more of them at the same step.
 
         Args:
-            client: its number.
+            clients: by rank, the number of its client.
         """
-        if step == self._common_step and client in self._common_clients:
-            return []
+        state = self.state_dict(step, taken=True)
+        before = self._common_clients if step == self._common_step else {}
+        self._common_step, self._common_clients = step, {**before, **clients}
+        return state
+
+    def last_meeting(self) -> tuple[int, dict[int, int]]:
+        """The last step of `common_state`, -1 if there is none, and all its clients."""
+        return self._common_step, dict(self._common_clients)
+
+    def saving_ranks(self, step: int) -> list[int]:
+        """The ranks that must save together at a step: those that fetch anything in the step before
+        it."""
         before = self._log.get(step - 1)
         plan = self.plan(step) if before is None else before.plan
         plans = [] if plan is None else [plan, *plan.subplans.values()]

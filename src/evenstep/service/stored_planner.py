@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -94,15 +94,15 @@ class StoredPlanner(Planner):
             return self._planner_of(step, step + 1).plan(step)
         return super().plan(step)
 
-    def state_dict(self, step: int | None = None) -> dict[str, Any]:
+    def state_dict(self, step: int | None = None, taken: bool = False) -> dict[str, Any]:
         """See `Planner.state_dict`. The store has it before this returns."""
-        state = super().state_dict(step)
+        state = super().state_dict(step, taken)
         if state["step"] not in self._checkpoints:
             self._store.add_checkpoint(state["step"], state)
             self._checkpoints.add(state["step"])
         return state
 
-    def common_state(self, step: int, clients: Sequence[int]) -> dict[str, Any]:
+    def common_state(self, step: int, clients: Mapping[int, int]) -> dict[str, Any]:
         """See `Planner.common_state`. The store knows of it before this returns."""
         state = super().common_state(step, clients)
         self._store.save_common(step, self._common_clients)

@@ -55,17 +55,14 @@ class LoaderActors:
         return [{"process": p, "host": host, "ready": p is not None} for p, host in found]
 
     def has_ended(self, part: LoaderPart) -> bool:
-        """Whether a loader that was played is none of the job's any more, as far as the registry
-        answers."""
+        """See `Standing.has_ended`; as far as the registry answers."""
         ray = import_ray()
         try:
             registry = ray.get_actor(f"{self.run_id}-registry", namespace=self.namespace)
         except ValueError:  # the job ends
             return True
         standing = _answer(registry.standing.remote())
-        if standing is None:
-            return False
-        return part.role not in [each.role for each in standing.info.loaders]
+        return standing is not None and bool(standing.has_ended(part.number, part.role))
 
     def _names(self) -> list[str]:
         """Loaders first."""

@@ -123,9 +123,15 @@ class ChangingJob(OwnedJob):
                 raise
             self._started += len(layout.shares)
             self._loaders = following
-            self._stand(info=replace(self._info, loaders=tuple(handles)), layout=layout)
+            self._stand(
+                info=replace(self._info, loaders=tuple(handles)),
+                layout=layout,
+                leaving=tuple(each.handle() for each in left),
+                numbered=self._started,
+            )
             users = [self._info.planner, *self._all_constructors()]
             results([each.send("use_loaders", handles, layout) for each in users])
+            self._stand(leaving=())
             for each in left:
                 each.ask_to_end()
             for each in left:

@@ -2,13 +2,20 @@
 
 A state is right for all ranks only if all save at the same step. So each waits here until all have
 come. If one cannot come any more, as it has gone on or has come at another step, all get an error.
+
+Those that have met at a step do not come again. So who comes after them gets the same state: a rank
+that was started again since, or one that a registry had not answered before it died.
+
+A launcher starts the ranks of a job again one after the other. Until all have begun, or for some
+time, nobody gets an error because of what a client did that may have been killed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from evenstep.errors import ConfigurationError, EvenstepError
@@ -17,17 +24,22 @@ from evenstep.service.handles import MessageName
 from evenstep.service.remote.handles import RemoteHandle
 from evenstep.service.remote.roads import Answer
 
+_RESTART_SECONDS = 60.0
+"""From the first rank that is started again to the last."""
+
 
 @dataclass
 class _Meeting:
     step: int
     """At which the first rank came."""
-    begin: float = field(default_factory=time.monotonic)
+    begin: float
+    """In monotonic seconds."""
     came: dict[int, int] = field(default_factory=dict)
     """By rank, the step at which it came."""
     clients: dict[int, int] = field(default_factory=dict)
     """By rank, the number of its client."""
-    waiting: list[asyncio.Future[Answer]] = field(default_factory=list)
+    waiting: dict[int, list[asyncio.Future[Answer]]] = field(default_factory=dict)
+    """By rank."""
     ranks: list[int] | None = None
     """That must come; None until the planner has said so."""
     complete: bool = False
@@ -37,14 +49,24 @@ class _Meeting:
 class CommonState:
     """One meeting after another. Used in one event loop."""
 
-    def __init__(self, planner: RemoteHandle) -> None:
-        self._planner = planner
+    def __init__(self, planner: RemoteHandle, clients: Mapping[int, int]) -> None:
+        """
+        Args:
+            clients: by rank, the number of its last client, as far as it is known by now.
+        """
+        self._planner, self._clients = planner, clients
         self._taken: dict[int, int] = {}
         """By rank, the step that its client has taken last."""
         self._failed: dict[int, EvenstepError] = {}
         """By rank, the error that its client has ended with."""
+        self._doubtful: set[int] = set()
+        """Ranks that have said nothing since another one was started again."""
+        self._trusting: asyncio.TimerHandle | None = None
         self._meeting: _Meeting | None = None
         self._asking: asyncio.Task[None] | None = None
+        self._met: tuple[int, dict[int, int]] | None = None
+        """The last step at which all have met, and by rank the numbers of their clients. None until
+        the planner has said so."""
 
     async def meet(self, rank: int, step: int, client: int) -> Answer:
         """Waits for all ranks; the answer has the state before `step`.
@@ -52,37 +74,61 @@ class CommonState:
         Args:
             client: the number of the rank's client.
         """
-        for error in self._failed.values():
-            return Answer(error=error)
+        if self._met is None:
+            answer = await self._answer("last_meeting")
+            if answer.error is not None:
+                return answer
+            if self._met is None:  # others may have asked, too
+                self._met = answer.value[0]
+        self._doubtful.discard(rank)
+        if self._is_past(step):
+            return await self._state(step, {rank: client})
         meeting = self._meeting
         if meeting is None:
-            meeting = self._meeting = _Meeting(step)
-            self._asking = asyncio.create_task(self._ask_ranks(meeting, client))
+            meeting = _Meeting(step, time.monotonic())
+            self._begin(meeting)
         meeting.came[rank], meeting.clients[rank] = step, client
-        meeting.waiting.append(asyncio.get_running_loop().create_future())
-        waiting = meeting.waiting[-1]
+        waiting: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        meeting.waiting.setdefault(rank, []).append(waiting)
         self._end_if_decided()
         return await waiting
 
     def took_step(self, rank: int, step: int) -> None:
         self._taken[rank] = step
+        self._doubtful.discard(rank)
         self._end_if_decided()
 
     def failed(self, rank: int, error: EvenstepError) -> None:
         """Notes that a rank got an error, and will not come."""
         self._failed[rank] = error
-        if self._meeting is not None:
-            self._end(Answer(error=error))
+        self._doubtful.discard(rank)
+        self._end_if_decided()
 
     def begins_anew(self, rank: int) -> None:
-        """Notes that a rank has a new client."""
+        """Notes that a rank that had a client has a new one. The old one is waited for, and waits,
+        no more."""
         self._taken.pop(rank, None)
         self._failed.pop(rank, None)
-        if self._meeting is not None and rank in self._meeting.came:
-            self._end_by(
-                f"rank {rank} has a new client, and its old one was to save with "
-                f"{steps_text(self._meeting.came)}; start the other ranks again too"
-            )
+        self._doubtful = {each for each in self._clients if each != rank}
+        if self._trusting is not None:
+            self._trusting.cancel()
+        loop = asyncio.get_running_loop()
+        self._trusting = loop.call_later(_RESTART_SECONDS, self._trust)
+        meeting = self._meeting
+        if meeting is not None and not meeting.complete and rank in meeting.came:
+            del meeting.came[rank], meeting.clients[rank]
+            _answer(meeting.waiting.pop(rank), Answer(error=superseded(rank)))
+            self._meeting = None
+            if meeting.came:
+                self._begin(replace(meeting, step=min(meeting.came.values()), ranks=None))
+
+    def _trust(self) -> None:
+        self._doubtful.clear()
+        self._end_if_decided()
+
+    def _begin(self, meeting: _Meeting) -> None:
+        self._meeting = meeting
+        self._asking = asyncio.create_task(self._ask_ranks(meeting))
 
     def waits(self) -> list[dict[str, Any]]:
         """JSON-able, see `evenstep.service.remote.waits.Wait`: who waits for ranks, if any does."""
@@ -108,8 +154,16 @@ class CommonState:
             }
         ]
 
-    async def _ask_ranks(self, meeting: _Meeting, client: int) -> None:
-        answer = await self._answer("saving_ranks", meeting.step, client)
+    def _is_past(self, step: int) -> bool:
+        """Whether all have met at a step, and one of their clients is the last of its rank."""
+        assert self._met is not None
+        met_at, clients = self._met
+        return step == met_at and any(
+            self._clients.get(rank, number) == number for rank, number in clients.items()
+        )
+
+    async def _ask_ranks(self, meeting: _Meeting) -> None:
+        answer = await self._answer("saving_ranks", meeting.step)
         if meeting is not self._meeting:
             return
         if answer.error is None:
@@ -120,10 +174,18 @@ class CommonState:
 
     async def _ask_state(self, meeting: _Meeting) -> None:
         """Not before all have come: the state has what they have reported."""
-        clients = list(meeting.clients.values())
-        answer = await self._answer("common_state", meeting.step, clients)
+        answer = await self._state(meeting.step, meeting.clients)
         if meeting is self._meeting:
             self._end(answer)
+
+    async def _state(self, step: int, clients: Mapping[int, int]) -> Answer:
+        """See `Planner.common_state`."""
+        answer = await self._answer("common_state", step, clients)
+        assert self._met is not None
+        if answer.error is None:
+            met_at, before = self._met
+            self._met = step, {**(before if step == met_at else {}), **clients}
+        return answer
 
     async def _answer(self, message: MessageName, *arguments: Any) -> Answer:
         try:
@@ -135,31 +197,48 @@ class CommonState:
         meeting = self._meeting
         if meeting is None:
             return
-        if len(set(meeting.came.values())) > 1:
-            self._end_by(
-                f"common_state() was called by {steps_text(meeting.came)}; call it on every rank "
-                "after the same step"
-            )
-        elif meeting.ranks is not None:
-            missing = [rank for rank in meeting.ranks if rank not in meeting.came]
-            beyond = {rank: self._taken.get(rank, -1) + 1 for rank in missing}
-            gone = {rank: step for rank, step in beyond.items() if step > meeting.step}
-            if gone:
-                self._end_by(
-                    f"common_state() was called by {steps_text(meeting.came)}, and not by "
-                    f"{steps_text(gone)}; call it on every rank after the same step"
-                )
-            elif not missing and not meeting.complete:
+        if (error := self._error(meeting)) is not None:
+            self._end(Answer(error=error))
+        elif meeting.ranks is not None and not meeting.complete:
+            come = {rank for rank, step in meeting.came.items() if step == meeting.step}
+            if come.issuperset(meeting.ranks):
                 meeting.complete = True
                 self._asking = asyncio.create_task(self._ask_state(meeting))
 
-    def _end_by(self, text: str) -> None:
-        error: EvenstepError = ConfigurationError(text)
-        self._end(Answer(error=error))
+    def _error(self, meeting: _Meeting) -> EvenstepError | None:
+        """Why not all can come to a meeting, as far as that is certain."""
+        certain = self._clients.keys() - self._doubtful
+        for rank in certain & self._failed.keys():
+            return self._failed[rank]
+        came = {rank: step for rank, step in meeting.came.items() if rank in certain}
+        if len(set(came.values())) > 1:
+            return ConfigurationError(
+                f"common_state() was called by {steps_text(came)}; call it on every rank after the "
+                "same step"
+            )
+        missing = [rank for rank in meeting.ranks or () if rank in certain - came.keys()]
+        beyond = {rank: self._taken.get(rank, -1) + 1 for rank in missing}
+        gone = {rank: step for rank, step in beyond.items() if step > meeting.step}
+        if gone:
+            return ConfigurationError(
+                f"common_state() was called by {steps_text(meeting.came)}, and not by "
+                f"{steps_text(gone)}; call it on every rank after the same step"
+            )
+        return None
 
     def _end(self, answer: Answer) -> None:
         meeting, self._meeting = self._meeting, None
         assert meeting is not None
-        for each in meeting.waiting:
-            if not each.done():
-                each.set_result(answer)
+        for each in meeting.waiting.values():
+            _answer(each, answer)
+
+
+def superseded(rank: int) -> EvenstepError:
+    """For a client that would save after its rank has begun again."""
+    return EvenstepError(f"rank {rank} has a newer client, which was started since; end this one")
+
+
+def _answer(waiting: Sequence[asyncio.Future[Answer]], answer: Answer) -> None:
+    for each in waiting:
+        if not each.done():
+            each.set_result(answer)

@@ -21,7 +21,7 @@ from zlib import crc32
 from evenstep.errors import EvenstepError
 from evenstep.service.handles import Message
 from evenstep.service.metrics import MetricsExporter, TakenStep, WaitStatistics
-from evenstep.service.remote.common_state import CommonState
+from evenstep.service.remote.common_state import CommonState, superseded
 from evenstep.service.remote.event_log import EventLog
 from evenstep.service.remote.handles import RemoteHandle
 from evenstep.service.remote.job_info import JobInfo
@@ -90,7 +90,7 @@ class JobRegistry:
             room=room,
             on_error=self._raise_alarm,
         )
-        self._common_state = CommonState(standing.info.planner)
+        self._common_state = CommonState(standing.info.planner, self._clients)
         await self.stand(standing)
         if limits is not None and kill is not None:
             watch = LimitWatch(limits, lambda: roles.inquiries, self._sources, kill, self._events)
@@ -118,8 +118,8 @@ class JobRegistry:
             loaders=tuple(map(own, standing.info.loaders)),
             constructors=tuple((ranks, own(each)) for ranks, each in standing.info.constructors),
         )
-        former = tuple(map(own, standing.former))
-        self._standing = replace(standing, info=info, former=former)
+        former, leaving = tuple(map(own, standing.former)), tuple(map(own, standing.leaving))
+        self._standing = replace(standing, info=info, former=former, leaving=leaving)
         if before is not None:
             if before.info.mesh != info.mesh:
                 self._waits.forget_ranks()
@@ -216,7 +216,8 @@ class JobRegistry:
             mark: the client's own, by which a message that comes twice is known.
         """
         if mark not in self._numbers:
-            self._common_state.begins_anew(rank)
+            if rank in self._clients:
+                self._common_state.begins_anew(rank)
             self._clients[rank] = max(self._clients.get(rank, 0) + 1, time.time_ns())
             self._numbers[mark] = self._clients[rank]
         return self._numbers[mark]
@@ -279,6 +280,8 @@ class JobRegistry:
 
     async def common_state(self, rank: int, step: int, client: int) -> Mapping[str, Any]:
         """See `CommonState.meet`."""
+        if not self._is_last(rank, client):
+            raise superseded(rank)
         answer = await self._common_state.meet(rank, step, client)
         if answer.error is not None:
             raise answer.error

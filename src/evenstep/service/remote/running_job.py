@@ -106,11 +106,12 @@ class OwnedJob(RunningJob):
                 the step is not kept.
         """
         self._check_open()
+        reached = {client["rank"]: client["step"] for client in self.status()["clients"]}
+        reached.update({client.rank: client.step for client in self._clients})
         if step is None:
-            reached = {client["rank"]: client["step"] for client in self.status()["clients"]}
-            reached.update({client.rank: client.step for client in self._clients})
             step = common_step(self._info.step, reached)
-        state: dict[str, Any] = call(self._planner, "state_dict", step)
+        taken = step <= max(reached.values(), default=0)
+        state: dict[str, Any] = call(self._planner, "state_dict", step, taken)
         return state
 
     def _close_clients(self) -> None:

@@ -29,6 +29,11 @@ class Standing:
     """Whether constructors of the last mesh are to begin no step; see `DataConstructor.hold`."""
     former: tuple[RemoteHandle, ...] = ()
     """Constructors of the mesh before."""
+    leaving: tuple[RemoteHandle, ...] = ()
+    """Loaders that were taken out, and may still be asked for samples."""
+    numbered: int = 0
+    """Loaders with numbers below this one that are not played here have ended; others may be
+    starting."""
     scaled: tuple[Mapping[str, Any], ...] = ()
     """See `ScalingThread`; and `short`, `WantedLoaders.short`."""
     short: tuple[str, ...] = ()
@@ -38,7 +43,11 @@ class Standing:
     @property
     def roles(self) -> list[RemoteHandle]:
         """All that are played."""
-        return [*self.info.roles, *self.former]
+        return [*self.info.roles, *self.former, *self.leaving]
+
+    def has_ended(self, number: int, role: str) -> bool:
+        """Whether a loader was taken out and is not asked for anything any more."""
+        return number < self.numbered and role not in [each.role for each in self.roles]
 
     def end_of(self, mesh: int) -> int | None:
         """The step at which a mesh, the first of which is number 0, has ended; None if it has

@@ -22,7 +22,7 @@ from evenstep.data.source import Source
 from evenstep.errors import ConfigurationError, EvenstepError
 from evenstep.processes import signal_that_killed
 from evenstep.service.remote.role_host import sendable, unpickled_job
-from evenstep.service.sizing.source_measuring import Measuring, measured, resident_bytes, warm_up
+from evenstep.service.sizing.source_measuring import Measuring, held_bytes, measured, warm_up
 from evenstep.service.source_loader import SourceLoader
 
 _PATIENCE = 120.0  # seconds for a source to be opened and to give its first samples
@@ -38,7 +38,7 @@ def main() -> None:
     try:
         sources, measuring = unpickled_job(sent, paths)
         _import_readers(sources)
-        _answer(answers, resident_bytes())
+        _answer(answers, held_bytes())
         for source in sources:
             _answer(answers, _in_fork(source, measuring, known.get(source.name)))
     except EvenstepError as error:
@@ -110,7 +110,7 @@ def _measured(source: Source, measuring: Measuring, known: Mapping[str, Any] | N
     """The fingerprint of a source and its profile; None instead of a profile if the fingerprint is
     the one that is known, or nothing is to be measured."""
     warm_up(source)
-    before = resident_bytes()
+    before = held_bytes()
     with open_reader(source, seed=measuring.seed) as reader:
         fingerprint = json.loads(json.dumps(reader.fingerprint))
         if not measuring.samples or fingerprint == known:

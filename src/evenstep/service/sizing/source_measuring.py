@@ -26,6 +26,7 @@ from evenstep.data.reader import SourceReader, StoredSample
 from evenstep.data.reader_kinds import open_reader
 from evenstep.data.source import Source
 from evenstep.errors import ConfigurationError
+from evenstep.service.remote.process_memory import private_bytes
 from evenstep.service.sample_bytes import sample_bytes
 from evenstep.service.sample_measure import SampleMeasure
 from evenstep.service.transport.frames import from_frames, to_frames
@@ -60,7 +61,7 @@ def measured(reader: SourceReader, asked: Measuring, before: int) -> SourceProfi
     """The costs of a source that was just opened.
 
     Args:
-        before: `resident_bytes` before it was opened.
+        before: `held_bytes` before it was opened.
 
     Raises:
         ConfigurationError: it has no samples.
@@ -70,7 +71,7 @@ def measured(reader: SourceReader, asked: Measuring, before: int) -> SourceProfi
     stored, reads = _read(reader, asked)
     if not stored:
         raise ConfigurationError(f"source {source.name!r} has no samples; leave it out")
-    opened = resident_bytes() - sum(sample_bytes(each.sample) for each in stored)
+    opened = held_bytes() - sum(sample_bytes(each.sample) for each in stored)
     prepares, sends, hands, sizes, tokens = [], [], [], [], []
     start = time.perf_counter()
     for each in stored:
@@ -103,7 +104,7 @@ def measured(reader: SourceReader, asked: Measuring, before: int) -> SourceProfi
         send_seconds=float(np.median(sends)),
         handover_seconds=float(np.median(hands)),
         file_bytes=max(opened - before, 0),
-        transform_bytes=max(resident_bytes() - opened, 0),
+        transform_bytes=max(held_bytes() - opened, 0),
         sample_bytes=int(np.mean(sizes)),
         tokens=float(np.mean(tokens)),
         random_access=reader.random_access,
@@ -111,15 +112,15 @@ def measured(reader: SourceReader, asked: Measuring, before: int) -> SourceProfi
     )
 
 
-def resident_bytes() -> int:
-    """Memory of this process, without what was freed."""
+def held_bytes() -> int:
+    """Memory of this process, without what was freed or is mapped from files."""
     gc.collect()
     if (pyarrow := sys.modules.get("pyarrow")) is not None:
         pyarrow.default_memory_pool().release_unused()
     with suppress(OSError, AttributeError):  # where there is no such function
         ctypes.CDLL(None).malloc_trim(0)
-    with suppress(OSError), open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * 4096
+    if found := private_bytes():
+        return found
     import resource
 
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

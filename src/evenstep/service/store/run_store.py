@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -126,18 +126,18 @@ class RunStore:
         for old in self._checkpoints.names()[:-_CHECKPOINTS]:
             self._checkpoints.remove(old)
 
-    def save_common(self, step: int, clients: Sequence[int]) -> None:
-        """Writes that these clients, those of all ranks, have met to save at a step; as
-        `add_checkpoint`."""
+    def save_common(self, step: int, clients: Mapping[int, int]) -> None:
+        """Writes that all ranks have met to save at a step, by rank the numbers of their clients;
+        as `add_checkpoint`."""
         assert self._generation is not None, "begin() comes first"
-        self._common.put(_LAST, encoded(_LAST, {"step": step, "clients": list(clients)}))
+        self._common.put(_LAST, encoded(_LAST, {"step": step, "clients": list(clients.items())}))
         self._generation.check()
 
-    def common(self) -> tuple[int, Sequence[int]]:
+    def common(self) -> tuple[int, dict[int, int]]:
         """The last step at which all ranks have met, -1 if they never have, and their clients."""
         content = self._common.get(_LAST)
         found = None if content is None else decoded(_LAST, content)
-        return (-1, ()) if found is None else (found["step"], found["clients"])
+        return (-1, {}) if found is None else (found["step"], dict(found["clients"]))
 
     def _put(self, folder: UrlFolder, step: int, state: Mapping[str, Any]) -> str:
         """Writes a state as this planner's, and returns the name of its file."""
