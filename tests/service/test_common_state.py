@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 import evenstep.service as es
+from evenstep.errors import ConfigurationError, EvenstepError
+from evenstep.service.remote import common_state
 from evenstep.service.remote.common_state import CommonState
 from evenstep.service.remote.roads import Answer
 from evenstep.service.store.run_store import RunStore
@@ -29,8 +31,8 @@ def plan(graph: DGraph, mesh: Any, step: int) -> LoadingPlan:
 class Planners:
     """A planner after the other on one store, asked as a registry asks."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, planned: int = STEP + 1) -> None:
+        self._folder, self._planned = folder, planned
         self._job = es.Job(
             sources=[es.Source("web", [{"input_ids": [1]}])],
             mesh={"DP": 3},
@@ -42,11 +44,12 @@ class Planners:
 
     def begin(self) -> None:
         store = RunStore(self._folder, "run")
-        self._planner = StoredPlanner(self._job, BufferedMetadata(SAMPLES), store)
-        self._planner.plan(STEP)
+        self.planner = StoredPlanner(self._job, BufferedMetadata(SAMPLES), store)
+        for step in range(self._planned):
+            self.planner.plan(step)
 
     async def ask(self, message: str, *arguments: Any) -> Answer:
-        return Answer([getattr(self._planner, message)(*arguments)])
+        return Answer([getattr(self.planner, message)(*arguments)])
 
 
 async def meet(common: CommonState, clients: dict[int, int]) -> list[Answer | None]:
@@ -105,3 +108,56 @@ def test_a_rank_that_was_started_again_may_come_after_those_who_went_on(tmp_path
         assert all(each.error is None for each in await others)
 
     asyncio.run(meetings())
+
+
+def test_ranks_that_are_started_again_wait_for_those_that_have_yet_to_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until then, those that have not begun are at a later step."""
+
+    async def meetings() -> None:
+        clients = {0: 70, 1: 71, 2: 72}
+        common = CommonState(Planners(tmp_path), clients)  # type: ignore[arg-type]
+        ghost = asyncio.ensure_future(common.meet(1, STEP + 1, 71))
+        common.took_step(2, STEP + 1)
+        await asyncio.sleep(0.01)
+        clients[0] = 80
+        common.begins_anew(0)
+        first = asyncio.ensure_future(common.meet(0, STEP, 80))
+        await asyncio.sleep(0.01)
+        assert not first.done()
+        for rank in (1, 2):
+            clients[rank] = 80 + rank
+            common.begins_anew(rank)
+        assert "newer client" in str((await ghost).error)
+        others = await asyncio.gather(*(common.meet(rank, STEP, 80 + rank) for rank in (1, 2)))
+        assert [each.value for each in others] == [(await first).value] * 2
+        # One that does not begin is not waited for for ever.
+        monkeypatch.setattr(common_state, "_RESTART_SECONDS", 0.02)
+        common.failed(1, EvenstepError("bad sample"))
+        clients[0] = 90
+        common.begins_anew(0)
+        asked = asyncio.ensure_future(common.meet(0, STEP + 1, 90))
+        await asyncio.sleep(0.005)
+        assert not asked.done()
+        assert "bad sample" in str((await asked).error)
+
+    asyncio.run(meetings())
+
+
+def test_what_a_rank_said_before_counts_no_more_though_it_comes_later(tmp_path: Path) -> None:
+    async def meetings() -> None:
+        common = CommonState(Planners(tmp_path), {0: 70, 1: 71, 2: 72})  # type: ignore[arg-type]
+        for step in (STEP, STEP - 1):
+            common.took_step(1, step)
+        assert "not by rank 1 at step 3" in str((await common.meet(0, STEP, 70)).error)
+
+    asyncio.run(meetings())
+
+
+def test_a_planner_that_was_made_again_plans_what_was_taken(tmp_path: Path) -> None:
+    state = Planners(tmp_path).planner.state_dict(STEP)
+    again = Planners(tmp_path / "again", planned=0).planner
+    with pytest.raises(ConfigurationError, match=f"step {STEP} is not there"):
+        again.state_dict(STEP)
+    assert again.state_dict(STEP, taken=True) == state

@@ -20,6 +20,7 @@ from evenstep.errors import ConfigurationError, EvenstepError
 from evenstep.service.bad_samples import BadSamples
 from evenstep.service.handles import Handle
 from evenstep.service.job import Job
+from evenstep.service.last_meeting import LastMeeting
 from evenstep.service.loader_pool import LoaderPool
 from evenstep.service.plan_log import LoggedPlan, PlanLog
 from evenstep.service.plan_validation import check_plan, check_room, for_all
@@ -74,10 +75,7 @@ class Planner:
         self._failure: Exception | None = None
         self._failed_at = 0
         self._is_ahead = False  # of what is requested
-        self._common_step = -1
-        """The last one at which all ranks have met to save."""
-        self._common_clients: Mapping[int, int] = {}
-        """The numbers of their clients."""
+        self._met = LastMeeting()
         self._state_before_last: PlannerState | None = None
         """Before the step that failed or found the end: it may have drawn samples, which are in no
         plan."""
@@ -223,13 +221,12 @@ class Planner:
             clients: by rank, the number of its client.
         """
         state = self.state_dict(step, taken=True)
-        before = self._common_clients if step == self._common_step else {}
-        self._common_step, self._common_clients = step, {**before, **clients}
+        self._met = self._met.with_clients(step, clients)
         return state
 
-    def last_meeting(self) -> tuple[int, dict[int, int]]:
-        """The last step of `common_state`, -1 if there is none, and all its clients."""
-        return self._common_step, dict(self._common_clients)
+    def last_meeting(self) -> LastMeeting:
+        """Of those that `common_state` was told of."""
+        return self._met
 
     def saving_ranks(self, step: int) -> list[int]:
         """The ranks that must save together at a step: those that fetch anything in the step before

@@ -67,7 +67,7 @@ class StoredPlanner(Planner):
         self._writer: StateWriter | None = None
         self._listens = _listens(job)
         store.begin()
-        self._common_step, self._common_clients = store.common()
+        self._met = store.last_meeting()
         if store.newest_state() is not None:
             self._recover()
         elif state is not None:
@@ -105,7 +105,7 @@ class StoredPlanner(Planner):
     def common_state(self, step: int, clients: Mapping[int, int]) -> dict[str, Any]:
         """See `Planner.common_state`. The store knows of it before this returns."""
         state = super().common_state(step, clients)
-        self._store.save_common(step, self._common_clients)
+        self._store.save_meeting(self._met)
         return state
 
     def remesh(self, mesh: Any, at_step: int) -> dict[str, Any]:

@@ -15,12 +15,12 @@ class ActorLoader:
         self,
         job: LoaderJob,
         handle: RemoteHandle,
-        wait: Callable[[], None],
+        wait: Callable[[], None] | None,
         end: Callable[[], None],
     ) -> None:
         """
         Args:
-            wait: returns when its sources are open.
+            wait: returns when its sources are open; None if they are.
         """
         self.job, self._handle = job, handle
         self._wait, self._end = wait, end
@@ -31,7 +31,9 @@ class ActorLoader:
         Raises:
             ConfigurationError: it was not ready in time, or a source cannot be opened.
         """
-        self._wait()
+        if self._wait is not None:
+            self._wait()
+            self._wait = None
         return self._handle
 
     def ask_to_end(self) -> None:

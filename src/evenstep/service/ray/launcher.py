@@ -161,7 +161,9 @@ class Launcher:
 
     def begin_loader(self, part: LoaderJob) -> ActorLoader:
         """Creates a loader. It shares the CPUs of those that are there, unless `cpus` is given."""
-        return self._owned(*self._create_loader(part, self._options.cpus or 0.0))
+        part, handle = self._create_loader(part, self._options.cpus or 0.0)
+        deadline = time.monotonic() + self._options.patience
+        return self._owned(part, handle, lambda: self._await([handle.role], deadline))
 
     def begin_constructors(
         self, job: Job, mesh: int, groups: Sequence[Sequence[int]]
@@ -192,9 +194,9 @@ class Launcher:
             _end([self._actors[_REGISTRY]])  # first: it would take roles that end for dead
         _end(others)
 
-    def _owned(self, part: LoaderJob, handle: RemoteHandle) -> ActorLoader:
-        deadline = time.monotonic() + self._options.patience
-
+    def _owned(
+        self, part: LoaderJob, handle: RemoteHandle, wait: Callable[[], None] | None = None
+    ) -> ActorLoader:
         def end() -> None:
             created = self._actors.pop(handle.role, None)
             if created is None:
@@ -205,7 +207,7 @@ class Launcher:
                 playing = [actor for actor, (number, *_) in said if number == part.number]
             _end(playing or [created])
 
-        return ActorLoader(part, handle, lambda: self._await([handle.role], deadline), end)
+        return ActorLoader(part, handle, wait, end)
 
     # Actors
 

@@ -3,8 +3,9 @@
 A state is right for all ranks only if all save at the same step. So each waits here until all have
 come. If one cannot come any more, as it has gone on or has come at another step, all get an error.
 
-Those that have met at a step do not come again. So who comes after them gets the same state: a rank
-that was started again since, or one that a registry had not answered before it died.
+Those that have met at a step do not come to it again, or to an earlier one. So who does gets the
+state there without them: a rank that was started again since, or one that a registry had not
+answered before it died.
 
 A launcher starts the ranks of a job again one after the other. Until all have begun, or for some
 time, nobody gets an error because of what a client did that may have been killed.
@@ -21,6 +22,7 @@ from typing import Any
 from evenstep.errors import ConfigurationError, EvenstepError
 from evenstep.service.backend_common import steps_text
 from evenstep.service.handles import MessageName
+from evenstep.service.last_meeting import LastMeeting
 from evenstep.service.remote.handles import RemoteHandle
 from evenstep.service.remote.roads import Answer
 
@@ -64,9 +66,8 @@ class CommonState:
         self._trusting: asyncio.TimerHandle | None = None
         self._meeting: _Meeting | None = None
         self._asking: asyncio.Task[None] | None = None
-        self._met: tuple[int, dict[int, int]] | None = None
-        """The last step at which all have met, and by rank the numbers of their clients. None until
-        the planner has said so."""
+        self._met: LastMeeting | None = None
+        """None until the planner has said it."""
 
     async def meet(self, rank: int, step: int, client: int) -> Answer:
         """Waits for all ranks; the answer has the state before `step`.
@@ -94,7 +95,8 @@ class CommonState:
         return await waiting
 
     def took_step(self, rank: int, step: int) -> None:
-        self._taken[rank] = step
+        """Notes a step that a rank's last client has taken; what it said before may come later."""
+        self._taken[rank] = max(step, self._taken.get(rank, step))
         self._doubtful.discard(rank)
         self._end_if_decided()
 
@@ -155,11 +157,11 @@ class CommonState:
         ]
 
     def _is_past(self, step: int) -> bool:
-        """Whether all have met at a step, and one of their clients is the last of its rank."""
+        """Whether all have met at a step or after it, and one of their clients is the last of its
+        rank."""
         assert self._met is not None
-        met_at, clients = self._met
-        return step == met_at and any(
-            self._clients.get(rank, number) == number for rank, number in clients.items()
+        return step <= self._met.step and any(
+            self._clients.get(rank, number) == number for rank, number in self._met.clients.items()
         )
 
     async def _ask_ranks(self, meeting: _Meeting) -> None:
@@ -183,8 +185,7 @@ class CommonState:
         answer = await self._answer("common_state", step, clients)
         assert self._met is not None
         if answer.error is None:
-            met_at, before = self._met
-            self._met = step, {**(before if step == met_at else {}), **clients}
+            self._met = self._met.with_clients(step, clients)
         return answer
 
     async def _answer(self, message: MessageName, *arguments: Any) -> Answer:

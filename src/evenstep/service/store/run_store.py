@@ -20,6 +20,7 @@ from dataclasses import replace
 from typing import Any
 
 from evenstep.errors import ConfigurationError
+from evenstep.service.last_meeting import LastMeeting
 from evenstep.service.store.document import decoded, encoded
 from evenstep.service.store.generation import Generation
 from evenstep.service.store.report_log import LoggedReport, ReportLog
@@ -126,18 +127,19 @@ class RunStore:
         for old in self._checkpoints.names()[:-_CHECKPOINTS]:
             self._checkpoints.remove(old)
 
-    def save_common(self, step: int, clients: Mapping[int, int]) -> None:
-        """Writes that all ranks have met to save at a step, by rank the numbers of their clients;
-        as `add_checkpoint`."""
+    def save_meeting(self, met: LastMeeting) -> None:
+        """Writes where all ranks have last met to save; as `add_checkpoint`."""
         assert self._generation is not None, "begin() comes first"
-        self._common.put(_LAST, encoded(_LAST, {"step": step, "clients": list(clients.items())}))
+        written = {"step": met.step, "clients": list(met.clients.items())}
+        self._common.put(_LAST, encoded(_LAST, written))
         self._generation.check()
 
-    def common(self) -> tuple[int, dict[int, int]]:
-        """The last step at which all ranks have met, -1 if they never have, and their clients."""
+    def last_meeting(self) -> LastMeeting:
         content = self._common.get(_LAST)
         found = None if content is None else decoded(_LAST, content)
-        return (-1, {}) if found is None else (found["step"], dict(found["clients"]))
+        if found is None:
+            return LastMeeting()
+        return LastMeeting(found["step"], dict(found["clients"]))
 
     def _put(self, folder: UrlFolder, step: int, state: Mapping[str, Any]) -> str:
         """Writes a state as this planner's, and returns the name of its file."""
