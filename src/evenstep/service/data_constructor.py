@@ -120,7 +120,7 @@ class DataConstructor:
     def fetches(self, step: int, rank: int) -> bool:
         """Whether a client fetches anything itself in a step."""
         self._check(rank)
-        self._check_mesh(rank, step)
+        self._check_mesh(rank, step, taken=step)
         plan = self._fetcher.plan(step)
         return plan is not None and _fetches(plan, rank)
 
@@ -140,7 +140,7 @@ class DataConstructor:
         with self._begun:
             if not self._begun.wait_for(lambda: not self._held, _HELD_SECONDS):
                 return StepDelivery(step=step, held=True)
-            self._check_mesh(rank, step)
+            self._check_mesh(rank, step, taken)
             self._last_begun = max(self._last_begun, step)
             self._delivering += 1
         try:
@@ -332,9 +332,10 @@ class DataConstructor:
             step.samples[key] = {}
         return step.subplan_batches[key]
 
-    def _check_mesh(self, rank: int, step: int) -> None:
+    def _check_mesh(self, rank: int, step: int, taken: int = 0) -> None:
         if self._ends_at is not None and step >= self._ends_at:
-            self.release(rank, self._ends_at)
+            if taken >= self._ends_at:  # else it has requested ahead, and waits for earlier steps
+                self.release(rank, self._ends_at)
             raise mesh_changed(rank, step, self._ends_at)
 
     def _check(self, rank: int) -> None:

@@ -117,12 +117,12 @@ class StepFetcher:
             if plan.step >= self._end:
                 raise MeshChangedError(f"step {plan.step} is one of another mesh")
             each.plan = plan
-            if each.samples is None:
-                self._fetch_with_next(each, plan)
-                assert each.samples is not None
+            found = each.samples
+            if found is None:
+                found = self._fetch_with_next(each, plan)  # which may be dropped by now
             elif self._unsent_releases > 1:  # no fetch comes that could carry them
                 self.flush()
-            return each.samples
+            return found
 
     def plans(self) -> list[LoadingPlan]:
         """Plans of the steps that are here."""
@@ -214,17 +214,17 @@ class StepFetcher:
 
     # Samples
 
-    def _fetch_with_next(self, each: _Step, plan: LoadingPlan) -> None:
+    def _fetch_with_next(self, each: _Step, plan: LoadingPlan) -> Samples:
         """Fetches the samples of a step whose lock is held, and of small steps after it."""
         with ExitStack() as locked:
             group = [(each, plan), *self._next(plan.step, locked)]
             try:
-                self._fetch(group)
+                return self._fetch(group)
             except EvenstepError:
                 if len(group) == 1:
                     raise
                 self._together = 1  # whoever asks for the step that fails gets the error
-                self._fetch(group[:1])
+                return self._fetch(group[:1])
 
     def _next(self, step: int, locked: ExitStack) -> Iterator[tuple[_Step, LoadingPlan]]:
         """The steps after one that are planned and not fetched; their locks are taken."""
@@ -239,7 +239,8 @@ class StepFetcher:
                 return
             yield each, plan
 
-    def _fetch(self, group: Sequence[tuple[_Step, LoadingPlan]]) -> None:
+    def _fetch(self, group: Sequence[tuple[_Step, LoadingPlan]]) -> Samples:
+        """Fetches the samples of steps, and returns those of the first one."""
         with self._lock:
             loaders, layout = self._loaders, self._layout
         wanted = [WantedSamples.of(plan, self._keys(plan), loaders, layout) for _, plan in group]
@@ -263,6 +264,7 @@ class StepFetcher:
             each.check()
             step.staged_on, step.samples = each.staged_on, each.samples
         self._ahead = min(self._together - 1, _AHEAD_BYTES // max(*sizes, 1))
+        return wanted[0].samples
 
     def _fetch_from(
         self, asked: Sequence[dict[Handle, list[StageKey]]], wanted: Sequence[WantedSamples]
