@@ -112,7 +112,7 @@ SERVICE_MUTATIONS = (
         "begins",
         "if mark not in self._numbers",
         "if True",
-        near=180,
+        near=1735,
     ),
     Mutation(
         "an actor that is being made again is taken for gone",

@@ -199,8 +199,7 @@ class Cluster:
         call = _Call(me, method, arguments, ObjectRef())
         actor.pending[call] = None
         self._transmit(actor, call)
-        of_role = method == "handle" and actor.process.name != "registry"
-        if self._repeats and of_role and not world.choices.pick(8, dull=0.3) - 1:
+        if self._repeats and method == "handle" and not world.choices.pick(8, dull=0.3) - 1:
             again = _Call(me, method, arguments, ObjectRef())
             self.repeated += 1
             self._transmit(actor, again)
