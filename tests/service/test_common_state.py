@@ -31,11 +31,11 @@ def plan(graph: DGraph, mesh: Any, step: int) -> LoadingPlan:
 class Planners:
     """A planner after the other on one store, asked as a registry asks."""
 
-    def __init__(self, folder: Path, planned: int = STEP + 1) -> None:
+    def __init__(self, folder: Path, planned: int = STEP + 1, dp: int = 3) -> None:
         self._folder, self._planned = folder, planned
         self._job = es.Job(
             sources=[es.Source("web", [{"input_ids": [1]}])],
-            mesh={"DP": 3},
+            mesh={"DP": dp},
             strategy=plan,
             max_tokens=64,
             samples_per_step=6,
@@ -151,6 +151,37 @@ def test_what_a_rank_said_before_counts_no_more_though_it_comes_later(tmp_path: 
         for step in (STEP, STEP - 1):
             common.took_step(1, step)
         assert "not by rank 1 at step 3" in str((await common.meet(0, STEP, 70)).error)
+
+    asyncio.run(meetings())
+
+
+def test_a_message_that_comes_late_again_does_not_stand_in_for_the_next_client(
+    tmp_path: Path,
+) -> None:
+    """A restarted rank gets the state of its own step, whatever its last client still asks for."""
+
+    class SlowPlanners(Planners):
+        async def ask(self, message: str, *arguments: Any) -> Answer:
+            await asyncio.sleep(0.01)
+            return await super().ask(message, *arguments)
+
+    async def meetings() -> None:
+        clients = {0: 70}
+        planners: Any = SlowPlanners(tmp_path, dp=1)
+        common = CommonState(planners, clients)
+        state = {step: planners.planner.state_dict(step) for step in (STEP, STEP + 1)}
+        late = asyncio.ensure_future(common.meet(0, STEP, 70))
+        await asyncio.sleep(0)
+        clients[0] = 80
+        common.begins_anew(0)
+        assert "newer client" in str((await late).error)
+        late = asyncio.ensure_future(common.meet(0, STEP, 80))
+        while common._meeting is None or not common._meeting.complete:
+            await asyncio.sleep(0.001)
+        clients[0] = 90
+        common.begins_anew(0)
+        assert (await common.meet(0, STEP + 1, 90)).value == [state[STEP + 1]]
+        assert (await late).value == [state[STEP]]
 
     asyncio.run(meetings())
 

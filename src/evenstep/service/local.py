@@ -90,7 +90,7 @@ class LocalService:
             rank,
             LocalHandle(constructor),
             LocalHandle(self._planner),
-            prefetch=self.job.prefetch,
+            prefetch=0,  # as nothing is prepared in the background
             step=self._first,
         )
         self._clients.append(client)

@@ -81,10 +81,14 @@ class CommonState:
                 return answer
             if self._met is None:  # others may have asked, too
                 self._met = answer.value[0]
+        while (meeting := self._meeting) is not None and meeting.complete:
+            assert self._asking is not None
+            await asyncio.wait([self._asking])  # nobody comes to it any more
+        if self._clients.get(rank, client) != client:  # it has begun again meanwhile
+            return Answer(error=superseded(rank))
         self._doubtful.discard(rank)
         if self._is_past(step):
             return await self._state(step, {rank: client})
-        meeting = self._meeting
         if meeting is None:
             meeting = _Meeting(step, time.monotonic())
             self._begin(meeting)
