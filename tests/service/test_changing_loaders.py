@@ -133,7 +133,8 @@ def scaled_job(folder: Path) -> tuple[es.Job, es.LoaderScaling]:
     """Two loaders are needed from step 12 to 24, and one before and after."""
     usual = {"code": 0.5, "web": 0.4, "books": 0.1}
     schedule = Staged({0: usual, 12: {"code": 0.2, "web": 0.2, "books": 0.6}, 24: usual})
-    job = job_of(folder, mesh=es.Mesh(DP=1), samples_per_step=8, schedule=schedule)
+    few = {"samples_per_step": 8, "plans_kept": 8}  # so no more is planned than clients ask for
+    job = job_of(folder, mesh=es.Mesh(DP=1), schedule=schedule, **few)
     scaling = es.LoaderScaling(
         job,
         profile_of(job, "books"),
