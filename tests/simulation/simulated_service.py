@@ -143,13 +143,19 @@ class ServiceAttempt:
             if self.settings.remesh is not None:
                 seconds, mesh = self.settings.remesh
                 self.world.sleep(seconds)
-                self.world.until(
-                    lambda: all(each.begun or each.ended_at for each in self.reports), self._changed
-                )
+                gone = [each.process.exited for each in self.reports if each.process is not None]
+                self.world.until(lambda: not self._beginning(), self._changed, *gone)
                 service.remesh(MESHES[mesh])
                 self.job, self.changed_at = service.job, service._info.step
         except EvenstepError as error:
             self.service_error = error
+
+    def _beginning(self) -> list[ClientReport]:
+        return [
+            each
+            for each in self.reports
+            if not (each.begun or each.ended_at or each.process is None) and each.process.alive
+        ]
 
     @property
     def _closes(self) -> float | None:
@@ -259,6 +265,8 @@ class ServiceAttempt:
     def _steps(self, client: Client, report: ClientReport) -> None:
         run, setup = self.settings, self.setup
         leaves = run.leaves if report.life + 1 < run.lives else None
+        if run.saves == 1:
+            self._save(client, report)
         for micro_batches, step in client:
             report.steps.append(Taken.of(micro_batches, step))
             self.world.wake(self._changed)
@@ -270,10 +278,13 @@ class ServiceAttempt:
                 client.report(loss_by_source=losses)
             astray = run.astray == report.rank
             if (client.step + astray) % run.saves == 0:
-                report.saved[client.step] = json.dumps(client.common_state(), sort_keys=True)
+                self._save(client, report)
             if len(report.steps) == leaves:
                 return
         report.finished = True
+
+    def _save(self, client: Client, report: ClientReport) -> None:
+        report.saved[client.step] = json.dumps(client.common_state(), sort_keys=True)
 
     def _await_ranks(self, report: ClientReport) -> None:
         """A collective."""

@@ -23,11 +23,12 @@ from simulated_modules import simulated_cluster
 from simulated_mutations import Mutation
 
 SEEDS = (*range(26), 38, 111, *(100_392, 100_561, 300_339, 500_217), *(600_645, 600_866, 602_721))
-SEEDS += (603_426, 606_160, 801_267, 804_194, 804_526, 900_957, 2_000_554)
+SEEDS += (603_426, 606_160, 801_267, 804_194, 804_526, 900_957, 2_000_554, 2_006_217, 2_006_316)
 """Those above 25 once found faults, for example: states lacked reports; a registry took a rank's
 failure with it; a loader that had been taken out was looked for; ranks that were started again met
 the clients from before; a planner that was made again knew of no step to save at; two played the
-same loader; a message that came again was taken for one of the next client."""
+same loader; a message that came again was taken for one of the next client; ranks that saved where
+the mesh changes waited for those of the next mesh."""
 
 
 @pytest.fixture(scope="module", autouse=True)

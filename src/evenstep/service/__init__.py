@@ -47,7 +47,6 @@ Planner, one process
     plan_log.py          plans that were made
     stored_planner.py    `StoredPlanner`: goes on where one that died has ended
     state_writer.py      writes its states in the background
-    last_meeting.py      where the ranks of a trainer have last met to save
     store/               what outlives the planner: its states, and what trainers reported
 
 Data Constructor, one process for some data-parallel groups

@@ -154,6 +154,7 @@ class RankClient:
         Raises:
             ConfigurationError: ranks have called it at different steps, or one has gone on without
                 calling it. All that wait get the error, which names each rank's step.
+            MeshChangedError: the mesh has ended where it began, and gets no step.
         """
         return self.state_dict()
 

@@ -20,7 +20,6 @@ from evenstep.errors import ConfigurationError, EvenstepError
 from evenstep.service.bad_samples import BadSamples
 from evenstep.service.handles import Handle
 from evenstep.service.job import Job
-from evenstep.service.last_meeting import LastMeeting
 from evenstep.service.loader_pool import LoaderPool
 from evenstep.service.plan_log import LoggedPlan, PlanLog
 from evenstep.service.plan_validation import check_plan, check_room, for_all
@@ -75,7 +74,8 @@ class Planner:
         self._failure: Exception | None = None
         self._failed_at = 0
         self._is_ahead = False  # of what is requested
-        self._met = LastMeeting()
+        self._met = -1
+        """The last step at which all ranks have met to save."""
         self._state_before_last: PlannerState | None = None
         """Before the step that failed or found the end: it may have drawn samples, which are in no
         plan."""
@@ -214,25 +214,28 @@ class Planner:
         state = self._with_reports(self._state_before(self._step if step is None else step))
         return state_to_dict(state, job=self._job, contents=self._contents, mixture=self._mixture)
 
-    def common_state(self, step: int, clients: Mapping[int, int]) -> dict[str, Any]:
-        """As `state_dict`, for all ranks that must save, or for more of them at the same step.
-
-        Args:
-            clients: by rank, the number of its client.
-        """
+    def common_state(self, step: int) -> dict[str, Any]:
+        """As `state_dict`, for all ranks that must save: they have met at the step."""
         state = self.state_dict(step, taken=True)
-        self._met = self._met.with_clients(step, clients)
+        self._met = max(self._met, step)
         return state
 
-    def last_meeting(self) -> LastMeeting:
-        """Of those that `common_state` was told of."""
+    def last_meeting(self) -> int:
+        """The last step for which there was a `common_state`; -1 if there was none."""
         return self._met
 
-    def saving_ranks(self, step: int) -> list[int]:
+    def saving_ranks(self, step: int, begins: bool) -> list[int]:
         """The ranks that must save together at a step: those that fetch anything in the step before
-        it."""
-        before = self._log.get(step - 1)
-        plan = self.plan(step) if before is None else before.plan
+        it.
+
+        Args:
+            begins: whether their mesh begins there. Then it is those that fetch anything in it.
+
+        Raises:
+            ConfigurationError: the plan is not kept any more.
+            EvenstepError: the step cannot be planned.
+        """
+        plan = self.plan(step if begins else step - 1)
         plans = [] if plan is None else [plan, *plan.subplans.values()]
         return sorted({rank for each in plans for rank in each.delivery.fetching.tolist()})
 

@@ -102,10 +102,11 @@ class StoredPlanner(Planner):
             self._checkpoints.add(state["step"])
         return state
 
-    def common_state(self, step: int, clients: Mapping[int, int]) -> dict[str, Any]:
+    def common_state(self, step: int) -> dict[str, Any]:
         """See `Planner.common_state`. The store knows of it before this returns."""
-        state = super().common_state(step, clients)
-        self._store.save_meeting(self._met)
+        state = super().common_state(step)
+        if step == self._met:
+            self._store.save_meeting(step)
         return state
 
     def remesh(self, mesh: Any, at_step: int) -> dict[str, Any]:

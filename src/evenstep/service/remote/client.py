@@ -51,6 +51,7 @@ class RemoteClient(RankClient):
             "warn_after": job.warn_after,
         }
         self._registry = job.registry.using(**watched)
+        self._mesh, self._begin = job.mesh, job.step
         self._taken: list[TakenStep] = []
         self._taken_lock = threading.Lock()
         self._told: PendingAnswer | None = None
@@ -118,8 +119,9 @@ class RemoteClient(RankClient):
                 "where client.fetches is True"
             )
         self.report_steps()
+        begins = self.step == self._begin
         state: Mapping[str, Any] = self._registry.send(
-            "common_state", self.rank, self.step, self._number
+            "common_state", self.rank, self.step, self._number, self._mesh, begins
         ).result()
         return state
 

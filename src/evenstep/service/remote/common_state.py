@@ -3,9 +3,9 @@
 A state is right for all ranks only if all save at the same step. So each waits here until all have
 come. If one cannot come any more, as it has gone on or has come at another step, all get an error.
 
-Those that have met at a step do not come to it again, or to an earlier one. So who does gets the
-state there without them: a rank that was started again since, or one that a registry had not
-answered before it died.
+Where all have met, or at an earlier step, there is nothing to wait for: all have reported what they
+measured before it. So who comes there later gets the state at once: a rank that was started again
+since, or one that a registry had not answered before it died.
 
 A launcher starts the ranks of a job again one after the other. Until all have begun, or for some
 time, nobody gets an error because of what a client did that may have been killed.
@@ -15,14 +15,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from evenstep.errors import ConfigurationError, EvenstepError
 from evenstep.service.backend_common import steps_text
+from evenstep.service.client import mesh_changed
 from evenstep.service.handles import MessageName
-from evenstep.service.last_meeting import LastMeeting
 from evenstep.service.remote.handles import RemoteHandle
 from evenstep.service.remote.roads import Answer
 
@@ -34,12 +34,12 @@ _RESTART_SECONDS = 60.0
 class _Meeting:
     step: int
     """At which the first rank came."""
+    begins: bool
+    """Whether a mesh begins there, and a client of that mesh has come."""
     begin: float
     """In monotonic seconds."""
     came: dict[int, int] = field(default_factory=dict)
     """By rank, the step at which it came."""
-    clients: dict[int, int] = field(default_factory=dict)
-    """By rank, the number of its client."""
     waiting: dict[int, list[asyncio.Future[Answer]]] = field(default_factory=dict)
     """By rank."""
     ranks: list[int] | None = None
@@ -51,12 +51,18 @@ class _Meeting:
 class CommonState:
     """One meeting after another. Used in one event loop."""
 
-    def __init__(self, planner: RemoteHandle, clients: Mapping[int, int]) -> None:
+    def __init__(
+        self,
+        planner: RemoteHandle,
+        clients: Mapping[int, int],
+        end_of: Callable[[int], int | None] = lambda mesh: None,
+    ) -> None:
         """
         Args:
             clients: by rank, the number of its last client, as far as it is known by now.
+            end_of: see `Standing.end_of`.
         """
-        self._planner, self._clients = planner, clients
+        self._planner, self._clients, self._end_of = planner, clients, end_of
         self._taken: dict[int, int] = {}
         """By rank, the step that its client has taken last."""
         self._failed: dict[int, EvenstepError] = {}
@@ -66,33 +72,40 @@ class CommonState:
         self._trusting: asyncio.TimerHandle | None = None
         self._meeting: _Meeting | None = None
         self._asking: asyncio.Task[None] | None = None
-        self._met: LastMeeting | None = None
-        """None until the planner has said it."""
+        self._met: int | None = None
+        """The last step at which all have met; None until the planner has said it."""
 
-    async def meet(self, rank: int, step: int, client: int) -> Answer:
+    async def meet(
+        self, rank: int, step: int, client: int, mesh: int = 0, begins: bool = False
+    ) -> Answer:
         """Waits for all ranks; the answer has the state before `step`.
 
         Args:
             client: the number of the rank's client.
+            mesh: of the client; see `JobInfo`.
+            begins: whether the mesh begins at the step.
         """
         if self._met is None:
             answer = await self._answer("last_meeting")
             if answer.error is not None:
                 return answer
-            if self._met is None:  # others may have asked, too
-                self._met = answer.value[0]
+            self._met = max(answer.value[0], -1 if self._met is None else self._met)
         while (meeting := self._meeting) is not None and meeting.complete:
             assert self._asking is not None
             await asyncio.wait([self._asking])  # nobody comes to it any more
         if self._clients.get(rank, client) != client:  # it has begun again meanwhile
             return Answer(error=superseded(rank))
+        end = self._end_of(mesh)
+        if begins and end is not None and end <= step:
+            return Answer(error=mesh_changed(rank, step, end))
         self._doubtful.discard(rank)
-        if self._is_past(step):
-            return await self._state(step, {rank: client})
+        if step <= self._met:
+            return await self._answer("common_state", step)
         if meeting is None:
-            meeting = _Meeting(step, time.monotonic())
-            self._begin(meeting)
-        meeting.came[rank], meeting.clients[rank] = step, client
+            meeting = self._begin(_Meeting(step, begins, time.monotonic()))
+        elif begins and not meeting.begins:  # the mesh of those who came has ended
+            meeting = self._begin(replace(meeting, begins=True, ranks=None))
+        meeting.came[rank] = step
         waiting: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         meeting.waiting.setdefault(rank, []).append(waiting)
         self._end_if_decided()
@@ -110,6 +123,16 @@ class CommonState:
         self._doubtful.discard(rank)
         self._end_if_decided()
 
+    def end_mesh(self, step: int) -> None:
+        """Notes that the mesh has ended. If it has begun at the same step or later, its ranks get
+        no step, and wait for each other no more."""
+        meeting = self._meeting
+        if meeting is None or not meeting.begins or meeting.complete or meeting.step < step:
+            return
+        self._meeting = None
+        for rank, each in meeting.waiting.items():
+            _answer(each, Answer(error=mesh_changed(rank, meeting.step, step)))
+
     def begins_anew(self, rank: int) -> None:
         """Notes that a rank that had a client has a new one. The old one is waited for, and waits,
         no more."""
@@ -122,7 +145,7 @@ class CommonState:
         self._trusting = loop.call_later(_RESTART_SECONDS, self._trust)
         meeting = self._meeting
         if meeting is not None and not meeting.complete and rank in meeting.came:
-            del meeting.came[rank], meeting.clients[rank]
+            del meeting.came[rank]
             _answer(meeting.waiting.pop(rank), Answer(error=superseded(rank)))
             self._meeting = None
             if meeting.came:
@@ -132,9 +155,10 @@ class CommonState:
         self._doubtful.clear()
         self._end_if_decided()
 
-    def _begin(self, meeting: _Meeting) -> None:
+    def _begin(self, meeting: _Meeting) -> _Meeting:
         self._meeting = meeting
         self._asking = asyncio.create_task(self._ask_ranks(meeting))
+        return meeting
 
     def waits(self) -> list[dict[str, Any]]:
         """JSON-able, see `evenstep.service.remote.waits.Wait`: who waits for ranks, if any does."""
@@ -160,16 +184,8 @@ class CommonState:
             }
         ]
 
-    def _is_past(self, step: int) -> bool:
-        """Whether all have met at a step or after it, and one of their clients is the last of its
-        rank."""
-        assert self._met is not None
-        return step <= self._met.step and any(
-            self._clients.get(rank, number) == number for rank, number in self._met.clients.items()
-        )
-
     async def _ask_ranks(self, meeting: _Meeting) -> None:
-        answer = await self._answer("saving_ranks", meeting.step)
+        answer = await self._answer("saving_ranks", meeting.step, meeting.begins)
         if meeting is not self._meeting:
             return
         if answer.error is None:
@@ -180,22 +196,16 @@ class CommonState:
 
     async def _ask_state(self, meeting: _Meeting) -> None:
         """Not before all have come: the state has what they have reported."""
-        answer = await self._state(meeting.step, meeting.clients)
-        if meeting is self._meeting:
-            self._end(answer)
-
-    async def _state(self, step: int, clients: Mapping[int, int]) -> Answer:
-        """See `Planner.common_state`."""
-        answer = await self._answer("common_state", step, clients)
-        assert self._met is not None
+        answer = await self._answer("common_state", meeting.step)
         if answer.error is None:
-            self._met = self._met.with_clients(step, clients)
-        return answer
+            assert self._met is not None
+            self._met = max(self._met, meeting.step)
+        self._end(answer)
 
     async def _answer(self, message: MessageName, *arguments: Any) -> Answer:
         try:
             return await self._planner.ask(message, *arguments)
-        except EvenstepError as error:
+        except Exception as error:  # whatever it is: those that wait must get it
             return Answer(error=error)
 
     def _end_if_decided(self) -> None:

@@ -25,8 +25,9 @@ class Request:
         first = arguments[0] if arguments else None
         if isinstance(first, str):
             return cls(message, source=first)
-        if message in ("release", "common_state") and isinstance(arguments[1], int):
-            first = arguments[1]  # of a client: rank and step
+        second = arguments[1] if len(arguments) > 1 else None
+        if message in ("release", "common_state") and isinstance(second, int):
+            first = second  # of a client: rank and step
         step = getattr(first, "step", first)
         return cls(message, step=step if isinstance(step, int) else None)
 

@@ -90,7 +90,7 @@ class JobRegistry:
             room=room,
             on_error=self._raise_alarm,
         )
-        self._common_state = CommonState(standing.info.planner, self._clients)
+        self._common_state = CommonState(standing.info.planner, self._clients, self._end_of)
         await self.stand(standing)
         if limits is not None and kill is not None:
             watch = LimitWatch(limits, lambda: roles.inquiries, self._sources, kill, self._events)
@@ -123,6 +123,8 @@ class JobRegistry:
         if before is not None:
             if before.info.mesh != info.mesh:
                 self._waits.forget_ranks()
+            if before.begins != standing.begins:
+                self._common_state.end_mesh(standing.begins[-1])
             if standing.scaled and standing.scaled[-1:] != before.scaled[-1:]:
                 self._events.add("scaled", **standing.scaled[-1])
         self._watched.follow(self._standing.roles)
@@ -228,11 +230,15 @@ class JobRegistry:
         while True:
             if self._failure is not None:
                 raise self._failure
-            changed, standing = self._changed, self._standing
-            ends_at = None if standing is None else standing.end_of(mesh)
+            changed = self._changed
+            ends_at = self._end_of(mesh)
             if ends_at != end:
                 return ends_at
             await changed.wait()
+
+    def _end_of(self, mesh: int) -> int | None:
+        """See `Standing.end_of`."""
+        return None if self._standing is None else self._standing.end_of(mesh)
 
     async def close(self) -> None:
         """Answers all pending `failed` questions, and ends the sockets. Idempotent."""
@@ -278,11 +284,13 @@ class JobRegistry:
         self._clients[rank] = max(self._clients.get(rank, 0), client)
         return self._clients[rank] == client
 
-    async def common_state(self, rank: int, step: int, client: int) -> Mapping[str, Any]:
+    async def common_state(
+        self, rank: int, step: int, client: int, mesh: int, begins: bool
+    ) -> Mapping[str, Any]:
         """See `CommonState.meet`."""
         if not self._is_last(rank, client):
             raise superseded(rank)
-        answer = await self._common_state.meet(rank, step, client)
+        answer = await self._common_state.meet(rank, step, client, mesh, begins)
         if answer.error is not None:
             raise answer.error
         state: Mapping[str, Any] = answer.value[0]

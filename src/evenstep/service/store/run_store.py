@@ -20,7 +20,6 @@ from dataclasses import replace
 from typing import Any
 
 from evenstep.errors import ConfigurationError
-from evenstep.service.last_meeting import LastMeeting
 from evenstep.service.store.document import decoded, encoded
 from evenstep.service.store.generation import Generation
 from evenstep.service.store.report_log import LoggedReport, ReportLog
@@ -127,19 +126,17 @@ class RunStore:
         for old in self._checkpoints.names()[:-_CHECKPOINTS]:
             self._checkpoints.remove(old)
 
-    def save_meeting(self, met: LastMeeting) -> None:
-        """Writes where all ranks have last met to save; as `add_checkpoint`."""
+    def save_meeting(self, step: int) -> None:
+        """Writes at which step all ranks have last met to save; as `add_checkpoint`."""
         assert self._generation is not None, "begin() comes first"
-        written = {"step": met.step, "clients": list(met.clients.items())}
-        self._common.put(_LAST, encoded(_LAST, written))
+        self._common.put(_LAST, encoded(_LAST, {"step": step}))
         self._generation.check()
 
-    def last_meeting(self) -> LastMeeting:
+    def last_meeting(self) -> int:
+        """See `Planner.last_meeting`."""
         content = self._common.get(_LAST)
         found = None if content is None else decoded(_LAST, content)
-        if found is None:
-            return LastMeeting()
-        return LastMeeting(found["step"], dict(found["clients"]))
+        return -1 if found is None else int(found["step"])
 
     def _put(self, folder: UrlFolder, step: int, state: Mapping[str, Any]) -> str:
         """Writes a state as this planner's, and returns the name of its file."""
