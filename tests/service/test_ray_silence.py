@@ -196,20 +196,20 @@ def test_ranks_that_save_at_different_steps_are_named(
     first, second = (service.client(rank) for rank in (0, 2))
     with pytest.raises(ConfigurationError, match="rank 1 takes no steps"):
         service.client(1).common_state()
-    steps_of(first, 2)
-    steps_of(second, 1)
+    steps_of(first, 5)  # beyond those where all have met
+    steps_of(second, 4)
     with pytest.raises(
-        ConfigurationError, match=r"rank 2 at step 1, rank 0 at step 2.*common_state"
+        ConfigurationError, match=r"rank 2 at step 4, rank 0 at step 5.*common_state"
     ):
         service.state_dict()
     with ThreadPoolExecutor(2) as trainers:
         # One waits, and says for whom.
         waits = trainers.submit(first.common_state)
         until(lambda: waits_in(caplog), "a warning")
-        assert "waits for rank 2 at step 1 to call it too" in waits_in(caplog)[0]
+        assert "waits for rank 2 at step 4 to call it too" in waits_in(caplog)[0]
         # The other comes at another step.
         with pytest.raises(
-            ConfigurationError, match="called by rank 2 at step 1, rank 0 at step 2"
+            ConfigurationError, match="called by rank 2 at step 4, rank 0 at step 5"
         ):
             second.common_state()
         with pytest.raises(ConfigurationError, match="after the same step"):
@@ -218,7 +218,7 @@ def test_ranks_that_save_at_different_steps_are_named(
         waits = trainers.submit(first.common_state)
         steps_of(second, 2)
         with pytest.raises(
-            ConfigurationError, match="rank 0 at step 2, and not by rank 2 at step 3"
+            ConfigurationError, match="rank 0 at step 5, and not by rank 2 at step 6"
         ):
             waits.result(PATIENCE)
         # The client of a rank that is started again waits no more.

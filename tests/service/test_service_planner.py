@@ -372,6 +372,27 @@ def test_signals_of_ranks_are_averaged_and_those_of_later_steps_win() -> None:
     assert signals.take(4) == {"loss": 8.0}
 
 
+def test_what_a_restarted_rank_reports_again_does_not_count_twice() -> None:
+    def known(signals: Signals) -> None:
+        assert signals.repeats(0, 0, {"loss": 0.0})
+        assert signals.repeats(1, 0, {"loss": 1.5})  # it may have another value now
+        assert not signals.repeats(1, 0, {"grad_norm": 1.0})  # which was not reported before
+        assert not signals.repeats(2, 0, {"loss": 9.0})  # no plan has used that of step 2
+        assert not signals.repeats(0, 1, {"loss": 0.0})
+
+    reports = [(step, 0, {"loss": float(step)}) for step in (0, 1, 2)]
+    signals, again = Signals(prefetch=0), Signals(prefetch=0)
+    for report in reports:
+        assert not signals.repeats(*report)
+        signals.add(*report)
+    signals.take(4)
+    known(signals)
+    again.load(signals.to_list())  # in a planner that is made again
+    for report in reports:
+        again.note(*report)
+    known(again)
+
+
 def test_reports_that_are_no_numbers_are_refused(tmp_path: Path, start: Any) -> None:
     with start(job_of(tmp_path)) as service:
         client = service.client(1)

@@ -5,6 +5,8 @@ s - 1, if ranks wait for each other in each step, and so has reported on all ste
 if it reports on a step before it takes the next; but of step s - 1 it may just be about to report.
 So signals of step s count from the plan of step s + prefetch + 3 on; a signal that comes too late
 for that plan counts from the next one on. Plans record the signals that they used.
+
+What a plan has used stands: a rank that was started again reports on the same steps again.
 """
 
 from __future__ import annotations
@@ -25,6 +27,8 @@ class Signals:
         self._waiting: dict[tuple[int, int], dict[str, Any]] = {}
         self._last: dict[int, tuple[int, dict[str, Any]]] = {}
         """By rank, the step and signals that it reported last."""
+        self._used: dict[int, tuple[int, set[str]]] = {}
+        """By rank, the last step whose report a plan has used, and the names of its signals."""
 
     @property
     def heard(self) -> bool:
@@ -37,12 +41,22 @@ class Signals:
         self._last[rank] = step, dict(signals)
 
     def repeats(self, step: int, rank: int, signals: Mapping[str, Any]) -> bool:
-        """Whether this is what a rank has reported last: it was sent again, as no answer came."""
-        return self._last.get(rank) == (step, signals)
+        """Whether this is what a rank has reported last: it was sent again, as no answer came. Or a
+        plan has used its report on the step, or on a later one."""
+        used, names = self._used.get(rank, (-1, set()))
+        is_used = step < used or (step == used and names.issuperset(signals))
+        return is_used or self._last.get(rank) == (step, signals)
 
     def note(self, step: int, rank: int, signals: Mapping[str, Any]) -> None:
-        """Remembers a report that a plan has used, for `repeats`."""
+        """Remembers a report from before the state that was loaded, for `repeats`."""
         self._last[rank] = step, dict(signals)
+        if (step, rank) not in self._waiting:
+            self._note_used(step, rank, signals)
+
+    def _note_used(self, step: int, rank: int, signals: Mapping[str, Any]) -> None:
+        used, names = self._used.get(rank, (-1, set()))
+        if step >= used:
+            self._used[rank] = step, {*signals, *(names if step == used else ())}
 
     def take(self, step: int) -> dict[str, Any]:
         """Removes and returns the signals that count from the plan of this step on: the mean over
@@ -50,7 +64,9 @@ class Signals:
         ready = sorted(key for key in self._waiting if key[0] + self._lag <= step)
         by_step: dict[int, dict[str, list[Any]]] = {}
         for key in ready:
-            for name, value in self._waiting.pop(key).items():
+            signals = self._waiting.pop(key)
+            self._note_used(*key, signals)
+            for name, value in signals.items():
                 by_step.setdefault(key[0], {}).setdefault(name, []).append(value)
         taken: dict[str, Any] = {}
         for found in by_step.values():
