@@ -40,6 +40,8 @@ def _ends(attempt: ServiceAttempt, expected: Sequence[Undisturbed]) -> str | Non
         if actor.process.exit_code != -9:
             return f"{actor.process.name} outlives the service"
     last = max((when for _, when in attempt.injected), default=0.0)
+    if attempt.settings.astray is not None:  # those who waited until then hear that a role has gone
+        last = max(last, attempt.closed_at or 0.0)
     for report in attempt.reports:
         late = report.ended_at > last + attempt.stopped + _PATIENCE
         if isinstance(report.error, LoaderDiedError) and late:

@@ -35,6 +35,7 @@ class RoleInquiry:
         """JSON-able: what the role says, and `process`. Of a role that says nothing within
         `STATUS_LIMIT`, it is what it said last, and `seconds_old` since when."""
         asked = asyncio.ensure_future(self._ask("status", STATUS_LIMIT))
+        asked.add_done_callback(_noted)  # the service may be closed meanwhile
         about = await self.process(STATUS_LIMIT)
         try:
             answer = await asked
@@ -94,7 +95,7 @@ class RoleInquiry:
         return await known.road.send([(message, ())]).later()
 
 
-def _noted(asked: asyncio.Future[Answer]) -> None:
+def _noted(asked: asyncio.Future[Any]) -> None:
     """That of an answer which comes when nobody asks any more, asyncio would log the error."""
     if not asked.cancelled():
         asked.exception()
