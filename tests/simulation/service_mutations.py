@@ -25,7 +25,7 @@ SERVICE_MUTATIONS = (
         "_update_taken",
         "if not any(_fetches(plan, each) for each in waiting)",
         "if len(waiting) < len(self.clients)",
-        near=515,
+        near=125,
     ),
     Mutation("releases are lost", StepFetcher, "_fetch_from", "_messages(ended)", "[]"),
     Mutation("a planned step is planned again", Planner, "plan", "step < self._step", "False"),
