@@ -29,6 +29,8 @@ def tensors(batch: Any) -> list[Any]:
 def main(address: str, job: str, steps: str, seconds: str, file: str) -> None:
     path = Path(file)
     done = path.read_text().splitlines() if path.exists() else []
+    if len(done) == int(steps):  # killed between its last line and its end
+        return
     with es.Client(address, job, step=len(done)) as client, path.open("a") as log:
         for micro_batches, step in client:
             written = line_of(step, micro_batches)

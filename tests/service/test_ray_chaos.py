@@ -22,6 +22,6 @@ def cluster() -> Iterator[None]:
 def test_trainers_get_the_same_though_one_process_after_another_is_killed(tmp_path: Path) -> None:
     kinds = ("registry", "loader", "standby", "planner", "constructor", "trainer")
     events = iter([(kind, "killed", 2.0) for kind in kinds])
-    chaos = run(tmp_path, prefetch=2, standbys=1, steps=30, events=events)
+    chaos = run(tmp_path, prefetch=2, standbys=1, steps=40, events=events)
     assert len(chaos.happened) == len(kinds)
     assert chaos.promoted == 1
