@@ -190,6 +190,11 @@ def _rank_main(pipe: Connection, folder: str, rank: int, world_size: int) -> Non
         with contextlib.suppress(OSError):
             pipe.send(failure)
         sys.exit(1)
+    # Gloo's threads live on: one that frees a Python object while the interpreter is taken
+    # down aborts the process.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 def _exit(number: int, frame: Any) -> None:
