@@ -52,6 +52,8 @@ class Feeder:
         self._after = after if after is not None and after._connection is connection else None
         self._watchdog = watchdog or Watchdog()
         self._left = threading.Event()
+        self._unsent: BaseException | None = None
+        """Why the batcher could not be told that no more will come."""
         self._thread = GuardedThread(self._run, name="feeder")
         self._thread.start()
 
@@ -62,7 +64,7 @@ class Feeder:
     @property
     def failure(self) -> BaseException | None:
         """Why no more indices will come, where the batcher could not be told."""
-        return self._thread.failure
+        return self._unsent or self._thread.failure
 
     def overdue(self) -> tuple[LoaderDiedError, str] | None:
         """See `Watchdog.overdue`."""
@@ -92,7 +94,10 @@ class Feeder:
                 break
         else:
             block = None
-        self._send(block)
+        try:
+            self._send(block)
+        except BaseException as error:
+            self._unsent = error
         while self._deals is not None and self._next_deal(until_left=False) is not None:
             pass  # the batcher may ask for more than the pipe holds, and would wait for ever
 
