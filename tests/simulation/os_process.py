@@ -22,6 +22,7 @@ class Process:
         self.exit_code: int | None = None
         self.exited: list[Any] = []  # who waits for its end
         self.paused: list[Fiber] | None = None  # who would run if it were not stopped
+        self.continued: list[Any] = []  # who waits until it runs again
         self.steps = 0
         self.faults: dict[int, Callable[[Process], None]] = {}  # by its number of steps
         self.signals: list[int] = []

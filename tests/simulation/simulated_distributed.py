@@ -88,7 +88,9 @@ class Store:
         if keeper is None:
             current().process.world.pause()
             return self._values
-        keeper.world.until(lambda: keeper.paused is None, keeper.exited)
+        keeper.world.until(
+            lambda: keeper.paused is None or not keeper.alive, keeper.exited, keeper.continued
+        )
         if not keeper.alive:
             raise RuntimeError("Connection reset by peer")
         return self._values

@@ -108,8 +108,8 @@ MUTATIONS = (
         "a lost message is not explained",
         StepIterator,
         "_next",
-        "self._exchange.failure or self._session.broken",
-        "self._exchange.failure",
+        "known = self._session.broken or self._exchange.failure",
+        "known = self._exchange.failure",
         near=100031,
     ),
     Mutation(
@@ -132,7 +132,7 @@ MUTATIONS = (
         Session,
         "end",
         "self.connection.close()",
-        near=191,
+        near=393,
     ),
     Mutation(
         "a worker whose turn it is not begins",
@@ -165,7 +165,7 @@ MUTATIONS = (
         "nobody asks who is missing",
         GlooExchange,
         "_explain",
-        "gone = self._presence.not_losing()",
+        "gone = self._presence.not_losing() or []",
     ),
     Mutation("a lost connection is not noted", GlooExchange, "_explain", "self._presence.lose()"),
 )

@@ -275,6 +275,7 @@ class World:
         fibers, process.paused = process.paused or [], None
         for fiber in fibers:
             self._ready(fiber)
+        self.wake(process.continued)
 
 
 SIGCHLD = 17

@@ -33,7 +33,9 @@ def check_attempt(
 
 def _ends(attempt: Attempt) -> str | None:
     """Every rank that was not killed comes to an end, and leaves nothing behind."""
-    last_fault = max((when for _, when in attempt.injected), default=0.0)
+    happened = [when for _, when in attempt.injected]
+    happened += [report.ended_at for report in attempt.reports if report.left]
+    last_fault = max(happened, default=0.0)
     stopped = sum(fault.seconds for fault in attempt.settings.faults)
     for process, report in zip(attempt.ranks, attempt.reports, strict=True):
         if process.exit_code == -9:
@@ -76,14 +78,21 @@ def _causes(attempt: Attempt) -> str | None:
             # Ranks that share micro-batches are one data-parallel rank, which is named.
             number = int(culprit.removeprefix("rank"))
             named = any(f"rank {n}" in str(error) for n in (number, number // setup.context))
-            if not named and "could not connect" not in str(error):  # who it is was not said yet
+            # The store, in which others note what they lost, has ended with the first rank.
+            unknown = not run.apart and 0 < attempt.reports[0].ended_at <= ended
+            unsaid = "could not connect" in str(error)  # who it is was not said yet
+            if not (named or unknown or unsaid):
                 return f"rank {rank} does not name {culprit}: {error!r}"
             accused = set(map(int, re.findall(r"rank (\d+) \(process", str(error))))
             slow = {int(what.split()[1][4:5]) for what, _ in attempt.injected}
             # On one host, those that have ended by then died, too.
-            if "at least one of" in str(error):  # ranks may be busy between two epochs
-                later = (n for n, each in enumerate(attempt.reports) if each.ended_at > ended)
-                accused -= set(later)
+            if "at least one of" in str(error):  # ranks may be done, or busy between two epochs
+                noticed = ended - (1.0 if run.slow else 0.0)  # by a trainer that was busy itself
+                accused -= {
+                    n
+                    for n, each in enumerate(attempt.reports)
+                    if each.error is None or each.ended_at > noticed
+                }
             if run.apart and not accused <= {number, *slow}:
                 return f"rank {rank} also names who is not {culprit}: {error!r}"
     left = any(report.left for report in attempt.reports)

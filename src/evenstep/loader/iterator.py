@@ -107,13 +107,14 @@ class StepIterator(Iterator[tuple[Any, StepInfo]]):
     def _next(self) -> tuple[Any, StepInfo]:
         while True:
             if self._exchange.failure is not None:
-                raise self._exchange.failure
+                # Others may have left because of what this rank has lost.
+                raise self._session.broken or self._exchange.failure
             result = self._batcher.get(_CHECK_INTERVAL)
             if result is None:
                 self._check_threads()
                 continue
             if isinstance(result, BatcherFailure):
-                known = self._exchange.failure or self._session.broken
+                known = self._session.broken or self._exchange.failure
                 if isinstance(result.error, PeerError) and known is not None:
                     raise known
                 result.reraise()
@@ -152,7 +153,7 @@ class StepIterator(Iterator[tuple[Any, StepInfo]]):
         other."""
         while not self._session.over.wait(_CHECK_INTERVAL):
             pass
-        failure = self._exchange.failure or self._session.failure
+        failure = self._session.broken or self._exchange.failure or self._session.failure
         if failure is not None:
             raise failure
 

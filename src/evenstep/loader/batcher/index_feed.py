@@ -33,6 +33,8 @@ class IndexFeed:
         self._chunk_size = chunk_size
         self.epoch_seed = 0
         self.serial = 0
+        self.taken = 0
+        """Samples with lower arrival numbers belong to a resumed round."""
         self.deals = False
         """Samples are dealt on demand, so the feeder may have nothing to send for now."""
         self.check: Callable[[], None] = lambda: None
@@ -85,9 +87,12 @@ class IndexFeed:
             # What a deal leaves over is a smaller chunk: to wait for the next deal would be to wait
             # for ever, and chunks would depend on timing.
             while len(waiting) >= self._chunk_size or (not block and waiting):
-                numbers, indices = zip(*waiting[: self._chunk_size])
+                size = self._chunk_size
+                # Samples whose steps are planned already do not fail with those that follow.
+                planned = sum(number < self.taken for number, _ in waiting[:size])
+                numbers, indices = zip(*waiting[: planned or size])
                 self.requested.append((numbers, indices))
                 yield [ChunkRequest(self.epoch_seed, indices)]
-                del waiting[: self._chunk_size]
+                del waiting[: planned or size]
             if block is None:
                 return

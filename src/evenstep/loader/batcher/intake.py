@@ -103,6 +103,7 @@ class Intake:
         self._generator.manual_seed(seed)
         if self._feed is not None:
             self._feed.serial = epoch.serial
+            self._feed.taken = epoch.start.taken
             self._feed.check = check
             self._feed.epoch_seed = epoch_seed(self._spec.seed, epoch.epoch)
             self._feed.deals = self._feed.starting = epoch.entries is not None

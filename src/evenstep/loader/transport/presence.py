@@ -10,7 +10,7 @@ from __future__ import annotations
 import collections
 import queue
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch.distributed as dist
@@ -62,19 +62,24 @@ class Presence:
         return self._without(str(collective))
 
     def lose(self) -> None:
-        """Notes that this rank has lost a connection; does not wait until it is noted."""
-        self._put(lambda store: store.set(f"lost/{self._rank}", "here"))
+        """Notes that this rank has lost a connection."""
+        self._ask(lambda store: store.set(f"lost/{self._rank}", "here"))
 
-    def not_losing(self) -> list[int]:
-        """Ranks that have not noted that they lost a connection: those that broke it. Empty if
-        there are none, or the store does not answer."""
-        time.sleep(_SPREAD_SECONDS)
-        return self._without("lost") or []
+    def not_losing(self, ranks: Sequence[int] | None = None) -> list[int] | None:
+        """Ranks that have not noted that they lost a connection: those that broke it. None if the
+        store does not answer.
 
-    def _without(self, note: str) -> list[int] | None:
+        Args:
+            ranks: that have ended, and note nothing more; all when None.
+        """
+        if ranks is None:
+            time.sleep(_SPREAD_SECONDS)
+        return self._without("lost", ranks)
+
+    def _without(self, note: str, among: Sequence[int] | None = None) -> list[int] | None:
         """Ranks that have not left a note; None if the store does not answer."""
 
-        def find(store: Any, ranks: range) -> list[int]:
+        def find(store: Any, ranks: Sequence[int]) -> list[int]:
             # Few are absent as a rule, so halving finds them in few requests.
             if not ranks or store.check([f"{note}/{rank}" for rank in ranks]):
                 return []
@@ -83,7 +88,8 @@ class Presence:
             half = len(ranks) // 2
             return find(store, ranks[:half]) + find(store, ranks[half:])
 
-        found: list[int] | None = self._ask(lambda store: find(store, range(self._size)))
+        ranks = range(self._size) if among is None else among
+        found: list[int] | None = self._ask(lambda store: find(store, ranks))
         return found
 
     def _ask(self, question: Callable[[Any], Any]) -> Any:

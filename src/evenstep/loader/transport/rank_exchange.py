@@ -182,6 +182,7 @@ class GlooExchange(RankExchange):
             )
             cards = self._gather(Peer.here(loader).card())
         except RuntimeError as error:
+            self._presence.lose()  # for ranks that have connected before the loss
             raise PeerError(
                 f"rank {self.place.number} could not connect to the other ranks, one of which has "
                 f"died or does not use this loader ({_brief(error)})"
@@ -268,10 +269,12 @@ class GlooExchange(RankExchange):
         time.sleep(0.1)  # a killed process needs a moment to become a zombie
         what, among = "died", ""
         gone = [rank for rank, peer in enumerate(self.patience.peers) if peer.dead]
+        if gone and (broke := self._presence.not_losing(gone)) is not None:
+            gone = broke  # the others died of this, too
         if not gone:
             self.patience.close()  # only its thread has asked so far
             what = "closed the loader, lost its network or died"
-            gone = self._presence.not_losing()
+            gone = self._presence.not_losing() or []
             # Others may be busy between two epochs, and notice nothing.
             among = "at least one of " if len(gone) > 1 else ""
         cause = among + ", ".join(f"rank {rank} ({self.patience.peers[rank]})" for rank in gone)
