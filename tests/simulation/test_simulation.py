@@ -23,14 +23,27 @@ from shrinking import kind_of, shrink
 from simulated_modules import simulated_machine
 from simulated_mutations import MUTATIONS, Mutation
 
-SEEDS = (*range(50), 100022, 100031, 100121, 100677, 7001022, 7002835, 7006134, 7009245, 7011966)
+SEEDS = (
+    *range(50),
+    100022,
+    100031,
+    100121,
+    100677,
+    7001022,
+    7002835,
+    7006134,
+    7009245,
+    7011966,
+    9009386,
+)
 """What the last ones found: other ranks ended an epoch in which one had failed; a rank that had
 lost a message said only that the exchange had ended; ranks that share micro-batches could not skip
 a chunk of bad samples; a pass hung where samples failed while many more were asked for; a batcher
 in the trainer's process kept its threads where the sampler's error could not be sent; a rank was
 suspected that had itself lost another while the ranks connected; after a resume, a sample of a step
-that was planned already failed with the one after it; and ranks were accused that had died of what
-they were told, not the one that left; and a rank that had lost a message named who left for it."""
+that was planned already failed with the one after it; ranks were accused that had died of what
+they were told, not the one that left; a rank that had lost a message named who left for it; and one
+that was stopped itself did not hear who had died."""
 
 
 @pytest.fixture(scope="module", autouse=True)

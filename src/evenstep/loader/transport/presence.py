@@ -8,6 +8,7 @@ answer, nothing is stored.
 from __future__ import annotations
 
 import collections
+import contextlib
 import queue
 import time
 from collections.abc import Callable, Sequence
@@ -18,6 +19,7 @@ import torch.distributed as dist
 from evenstep.loader.threads import GuardedThread
 
 _ANSWER_SECONDS = 2.0  # for the store, which ends with the process that keeps it, or stops with it
+_SLICES = 8  # of that time, of which one is lost if this process itself was stopped
 _SPREAD_SECONDS = 0.5  # a lost connection is noticed by one rank after the other
 
 _made: collections.Counter[str] = collections.Counter()
@@ -96,11 +98,12 @@ class Presence:
         """The store's answer; None if there is none in time, and for ever after."""
         if self._silent:
             return None
-        try:
-            return self._put(question).get(timeout=_ANSWER_SECONDS)
-        except queue.Empty:
-            self._silent = True
-            return None
+        answers = self._put(question)
+        for _ in range(_SLICES):
+            with contextlib.suppress(queue.Empty):
+                return answers.get(timeout=_ANSWER_SECONDS / _SLICES)
+        self._silent = True
+        return None
 
     def _put(self, question: Callable[[Any], Any]) -> queue.SimpleQueue[Any]:
         """Asks, and returns where the answer will be; None if the store fails."""
