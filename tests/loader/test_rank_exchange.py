@@ -120,13 +120,39 @@ def test_one_rank_alone_hears_itself_and_sessions_follow_each_other() -> None:
 
 def test_a_batcher_that_still_sends_as_its_pass_ends_does_not_wait_for_ever() -> None:
     ours, theirs = multiprocessing.Pipe()
-    session = Session(ours, 0, lasts=False)
+
+    def send() -> None:  # and holds a copy of the trainer's end, whose closing it would not notice
+        theirs.send((0, b"x" * 10_000_000))
+        theirs.send((0, b""))
+
+    batcher = multiprocessing.get_context("fork").Process(target=send)
+    batcher.start()
+    session = Session(ours, 0, batcher.is_alive)
     session.leave()
     exchange = LocalExchange()
     exchange.begin(session)
     assert session.over.wait(WAIT)
-    with pytest.raises(OSError):
-        theirs.send((0, b"x" * 10_000_000))
+    batcher.join(WAIT)
+    ended = batcher.exitcode
+    batcher.kill()
+    assert ended == 0
+    exchange.close()
+
+
+def test_what_a_pass_that_is_left_still_sends_is_not_taken_for_the_next_one(pipe) -> None:
+    ours, theirs = pipe
+    first, second = Session(ours, 0), Session(ours, 1)
+    first.leave()
+    exchange = LocalExchange()
+    exchange.begin(first)
+    exchange.begin(second)
+    assert first.over.wait(WAIT)
+    for sent in ((0, b"late"), (0, b""), (1, b"hello")):
+        theirs.send(sent)
+    assert theirs.poll(WAIT)
+    assert theirs.recv() == (1, [b"hello"], [])
+    theirs.send((1, b""))
+    assert second.over.wait(WAIT)
     exchange.close()
 
 

@@ -35,6 +35,8 @@ SEEDS = (
     7009245,
     7011966,
     9009386,
+    9011167,
+    10002689,
 )
 """What the last ones found: other ranks ended an epoch in which one had failed; a rank that had
 lost a message said only that the exchange had ended; ranks that share micro-batches could not skip
@@ -42,8 +44,10 @@ a chunk of bad samples; a pass hung where samples failed while many more were as
 in the trainer's process kept its threads where the sampler's error could not be sent; a rank was
 suspected that had itself lost another while the ranks connected; after a resume, a sample of a step
 that was planned already failed with the one after it; ranks were accused that had died of what
-they were told, not the one that left; a rank that had lost a message named who left for it; and one
-that was stopped itself did not hear who had died."""
+they were told, not the one that left; a rank that had lost a message named who left for it; one
+that was stopped itself did not hear who had died; a pass that was left closed seconds late, because
+its batcher was still sending; and the simulation expected as many steps before a sample that fails
+after a resume as without one."""
 
 
 @pytest.fixture(scope="module", autouse=True)

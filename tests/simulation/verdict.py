@@ -121,8 +121,10 @@ def _steps(attempt: Attempt, known: dict[Any, Any], expected: list[list[Any]] | 
                 return f"rank {rank} goes from {before_it[:2]} to {epoch, step}"
             if expected is not None:
                 alone = expected[rank][number : number + 1]
-                # Of others, see below.
-                if alone != [report.steps[number]] and (alone or attempt.setup.bad_batch is None):
+                # Of a bad batch, see below. A bad sample loses those that are prepared with it, and
+                # they are others after a resume.
+                more = attempt.setup.bad_batch is not None or attempt.setup.bad_sample is not None
+                if alone != [report.steps[number]] and (alone or not more):
                     return f"rank {rank} got {report.steps[number]}, and {alone} undisturbed"
     disturbed = (
         any(not what.startswith(_SLOWNESS) for what, _ in attempt.injected)

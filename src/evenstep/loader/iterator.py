@@ -67,11 +67,7 @@ class StepIterator(Iterator[tuple[Any, StepInfo]]):
         self._closing = threading.Lock()
         self._closed = False
         self._session = Session(
-            batcher.exchange,
-            epoch.serial,
-            batcher.alive,
-            batcher.cause_of_death,
-            lasts=keep_batcher,
+            batcher.exchange, epoch.serial, batcher.alive, batcher.cause_of_death
         )
         exchange.patience.trainer(Doing.WORKS, -1)
         batcher.begin(epoch)

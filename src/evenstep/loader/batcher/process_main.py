@@ -131,12 +131,12 @@ class _Main:
         except BaseException as error:  # of the policy
             ports.announce(abort_message(described(error)))
             raise
-        with self._lock:
-            self._current = (epoch.serial, run, ports)
-            if self._abandoned >= epoch.serial:
-                return
         end: EpochEnd | BatcherFailure
         try:
+            with self._lock:
+                self._current = (epoch.serial, run, ports)
+                if self._abandoned >= epoch.serial:
+                    return
             run.run(intake)
             end = run.end()
         except Closed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -10,6 +11,9 @@ from typing import NamedTuple
 
 from evenstep.errors import LoaderDiedError, PeerError, described
 from evenstep.protocol.wire import abort_message, check_no_abort
+
+_DRAIN_LIMIT = 5.0
+"""Seconds in which a batcher ends a pass that the trainer has left, or is killed."""
 
 
 class Shipment(NamedTuple):
@@ -29,7 +33,6 @@ class Session:
         serial: int,
         alive: Callable[[], bool] = lambda: True,
         cause_of_death: Callable[[], str] = lambda: "its batcher process died",
-        lasts: bool = True,
     ) -> None:
         """
         Args:
@@ -37,14 +40,14 @@ class Session:
             serial: number of the pass; messages of other passes are dropped.
             alive: whether the batcher lives. Its children may hold the pipe open after it died.
             cause_of_death: what the other ranks receive as a reason when it does not.
-            lasts: later passes use the connection, too.
         """
         self.connection = connection
         self.serial = serial
         self._alive = alive
         self._cause_of_death = cause_of_death
-        self._lasts = lasts
         self._finished = False
+        self._silent = False
+        """The batcher has sent its last message."""
         self.failure: PeerError | None = None
         """The error of another rank after the last exchange. Final once `over` is set."""
         self.left = threading.Event()
@@ -53,7 +56,7 @@ class Session:
         self.broken: LoaderDiedError | None = None
         """Why no message of the pass can be passed on any more. Read by the trainer."""
         self.over = threading.Event()
-        """Set once the exchange no longer touches the connection."""
+        """Set once the exchange passes no more messages on."""
 
     def leave(self, reason: str | None = None) -> None:
         """Notes that this rank's trainer needs no more steps, because of `reason` if something went
@@ -62,11 +65,20 @@ class Session:
         self.left.set()
 
     def end(self) -> None:
-        """Notes that the exchange no longer touches the connection. One that nobody else will read
-        is closed: a batcher that still sends, more than it holds, would wait for ever."""
-        if self.connection is not None and not self._lasts:
-            self.connection.close()
+        """Notes that the exchange passes no more messages on. What the batcher still sends is
+        dropped: more than a pipe holds would keep it from ending. Closing the pipe would not do,
+        since forked processes have copies of this end."""
         self.over.set()
+        if self.connection is None or self._silent or not self.left.is_set():
+            return
+        if self.broken is not None:
+            return  # where a message was read in part, the next one cannot be found
+        deadline = time.monotonic() + _DRAIN_LIMIT
+        with contextlib.suppress(BaseException):  # its end is closed, or memory has run out, say
+            while not self._silent and self._alive() and time.monotonic() < deadline:
+                if self.connection.poll(0.1):
+                    serial, message = self.connection.recv()
+                    self._silent = serial == self.serial and not message
 
     def message(self, timeout: float) -> bytes | Shipment | None:
         """The batcher's next message, with parcels for other ranks if it has any; None if there is
@@ -92,9 +104,10 @@ class Session:
                 self._break(error)
                 break
             if serial == self.serial:
-                if not message and self._reason is not None:
+                self._silent = not message
+                if self._silent and self._reason is not None:
                     break  # the batcher was told to abandon the pass, and does not know why
-                self._finished = not message
+                self._finished = self._silent
                 return message
         if self._reason is not None and not self._finished:
             self._finished = True
