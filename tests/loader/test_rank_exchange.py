@@ -168,6 +168,7 @@ def test_a_failed_exchange_ends_every_session_and_says_why() -> None:
         exchange.begin(session)
     for session in sessions:
         assert session.over.wait(WAIT)
+        session.leave()
     assert isinstance(exchange.failure, PeerError)
     assert "cable cut" in str(exchange.failure)
     exchange.close()

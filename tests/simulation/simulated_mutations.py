@@ -110,7 +110,7 @@ MUTATIONS = (
         "_next",
         "known = self._session.broken or self._exchange.failure",
         "known = self._exchange.failure",
-        near=101093,
+        near=101275,
     ),
     Mutation(
         "a chunk of skipped samples is none",

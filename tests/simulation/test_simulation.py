@@ -37,6 +37,7 @@ SEEDS = (
     9009386,
     9011167,
     10002689,
+    12000062,
 )
 """What the last ones found: other ranks ended an epoch in which one had failed; a rank that had
 lost a message said only that the exchange had ended; ranks that share micro-batches could not skip

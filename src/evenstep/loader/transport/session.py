@@ -69,10 +69,12 @@ class Session:
         dropped: more than a pipe holds would keep it from ending. Closing the pipe would not do,
         since forked processes have copies of this end."""
         self.over.set()
-        if self.connection is None or self._silent or not self.left.is_set():
+        if self.connection is None or self._silent:
             return
-        if self.broken is not None:
-            return  # where a message was read in part, the next one cannot be found
+        if self.broken is not None:  # where a message was read in part, the next cannot be found
+            self.connection.close()
+            return
+        self.left.wait()  # where the exchange failed
         deadline = time.monotonic() + _DRAIN_LIMIT
         with contextlib.suppress(BaseException):  # its end is closed, or memory has run out, say
             while not self._silent and self._alive() and time.monotonic() < deadline:
