@@ -121,6 +121,32 @@ def test_the_end_is_announced_even_if_the_trainer_is_gone() -> None:
     ports.finish()
 
 
+def test_a_pass_ends_when_its_last_message_is_answered_or_none_will_come() -> None:
+    for answer in ([b"mine", b"theirs"], []):
+        ports, trainer, _ = make()
+        ports.await_answer()
+        ports.announce(b"mine")
+        thread, _ = in_thread(ports.await_answer)
+        trainer.send((6, [b"old"], []))
+        thread.join(0.3)
+        assert thread.is_alive()
+        trainer.send((7, answer, []))
+        thread.join(WAIT)
+        assert not thread.is_alive()
+
+
+@pytest.mark.parametrize(
+    "end", [lambda ports, _: ports.close(ends=True), lambda _, end: end.close()]
+)
+def test_a_batcher_that_ends_awaits_no_answer(end: Any) -> None:
+    ports, trainer, _ = make()
+    ports.announce(b"mine")
+    thread, _ = in_thread(ports.await_answer)
+    end(ports, trainer)
+    thread.join(WAIT)
+    assert not thread.is_alive()
+
+
 def test_an_error_from_elsewhere_keeps_its_traceback() -> None:
     failure = BatcherFailure(SampleError("sample 3"), "Traceback: in the worker")
     with pytest.raises(SampleError, match="sample 3") as caught:

@@ -149,10 +149,29 @@ def test_what_a_pass_that_is_left_still_sends_is_not_taken_for_the_next_one(pipe
     assert first.over.wait(WAIT)
     for sent in ((0, b"late"), (0, b""), (1, b"hello")):
         theirs.send(sent)
-    assert theirs.poll(WAIT)
-    assert theirs.recv() == (1, [b"hello"], [])
+    for answer in ((0, [], []), (1, [b"hello"], [])):
+        assert theirs.poll(WAIT)
+        assert theirs.recv() == answer
     theirs.send((1, b""))
     assert second.over.wait(WAIT)
+    exchange.close()
+
+
+def test_a_large_answer_that_nobody_waits_for_does_not_block_the_next_pass(pipe) -> None:
+    ours, theirs = pipe
+    exchange, first, second = LocalExchange(), Session(ours, 0), Session(ours, 1)
+    exchange.begin(first)
+    large = b"x" * 10_000_000
+    left = PipePorts(theirs, 0, 1, lambda result: None)
+    left.announce(large)
+    time.sleep(0.2)  # so that the answer fills the pipe
+    first.leave()
+    left.close()
+    left.finish()
+    left.await_answer()
+    exchange.begin(second)
+    assert PipePorts(theirs, 1, 1, lambda result: None).exchange(large) == [large]
+    second.leave()
     exchange.close()
 
 

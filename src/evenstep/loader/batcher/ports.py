@@ -79,6 +79,9 @@ class PipePorts:
             self._credits.put(None)
         self._delivering = True
         self._closed = threading.Event()
+        self._ends = False
+        self._answered = True
+        """The last message has been answered."""
         self._broken = False
         """A message was read in part, so the next one cannot be found."""
 
@@ -92,6 +95,7 @@ class PipePorts:
         if self._closed.is_set():
             raise Closed
         try:
+            self._answered = False
             self._connection.send((self._serial, message))
             while not self._broken:
                 while not self._connection.poll(_POLL_SECONDS):
@@ -103,6 +107,10 @@ class PipePorts:
                     self._broken = True
                     raise
                 if serial == self._serial:
+                    self._answered = True
+                    if not messages:
+                        self._closed.wait()
+                        raise Closed
                     return messages, parts
         except (EOFError, ConnectionError) as error:
             # The exchange's end is closed, and the trainer knows why: that is what it raises.
@@ -125,6 +133,10 @@ class PipePorts:
         self._send((step, batch, progress))
 
     def announce(self, message: bytes) -> None:
+        self._answered = False  # as it will be, though nobody waits for it
+        self._tell(message)
+
+    def _tell(self, message: bytes) -> None:
         with contextlib.suppress(OSError):  # the trainer has closed its end
             self._connection.send((self._serial, message))
 
@@ -134,11 +146,21 @@ class PipePorts:
         """The trainer has taken a step."""
         self._credits.put(None)
 
-    def close(self) -> None:
-        """The trainer has left the pass."""
+    def close(self, ends: bool = False) -> None:
+        """The trainer has left the pass, with which the batcher `ends`."""
+        self._ends = self._ends or ends
         self._closed.set()
         self._credits.put(None)
 
     def finish(self) -> None:
         """Tells the exchange thread that no message will follow."""
-        self.announce(b"")
+        self._tell(b"")
+
+    def await_answer(self) -> None:
+        """Returns when nothing of this pass is on its way to the batcher any more, or the batcher
+        ends. The exchange thread may still be sending an answer that nobody has waited for, and
+        does nothing else until it is read."""
+        with contextlib.suppress(EOFError, OSError):  # the trainer has closed its end
+            while not (self._answered or self._broken or self._ends):
+                if self._connection.poll(_POLL_SECONDS):
+                    self._answered = self._connection.recv()[0] == self._serial

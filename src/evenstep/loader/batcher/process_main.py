@@ -102,6 +102,8 @@ class _Main:
         intake = Intake(self._spec, self._pipes.feed)
         while (epoch := self._begun.get()) is not None:
             self._pass(intake, epoch)
+            if self._current is not None:
+                self._current[2].await_answer()
         del intake  # ends the workers
         self._done.set()
         if control.failure is not None:
@@ -179,7 +181,7 @@ class _Main:
                 continue
             if current and current[0] <= self._abandoned:
                 current[1].close()
-                current[2].close()
+                current[2].close(ends=command == "close")
             if command == "close":
                 self._begun.put(None)
                 # A worker may be busy with a slow sample that is no longer needed.

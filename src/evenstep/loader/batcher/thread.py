@@ -66,7 +66,8 @@ class BatcherThread:
         except EvenstepError as error:
             self._results.put(BatcherFailure(error, traceback.format_exc()))
         finally:
-            # The feeder or the exchange may be blocked on a full pipe that is no longer read.
+            ports.await_answer()
+            # The feeder may be blocked on a full pipe that is no longer read.
             self._batcher_feed.close()
             self._batcher_exchange.close()
 

@@ -65,11 +65,12 @@ class Session:
         self.left.set()
 
     def end(self) -> None:
-        """Notes that the exchange passes no more messages on. What the batcher still sends is
-        dropped: more than a pipe holds would keep it from ending. Closing the pipe would not do,
-        since forked processes have copies of this end."""
+        """Notes that the exchange passes no more messages on. Where the trainer has left, what the
+        batcher still sends is dropped, and it is told that no answer is on its way any more: each
+        side would wait for the other for ever where a pipe does not hold what both send. Closing
+        the pipe would not do, since forked processes have copies of this end."""
         self.over.set()
-        if self.connection is None or self._silent:
+        if self.connection is None or (self._silent and not self.left.is_set()):
             return
         if self.broken is not None:  # where a message was read in part, the next cannot be found
             self.connection.close()
@@ -81,6 +82,7 @@ class Session:
                 if self.connection.poll(0.1):
                     serial, message = self.connection.recv()
                     self._silent = serial == self.serial and not message
+            self.connection.send((self.serial, [], []))
 
     def message(self, timeout: float) -> bytes | Shipment | None:
         """The batcher's next message, with parcels for other ranks if it has any; None if there is
