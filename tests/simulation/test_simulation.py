@@ -48,9 +48,9 @@ suspected that had itself lost another while the ranks connected; after a resume
 that was planned already failed with the one after it; ranks were accused that had died of what
 they were told, not the one that left; a rank that had lost a message named who left for it; one
 that was stopped itself did not hear who had died; a pass that was left closed seconds late, because
-its batcher was still sending; the simulation expected as many steps before a sample that fails after
-a resume as without one; and a batcher whose pass had failed and the exchange, each sending more than
-a pipe holds, waited for each other."""
+its batcher was still sending; the simulation expected as many steps before a sample that fails
+after a resume as without one; and a batcher whose pass had failed and the exchange, each sending
+more than a pipe holds, waited for each other."""
 
 
 @pytest.fixture(scope="module", autouse=True)
