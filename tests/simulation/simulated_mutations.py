@@ -136,6 +136,14 @@ MUTATIONS = (
         near=393,
     ),
     Mutation(
+        "answers that nobody waits for are not read",
+        PipePorts,
+        "await_answer",
+        "while not (self._answered",
+        "while False and (self._answered",
+        near=12005157,
+    ),
+    Mutation(
         "a worker whose turn it is not begins",
         ChunkedIterable,
         "__iter__",

@@ -125,6 +125,8 @@ class _Workers:
 
     def close(self) -> None:
         self.closing = True
+        # torch's workers send from a thread, which does not keep them from ending.
+        self.results.take_all()
         for requests in self.requests:
             requests.send(None)
         for worker in self.processes:

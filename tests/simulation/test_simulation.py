@@ -38,6 +38,7 @@ SEEDS = (
     9011167,
     10002689,
     12000062,
+    12000550,
     12005157,
 )
 """What the last ones found: other ranks ended an epoch in which one had failed; a rank that had

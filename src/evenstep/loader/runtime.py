@@ -84,7 +84,8 @@ class LoaderRuntime:
 
     def start_batcher(self, start: EpochStart, spec: LoaderSpec) -> BatcherProcess | BatcherThread:
         """The batcher of a pass: the last one's, if it was kept, lives and can serve this one."""
-        if start.needs_new_workers:
+        broken = self._kept is not None and self._kept.exchange.closed
+        if start.needs_new_workers or broken:
             self.close_batcher()
         if not spec.num_workers:
             self._started = BatcherThread(spec)

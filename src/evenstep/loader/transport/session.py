@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -77,12 +76,14 @@ class Session:
             return
         self.left.wait()  # where the exchange failed
         deadline = time.monotonic() + _DRAIN_LIMIT
-        with contextlib.suppress(BaseException):  # its end is closed, or memory has run out, say
+        try:
             while not self._silent and self._alive() and time.monotonic() < deadline:
                 if self.connection.poll(0.1):
                     serial, message = self.connection.recv()
                     self._silent = serial == self.serial and not message
             self.connection.send((self.serial, [], []))
+        except BaseException:  # its other end is closed, or memory has run out, say
+            self.connection.close()
 
     def message(self, timeout: float) -> bytes | Shipment | None:
         """The batcher's next message, with parcels for other ranks if it has any; None if there is
