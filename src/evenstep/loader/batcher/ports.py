@@ -81,7 +81,7 @@ class PipePorts:
         self._closed = threading.Event()
         self._ends = False
         self._answered = True
-        """The last message has been answered."""
+        """What was sent last has been answered."""
         self._broken = False
         """A message was read in part, so the next one cannot be found."""
 
@@ -95,8 +95,8 @@ class PipePorts:
         if self._closed.is_set():
             raise Closed
         try:
-            self._answered = False
             self._connection.send((self._serial, message))
+            self._answered = False
             while not self._broken:
                 while not self._connection.poll(_POLL_SECONDS):
                     if self._closed.is_set():
@@ -133,8 +133,8 @@ class PipePorts:
         self._send((step, batch, progress))
 
     def announce(self, message: bytes) -> None:
-        self._answered = False  # as it will be, though nobody waits for it
         self._tell(message)
+        self._answered = False  # it will be, though nobody waits for that
 
     def _tell(self, message: bytes) -> None:
         with contextlib.suppress(OSError):  # the trainer has closed its end
