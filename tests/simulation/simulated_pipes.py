@@ -80,6 +80,12 @@ class Connection:
                 me.process.world.violate(f"{me} closes a pipe that {other} {what}")
         self.release(me.process)
 
+    def __enter__(self) -> Connection:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
     def take_all(self) -> None:
         """Whoever sends to this end need not wait for room any more."""
         assert self._receives is not None, "a pipe that only sends"

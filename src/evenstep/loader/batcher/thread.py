@@ -66,10 +66,9 @@ class BatcherThread:
         except EvenstepError as error:
             self._results.put(BatcherFailure(error, traceback.format_exc()))
         finally:
-            ports.await_answer()
             # The feeder may be blocked on a full pipe that is no longer read.
-            self._batcher_feed.close()
-            self._batcher_exchange.close()
+            with self._batcher_feed, self._batcher_exchange:
+                ports.await_answer()
 
     def credit(self) -> None:
         if self._ports is not None:
