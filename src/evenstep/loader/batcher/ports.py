@@ -108,7 +108,7 @@ class PipePorts:
                     raise
                 if serial == self._serial:
                     self._answered = True
-                    if not messages:
+                    if not messages:  # the trainer has left, and is about to say so
                         self._closed.wait()
                         raise Closed
                     return messages, parts

@@ -100,8 +100,11 @@ class Session:
                     raise EOFError
                 received: tuple[int, bytes | Shipment] = self.connection.recv()
                 serial, message = received
-            except (EOFError, OSError):
+            except (EOFError, OSError) as error:
                 if self.left.is_set():
+                    break
+                if self.connection.closed:  # as the pass before was broken
+                    self._break(error)
                     break
                 self._finished = True
                 return abort_message(self._cause_of_death())
