@@ -14,7 +14,7 @@ from ranks import Rank, run
 import evenstep
 from documents import Documents
 
-COUNT = 300
+COUNT = 600  # so many that the end of the epoch is not planned yet when a rank fails
 EVERY = 4  # steps
 FULL = "/dev/full"
 

@@ -43,6 +43,7 @@ SEEDS = (
     12005264,
     12014125,
     16005517,
+    18005286,
 )
 """What the last ones found: other ranks ended an epoch in which one had failed; a rank that had
 lost a message said only that the exchange had ended; ranks that share micro-batches could not skip

@@ -78,8 +78,9 @@ def _causes(attempt: Attempt) -> str | None:
             # Ranks that share micro-batches are one data-parallel rank, which is named.
             number = int(culprit.removeprefix("rank"))
             named = any(f"rank {n}" in str(error) for n in (number, number // setup.context))
-            # The store, in which others note what they lost, has ended with the first rank.
-            unknown = not run.apart and 0 < attempt.reports[0].ended_at <= ended
+            # The store, in which others note what they lost, ends and stops with the first rank.
+            stopped = any(what.startswith("stop rank0 ") for what, _ in attempt.injected)
+            unknown = not run.apart and (stopped or 0 < attempt.reports[0].ended_at <= ended)
             unsaid = "could not connect" in str(error)  # who it is was not said yet
             if not (named or unknown or unsaid):
                 return f"rank {rank} does not name {culprit}: {error!r}"
