@@ -86,6 +86,6 @@ def test_pad_collator_makes_images_and_patches_in_borrowed_memory():
         batch = PadCollator()(samples)
     assert batch.keys() == plain.keys()
     assert all(torch.equal(batch[name], plain[name]) for name in plain)
-    assert lies_in(batch["image"], lender.lent[0])
-    assert lies_in(batch["pixel_values"], lender.lent[1])
+    for name in ("image", "pixel_values"):
+        assert any(lies_in(batch[name], memory) for memory in lender.lent)
     assert len(lender.lent) == 2

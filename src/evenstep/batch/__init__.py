@@ -4,6 +4,8 @@
     labels       which labels are supervised
     pad          `PadCollator`: a group as padded rows
     pack         `PackCollator`: a group as one row of documents
+    media        images, videos and audio of a group, joined
+    unbatch      a batch of one sample, as that sample
     default_collate  `DefaultCollator`: a group as torch's DataLoader collates it
     columns      a group by field, as both collators take it
     layout       `RowLayout`: where documents lie in a packed row
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from evenstep.batch.step_info import StepInfo as StepInfo
     from evenstep.batch.step_info import attach_step as attach_step
     from evenstep.batch.step_info import pop_step as pop_step
+    from evenstep.batch.unbatch import unbatch as unbatch
     from evenstep.protocol.receipts import StepTotals as StepTotals
 
 _HOMES = {
@@ -60,6 +63,7 @@ _HOMES = {
     ".pack": ("PackCollator",),
     ".pad": ("PadCollator",),
     ".step_info": ("STEP_KEY", "StepInfo", "attach_step", "pop_step"),
+    ".unbatch": ("unbatch",),
     "evenstep.protocol.receipts": ("StepTotals",),
 }
 __all__ = ["LOSS_SCALING", "loss_scale", "shard_loss_scale"]

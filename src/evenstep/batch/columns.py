@@ -8,21 +8,19 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
-from evenstep.batch.measure import VISION_GRIDS
-from evenstep.batch.memory import cat
+from evenstep.batch.media import MEDIA_FIELDS, join_media
 from evenstep.errors import CollateError
 
 TOKENS = "input_ids"
 _SHARED = frozenset(map(np.dtype, ("bool", "u1", "i1", "i2", "i4", "i8", "f2", "f4", "f8")))
 """Arrays that torch takes as they are, if they can be written to."""
-_VISION_FIELDS = frozenset(VISION_GRIDS) | frozenset(VISION_GRIDS.values())
 
 
 @dataclass(frozen=True)
@@ -32,7 +30,7 @@ class Columns:
     size: int
     """Samples in the group."""
     fields: dict[str, list[Any]]
-    """One value per sample, except in vision fields, which samples without images may lack."""
+    """One value per sample; None in a media field of a sample that lacks it."""
     tokens: str | None
     """The field that holds the tokens; None if there is none."""
     rebuild: Callable[[dict[str, Any]], Any]
@@ -43,8 +41,11 @@ class Columns:
     """False for plain tuples, whose fields are called "0", "1" and so on."""
 
 
-def columns_of(samples: Sequence[Any]) -> Columns:
+def columns_of(samples: Sequence[Any], media: Collection[str] = MEDIA_FIELDS) -> Columns:
     """Splits a group into fields.
+
+    Args:
+        media: fields that samples with ``input_ids`` may lack.
 
     Raises:
         CollateError: no samples, samples of different types or with different fields, or a type
@@ -55,7 +56,7 @@ def columns_of(samples: Sequence[Any]) -> Columns:
     first = samples[0]
     if isinstance(first, Mapping):
         _check_type(samples, Mapping)
-        fields = _mapping_fields(samples)
+        fields = _mapping_fields(samples, media)
         tokens = TOKENS if TOKENS in fields else None
         return Columns(len(samples), fields, tokens, dict, extensible=True)
     _check_type(samples, type(first))
@@ -104,31 +105,24 @@ def tensors_of(name: str, values: list[Any]) -> list[torch.Tensor] | None:
     return rows
 
 
-def join_vision(columns: Columns, name: str, rows: list[torch.Tensor]) -> torch.Tensor | None:
-    """Vision fields of the Qwen-VL kind, joined along their first dimension; None for others.
+def media_of(columns: Columns, media: Collection[str]) -> dict[str, torch.Tensor]:
+    """The media fields of a group, each as one tensor: see `evenstep.batch.media`.
 
-    Such models take the patches and grids of a batch in one sequence, in order of the samples.
+    Args:
+        media: names that such fields may have.
 
     Raises:
-        CollateError: trailing dimensions differ, or another field is missing in some samples.
+        CollateError: shapes that cannot be joined.
     """
-    is_grid = name in VISION_GRIDS
-    if not is_grid:
-        grid = next((g for g, pixels in VISION_GRIDS.items() if pixels == name), None)
-        if grid is None or grid not in columns.fields or any(row.ndim != 2 for row in rows):
-            if len(rows) < columns.size:
-                raise CollateError(
-                    f"field {name!r} is missing in {columns.size - len(rows)} samples of the group "
-                    f"and its shapes {shapes_text(rows)} are not rows of patches; pass collate_fn="
-                )
-            return None
-    parts = [row.reshape(-1, row.shape[-1]) for row in rows]
-    if len({part.shape[1] for part in parts}) > 1:
-        raise CollateError(
-            f"field {name!r} cannot be joined: shapes {shapes_text(rows)} differ in their last "
-            "dimension; pass collate_fn="
-        )
-    return cat(parts)
+    rows: dict[str, list[torch.Tensor | None]] = {}
+    for name, values in columns.fields.items():
+        if name not in media:
+            continue
+        tensors = tensors_of(name, [value for value in values if value is not None])
+        if tensors:
+            present = iter(tensors)
+            rows[name] = [None if value is None else next(present) for value in values]
+    return join_media(rows, media, one_each=TOKENS not in columns.fields)
 
 
 def shapes_text(rows: Sequence[torch.Tensor], limit: int = 4) -> str:
@@ -151,14 +145,15 @@ def _check_type(samples: Sequence[Any], kind: type) -> None:
             )
 
 
-def _mapping_fields(samples: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+def _mapping_fields(
+    samples: Sequence[Mapping[str, Any]], media: Collection[str]
+) -> dict[str, list[Any]]:
     keys = samples[0].keys()
-    if keys.isdisjoint(VISION_GRIDS) and all(sample.keys() == keys for sample in samples):
+    if all(sample.keys() == keys for sample in samples):
         return {name: [sample[name] for sample in samples] for name in samples[0]}
     names = dict.fromkeys(name for sample in samples for name in sample)
-    optional = set() if names.keys().isdisjoint(VISION_GRIDS) else _VISION_FIELDS & names.keys()
     for name in names:
-        if name in optional:
+        if name in media:
             continue
         for position, sample in enumerate(samples):
             if name not in sample:
@@ -167,11 +162,7 @@ def _mapping_fields(samples: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]
                     f"are {list(sample)}; return the same fields for every sample, or pass "
                     "collate_fn="
                 )
-    fields = {name: [s[name] for s in samples if name in s] for name in names}
-    for name in optional:
-        present = [value for value in fields[name] if value is not None]
-        fields[name] = present or [None] * len(samples)
-    return fields
+    return {name: [sample.get(name) for sample in samples] for name in names}
 
 
 def _tuple_columns(samples: Sequence[Any], kind: Any) -> Columns:

@@ -18,14 +18,15 @@ from evenstep.batch.columns import (
     TOKENS,
     Columns,
     columns_of,
-    join_vision,
     listed,
+    media_of,
     shapes_text,
     tensors_of,
 )
 from evenstep.batch.labels import IGNORE_INDEX, LABEL_FIELDS
 from evenstep.batch.layout import RowLayout
 from evenstep.batch.measure import VISION_GRIDS
+from evenstep.batch.media import MEDIA_FIELDS
 from evenstep.errors import CollateError, ConfigurationError
 
 _FORMS = {
@@ -49,9 +50,9 @@ class PackCollator:
       ``cu_seq_lens_q`` and ``cu_seq_lens_k``, ``max_length_q`` and ``max_length_k``, ``seq_idx``.
 
     Other fields: those with [length, ...] in every sample become [1, T, ...]; scalars and tensors
-    of equal shape are stacked to [n, ...]; vision fields that come with a grid are joined; the
-    rest becomes a list. An ``attention_mask`` of ones is left out, because attention functions
-    that see one take the whole row for a single document.
+    of equal shape are stacked to [n, ...]; fields of images, videos and audio are joined, and
+    samples without any may lack them; the rest becomes a list. An ``attention_mask`` of ones is
+    left out, because attention functions that see one take the whole row for a single document.
 
     Padding, where an option below asks for it, has labels of -100, stands behind the real tokens
     of its document and counts as a part of it; padding that fills up the row is document n. T and
@@ -71,6 +72,8 @@ class PackCollator:
     per_sample_fields: tuple[str, ...] = tuple(VISION_GRIDS.values())
     """Fields never treated as token-long, though their first dimension may happen to equal the
     length of every sample of a group."""
+    media_fields: tuple[str, ...] = MEDIA_FIELDS
+    """Fields of images, videos and audio: see `evenstep.batch.media`."""
     pad_documents_to_multiple_of: int | None = None
     """Pad every document to a multiple of this many tokens: twice the context-parallel ranks, for
     context parallelism that gives each rank two chunks of every document."""
@@ -85,10 +88,9 @@ class PackCollator:
     def __post_init__(self) -> None:
         if self.form not in _FORMS:
             raise ConfigurationError(f"form={self.form!r} must be one of {tuple(_FORMS)}")
-        if isinstance(self.per_sample_fields, str):
-            raise ConfigurationError(
-                f"per_sample_fields={self.per_sample_fields!r} must be a tuple of names, not text"
-            )
+        for name in ("per_sample_fields", "media_fields"):
+            if isinstance(names := getattr(self, name), str):
+                raise ConfigurationError(f"{name}={names!r} must be a tuple of names, not text")
         for name in ("pad_documents_to_multiple_of", "pad_to_multiple_of"):
             multiple = getattr(self, name)
             if multiple is not None and (type(multiple) is not int or multiple < 1):
@@ -112,13 +114,16 @@ class PackCollator:
                 sequences, empty or already padded samples, labels of another length than the
                 tokens, or fields that differ between samples.
         """
-        columns = columns_of(samples)
+        columns = columns_of(samples, self.media_fields)
         if TOKENS not in columns.fields or not (columns.extensible or columns.tokens == TOKENS):
             raise CollateError(
                 f"samples of type {type(samples[0]).__name__} with fields {list(columns.fields)} "
                 "cannot be packed; return mappings with 'input_ids', or pass collate_fn="
             )
-        tensors = {name: tensors_of(name, values) for name, values in columns.fields.items()}
+        media = media_of(columns, self.media_fields)
+        tensors = {
+            n: tensors_of(n, values) for n, values in columns.fields.items() if n not in media
+        }
         tokens = _token_rows(tensors.pop(TOKENS))
         lengths = [row.shape[0] for row in tokens]
         layout = RowLayout.of(
@@ -131,6 +136,7 @@ class PackCollator:
         batch: dict[str, Any] = {
             TOKENS: layout.place(joined, self.pad_token_id)[None],
             "labels": labels,
+            **media,
         }
         if self.loss_mask:
             batch["loss_mask"] = _loss_mask(labels)
@@ -145,10 +151,7 @@ class PackCollator:
             if rows is None:
                 batch[name] = listed(columns.fields[name])
                 continue
-            vision = join_vision(columns, name, rows)
-            if vision is not None:
-                batch[name] = vision
-            elif name not in self.per_sample_fields and _sizes(rows) == lengths:
+            if name not in self.per_sample_fields and _sizes(rows) == lengths:
                 fill = layout.positions() if name == "position_ids" and rows[0].ndim == 1 else 0
                 batch[name] = layout.place(_joined(name, rows), fill)[None]
             else:

@@ -15,9 +15,10 @@ from typing import Any
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from evenstep.batch.columns import Columns, columns_of, join_vision, listed, shapes_text, tensors_of
+from evenstep.batch.columns import Columns, columns_of, listed, media_of, shapes_text, tensors_of
 from evenstep.batch.labels import IGNORE_INDEX, LABEL_FIELDS, copies_inputs
 from evenstep.batch.measure import VISION_GRIDS
+from evenstep.batch.media import MEDIA_FIELDS
 from evenstep.batch.memory import stack
 from evenstep.errors import CollateError, ConfigurationError
 
@@ -29,9 +30,9 @@ class PadCollator:
 
     Shapes: a field with [length, ...] per sample becomes [samples, longest, ...]; scalars become
     [samples]; tensors of equal shape [samples, ...]. Text and other objects become a list, and
-    a field that is None in every sample stays None. Vision fields that come with a grid
-    (``image_grid_thw``, ``video_grid_thw``) are joined along their first dimension, as their models
-    require, and may be absent from samples without an image.
+    a field that is None in every sample stays None. Fields of images, videos and audio are joined
+    along their first dimension, as their models require, and may be absent from samples without
+    any: see `evenstep.batch.media`.
 
     With ``side="left"``, the first label of a sample whose labels are an aligned copy of its tokens
     becomes -100. Right-padded, no model predicts it; left-padded, one that shifts labels
@@ -51,6 +52,8 @@ class PadCollator:
     per_sample_fields: tuple[str, ...] = tuple(VISION_GRIDS.values())
     """Fields never treated as token-long, though their first dimension may happen to equal the
     length of every sample of a group."""
+    media_fields: tuple[str, ...] = MEDIA_FIELDS
+    """Fields of images, videos and audio."""
     attention_mask: bool = True
     """Add an int64 ``attention_mask``, 1 for real tokens, to mappings that have none."""
 
@@ -60,7 +63,7 @@ class PadCollator:
         multiple = self.pad_to_multiple_of
         if multiple is not None and (isinstance(multiple, bool) or multiple < 1):
             raise ConfigurationError(f"pad_to_multiple_of={multiple!r} must be at least 1")
-        for option in ("label_fields", "per_sample_fields"):
+        for option in ("label_fields", "per_sample_fields", "media_fields"):
             if isinstance(names := getattr(self, option), str):
                 raise ConfigurationError(f"{option}={names!r} must be a tuple of names, not text")
         for name, value in {"pad_token_id": self.pad_token_id, **self.pad_values}.items():
@@ -76,15 +79,20 @@ class PadCollator:
             CollateError: no samples, a sample without tokens, fields that differ between samples,
                 shapes that cannot be padded to one, or padding that the dtype cannot hold.
         """
-        columns = columns_of(samples)
-        tensors = {name: tensors_of(name, values) for name, values in columns.fields.items()}
-        lengths = _lengths(tensors.get(columns.tokens or ""))
-        batch = {
-            name: listed(columns.fields[name])
-            if rows is None
-            else self._collate(columns, name, rows, lengths)
-            for name, rows in tensors.items()
+        columns = columns_of(samples, self.media_fields)
+        media = media_of(columns, self.media_fields)
+        tensors = {
+            n: tensors_of(n, values) for n, values in columns.fields.items() if n not in media
         }
+        lengths = _lengths(tensors.get(columns.tokens or ""))
+        batch: dict[str, Any] = {}
+        for name, values in columns.fields.items():
+            if name in media:
+                batch[name] = media[name]
+            elif (rows := tensors[name]) is None:
+                batch[name] = listed(values)
+            else:
+                batch[name] = self._collate(columns, name, rows, lengths)
         if lengths is not None:
             if self.side == "left":
                 self._mask_first_labels(columns, tensors, lengths, batch)
@@ -95,9 +103,6 @@ class PadCollator:
     def _collate(
         self, columns: Columns, name: str, rows: list[torch.Tensor], lengths: list[int] | None
     ) -> torch.Tensor:
-        joined = join_vision(columns, name, rows)
-        if joined is not None:
-            return joined
         sizes = [row.shape[0] if row.ndim else None for row in rows]
         longest = max((size for size in sizes if size is not None), default=0)
         target = longest
