@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from evenstep.batch import Composition as Composition
     from evenstep.batch import PackCollator as PackCollator
     from evenstep.batch import PadCollator as PadCollator
+    from evenstep.batch import PreparingCollator as PreparingCollator
     from evenstep.batch import StepInfo as StepInfo
     from evenstep.batch import attention_mask as attention_mask
     from evenstep.batch import block_mask as block_mask
@@ -37,11 +38,13 @@ if TYPE_CHECKING:
     from evenstep.batch import to_hugging_face as to_hugging_face
     from evenstep.batch import to_megatron as to_megatron
     from evenstep.batch import to_torchtitan as to_torchtitan
+    from evenstep.batch import unbatch as unbatch
     from evenstep.cost import FittedCost as FittedCost
     from evenstep.cost import MemoryLimit as MemoryLimit
     from evenstep.cost import PaddedTokenCost as PaddedTokenCost
     from evenstep.cost import TokenCost as TokenCost
     from evenstep.cost import TransformerCost as TransformerCost
+    from evenstep.cost import VisionLanguageCost as VisionLanguageCost
     from evenstep.data import CutDocuments as CutDocuments
     from evenstep.data import PoolSortDataset as PoolSortDataset
     from evenstep.data import count_lengths as count_lengths
@@ -81,6 +84,7 @@ _HOMES = {
         "Composition",
         "PackCollator",
         "PadCollator",
+        "PreparingCollator",
         "StepInfo",
         "attention_mask",
         "block_mask",
@@ -88,6 +92,7 @@ _HOMES = {
         "to_hugging_face",
         "to_megatron",
         "to_torchtitan",
+        "unbatch",
     ),
     "evenstep.cost": (
         "FittedCost",
@@ -95,6 +100,7 @@ _HOMES = {
         "PaddedTokenCost",
         "TokenCost",
         "TransformerCost",
+        "VisionLanguageCost",
     ),
     "evenstep.data": (
         "CutDocuments",

@@ -6,6 +6,8 @@
     pack         `PackCollator`: a group as one row of documents
     media        images, videos and audio of a group, joined
     unbatch      a batch of one sample, as that sample
+    prepare      `PreparingCollator`: a collate function that prepares, run on each sample alone
+    alike        how it pads, and whether joining its samples gives its batches
     default_collate  `DefaultCollator`: a group as torch's DataLoader collates it
     columns      a group by field, as both collators take it
     layout       `RowLayout`: where documents lie in a packed row
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     from evenstep.batch.measure import supervised_of as supervised_of
     from evenstep.batch.pack import PackCollator as PackCollator
     from evenstep.batch.pad import PadCollator as PadCollator
+    from evenstep.batch.prepare import PreparingCollator as PreparingCollator
     from evenstep.batch.step_info import STEP_KEY as STEP_KEY
     from evenstep.batch.step_info import StepInfo as StepInfo
     from evenstep.batch.step_info import attach_step as attach_step
@@ -62,6 +65,7 @@ _HOMES = {
     ".measure": ("Measure", "length_of", "patches_of", "supervised_of"),
     ".pack": ("PackCollator",),
     ".pad": ("PadCollator",),
+    ".prepare": ("PreparingCollator",),
     ".step_info": ("STEP_KEY", "StepInfo", "attach_step", "pop_step"),
     ".unbatch": ("unbatch",),
     "evenstep.protocol.receipts": ("StepTotals",),

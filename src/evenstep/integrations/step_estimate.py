@@ -78,7 +78,10 @@ def _lengths(loader: DataLoader) -> tuple[Int64Array, float]:
     order = rng.choice(size, min(size, _MEASURED), replace=False)
     for drawn, index in enumerate(order.tolist(), 1):
         try:
-            row = loader.measure([loader.dataset[index]], [f"sample {index}"])
+            sample = loader.dataset[index]
+            if loader.prepare is not None:
+                sample = loader.prepare(sample)
+            row = loader.measure([sample], [f"sample {index}"])
         except Exception as error:
             bad = described(error)
         else:

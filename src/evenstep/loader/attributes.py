@@ -77,6 +77,8 @@ class LoaderAttributes:
 
     collate_fn: Callable[[list[Any]], Any] = _option("collate_fn")
     measure: Measure = _option("measure")
+    prepare: Callable[[Any], Any] | None = _fixed("prepare", lambda loader: loader._options.prepare)
+    """Makes a sample of what the dataset returns; None where that is a sample."""
     num_workers: int = _option("num_workers")
     worker_init_fn: Callable[[int], None] | None = _option("worker_init_fn")
     timeout: float = _option("timeout")

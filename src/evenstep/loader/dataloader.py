@@ -33,6 +33,7 @@ from evenstep.loader.batcher.progress import BadSample, EpochEnd, StepProgress
 from evenstep.loader.batcher.spec import LoaderSpec
 from evenstep.loader.iterator import BatchIterator, StepIterator
 from evenstep.loader.options import LoaderOptions
+from evenstep.loader.preparing import with_preparation
 from evenstep.loader.quota import until
 from evenstep.loader.resume.epoch_cursor import EpochCursor
 from evenstep.loader.resume.epochs import Epochs
@@ -70,7 +71,9 @@ class DataLoader(LoaderAttributes):
             `batch_size` and `drop_last`.
         collate_fn: list of samples -> batch. None is `PadCollator()`; `PackCollator()` where the
             policy forms packed groups; under `FixedBatch` torch's ``default_collate``, except for
-            samples that have ``input_ids``. It runs in the batcher process, once per step.
+            samples that have ``input_ids``. It runs in the batcher process, once per step. Where
+            the samples have no tokens and it makes them, it runs on each alone, in the workers:
+            see `evenstep.PreparingCollator`.
         shuffle, seed: without a `sampler`, the order is that of torch's ``DistributedSampler``:
             a function of (seed, epoch). Policies that do not deal samples on demand repeat a few,
             so that all ranks get equally many.
@@ -176,6 +179,13 @@ class DataLoader(LoaderAttributes):
             policy=policy,
         )
         policy = resolve_policy(policy, batch_size, drop_last)
+        measure = Measure(
+            length_fn=length_fn,
+            supervised_fn=supervised_fn,
+            patches_fn=patches_fn,
+            count_patches=policy.counts_patches,
+            needs_lengths=policy.needs_lengths,
+        )
         self._options = options = LoaderOptions(
             dataset=dataset,
             policy=policy,
@@ -185,15 +195,14 @@ class DataLoader(LoaderAttributes):
             exhausted=exhausted,
             loss_scaling=loss_scaling,
             prefetch=prefetch,
-            collate_fn=resolve_collate(policy, collate_fn),
-            collate_threads=collate_threads,
-            measure=Measure(
-                length_fn=length_fn,
-                supervised_fn=supervised_fn,
-                patches_fn=patches_fn,
-                count_patches=policy.counts_patches,
-                needs_lengths=policy.needs_lengths,
+            collate_fn=with_preparation(
+                resolve_collate(policy, collate_fn),
+                dataset,
+                policy=policy,
+                measure=measure,
             ),
+            collate_threads=collate_threads,
+            measure=measure,
             chunk_size=resolve_chunk_size(
                 chunk_size, policy=policy, buffer_size=buffer_size, num_workers=num_workers
             ),

@@ -87,6 +87,12 @@ class LoaderOptions:
         return isinstance(self.dataset, IterableDataset)
 
     @property
+    def prepare(self) -> Callable[[Any], Any] | None:
+        """Makes a sample of what the dataset returns, where the collate function does that: see
+        `evenstep.PreparingCollator`. It runs in the workers."""
+        return getattr(self.collate_fn, "prepare", None)
+
+    @property
     def keeps_workers(self) -> bool:
         """Whether one batcher, and its workers, serve all passes."""
         return self.persistent_workers and self.num_workers > 0

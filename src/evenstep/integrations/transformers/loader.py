@@ -11,11 +11,13 @@ from typing import Any
 from torch.utils.data import IterableDataset, RandomSampler, SequentialSampler
 
 from evenstep.batch.labels import labels_of
-from evenstep.batch.measure import length_of, supervised_of
+from evenstep.batch.measure import Measure, length_of, supervised_of
+from evenstep.batch.prepare import PreparingCollator
 from evenstep.errors import ConfigurationError
 from evenstep.integrations.rank_values import check_ranks, ranks
 from evenstep.integrations.transformers.rank_share import share_of_rank
 from evenstep.loader.dataloader import DataLoader
+from evenstep.loader.preparing import with_preparation
 from evenstep.loader.torch_loader import wrap
 from evenstep.plan.policy import Policy
 
@@ -121,8 +123,14 @@ def make_loader(
     taken: dict[str, Any] = {
         "seed": args.seed if args.data_seed is None else args.data_seed,
         "accumulate": updates,
-        "supervised_fn": SupervisedTokens(options.get("collate_fn", theirs.collate_fn)),
     }
+    collate_fn = options.get("collate_fn", theirs.collate_fn)
+    if "length_fn" not in options:
+        collate_fn = with_preparation(collate_fn, theirs.dataset, policy=policy, measure=Measure())
+    if isinstance(collate_fn, PreparingCollator):
+        options = {**options, "collate_fn": collate_fn}
+    else:
+        taken["supervised_fn"] = SupervisedTokens(collate_fn)
     if not isinstance(theirs.dataset, IterableDataset):
         sampler = getattr(theirs.batch_sampler, "sampler", theirs.sampler)
         # Any other draws for the whole job: Accelerate would deal its batches to the ranks.

@@ -26,7 +26,7 @@ from evenstep.loader.batcher.worker_errors import (
     raising_worker_deaths,
 )
 from evenstep.loader.watchdog import Watchdog
-from evenstep.loader.workers.chunks import Chunk, ChunkCollate, IndexedDataset
+from evenstep.loader.workers.chunks import Chunk, ChunkCollate, IndexedDataset, Preparation
 from evenstep.loader.workers.iterable import ChunkedIterable, WorkerStateLog
 from evenstep.loader.workers.queues import context_of
 from evenstep.loader.workers.seeding import epoch_seed, rank_seed
@@ -70,13 +70,19 @@ class Intake:
             options["multiprocessing_context"] = context_of(spec.start_method)
         if spec.iterable:
             self._chunked = ChunkedIterable(
-                spec.dataset, spec.chunk_size, replays=spec.replay, watchdog=watchdog
+                spec.dataset,
+                spec.chunk_size,
+                replays=spec.replay,
+                preparation=Preparation(spec.prepare, skip_bad=skip_bad),
+                watchdog=watchdog,
             )
             self._loader = DataLoader(self._chunked, batch_size=None, **options)
         else:
             assert feed is not None
             self._feed = IndexFeed(feed, spec.chunk_size)
-            dataset = IndexedDataset(spec.dataset, skip_bad=skip_bad, watchdog=watchdog)
+            dataset = IndexedDataset(
+                spec.dataset, skip_bad=skip_bad, prepare=spec.prepare, watchdog=watchdog
+            )
             self._loader = DataLoader(dataset, batch_sampler=self._feed, **options)
 
     def request(self, entries: Int64Array | None) -> None:

@@ -76,25 +76,68 @@ class Chunk:
     """[samples] digest of each sample, where context-parallel peers must prepare the same."""
 
 
+class Preparation:
+    """What is made of the dataset's samples before they are measured, where the collate function
+    prepares them."""
+
+    def __init__(self, prepare: Callable[[Any], Any] | None, *, skip_bad: bool) -> None:
+        """
+        Args:
+            prepare: None where the dataset itself prepares its samples.
+            skip_bad: return a `SampleError` instead of raising it.
+        """
+        self.prepare = prepare
+        self._skip_bad = skip_bad
+
+    def __call__(self, sample: Any, name: str) -> Any:
+        if self.prepare is None or isinstance(sample, SampleError):
+            return sample
+        try:
+            return self.prepare(sample)
+        except BaseException as error:
+            failed = SampleError(
+                f"{name}: collate_fn raised {described(error)}; fix the sample or leave it out of "
+                "the dataset"
+            )
+            if self._skip_bad:
+                return failed
+            raise failed from error
+
+
 class IndexedDataset(Dataset):  # type: ignore[type-arg]
     """Prepares requested chunks from a map-style dataset."""
 
-    def __init__(self, dataset: Any, *, skip_bad: bool, watchdog: Watchdog | None = None) -> None:
+    def __init__(
+        self,
+        dataset: Any,
+        *,
+        skip_bad: bool,
+        prepare: Callable[[Any], Any] | None = None,
+        watchdog: Watchdog | None = None,
+    ) -> None:
         """
         Args:
             skip_bad: leave out samples that the dataset raises for, instead of failing.
+            prepare: see `Preparation`.
             watchdog: for a dataset that no worker runs.
         """
         self.dataset = dataset
         self._skip_bad = skip_bad
+        self._preparation = Preparation(prepare, skip_bad=skip_bad)
         self._watchdog = watchdog or Watchdog()
 
     def __getitems__(self, requests: Sequence[ChunkRequest]) -> RawChunk:
         (request,) = requests
         names = [_name(index) for index in request.indices]
-        return RawChunk(list(self._prepare(request, names)), names)
+        samples = []
+        for number, sample in enumerate(self._fetch(request, names)):
+            if self._preparation.prepare is not None:
+                with self._watchdog.call(names[number]):
+                    sample = self._preparation(sample, names[number])
+            samples.append(sample)
+        return RawChunk(samples, names)
 
-    def _prepare(self, request: ChunkRequest, names: list[str]) -> Iterator[Any]:
+    def _fetch(self, request: ChunkRequest, names: list[str]) -> Iterator[Any]:
         # In the trainer process the random state is the trainer's, and stays untouched.
         seeds = get_worker_info() is not None
         fetch = _batched_fetch(self.dataset)
@@ -113,7 +156,10 @@ class IndexedDataset(Dataset):  # type: ignore[type-arg]
                     culprit = _culprit(lambda i: self.dataset[i], request.indices, names)
                     raise _failed(culprit, error) from error
             else:
-                yield from samples
+                for index, sample in zip(request.indices, samples):
+                    if seeds and self._preparation.prepare is not None:
+                        seed_everything(sample_seed(request.epoch_seed, index))
+                    yield sample
                 return
         for index, name in zip(request.indices, names):
             if seeds:

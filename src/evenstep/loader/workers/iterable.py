@@ -23,7 +23,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from evenstep.data.resumable import has_state
 from evenstep.errors import EvenstepError, SampleError, described
 from evenstep.loader.watchdog import Watchdog
-from evenstep.loader.workers.chunks import Chunk, ChunkOrigin, RawChunk
+from evenstep.loader.workers.chunks import Chunk, ChunkOrigin, Preparation, RawChunk
 from evenstep.loader.workers.dataset_state import decode, encode
 
 
@@ -70,17 +70,25 @@ class ChunkedIterable(IterableDataset):  # type: ignore[type-arg]
     """The chunks of an iterable dataset, in one worker."""
 
     def __init__(
-        self, dataset: Any, chunk_size: int, *, replays: bool, watchdog: Watchdog | None = None
+        self,
+        dataset: Any,
+        chunk_size: int,
+        *,
+        replays: bool,
+        preparation: Preparation | None = None,
+        watchdog: Watchdog | None = None,
     ) -> None:
         """
         Args:
             replays: to resume a dataset that has no state, read it from its beginning and drop the
                 samples that were read before.
+            preparation: of each sample; None leaves them as they are.
             watchdog: as `IndexedDataset` has it.
         """
         self.dataset = dataset
         self._chunk_size = chunk_size
         self._replays = replays
+        self._preparation = preparation or Preparation(None, skip_bad=False)
         self._watchdog = watchdog or Watchdog()
         self._worker_states: WorkerStates | None = None
         self._last: str | None = None
@@ -118,6 +126,8 @@ class ChunkedIterable(IterableDataset):  # type: ignore[type-arg]
             ):
                 samples.extend(itertools.islice(read, self._chunk_size))
             names = [f"sample number {count + i} of its worker" for i in range(len(samples))]
+            with self._watchdog.call(f"one of {', '.join(names)}"):
+                samples = [self._preparation(*each) for each in zip(samples, names)]
             count += len(samples)
             ended = len(samples) < self._chunk_size
             with _naming(worker, count):

@@ -1,0 +1,100 @@
+"""Whether a collate function prepares the samples, and how it pads: found out on a few rows."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from torch.utils.data import IterableDataset
+
+from evenstep.batch.default_collate import DefaultCollator
+from evenstep.batch.measure import Measure, length_of
+from evenstep.batch.pack import PackCollator
+from evenstep.batch.pad import PadCollator
+from evenstep.batch.prepare import PreparingCollator
+from evenstep.errors import EvenstepError, SampleError, described
+from evenstep.loader.workers.seeding import keeping_random_state
+from evenstep.plan.policy import Policy
+
+_ROWS = 8
+"""Rows of which the collate function's batch is compared with ours."""
+
+
+def with_preparation(
+    collate_fn: Callable[[list[Any]], Any],
+    dataset: Any,
+    *,
+    policy: Policy,
+    measure: Measure,
+) -> Callable[[list[Any]], Any]:
+    """The collate function, as a `PreparingCollator` where it prepares the samples: where they have
+    no tokens before.
+
+    Raises:
+        CollateError: it makes something else of a group than of its samples alone.
+        SampleError: it makes nothing of any of a few samples.
+    """
+    preparing = collate_fn if isinstance(collate_fn, PreparingCollator) else None
+    if preparing is None:
+        ours = isinstance(collate_fn, (PadCollator, PackCollator, DefaultCollator))
+        if ours or not policy.needs_lengths or measure.length_fn is not None:
+            return collate_fn
+    with keeping_random_state():
+        rows = _few_rows(dataset)
+        if preparing is None:
+            if not rows or not _lacks_tokens(rows[0]):
+                return collate_fn
+            preparing = PreparingCollator(collate_fn=collate_fn)
+        if preparing.collator is None and rows:
+            preparing = preparing.learned(_good(rows, preparing.prepare))
+    return preparing.packing() if policy.packed else preparing
+
+
+def _few_rows(dataset: Any) -> list[Callable[[], Any]]:
+    """Calls that return a few rows, alike on all ranks: drawn at random from a map-style dataset,
+    the first of a streamed one of Hugging Face. Any other iterable one may yield each sample only
+    once, so it is not asked."""
+    if isinstance(dataset, IterableDataset):
+        if type(dataset).__module__.partition(".")[0] != "datasets":
+            return []
+        return [lambda row=row: row for row in itertools.islice(iter(dataset), _ROWS)]
+    if not hasattr(dataset, "__len__"):
+        return []
+    size = len(dataset)
+    drawn = np.random.default_rng(0).choice(size, min(size, _ROWS), replace=False)
+    return [lambda index=index: dataset[index] for index in drawn.tolist()]
+
+
+def _lacks_tokens(read: Callable[[], Any]) -> bool:
+    try:
+        row = read()
+    except Exception:  # the loader names what is wrong, when its turn comes
+        return False
+    try:
+        length_of(row)
+    except SampleError:
+        return True
+    return False
+
+
+def _good(rows: Sequence[Callable[[], Any]], prepare: Callable[[Any], Any]) -> list[Any]:
+    """Rows without those that cannot be prepared: when their turn comes, the loader names them."""
+    good = []
+    for read in rows:
+        try:
+            row = read()
+            prepare(row)
+        except EvenstepError:
+            raise
+        except Exception as error:
+            failed = error
+        else:
+            good.append(row)
+    if not good:
+        raise SampleError(
+            f"the samples have no 'input_ids', and collate_fn raises for each of {len(rows)} of "
+            f"them alone: {described(failed)}"
+        ) from failed
+    return good
