@@ -1,0 +1,94 @@
+"""Gemma 3: one square per image, and image tokens that look at each other in both directions.
+
+What the processor returns for one sample with k images and T tokens:
+
+    input_ids, attention_mask   [1, T] int64
+    token_type_ids              [1, T] int64: 1 for the tokens of an image; also without images
+    pixel_values                [k, 3, side, side] float32; with pan and scan also the crops
+
+``token_type_ids`` are padded with 0. ``pixel_values`` are joined along their first dimension, and
+absent without images.
+
+In training mode the model refuses batches without ``token_type_ids``.
+"""
+
+from __future__ import annotations
+
+from transformers import (
+    Gemma3Config,
+    Gemma3ForConditionalGeneration,
+    Gemma3ImageProcessorPil,
+    Gemma3Processor,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+    ProcessorMixin,
+)
+
+from families.collate import ChatCollate, nested_images
+from families.family import Family
+from families.media import image_row
+from families.text import byte_tokenizer
+from families.tiny import WIDTH, seeded, text_sizes
+
+PATCH, SIDE, IMAGE_TOKENS = 8, 32, 4
+ANSWER = "<start_of_turn>model\n"
+TEMPLATE = """\
+{% for message in messages %}{% set role = 'model' if message['role'] == 'assistant' else 'user' %}\
+<start_of_turn>{{ role }}
+{% for part in message['content'] %}\
+{% if part['type'] == 'image' %}<start_of_image>{% else %}{{ part['text'] }}{% endif %}\
+{% endfor %}<end_of_turn>
+{% endfor %}{% if add_generation_prompt %}<start_of_turn>model
+{% endif %}"""
+
+
+def gemma_tokenizer() -> PreTrainedTokenizerFast:
+    return byte_tokenizer(
+        "<start_of_turn>",
+        "<end_of_turn>",
+        image_token="<image_soft_token>",
+        boi_token="<start_of_image>",
+        eoi_token="<end_of_image>",
+    )
+
+
+def gemma3_processor() -> ProcessorMixin:
+    return Gemma3Processor(
+        image_processor=Gemma3ImageProcessorPil(size={"height": SIDE, "width": SIDE}),
+        tokenizer=gemma_tokenizer(),
+        image_seq_length=IMAGE_TOKENS,
+        chat_template=TEMPLATE,
+    )
+
+
+def gemma3_model(seed: int) -> PreTrainedModel:
+    tokenizer = gemma_tokenizer()
+    vision = {
+        "hidden_size": WIDTH,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "image_size": SIDE,
+        "patch_size": PATCH,
+        "vision_use_head": False,
+    }
+    kinds = ["sliding_attention", "full_attention"]
+    config = Gemma3Config(
+        vision_config=vision,
+        text_config=text_sizes(tokenizer, layer_types=kinds, sliding_window=24),
+        mm_tokens_per_image=IMAGE_TOKENS,
+        image_token_index=tokenizer.image_token_id,
+        boi_token_index=tokenizer.boi_token_id,
+        eoi_token_index=tokenizer.eoi_token_id,
+    )
+    return seeded(lambda: Gemma3ForConditionalGeneration(config), seed)
+
+
+GEMMA3 = Family(
+    name="Gemma 3",
+    processor=gemma3_processor,
+    model=gemma3_model,
+    row=image_row,
+    collate=ChatCollate(gemma3_processor, ANSWER, nested_images),
+    tower="model.vision_tower.",
+)
