@@ -5,7 +5,7 @@
     pad          `PadCollator`: a group as padded rows
     pack         `PackCollator`: a group as one row of documents
     media        images, videos and audio of a group, joined
-    unbatch      a batch of one sample, as that sample
+    batch_of_one `unbatch`: a batch of one sample, as that sample
     prepare      `PreparingCollator`: a collate function that prepares, run on each sample alone
     alike        how it pads, and whether joining its samples gives its batches
     default_collate  `DefaultCollator`: a group as torch's DataLoader collates it
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from evenstep.batch.step_info import StepInfo as StepInfo
     from evenstep.batch.step_info import attach_step as attach_step
     from evenstep.batch.step_info import pop_step as pop_step
-    from evenstep.batch.unbatch import unbatch as unbatch
+    from evenstep.batch.batch_of_one import unbatch as unbatch
     from evenstep.protocol.receipts import StepTotals as StepTotals
 
 _HOMES = {
@@ -67,7 +67,7 @@ _HOMES = {
     ".pad": ("PadCollator",),
     ".prepare": ("PreparingCollator",),
     ".step_info": ("STEP_KEY", "StepInfo", "attach_step", "pop_step"),
-    ".unbatch": ("unbatch",),
+    ".batch_of_one": ("unbatch",),
     "evenstep.protocol.receipts": ("StepTotals",),
 }
 __all__ = ["LOSS_SCALING", "loss_scale", "shard_loss_scale"]

@@ -26,7 +26,10 @@ VISION_GRIDS = {"image_grid_thw": "pixel_values", "video_grid_thw": "pixel_value
 _VISION_FIELDS = frozenset([*VISION_GRIDS, *VISION_GRIDS.values()])
 _LENGTH_LIMIT = 2**31  # what the planner's sort keys hold
 _NUMBERS = (int, float, np.number)
-_LENGTH_REMEDY = "pass length_fn=, a function from a sample to its number of tokens"
+_LENGTH_REMEDY = (
+    "pass length_fn=, a function from a sample to its number of tokens; or, where collate_fn makes "
+    "the tokens, PreparingCollator(collate_fn=...)"
+)
 
 
 def length_of(sample: Any) -> int:

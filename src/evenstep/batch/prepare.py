@@ -23,7 +23,7 @@ from evenstep.batch.media import MEDIA_FIELDS
 from evenstep.batch.media_shape import MediaShape
 from evenstep.batch.pack import PackCollator
 from evenstep.batch.pad import PadCollator
-from evenstep.batch.unbatch import unbatch
+from evenstep.batch.batch_of_one import unbatch
 from evenstep.errors import CollateError, ConfigurationError, described
 
 _ROW = "evenstep_row"
