@@ -9,7 +9,7 @@ What the processor returns for one sample with k images and T tokens:
 ``token_type_ids`` are padded with 0. ``pixel_values`` are joined along their first dimension, and
 absent without images.
 
-In training mode the model refuses batches without ``token_type_ids``.
+Without ``token_type_ids`` the model trains, too, but the tokens of an image see no later ones.
 """
 
 from __future__ import annotations

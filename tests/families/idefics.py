@@ -8,7 +8,7 @@ What the processors return for one sample with k images and T tokens:
 
 Alone among the families, these have one row per sample: [samples, most tiles, ...], padded with
 zeros along their second dimension. A sample without images has a row of zeros if the group has an
-image at all; without one, both fields are absent. The model drops tiles that hold nothing but zeros.
+image at all; without one, both fields are absent. The model leaves out tiles of zeros.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ PATCH, SIDE, SHRINK = 8, 16, 2
 SIZES = {"size": {"longest_edge": 2 * SIDE}, "max_image_size": {"longest_edge": SIDE}}
 ANSWER = "Assistant: "
 TEMPLATE = """\
-{% for message in messages %}{{ message['role'] | capitalize }}: {% for part in message['content'] %}\
+{% for message in messages %}{{ message['role'] | capitalize }}: \
+{% for part in message['content'] %}\
 {% if part['type'] == 'image' %}<image>{% else %}{{ part['text'] }}{% endif %}\
 {% endfor %}<end_of_utterance>
 {% endfor %}{% if add_generation_prompt %}Assistant: {% endif %}"""
@@ -75,7 +76,7 @@ def idefics3_processor() -> ProcessorMixin:
 
 
 def smolvlm_processor() -> ProcessorMixin:
-    # It refuses to be built without the package num2words, which spells how many frames a video has.
+    # It refuses to be built without num2words, which spells the number of frames of a video.
     if processing_smolvlm.num2words is None:
         processing_smolvlm.num2words = str
     return TorchvisionFreeSmolVLM(
@@ -117,7 +118,9 @@ def smolvlm_model(seed: int) -> PreTrainedModel:
     return seeded(lambda: SmolVLMForConditionalGeneration(config), seed)
 
 
-def _family(name: str, build: Callable[[], ProcessorMixin], model: object) -> Family:
+def _family(
+    name: str, build: Callable[[], ProcessorMixin], model: Callable[[int], PreTrainedModel]
+) -> Family:
     return Family(
         name=name,
         processor=build,

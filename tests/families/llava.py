@@ -24,7 +24,6 @@ Where the images of a sample are passed in a flat list, not in one of their own,
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 from transformers import (
     LlavaNextConfig,
@@ -126,7 +125,10 @@ def onevision_model(seed: int) -> PreTrainedModel:
 
 
 def _family(
-    name: str, build: Callable[[], ProcessorMixin], model: object, gather: Callable[..., dict]
+    name: str,
+    build: Callable[[], ProcessorMixin],
+    model: Callable[[int], PreTrainedModel],
+    gather: Callable[..., dict],
 ) -> Family:
     return Family(
         name=name,
@@ -139,6 +141,4 @@ def _family(
 
 
 LLAVA_NEXT = _family("LLaVA-NeXT", next_processor, next_model, flat_images)
-LLAVA_ONEVISION = _family(
-    "LLaVA-OneVision", onevision_processor, onevision_model, nested_images
-)
+LLAVA_ONEVISION = _family("LLaVA-OneVision", onevision_processor, onevision_model, nested_images)

@@ -13,6 +13,7 @@ are joined along their first dimension in order of the samples; without images t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 from transformers import (
@@ -128,7 +129,9 @@ def qwen3_vl_model(seed: int) -> PreTrainedModel:
     return seeded(lambda: Qwen3VLForConditionalGeneration(config), seed)
 
 
-def _family(name: str, kind: type[ProcessorMixin], model: object) -> Family:
+def _family(
+    name: str, kind: type[ProcessorMixin], model: Callable[[int], PreTrainedModel]
+) -> Family:
     build = partial(processor, kind)
     return Family(
         name=name,

@@ -1,10 +1,10 @@
 """Processors that name a video processor, where torchvision is not installed.
 
-transformers 5.24 has video processors for torchvision only: ``Qwen2VLVideoProcessor()`` and its kind
-raise ``ImportError``. `ProcessorMixin.__init__` looks the base class of video processors up among
-classes that are missing then, too, and fails with ``AttributeError: type object
-'VIDEO_PROCESSOR_MAPPING' has no attribute '_extra_content'`` before it looks at the argument. The
-rest of such a processor works: `AnyVideoProcessor` skips this one check.
+transformers 5.24 has video processors for torchvision only: ``Qwen2VLVideoProcessor()`` raises
+``ImportError``, as do all others. `ProcessorMixin.__init__` looks for their base class among names
+that are missing then, too, and fails before it sees the argument: ``AttributeError: type object
+'VIDEO_PROCESSOR_MAPPING' has no attribute '_extra_content'``. All else of such a processor works,
+so `AnyVideoProcessor` skips this one check.
 """
 
 from __future__ import annotations
