@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from row_collate import Collate, few_rows
 
 from evenstep import CollateError, ConfigurationError, PackCollator, PreparingCollator, SampleError
 from evenstep.batch import unbatch
+from row_collate import Collate, few_rows
 
 
 @pytest.mark.parametrize("side", ["right", "left"])

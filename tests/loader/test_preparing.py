@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from row_collate import Collate
 from torch.utils.data import Dataset, IterableDataset
 
 import evenstep
+from row_collate import Collate
 
 N = 40
 POLICY = evenstep.Even(max_tokens=64)

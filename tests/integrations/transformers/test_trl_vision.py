@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from families import FAMILIES
-from families.family import Family
 from launched_rank import as_rank
-from ranks import Rank, run
+from ranks import Rank
 from tiny_trainer import Seen, arguments
 from vision_trainer import Witness, check_updates, identities, telling
 
 import evenstep
 from evenstep.integrations import transformers as even
+from families import FAMILIES
+from families.family import Family
 
 datasets = pytest.importorskip("datasets")
 trl = pytest.importorskip("trl")

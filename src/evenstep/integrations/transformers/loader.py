@@ -125,8 +125,8 @@ def make_loader(
         "accumulate": updates,
     }
     collate_fn = options.get("collate_fn", theirs.collate_fn)
-    if "length_fn" not in options:
-        collate_fn = with_preparation(collate_fn, theirs.dataset, policy=policy, measure=Measure())
+    measure = Measure(length_fn=options.get("length_fn"))
+    collate_fn = with_preparation(collate_fn, theirs.dataset, policy=policy, measure=measure)
     if isinstance(collate_fn, PreparingCollator):
         options = {**options, "collate_fn": collate_fn}
     else:
