@@ -30,6 +30,7 @@ from evenstep.batch.loss_scale import LOSS_SCALING, loss_scale, shard_loss_scale
 from evenstep.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from evenstep.batch.batch_of_one import unbatch as unbatch
     from evenstep.batch.check import check_packed as check_packed
     from evenstep.batch.check import check_supervised as check_supervised
     from evenstep.batch.composition import Composition as Composition
@@ -49,7 +50,6 @@ if TYPE_CHECKING:
     from evenstep.batch.step_info import StepInfo as StepInfo
     from evenstep.batch.step_info import attach_step as attach_step
     from evenstep.batch.step_info import pop_step as pop_step
-    from evenstep.batch.batch_of_one import unbatch as unbatch
     from evenstep.protocol.receipts import StepTotals as StepTotals
 
 _HOMES = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -49,7 +50,7 @@ def with_preparation(
             preparing = PreparingCollator(collate_fn=collate_fn)
         if preparing.collator is None and rows:
             preparing = preparing.learned(_good(rows, preparing.prepare))
-    return preparing.packing() if policy.packed else preparing
+    return replace(preparing, packed=policy.packed)
 
 
 def _few_rows(dataset: Any) -> list[Callable[[], Any]]:
