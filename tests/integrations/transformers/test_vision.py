@@ -16,14 +16,16 @@ from families import FAMILIES
 COUNT = 23
 
 
-def train(rank: Rank | None, folder: Any, names: list[str], accumulate: int) -> None:
+def train(
+    rank: Rank | None, folder: Any, names: list[str], accumulate: int, *, packed: bool = False
+) -> None:
     if rank is not None:
         as_rank(rank)
     for name in names:
         trainer, seen = make_trainer(
             folder, FAMILIES[name], COUNT, gradient_accumulation_steps=accumulate
         )
-        even.install(trainer, policy=evenstep.Even(max_tokens=512))
+        even.install(trainer, policy=evenstep.Even(max_tokens=512, packed=packed))
         trainer.train()
         check_updates(trainer, seen, FAMILIES[name].collate, trainer.train_dataset.rows)
 
@@ -31,3 +33,8 @@ def train(rank: Rank | None, folder: Any, names: list[str], accumulate: int) -> 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_every_row_once_and_the_gradient_of_one_batch(name: str, tmp_path: Any) -> None:
     train(None, tmp_path, [name], 2)
+
+
+@pytest.mark.parametrize("name", ["Qwen2-VL", "Qwen3-VL", "LLaVA-NeXT", "SmolVLM", "InternVL"])
+def test_packed_groups(name: str, tmp_path: Any) -> None:
+    train(None, tmp_path, [name], 2, packed=True)
