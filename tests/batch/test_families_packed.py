@@ -1,4 +1,4 @@
-"""Packed groups of multimodal families: each sample has its own positions, and sees itself alone."""
+"""Packed groups of multimodal families: each sample has its own positions and sees itself."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ import torch
 pytest.importorskip("transformers")
 pytest.importorskip("PIL")
 
-from families import FAMILIES
-
 from evenstep import CollateError, PreparingCollator
+from families import FAMILIES
 
 PACKED = [name for name in FAMILIES if name not in ("Gemma 3", "Whisper")]
 GROUPS = {"images": (1, 2, 4, 5), "mixed": (2, 0, 1, 3), "texts": (0, 3, 6)}
@@ -51,7 +50,7 @@ def test_gemma_is_refused_by_name():
     model = FAMILIES["Gemma 3"].model(0)
     made = packing("Gemma 3", model.config)
     samples = [made.prepare(FAMILIES["Gemma 3"].row(number)) for number in (0, 1)]
-    with pytest.raises(CollateError, match="'gemma3', whose image tokens .* packed=False"):
+    with pytest.raises(CollateError, match=r"'gemma3', whose image tokens .* packed=False"):
         made(samples)
 
 

@@ -8,6 +8,8 @@
     media        images, videos and audio of a group, joined
     batch_of_one `unbatch`: a batch of one sample, as that sample
     prepare      `PreparingCollator`: a collate function that prepares, run on each sample alone
+    media_shape  `MediaShape`: pixels that are made later
+    rope         positions of image tokens in packed rows
     alike        how it pads, and whether joining its samples gives its batches
     default_collate  `DefaultCollator`: a group as torch's DataLoader collates it
     columns      a group by field, as both collators take it

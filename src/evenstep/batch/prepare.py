@@ -104,9 +104,10 @@ class PreparingCollator:
         if any(name in sample for sample in samples for name in self.media_fields):
             self._check_packable(samples)
         batch = to_hugging_face(PackCollator(media_fields=self.media_fields)(samples))
-        positions = [rope_positions(self.config, sample) for sample in samples]
-        if positions[0] is not None:
-            batch["position_ids"] = torch.cat(positions, dim=1)[:, None]  # [4, 1, T]
+        places = [rope_positions(self.config, sample) for sample in samples]
+        known = [place for place in places if place is not None]
+        if known:
+            batch["position_ids"] = torch.cat(known, dim=1)[:, None]  # [4, 1, T]
         return batch
 
     def _check_packable(self, samples: Sequence[Mapping[str, Any]]) -> None:

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from functools import cache
 from typing import Any
 
 import torch
+
+_shells: dict[type, Any] = {}
 
 
 def rope_positions(config: Any, sample: Mapping[str, Any]) -> torch.Tensor | None:
@@ -41,15 +42,15 @@ def rope_positions(config: Any, sample: Mapping[str, Any]) -> torch.Tensor | Non
     return torch.cat([text[None], positions[:, 0]])
 
 
-@cache
 def _shell(kind: type) -> Any:
     """An empty module of the model class that goes with a configuration; None where its positions
     are those of text. Its `get_rope_index` reads the configuration alone."""
-    from transformers import MODEL_MAPPING
+    if kind not in _shells:
+        from transformers import MODEL_MAPPING
 
-    model = MODEL_MAPPING.get(kind, None)
-    if not hasattr(model, "get_rope_index"):
-        return None
-    shell = model.__new__(model)
-    torch.nn.Module.__init__(shell)
-    return shell
+        model = MODEL_MAPPING.get(kind, None)
+        _shells[kind] = None
+        if hasattr(model, "get_rope_index"):
+            _shells[kind] = model.__new__(model)
+            torch.nn.Module.__init__(_shells[kind])
+    return _shells[kind]

@@ -9,8 +9,6 @@ import pytest
 import torch
 
 pytest.importorskip("lightning")
-pytestmark = pytest.mark.integrations
-
 from lightning.pytorch import LightningModule
 from lightning_job import trainer_of
 from vision_rows import Rows, gradient_of, of_one_batch
@@ -18,6 +16,8 @@ from vision_rows import Rows, gradient_of, of_one_batch
 import evenstep
 from evenstep.integrations import lightning as even
 from families import FAMILIES
+
+pytestmark = pytest.mark.integrations
 
 
 class Module(LightningModule):

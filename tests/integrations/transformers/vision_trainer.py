@@ -6,6 +6,7 @@ scripts that users write. A row is known again by its tokens.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -55,7 +56,7 @@ def rows_in(inputs: Any, known: dict[tuple[int, ...], int]) -> list[int]:
         parts = [(t[m], lab[m]) for t, lab, m in zip(tokens, labels, masks, strict=True)]
     else:
         cuts = inputs["cu_seq_lens_q"].tolist()
-        ends = list(zip(cuts, cuts[1:]))
+        ends = list(itertools.pairwise(cuts))
         parts = [(tokens[0, begin:end], labels[0, begin:end]) for begin, end in ends]
     return [known[tuple(t.tolist())] for t, lab in parts if (lab[1:] != -100).any()]
 
