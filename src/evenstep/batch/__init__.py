@@ -7,6 +7,8 @@
     pack         `PackCollator`: a group as one row of documents
     media        images, videos and audio of a group, joined
     unbatch      a batch of one sample, as that sample
+    blank        `Blank`: the smallest image, for groups without one
+    smallest_media  the blank that a processor makes
     prepare      `PreparingCollator`: a collate function that prepares, run on each sample alone
     alike        how it pads, and whether joining its samples gives its batches
     default_collate  `DefaultCollator`: a group as torch's DataLoader collates it

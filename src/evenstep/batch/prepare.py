@@ -12,17 +12,19 @@ training: see `evenstep.batch.alike`.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
 from evenstep.batch.alike import check_alike, padding_of
+from evenstep.batch.blank import Blank
 from evenstep.batch.media import MEDIA_FIELDS
 from evenstep.batch.media_shape import MediaShape
 from evenstep.batch.pack import PackCollator
 from evenstep.batch.pad import PadCollator
+from evenstep.batch.smallest_media import processor_of, smallest_blank
 from evenstep.batch.unbatch import unbatch
 from evenstep.errors import CollateError, ConfigurationError, described
 
@@ -49,6 +51,10 @@ class PreparingCollator:
     collator: PadCollator | PackCollator | None = None
     """How prepared samples are collated. None pads as `collate_fn` does, if `learned`, else at the
     right with 0 (labels with -100)."""
+
+    blank: Blank | Literal[False] | None = None
+    """What groups without images are given in jobs of several ranks. None looks for one in a few
+    rows; False is none."""
 
     def __post_init__(self) -> None:
         if not callable(self.collate_fn):
@@ -117,6 +123,16 @@ class PreparingCollator:
         padding = made.collator if isinstance(made.collator, PadCollator) else PadCollator()
         check_alike(samples, padding(samples), theirs, media=self.media_fields)
         return made
+
+    def with_blank(self, samples: Collection[Any], processor: Any = None) -> PreparingCollator:
+        """One that has a blank, if any of these samples has an image.
+
+        Args:
+            samples: a few prepared ones.
+            processor: makes the blank, if `collate_fn` holds no processor.
+        """
+        processor = processor_of(self.collate_fn) or processor
+        return replace(self, blank=smallest_blank(samples, processor, self.media_fields))
 
     def packing(self) -> PreparingCollator:
         """One that packs groups into one row instead of padding them."""
