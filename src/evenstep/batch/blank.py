@@ -1,8 +1,8 @@
 """`Blank`: the smallest image, for groups without one, so that their ranks run the vision tower.
 
 Under FSDP, ZeRO-3 and DDP, a rank that does not run the vision tower in a step takes no part in the
-tower's collectives, and the others wait for ever. So the shortest sample of a group without images
-gets the tokens and the pixels of a blank behind its own:
+tower's collectives, and the others wait for ever. So a sample of a group without images gets the
+tokens and the pixels of a blank behind its own:
 
     input_ids   what it has ...  <vision_start> <image> <image> <vision_end>
     labels      what it has ...  -100           -100    -100    -100
@@ -90,8 +90,12 @@ class Blank:
     def towers(self) -> set[str]:
         return towers_of(self.fields, self.media)
 
-    def added_to(self, samples: Sequence[Any]) -> list[Any]:
-        """The group, with the blank behind its shortest sample; as it is, if it lacks no media.
+    def added_to(self, samples: Sequence[Any], *, packed: bool = False) -> list[Any]:
+        """The group, with the blank behind one of its samples; as it is, if it lacks no media.
+
+        Args:
+            packed: put it behind the last sample, where the row ends. By default behind the
+                shortest, where the batch has most padding.
 
         Raises:
             CollateError: the blank would change the loss, or nobody knows whether it would.
@@ -103,9 +107,9 @@ class Blank:
             lengths = [length_of(sample) for sample in samples]
         except SampleError as error:
             raise CollateError(f"a sample cannot take a blank: {error}; or {_OFF}") from error
-        shortest = int(np.argmin(lengths))
+        place = len(lengths) - 1 if packed else int(np.argmin(lengths))
         longer = list(samples)
-        longer[shortest] = self._behind(samples[shortest], lengths[shortest])
+        longer[place] = self._behind(samples[place], lengths[place])
         return longer
 
     def _behind(self, sample: Any, length: int) -> dict[str, Any]:

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from evenstep.batch.batch_of_one import unbatch
 from evenstep.batch.blank import SIGHT, SOUND, Blank, found_blank
 from evenstep.batch.media import MEDIA_FIELDS
-from evenstep.batch.unbatch import unbatch
 from evenstep.errors import ConfigurationError, EvenstepError, described
 
 _SIDE = 32  # pixels; some processors refuse less than a patch of each side

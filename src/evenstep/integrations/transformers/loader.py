@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch.utils.data import IterableDataset, RandomSampler, SequentialSampler
@@ -128,20 +128,22 @@ def make_loader(
     collate_fn = options.get("collate_fn", theirs.collate_fn)
     processor = getattr(trainer, "processing_class", None)
     processor = processor if is_processor(processor) else None
-    if "length_fn" not in options:
-        collate_fn = with_preparation(
-            collate_fn,
-            theirs.dataset,
-            policy=policy,
-            measure=Measure(),
-            finds_blank=options.get("blank") is None,
-            processor=processor,
-        )
+    finds_blank = options.get("blank") is None
+    collate_fn = with_preparation(
+        collate_fn,
+        theirs.dataset,
+        policy=policy,
+        measure=Measure(length_fn=options.get("length_fn")),
+        finds_blank=finds_blank,
+        processor=processor,
+    )
     if isinstance(collate_fn, PreparingCollator):
+        if collate_fn.config is None:
+            collate_fn = replace(collate_fn, config=getattr(trainer.model, "config", None))
         options = {**options, "collate_fn": collate_fn}
     else:
         taken["supervised_fn"] = SupervisedTokens(collate_fn)
-        if processor is not None and args.world_size > 1 and options.get("blank") is None:
+        if finds_blank and processor is not None and args.world_size > 1:
             options = {**options, "blank": blank_of_rows(theirs.dataset, processor)}
     if not isinstance(theirs.dataset, IterableDataset):
         sampler = getattr(theirs.batch_sampler, "sampler", theirs.sampler)

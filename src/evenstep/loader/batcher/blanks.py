@@ -7,6 +7,7 @@ from typing import Any
 
 from evenstep.batch.blank import Blank, towers_of
 from evenstep.batch.media import MEDIA_FIELDS
+from evenstep.batch.pack import PackCollator
 from evenstep.loader.batcher.spec import LoaderSpec
 
 logger = logging.getLogger("evenstep")
@@ -22,6 +23,7 @@ class Blanks:
         self._blank = spec.blank if several and isinstance(spec.blank, Blank) else None
         self._warns = several and spec.blank is None
         self._media = getattr(spec.collate_fn, "media_fields", MEDIA_FIELDS)
+        self._packed = spec.policy.packed or isinstance(spec.collate_fn, PackCollator)
         self._seen: list[set[str]] = []
 
     def added_to(self, samples: list[Any]) -> list[Any]:
@@ -30,7 +32,7 @@ class Blanks:
             CollateError: see `Blank.added_to`.
         """
         if self._blank is not None:
-            return self._blank.added_to(samples)
+            return self._blank.added_to(samples, packed=self._packed)
         if self._warns:
             self._note({tower for sample in samples for tower in towers_of(sample, self._media)})
         return samples
