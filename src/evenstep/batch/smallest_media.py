@@ -57,7 +57,7 @@ def smallest_blank(
     except EvenstepError:
         return found
     shapes = [{n: v.ndim for n, v in each.fields.items() if n in media} for each in (made, found)]
-    return made if shapes[0].items() <= shapes[1].items() else found
+    return made if shapes[0] == shapes[1] else found
 
 
 def blank_of(
