@@ -9,6 +9,7 @@ import torch
 from torch.utils.data import Dataset
 
 import evenstep
+from evenstep.batch import unbatch
 from families import FAMILIES
 
 FAMILY = FAMILIES["Qwen2.5-VL"]
@@ -26,6 +27,16 @@ class FewImages(Dataset):  # type: ignore[type-arg]
 
 
 ROWS = FewImages()
+
+
+class Prepared(torch.utils.data.Dataset):  # type: ignore[type-arg]
+    """The same rows, with tokens already."""
+
+    def __len__(self) -> int:
+        return len(ROWS)
+
+    def __getitem__(self, number: int) -> dict[str, Any]:
+        return unbatch(FAMILY.collate([ROWS[number]]))
 
 
 def loader_of(blank: Any) -> evenstep.DataLoader:

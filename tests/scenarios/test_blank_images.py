@@ -17,7 +17,8 @@ from ranks import Job, Rank, run
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from blank_job import FAMILY, RATE, check, flat, loader_of
+import evenstep
+from blank_job import FAMILY, RATE, ROWS, Prepared, check, flat, loader_of
 
 LONG = 12.0  # seconds, several times what the job takes
 
@@ -61,3 +62,42 @@ def test_without_a_blank_the_ranks_fail_or_wait(tmp_path: Path, way: str, said: 
         except AssertionError as error:
             failed = "hang" in str(error)
     assert failed
+
+
+def job(rank: Rank, form: str, blank: Any, num_workers: int) -> list[Any]:
+    dataset = Prepared() if form == "tokens" else ROWS
+    policy = evenstep.Even(max_tokens=256, packed=form == "packed")
+    collate: Any = None if form == "tokens" else FAMILY.collate
+    if form == "packed":
+        config = FAMILY.model(0).config
+        collate = evenstep.PreparingCollator(collate_fn=collate, config=config)
+    loader = evenstep.DataLoader(
+        dataset,
+        policy=policy,
+        collate_fn=collate,
+        blank=FAMILY.processor() if blank and form == "tokens" else None if blank else False,
+        buffer_size=8,
+        num_workers=num_workers,
+        multiprocessing_context="fork" if num_workers else None,
+        exhausted="pad",
+    )
+    steps = []
+    for batch, step in loader.steps():
+        labels = batch["labels"]
+        supervised = labels[labels != -100].tolist()
+        steps.append((step.to_dict(per_rank=True), "pixel_values" in batch, supervised))
+    return steps
+
+
+@pytest.mark.parametrize(("form", "num_workers"), [("rows", 1), ("tokens", 0), ("packed", 0)])
+def test_every_group_has_an_image_and_nothing_counts_the_blanks(tmp_path, form, num_workers):
+    folders = [tmp_path / name for name in ("with", "without")]
+    for folder in folders:
+        folder.mkdir()
+    ours = run(job, 2, form, True, num_workers, folder=folders[0])
+    theirs = run(job, 2, form, False, num_workers, folder=folders[1])
+    for mine, other in zip(ours, theirs, strict=True):
+        assert [step[0] for step in mine] == [step[0] for step in other]
+        assert [step[2] for step in mine] == [step[2] for step in other]
+        assert all(has for _, has, _ in mine)
+    assert not all(has for other in theirs for _, has, _ in other)
