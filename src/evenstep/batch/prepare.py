@@ -12,20 +12,22 @@ training: see `evenstep.batch.alike`.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
 from evenstep.batch.alike import check_alike, padding_of
 from evenstep.batch.batch_of_one import unbatch
+from evenstep.batch.blank import Blank
 from evenstep.batch.formats.hugging_face import to_hugging_face
 from evenstep.batch.media import MEDIA_FIELDS
 from evenstep.batch.media_shape import MediaShape
 from evenstep.batch.pack import PackCollator
 from evenstep.batch.pad import PadCollator
 from evenstep.batch.rope import rope_positions
+from evenstep.batch.smallest_media import processor_of, smallest_blank
 from evenstep.errors import CollateError, ConfigurationError, described
 
 _ROW = "evenstep_row"
@@ -57,6 +59,9 @@ class PreparingCollator:
     config: Any = None
     """The model's configuration (``model.config``), which packed groups with images need: some
     models, such as Qwen-VL, place image tokens in time and space."""
+    blank: Blank | Literal[False] | None = None
+    """What groups without images are given in jobs of several ranks. None looks for one in a few
+    rows; False is none."""
 
     def __post_init__(self) -> None:
         if not callable(self.collate_fn):
@@ -150,6 +155,16 @@ class PreparingCollator:
         assert made.collator is not None
         check_alike(samples, made.collator(samples), theirs, media=self.media_fields)
         return made
+
+    def with_blank(self, samples: Collection[Any], processor: Any = None) -> PreparingCollator:
+        """One that has a blank, if any of these samples has an image.
+
+        Args:
+            samples: a few prepared ones.
+            processor: makes the blank, if `collate_fn` holds no processor.
+        """
+        processor = processor_of(self.collate_fn) or processor
+        return replace(self, blank=smallest_blank(samples, processor, self.media_fields))
 
 
 def _copy(row: Any) -> Any:

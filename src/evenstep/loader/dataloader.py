@@ -22,6 +22,7 @@ from evenstep.loader.arguments import (
     check_in_order,
     check_ranks,
     resolve_batch_sampler,
+    resolve_blank,
     resolve_chunk_size,
     resolve_collate,
     resolve_policy,
@@ -97,6 +98,11 @@ class DataLoader(LoaderAttributes):
             steps are handed out once all of them are planned, and `loss_scale` weighs them, so
             that their gradients add up to that of one batch of all their samples.
         chunk_size: samples a worker hands over at a time.
+        blank: in a job of several ranks, groups without images are given the smallest one, without
+            a part in loss or gradients, so that every rank runs the vision tower in every step:
+            see `evenstep.batch.blank`. This says which: a processor, whose smallest it is, or a
+            prepared sample with an image. None finds one where `collate_fn` prepares the samples
+            and a few of them have images; False adds none.
         collate_threads: groups collated at a time, in threads.
         length_fn, supervised_fn, patches_fn: tokens, supervised tokens and vision patches of a
             sample; see `evenstep.batch.Measure` for the defaults.
@@ -155,6 +161,7 @@ class DataLoader(LoaderAttributes):
         buffer_size: int | str = AUTO,
         accumulate: int = 1,
         chunk_size: int | None = None,
+        blank: Any = None,
         collate_threads: int = 1,
         length_fn: Callable[[Any], int] | None = None,
         supervised_fn: Callable[[Any], int] | None = None,
@@ -186,6 +193,13 @@ class DataLoader(LoaderAttributes):
             count_patches=policy.counts_patches,
             needs_lengths=policy.needs_lengths,
         )
+        collate_fn = with_preparation(
+            resolve_collate(policy, collate_fn),
+            dataset,
+            policy=policy,
+            measure=measure,
+            finds_blank=blank is None,
+        )
         self._options = options = LoaderOptions(
             dataset=dataset,
             policy=policy,
@@ -195,12 +209,8 @@ class DataLoader(LoaderAttributes):
             exhausted=exhausted,
             loss_scaling=loss_scaling,
             prefetch=prefetch,
-            collate_fn=with_preparation(
-                resolve_collate(policy, collate_fn),
-                dataset,
-                policy=policy,
-                measure=measure,
-            ),
+            collate_fn=collate_fn,
+            blank=resolve_blank(blank, collate_fn),
             collate_threads=collate_threads,
             measure=measure,
             chunk_size=resolve_chunk_size(
@@ -327,6 +337,9 @@ class DataLoader(LoaderAttributes):
         return RunLog(self._run_log, {**about, "policy": self.policy.fingerprint})
 
     def _spec(self, place: GroupPlace) -> LoaderSpec:
+        blank = self._options.blank
+        if blank and self._passes == 1 and not place.rank and place.world_size > 1:
+            logger.info("batches without images are given a blank one of %d tokens", blank.tokens)
         return LoaderSpec(
             **vars(self._options),
             rank=place.rank,
@@ -337,6 +350,7 @@ class DataLoader(LoaderAttributes):
                 "loss_scaling": self.loss_scaling,
                 "shuffle": self.shuffle,
                 "drop_last": self.drop_last,
+                "blank": bool(blank),
             },
         )
 

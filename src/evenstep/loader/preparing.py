@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import operator
 from collections.abc import Callable, Sequence
@@ -12,11 +13,13 @@ from typing import Any
 import numpy as np
 from torch.utils.data import IterableDataset
 
+from evenstep.batch.blank import Blank
 from evenstep.batch.default_collate import DefaultCollator
 from evenstep.batch.measure import Measure, length_of
 from evenstep.batch.pack import PackCollator
 from evenstep.batch.pad import PadCollator
 from evenstep.batch.prepare import PreparingCollator
+from evenstep.batch.smallest_media import smallest_blank
 from evenstep.errors import EvenstepError, SampleError, described
 from evenstep.loader.workers.seeding import keeping_random_state
 from evenstep.plan.policy import Policy
@@ -31,9 +34,15 @@ def with_preparation(
     *,
     policy: Policy,
     measure: Measure,
+    finds_blank: bool = True,
+    processor: Any = None,
 ) -> Callable[[list[Any]], Any]:
     """The collate function, as a `PreparingCollator` where it prepares the samples: where they have
     no tokens before.
+
+    Args:
+        finds_blank: look for the blank of the job, where it is not known.
+        processor: makes the blank, where the collate function holds no processor.
 
     Raises:
         CollateError: it makes something else of a group than of its samples alone.
@@ -50,9 +59,26 @@ def with_preparation(
             if not rows or not _lacks_tokens(rows[0]):
                 return collate_fn
             preparing = PreparingCollator(collate_fn=collate_fn)
-        if preparing.collator is None and rows:
-            preparing = preparing.learned(_good(rows, preparing.prepare))
+        learns = preparing.collator is None
+        finds_blank = finds_blank and preparing.blank is None and not preparing.again
+        if rows and (learns or finds_blank):
+            good = _good(rows, preparing.prepare)
+            if learns:
+                preparing = preparing.learned([row for row, _ in good])
+            if finds_blank:
+                preparing = preparing.with_blank([sample for _, sample in good], processor)
     return replace(preparing, packed=policy.packed)
+
+
+def blank_of_rows(dataset: Any, processor: Any) -> Blank | None:
+    """The blank of a job whose samples have tokens, if a few of them have images."""
+    samples: list[Any] = []
+    with keeping_random_state():
+        for read in _few_rows(dataset):
+            # What is wrong with a sample the loader says when its turn comes.
+            with contextlib.suppress(Exception):
+                samples.append(read())
+        return smallest_blank(samples, processor)
 
 
 def _few_rows(dataset: Any) -> list[Callable[[], Any]]:
@@ -83,19 +109,22 @@ def _lacks_tokens(read: Callable[[], Any]) -> bool:
     return False
 
 
-def _good(rows: Sequence[Callable[[], Any]], prepare: Callable[[Any], Any]) -> list[Any]:
-    """Rows without those that cannot be prepared: when their turn comes, the loader names them."""
+def _good(
+    rows: Sequence[Callable[[], Any]], prepare: Callable[[Any], Any]
+) -> list[tuple[Any, Any]]:
+    """Rows and what they become, without those that cannot be prepared: when their turn comes, the
+    loader names them."""
     good = []
     for read in rows:
         try:
             row = read()
-            prepare(row)
+            sample = prepare(row)
         except EvenstepError:
             raise
         except Exception as error:
             failed = error
         else:
-            good.append(row)
+            good.append((row, sample))
     if not good:
         raise SampleError(
             f"the samples have no 'input_ids', and collate_fn raises for each of {len(rows)} of "
