@@ -68,8 +68,8 @@ def fields_table(layout: struct.Struct, said: dict[str, str], *more: tuple[str, 
 
 def totals_table() -> str:
     names = [*own_receipt.COLUMNS, "cost"]
-    (kind, first), *widths = parts(own_receipt.LAYOUT.format)
-    lows = parts(own_receipt.LOWS.format)
+    (kind, first), *widths = parts(own_receipt.TEXT.head.format)
+    lows = parts(own_receipt.TEXT.lows.format)
     assert len(names) == len(widths) == len(lows) + 1
     every = ", ".join(f"`{name}`" for name in names)
     rows = [
@@ -83,14 +83,14 @@ def totals_table() -> str:
             f"Bytes for each step of each column: {every}.",
         ),
         (
-            str(own_receipt.LAYOUT.size),
+            str(own_receipt.TEXT.head.size),
             f"{len(lows)} x {lows[0][1]}",
             lows[0][0],
             "lows",
             "The smallest value of each column but `cost`, in this order.",
         ),
         (
-            str(own_receipt.LAYOUT.size + own_receipt.LOWS.size),
+            str(own_receipt.TEXT.head.size + own_receipt.TEXT.lows.size),
             "steps x width each",
             "unsigned",
             "columns",
@@ -194,9 +194,11 @@ def dissected(message: bytes) -> list[tuple[bytes, str]]:
     else:
         take(bodies.RECEIPT_LAYOUT, ("left", "bytes of totals"))
         names = [*own_receipt.COLUMNS, "cost"]
-        steps, *widths = take(own_receipt.LAYOUT, ("steps", *(f"{name} width" for name in names)))
+        steps, *widths = take(
+            own_receipt.TEXT.head, ("steps", *(f"{name} width" for name in names))
+        )
         if steps:
-            take(own_receipt.LOWS, tuple(f"{name} low" for name in names[:-1]))
+            take(own_receipt.TEXT.lows, tuple(f"{name} low" for name in names[:-1]))
         for name, width in zip(names, widths):
             if width:
                 size = steps * width

@@ -95,11 +95,10 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     ),
 }
 ROOMS = [name for name in ALLOWED if (PACKAGE / name).is_dir()]
-PURE_ROOMS = ("plan", "protocol", "strategy")
+PURE_ROOMS = ("cost", "plan", "protocol", "strategy")
 
 FILES = [p for p in sorted(SOURCE.glob("evenstep*/**/*.py")) if p != PACKAGE / "__init__.py"]
 PURE = [
-    PACKAGE / "cost.py",
     PACKAGE / "errors.py",
     *(path for room in PURE_ROOMS for path in sorted((PACKAGE / room).rglob("*.py"))),
 ]
@@ -226,7 +225,7 @@ def test_no_pure_file_opens_prints_or_draws_unseeded_numbers(path: Path) -> None
             assert node.attr in seeded, f"np.random.{node.attr} draws from hidden state"
 
 
-@pytest.mark.parametrize("module", ["cost", "errors", *PURE_ROOMS])
+@pytest.mark.parametrize("module", ["errors", *PURE_ROOMS])
 def test_planning_loads_numpy_and_nothing_heavy(module: str) -> None:
     script = f"import sys, evenstep.{module}; print(*[m for m in {HEAVY} if m in sys.modules])"
     loaded = subprocess.run(

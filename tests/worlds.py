@@ -136,7 +136,7 @@ class Checkpoint:
             step=self.step,
             taken=0,
             numbers=NOBODY,
-            columns=np.empty((3, 0), np.int64),
+            columns=np.empty((5, 0), np.int64),
             ages=NOBODY,
         )
 

@@ -1,5 +1,6 @@
 """evenstep keeps every GPU of a training job equally busy.
 
+    cost/               what policies make equal, and what limits a group
     plan/               which samples form a batch, and which rank gets it: pure functions
     protocol/           what ranks say to each other in a round, without I/O
     strategy/           what the service's planner decides: mixture, mesh, balance, loading plan
@@ -12,7 +13,7 @@
     integrations/       Hugging Face Trainer, Accelerate, Lightning, torchtitan, Megatron-LM
     cli/                the command ``evenstep``, a file for each command
 
-Beside them: `cost` (what policies make equal), `errors`, `testing` (checks for your own code), and
+Beside them: `errors`, `testing` (checks for your own code), and
 for all folders `arrays`, `files`, `lazy_names`, `processes`, `run_log` and `version`.
 
 A folder imports only from those above it: see ``tests/test_house.py``. The public names below are

@@ -201,15 +201,15 @@ def test_a_grid_that_holds_no_triples_is_refused():
 def test_samples_are_measured_while_another_thread_imports_torch(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", ModuleType("torch"))  # as far as it has come
     sample = {"input_ids": np.arange(5), "labels": [-100, -100, 1, 2, 3]}
-    assert measured(sample) == [5, 3, 0]
+    assert measured(sample) == [5, 3, 0, 0, 0]
 
 
 def test_measure_gives_one_int64_row_per_sample():
     samples = [{"input_ids": [1] * n, "labels": [-100] * (n - 1) + [1]} for n in (4, 2, 9)]
     result = Measure()(samples, ["a", "b", "c"])
     assert result.dtype == np.int64
-    assert result.tolist() == [[4, 1, 0], [2, 1, 0], [9, 1, 0]]
-    assert Measure()([], []).shape == (0, 3)
+    assert result.tolist() == [[4, 1, 0, 0, 0], [2, 1, 0, 0, 0], [9, 1, 0, 0, 0]]
+    assert Measure()([], []).shape == (0, 5)
 
 
 def test_functions_of_the_user_replace_the_defaults():
@@ -219,13 +219,13 @@ def test_functions_of_the_user_replace_the_defaults():
         "supervised_fn": lambda s: torch.tensor(4),
         "patches_fn": lambda s: np.int32(9),
     }
-    assert measured(sample, **options) == [6, 4, 0]
-    assert measured(sample, **options, count_patches=True) == [6, 4, 9]
+    assert measured(sample, **options) == [6, 4, 0, 0, 0]
+    assert measured(sample, **options, count_patches=True) == [6, 4, 9, 1, 81]
 
 
 def test_patches_are_not_computed_unless_counted():
     bad = {"input_ids": [1, 2], "image_grid_thw": [1, 2]}
-    assert measured(bad) == [2, 1, 0]
+    assert measured(bad) == [2, 1, 0, 0, 0]
     with pytest.raises(SampleError, match="sample 17"):
         measured(bad, count_patches=True)
 
@@ -265,7 +265,7 @@ def test_more_supervised_tokens_than_length_is_refused():
         {"input_ids": [1, 2], "labels": [3, 4, 5, 6, 7]},
         length_fn=lambda s: len(s["input_ids"]) + len(s["labels"]),
     )
-    assert both == [7, 5, 0]
+    assert both == [7, 5, 0, 0, 0]
 
 
 def test_samples_and_names_must_be_equally_many():
@@ -280,7 +280,7 @@ def test_options_that_are_no_functions_are_refused():
 
 def test_measure_and_its_errors_survive_pickling():
     measure = pickle.loads(pickle.dumps(Measure(length_fn=len, count_patches=True)))
-    assert measure([[1, 2, 3]], ["a"]).tolist() == [[3, 2, 0]]
+    assert measure([[1, 2, 3]], ["a"]).tolist() == [[3, 2, 0, 0, 0]]
     with pytest.raises(SampleError) as caught:
         measure([[]], ["sample 3"])
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)

@@ -75,7 +75,7 @@ def gemma3_model(seed: int) -> PreTrainedModel:
     kinds = ["sliding_attention", "full_attention"]
     config = Gemma3Config(
         vision_config=vision,
-        text_config=text_sizes(tokenizer, layer_types=kinds, sliding_window=24),
+        text_config=text_sizes(tokenizer, layer_types=kinds, sliding_window=48),
         mm_tokens_per_image=IMAGE_TOKENS,
         image_token_index=tokenizer.image_token_id,
         boi_token_index=tokenizer.boi_token_id,

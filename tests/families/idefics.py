@@ -104,7 +104,6 @@ def _settings() -> dict[str, Any]:
         "image_token_id": tokenizer.image_token_id,
         "pad_token_id": tokenizer.pad_token_id,
         "scale_factor": SHRINK,
-        "use_cache": False,
     }
 
 

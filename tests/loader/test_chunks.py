@@ -135,7 +135,7 @@ def test_a_chunk_is_measured_and_whole(packed: bool) -> None:
         assert columns == [
             len(sample["input_ids"]),
             int((sample["labels"][1:] != -100).sum()),
-            0,
+            *(0, 0, 0),
         ]
 
 
@@ -171,7 +171,7 @@ def test_a_chunk_without_good_samples_is_empty_and_names_its_origin(packed: bool
         names = [f"sample {place}" for place in range(len(samples))]
         chunk = chunks(RawChunk(list(samples), names, origin))
         assert chunk.size == len(samples)
-        assert chunk.columns.shape == (0, 3)
+        assert chunk.columns.shape == (0, 5)
         assert samples_of(chunk) == []
         assert len(chunk.bad) == bad
         assert chunk.origin == origin

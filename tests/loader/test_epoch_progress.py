@@ -96,7 +96,7 @@ def positions(draw: st.DrawFn, dealt: st.SearchStrategy[bool] = FIXED) -> EpochP
             taken=taken,
             quota=draw(st.none() | st.integers(0, 99)),
             numbers=array(window),
-            columns=np.array([of_each(whole) for _ in range(3)], np.int64),
+            columns=np.array([of_each(whole) for _ in range(5)], np.int64),
             ages=array(of_each(st.integers(0, 9))),
             window_size=draw(st.none() | st.integers(1, 99)),
             window_limit=draw(st.none() | st.integers(1, 99)),
@@ -209,7 +209,7 @@ def round_of(number: int, step: int, window: range, *, bad: int = 0) -> RoundPro
         step=step,
         taken=window.stop,
         numbers=array(window),
-        columns=np.ones((3, count), np.int64),
+        columns=np.ones((5, count), np.int64),
         ages=np.zeros(count, np.int64),
     )
     skipped = tuple(BadSample(2, n, "torn") for n in range(bad))

@@ -75,7 +75,7 @@ class Epoch:
                 step=position.start.step,
                 taken=taken,
                 numbers=np.array(numbers, np.int64),
-                columns=np.ones((3, len(numbers)), np.int64),
+                columns=np.ones((5, len(numbers)), np.int64),
                 ages=np.zeros(len(numbers), np.int64),
             )
             self.positions.append(
@@ -302,7 +302,7 @@ def test_what_is_left_of_many_worlds_is_no_more_than_their_windows() -> None:
                 step=7,
                 taken=taken,
                 numbers=numbers,
-                columns=np.ones((3, 20), np.int64),
+                columns=np.ones((5, 20), np.int64),
                 ages=np.zeros(20, np.int64),
             )
             epoch.positions.append(EpochProgress(epoch=4, stream=stream, start=start, received=1))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from evenstep.cost import GroupShapes, PaddedTokenCost, TransformerCost
 from evenstep.errors import DamagedMessageError, InvariantError
 from evenstep.protocol.bodies import ProposalHead
-from evenstep.protocol.own_receipt import LAYOUT, Receipt
+from evenstep.protocol.own_receipt import TEXT, Receipt
 from evenstep.protocol.receipts import RoundTotals
 from worlds import totals_of
 
@@ -156,7 +156,7 @@ def test_totals_that_cannot_be_are_refused_by_name(columns, said):
 
 
 def with_layout(*values: int) -> bytes:
-    return LAYOUT.pack(*values) + receipt_of().encode()[LAYOUT.size :]
+    return TEXT.head.pack(*values) + receipt_of().encode()[TEXT.head.size :]
 
 
 @pytest.mark.parametrize(

@@ -346,7 +346,7 @@ def test_a_checkpoint_loses_nothing_in_json(numbers, early, data):
         step=data.draw(count),
         taken=data.draw(count),
         numbers=np.array(numbers, np.int64),
-        columns=np.stack([column(), column(), column()]),
+        columns=np.stack([column() for _ in range(5)]),
         ages=column(),
     )
     one = Checkpoint(

@@ -215,8 +215,8 @@ def test_a_message_can_be_made_from_what_the_page_says():
 
     def message(length: int) -> bytes:
         rest = struct.pack("<III", length, 0, 7) + b"abc"
-        checksum = zlib.crc32(b"ev\x04P" + rest)
-        return b"ev\x04P" + struct.pack("<I", checksum) + rest
+        checksum = zlib.crc32(b"ev\x05P" + rest)
+        return b"ev\x05P" + struct.pack("<I", checksum) + rest
 
     assert message(23) == encode(PROPOSAL, b"abc", rank=0, round=7)
     with pytest.raises(DamagedMessageError, match="it has 23 bytes of 24"):

@@ -1,6 +1,7 @@
 """From samples to batches: how a sample is measured, and how a group of samples becomes tensors.
 
-    measure      `Measure`: length, supervised tokens and patches of a sample
+    count_media  images, patches and their pairs, of a sample
+    measure      `Measure`: length, supervised tokens and media of a sample
     labels       which labels are supervised
     pad          `PadCollator`: a group as padded rows
     pack         `PackCollator`: a group as one row of documents

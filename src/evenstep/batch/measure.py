@@ -1,6 +1,6 @@
-"""What is measured of a sample before it is collated: its length, supervised tokens and patches.
+"""What is measured of a sample before it is collated: its length, supervised tokens and media.
 
-Policies see only these three integers of a sample, and `loss_scale` is exact only if the second is
+Policies see only these five integers of a sample, and `loss_scale` is exact only if the second is
 the number of tokens that the loss of the collated batch averages over. `Measure` runs in
 the worker processes on every sample, so the defaults take a few microseconds and copy nothing.
 """
@@ -16,14 +16,18 @@ from typing import Any
 import numpy as np
 
 from evenstep.arrays import Int64Array
+from evenstep.batch.count_media import VISION_GRIDS as VISION_GRIDS
+from evenstep.batch.count_media import (
+    MediaCounts,
+    describe,
+    field_of,
+    media_of,
+    media_of_patches,
+)
+from evenstep.batch.count_media import patches_of as patches_of
 from evenstep.batch.labels import MAPPINGS, as_array, count_supervised, is_tensor, labels_of
 from evenstep.errors import ConfigurationError, SampleError, described
 
-VISION_GRIDS = {"image_grid_thw": "pixel_values", "video_grid_thw": "pixel_values_videos"}
-"""Grid field -> pixel field, as processors of the Qwen-VL kind name them: the grid has one row
-(time, height, width) per image or video, the pixels one row per patch."""
-
-_VISION_FIELDS = frozenset([*VISION_GRIDS, *VISION_GRIDS.values()])
 _LENGTH_LIMIT = 2**31  # what the planner's sort keys hold
 _NUMBERS = (int, float, np.number)
 _LENGTH_REMEDY = (
@@ -47,13 +51,13 @@ def length_of(sample: Any) -> int:
         return length
     if tokens is not None:
         raise SampleError(
-            f"its tokens are {_describe(tokens)}, not one sequence of numbers; return "
+            f"its tokens are {describe(tokens)}, not one sequence of numbers; return "
             "one-dimensional input_ids from the dataset (a tokenizer asked for tensors adds a "
             f"leading dimension: take [0]), or {_LENGTH_REMEDY}"
         )
     if isinstance(sample, MAPPINGS):
         raise SampleError(f"no 'input_ids' among its fields {list(sample)}; {_LENGTH_REMEDY}")
-    raise SampleError(f"it is {_describe(sample)} without 'input_ids'; {_LENGTH_REMEDY}")
+    raise SampleError(f"it is {describe(sample)} without 'input_ids'; {_LENGTH_REMEDY}")
 
 
 def supervised_of(sample: Any, length: int) -> int:
@@ -79,7 +83,7 @@ def supervised_of(sample: Any, length: int) -> int:
         return count_supervised(labels, tokens)
     except (TypeError, ValueError) as error:
         raise SampleError(
-            f"its labels are {_describe(labels)} ({error}); pass supervised_fn=, a function from a "
+            f"its labels are {describe(labels)} ({error}); pass supervised_fn=, a function from a "
             "sample to the number of its supervised tokens"
         ) from error
 
@@ -93,35 +97,6 @@ def supervised_without_labels(sample: Any, length: int) -> int:
     if unnamed and not hasattr(sample, "input_ids"):
         return length
     return max(length - 1, 0)
-
-
-def patches_of(sample: Any) -> int:
-    """Vision patches of a sample: the default `patches_fn`.
-
-    Counted from ``image_grid_thw`` and ``video_grid_thw`` (rows of time, height, width) where they
-    exist. Otherwise from ``pixel_values`` and ``pixel_values_videos``: the rows of a 2-D tensor,
-    which holds one patch in each row; for other tensors the number of images (3-D: 1, 4-D: images,
-    5-D: images x tiles), since their patch size is unknown. Lists are summed. No such field: 0.
-
-    Raises:
-        SampleError: a grid whose rows are not triples.
-    """
-    if isinstance(sample, dict) and _VISION_FIELDS.isdisjoint(sample):
-        return 0
-    total = 0
-    for grid_name, pixel_name in VISION_GRIDS.items():
-        grid = _field(sample, grid_name)
-        if grid is None:
-            total += _pixel_rows(_field(sample, pixel_name))
-            continue
-        rows = as_array(grid)
-        if rows.size % 3 or (rows.size and rows.shape[-1] != 3):
-            raise SampleError(
-                f"{grid_name} is {_describe(grid)}, not rows of (time, height, width); pass "
-                "patches_fn=, a function from a sample to its number of patches"
-            )
-        total += int(rows.reshape(-1, 3).prod(axis=1).sum())
-    return total
 
 
 def digests_of(samples: Sequence[Any]) -> Int64Array:
@@ -138,10 +113,10 @@ class Measure:
     """Sample -> tokens; None is `length_of`."""
     supervised_fn: Callable[[Any], int] | None = None
     """Sample -> supervised tokens, at most its length; None is `supervised_of`."""
-    patches_fn: Callable[[Any], int] | None = None
-    """Sample -> vision patches; None is `patches_of`."""
+    patches_fn: Callable[[Any], int | Sequence[int]] | None = None
+    """Sample -> vision patches, or those of each of its images; None is `media_of`."""
     count_patches: bool = False
-    """False reports 0 patches and does not call `patches_fn`."""
+    """False reports no media and does not call `patches_fn`."""
     needs_lengths: bool = True
     """False takes samples without tokens, too, unless there is a `length_fn`. Their length is the
     number of their supervised labels, or 1 where they have none that can be counted."""
@@ -155,23 +130,23 @@ class Measure:
                 )
 
     def __call__(self, samples: Sequence[Any], names: Sequence[str]) -> Int64Array:
-        """Length, supervised tokens and patches of each sample.
+        """Length, supervised tokens, patches, images and patch pairs of each sample.
 
         Args:
             samples: [n] what the dataset returned.
             names: [n] the name of each sample in an error, such as "sample 17".
 
         Returns:
-            [n, 3] int64.
+            [n, 5] int64.
 
         Raises:
             SampleError: a function failed or did not return an integer from 0 to 2**31 - 1, a
                 length is 0, or more tokens are supervised than there are.
         """
         length_fn = self.length_fn or length_of
-        patches_fn = self.patches_fn or patches_of
         may_lack_tokens = not self.needs_lengths and self.length_fn is None
         flat: list[int] = []
+        media: list[MediaCounts] = []
         for sample, name in zip(samples, names, strict=True):
             lacks_tokens = may_lack_tokens and not _has_tokens(sample)
             length = 1 if lacks_tokens else _evaluate("length_fn", length_fn, name, sample)
@@ -194,18 +169,39 @@ class Measure:
                     "length_fn= count every supervised token (an encoder-decoder's labels too), or "
                     "correct supervised_fn="
                 )
-            patches = _evaluate("patches_fn", patches_fn, name, sample) if self.count_patches else 0
-            flat += (length, supervised, patches)
-        return np.array(flat, dtype=np.int64).reshape(-1, 3)
+            flat += (length, supervised)
+            if self.count_patches:
+                media.append(self._media(name, sample))
+        columns = np.zeros((len(flat) // 2, 2 + len(MediaCounts._fields)), np.int64)
+        columns[:, :2] = np.array(flat, np.int64).reshape(-1, 2)
+        if media:
+            columns[:, 2:] = media
+        return columns
+
+    def _media(self, name: str, sample: Any) -> MediaCounts:
+        if self.patches_fn is None:
+            return MediaCounts(*_called("patches_fn", media_of, name, sample))
+        patches = _called("patches_fn", self.patches_fn, name, sample)
+        each = patches if isinstance(patches, (list, tuple, np.ndarray)) else [patches]
+        for one in each:
+            _whole("patches_fn", self.patches_fn, name, one)
+        return media_of_patches(patches, sample)
 
 
 def _evaluate(role: str, function: Callable[..., Any], name: str, *arguments: Any) -> int:
+    return _whole(role, function, name, _called(role, function, name, *arguments))
+
+
+def _called(role: str, function: Callable[..., Any], name: str, *arguments: Any) -> Any:
     try:
-        value = function(*arguments)
+        return function(*arguments)
     except SampleError as error:
         raise SampleError(f"{name}: {error}") from error
     except Exception as error:
         raise SampleError(f"{name}: {_call(role, function)} raised {described(error)}") from error
+
+
+def _whole(role: str, function: Callable[..., Any], name: str, value: Any) -> int:
     try:
         count = operator.index(value)
     except (TypeError, ValueError, RuntimeError):
@@ -230,10 +226,6 @@ def _call(role: str, function: Callable[..., Any]) -> str:
     return f"{role} ({getattr(function, '__qualname__', repr(function))})"
 
 
-def _field(sample: Any, name: str) -> Any | None:
-    return sample.get(name) if isinstance(sample, MAPPINGS) else getattr(sample, name, None)
-
-
 def tokens_of(sample: Any) -> Any | None:
     """The tokens of a sample, by key, by attribute or by position; None where there are none."""
     if isinstance(sample, MAPPINGS):
@@ -250,7 +242,7 @@ def tokens_of(sample: Any) -> Any | None:
 
 def _has_tokens(sample: Any) -> bool:
     """Whether a sample names its tokens, or is or begins with a sequence of integers."""
-    if _field(sample, "input_ids") is not None:
+    if field_of(sample, "input_ids") is not None:
         return True
     tokens: Any = tokens_of(sample)
     return bool(_sequence_length(tokens)) and as_array(tokens[:1]).dtype.kind in "iu"
@@ -274,22 +266,3 @@ def _sequence_length(value: Any) -> int | None:
     if isinstance(value, (list, tuple)) and (not value or isinstance(value[0], _NUMBERS)):
         return len(value)
     return None
-
-
-def _pixel_rows(pixels: Any) -> int:
-    if pixels is None:
-        return 0
-    if isinstance(pixels, (list, tuple)):
-        return sum(_pixel_rows(image) for image in pixels)
-    shape = tuple(getattr(pixels, "shape", ()))
-    if len(shape) == 2:
-        return int(shape[0])
-    return int(np.prod(shape[:-3], dtype=np.int64)) if len(shape) >= 3 else 0
-
-
-def _describe(value: Any) -> str:
-    if isinstance(value, np.ndarray) or is_tensor(value):
-        return f"a {type(value).__name__} of shape {tuple(value.shape)}"
-    if isinstance(value, (list, tuple)) and value:
-        return f"a {type(value).__name__} of {type(value[0]).__name__}"
-    return f"a {type(value).__name__}"

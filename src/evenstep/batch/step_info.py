@@ -10,6 +10,7 @@ from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from evenstep.arrays import Float64Array
 from evenstep.errors import ConfigurationError
 from evenstep.plan.plain_values import plain_value
 from evenstep.protocol.receipts import StepTotals
@@ -17,7 +18,10 @@ from evenstep.protocol.receipts import StepTotals
 STEP_KEY = "evenstep_step"
 """Key of a mapping batch under which its StepInfo travels."""
 
-_COUNTED = ("samples", "tokens", "padded_tokens", "supervised_tokens", "cost")
+_COUNTED = (
+    *("samples", "tokens", "padded_tokens", "supervised_tokens", "cost"),
+    *("patches", "images", "text_cost", "vision_cost"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -84,6 +88,26 @@ class StepInfo:
         return float(self.totals.cost[self.rank])
 
     @property
+    def patches(self) -> int:
+        """Vision patches; 0, as `images` and `vision_cost`, unless the policy counts them."""
+        return int(self.totals.patches[self.rank])
+
+    @property
+    def images(self) -> int:
+        """Images, videos and sounds."""
+        return int(self.totals.images[self.rank])
+
+    @property
+    def text_cost(self) -> float:
+        """What of `cost` is of the language model, whose tokens may stand for images."""
+        return float(self.totals.text_cost[self.rank])
+
+    @property
+    def vision_cost(self) -> float:
+        """What of `cost` is of the vision tower: see `evenstep.VisionLanguageCost`."""
+        return float(self.totals.vision_cost[self.rank])
+
+    @property
     def global_samples(self) -> int:
         return int(self.totals.samples.sum())
 
@@ -104,10 +128,35 @@ class StepInfo:
         return float(self.totals.cost.sum())
 
     @property
+    def global_patches(self) -> int:
+        return int(self.totals.patches.sum())
+
+    @property
+    def global_images(self) -> int:
+        return int(self.totals.images.sum())
+
+    @property
+    def global_text_cost(self) -> float:
+        return float(self.totals.text_cost.sum())
+
+    @property
+    def global_vision_cost(self) -> float:
+        return float(self.totals.vision_cost.sum())
+
+    @property
     def imbalance(self) -> float:
         """Largest cost of a rank over the mean cost: 1.0 is perfect."""
-        mean = float(self.totals.cost.mean())
-        return float(self.totals.cost.max()) / mean if mean > 0 else 1.0
+        return _imbalance(self.totals.cost)
+
+    @property
+    def text_imbalance(self) -> float:
+        """`imbalance` of `text_cost` alone."""
+        return _imbalance(self.totals.text_cost)
+
+    @property
+    def vision_imbalance(self) -> float:
+        """`imbalance` of `vision_cost` alone; 1.0 where no rank has an image."""
+        return _imbalance(self.totals.vision_cost)
 
     @property
     def padding(self) -> float:
@@ -143,6 +192,8 @@ class StepInfo:
             "loss_scale": self.loss_scale,
             "loss_scales": list(self.loss_scales),
             "imbalance": self.imbalance,
+            "text_imbalance": self.text_imbalance,
+            "vision_imbalance": self.vision_imbalance,
             "padding": self.padding,
             "length_mean": self.length_mean,
             "length_variance": self.length_variance,
@@ -178,6 +229,11 @@ class StepInfo:
         return self.to_dict(per_rank=True) == other.to_dict(per_rank=True)
 
     __hash__ = None  # type: ignore[assignment]
+
+
+def _imbalance(costs: Float64Array) -> float:
+    mean = float(costs.mean())
+    return float(costs.max()) / mean if mean > 0 else 1.0
 
 
 def attach_step(batch: Any, step: StepInfo) -> bool:

@@ -48,11 +48,11 @@ def check_positions(policy: Policy, plan: Plan, count: int) -> Int64Array:
     return planned
 
 
-def check_memory(policy: Policy, shapes: GroupShapes, patches: Int64Array) -> None:
+def check_memory(policy: Policy, shapes: GroupShapes) -> None:
     """Checks groups against the policy's memory limit.
 
     Args:
-        shapes, patches: [groups].
+        shapes: [groups].
 
     Raises:
         InvariantError: a group breaks the policy's memory limit.
@@ -60,7 +60,7 @@ def check_memory(policy: Policy, shapes: GroupShapes, patches: Int64Array) -> No
     if policy.limit is None:
         return
     # A single sample cannot be made smaller: it was accepted or refused as it arrived.
-    over = (shapes.samples > 1) & ~policy.limit.fits(shapes, patches)
+    over = (shapes.samples > 1) & ~policy.limit.fits(shapes)
     if over.any():
         worst = int(np.argmax(over))
         raise InvariantError(

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from evenstep.arrays import Int64Array
-from evenstep.cost import Cost, MemoryLimit, PaddedTokenCost
+from evenstep.cost import Cost, MemoryLimit, PaddedTokenCost, VisionLanguageCost
 from evenstep.errors import InvariantError, SampleError
 from evenstep.plan.groups.groups import Groups
 from evenstep.plan.lengths import Lengths
@@ -44,6 +44,10 @@ class Window:
     """[samples] rounds in which the sample was in the window and not planned; see `Plan.waited`."""
     patches: Int64Array | None = None
     """[samples] vision patches, where they are counted."""
+    images: Int64Array | None = None
+    """[samples] images, videos and sounds, where patches are counted."""
+    patch_pairs: Int64Array | None = None
+    """[samples] sum over images of their squared patches, where patches are counted."""
     numbers: Int64Array | None = None
     """[samples] increasing arrival numbers, where the epoch was planned offline."""
     exhausted: bool = False
@@ -58,6 +62,16 @@ class Window:
 
     def __len__(self) -> int:
         return len(self.lengths)
+
+    @property
+    def vision(self) -> Int64Array | None:
+        """[3, samples] patches, images and patch pairs; None where patches are not counted. What is
+        not given is 0."""
+        if self.patches is None:
+            return None
+        none = np.zeros(len(self), np.int64)
+        given = (self.patches, self.images, self.patch_pairs)
+        return np.stack([none if each is None else each for each in given])
 
 
 @dataclass(frozen=True)
@@ -129,8 +143,9 @@ class Policy(abc.ABC):
 
     @property
     def counts_patches(self) -> bool:
-        """Whether windows must carry `Window.patches`."""
-        return False
+        """Whether windows must carry `Window.patches`, `images` and `patch_pairs`. By default,
+        where the cost has a part of a vision tower."""
+        return isinstance(self.cost, VisionLanguageCost)
 
     @property
     def needs_lengths(self) -> bool:

@@ -3,25 +3,51 @@
 Each column is stored as its minimum and the differences from it, in the narrowest unsigned integer
 that holds them, and in no bytes at all where the column is constant. Moments of lengths are rounded
 to half precision first, and the bits of that are such an integer.
+
+Where the policy counts patches there are more columns, `VISION`; all ranks have one policy, so they
+know.
 """
 
 from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from evenstep.arrays import Float64Array, Int64Array
 from evenstep.cost import Cost, GroupShapes
+from evenstep.cost.vision_language import vision_part
 from evenstep.errors import InvariantError
 from evenstep.plan.length_moments import LengthMoments
 from evenstep.protocol.totals import Totals
 
 _MOMENTS = ("length_mean", "length_deviation", "length_skew")
 COLUMNS = ("samples", "tokens", "padding", "unsupervised", *_MOMENTS)  # as sent, before `cost`
-LAYOUT = struct.Struct("<I8B")  # steps, and bytes per step of each column and of the cost
-LOWS = struct.Struct("<7q")  # minimum of each column
+VISION_COLUMNS = ("patches", "images")
+
+
+class TotalsLayout(NamedTuple):
+    """How totals are sent: a head, the lows, the columns, and the costs as float32."""
+
+    columns: tuple[str, ...]
+    """Columns of integers."""
+    costs: tuple[str, ...]
+
+    @property
+    def head(self) -> struct.Struct:
+        """Steps, and bytes per step of each column and each cost."""
+        return struct.Struct(f"<I{len(self.columns) + len(self.costs)}B")
+
+    @property
+    def lows(self) -> struct.Struct:
+        """Minimum of each column."""
+        return struct.Struct(f"<{len(self.columns)}q")
+
+
+TEXT = TotalsLayout(COLUMNS, ("cost",))
+VISION = TotalsLayout((*COLUMNS, *VISION_COLUMNS), ("cost", "vision_cost"))
 _UNIT = 64.0  # tokens: half precision ends at 65,504, and lengths may reach millions
 _HALF_LIMIT = float(np.finfo(np.float16).max)
 _WIDTHS = ((0, 1), (1, 1 << 8), (2, 1 << 16), (4, 1 << 32))  # bytes, and the spread they hold
@@ -54,10 +80,16 @@ class Receipt(Totals):
             InvariantError: a cost is negative or not finite.
         """
         begins = steps[:-1]
+        counted = {
+            name: np.add.reduceat(column, begins)
+            for name in VISION_COLUMNS
+            if (column := getattr(shapes, name)) is not None
+        }
         # Sent as float32, so every rank, this one included, must use the float32 value; and so for
         # the moments, which are sent as float16.
         with np.errstate(over="ignore"):
             costs = np.add.reduceat(cost(shapes, packed=packed), begins).astype(np.float32)
+            vision = np.add.reduceat(vision_part(cost, shapes), begins).astype(np.float32)
         if not ((costs >= 0) & (costs < np.inf)).all():
             raise InvariantError(
                 f"steps cost {costs.min()} to {costs.max()} by {cost}; a cost must be a finite "
@@ -73,6 +105,9 @@ class Receipt(Totals):
             length_mean=from_bits(_bits(moments.mean)),
             length_deviation=from_bits(_bits(np.sqrt(moments.variance))),
             length_skew=from_bits(_bits(np.cbrt(moments.third / moments.tokens))),
+            # What is left of the cost may be rounded to less than nothing.
+            vision_cost=np.minimum(vision, costs).astype(np.float64),
+            **counted,
         )
 
     @classmethod
@@ -84,22 +119,26 @@ class Receipt(Totals):
     def __len__(self) -> int:
         return len(self.samples)
 
-    def encode(self) -> bytes:
+    def encode(self, layout: TotalsLayout = TEXT) -> bytes:
         """The receipt as bytes, which `RoundTotals.decode` restores exactly."""
         if not len(self):
-            return bytes(LAYOUT.size)
+            return bytes(layout.head.size)
         padding = self.padded_tokens - self.tokens
         unsupervised = self.tokens - self.supervised_tokens
         bits = [_bits(getattr(self, name)) for name in _MOMENTS]
-        table = np.array([self.samples, self.tokens, padding, unsupervised, *bits])
+        vision = [getattr(self, name) for name in VISION_COLUMNS] if layout == VISION else []
+        table = np.array([self.samples, self.tokens, padding, unsupervised, *bits, *vision])
         lows = table.min(axis=1)
         table -= lows[:, None]
         widths = [_width(spread) for spread in table.max(axis=1).tolist()]
-        whole = bool((self.cost == self.padded_tokens).all())
-        parts = [LAYOUT.pack(len(self), *widths, 0 if whole else 4), LOWS.pack(*lows.tolist())]
+        # A cost that is what the receiver takes it for by itself needs no bytes.
+        usual = {"cost": self.padded_tokens, "vision_cost": 0}
+        costs = [getattr(self, name) for name in layout.costs]
+        sent = [bool((own != usual[name]).any()) for own, name in zip(costs, layout.costs)]
+        head = layout.head.pack(len(self), *widths, *(4 * each for each in sent))
+        parts = [head, layout.lows.pack(*lows.tolist())]
         parts += [row.astype(DTYPES[w]).tobytes() for row, w in zip(table, widths) if w]
-        if not whole:
-            parts.append(self.cost.astype("<f4").tobytes())
+        parts += [own.astype("<f4").tobytes() for own, each in zip(costs, sent) if each]
         return b"".join(parts)
 
 

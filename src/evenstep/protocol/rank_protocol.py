@@ -45,10 +45,11 @@ from evenstep.plan.policy import Policy
 from evenstep.protocol.dealt_windows import DealtWindows
 from evenstep.protocol.lending import Lending
 from evenstep.protocol.look_ahead import LookAhead
+from evenstep.protocol.own_receipt import TEXT, VISION
 from evenstep.protocol.planned_step import PlannedStep
 from evenstep.protocol.rank_round import RankRound
 from evenstep.protocol.receipts import RoundTotals
-from evenstep.protocol.window_buffer import RoundStart, WindowBuffer
+from evenstep.protocol.window_buffer import COLUMNS, RoundStart, WindowBuffer
 from evenstep.protocol.window_size import WindowSize, check_buffer_size
 
 EXHAUSTED_MODES = ("pad", "stop")
@@ -121,6 +122,7 @@ class RankProtocol:
         self.world_size = world_size
         self.exhausted = exhausted
         self.accumulate = accumulate
+        self._layout = VISION if policy.counts_patches else TEXT
         self.seed = seed
         self.epoch = epoch
         self.rounds = start.round if start else 0
@@ -227,15 +229,19 @@ class RankProtocol:
         """Takes samples in order of arrival.
 
         Args:
-            columns: [samples, 3] int64: length, supervised tokens, patches. May be more than
-                `wanted`: what does not fit in the window waits for a later round.
+            columns: [samples, k] int64: length, supervised tokens, and if they are counted the
+                others of `window_buffer.COLUMNS`. May be more samples than `wanted`: what does not
+                fit in the window waits for a later round.
             numbers: [samples] int64 arrival numbers, increasing; by default those that follow.
             end: all samples with lower arrival numbers have come, or were skipped as bad.
 
         Returns:
             The arrival numbers.
         """
-        columns = np.asarray(columns, np.int64).reshape(-1, 3)
+        given = np.asarray(columns, np.int64)
+        columns = np.zeros((len(given), len(COLUMNS)), np.int64)
+        if len(given):
+            columns[:, : given.shape[1]] = given
         self.received += len(columns)
         numbers = self._buffer.append(columns, numbers)
         self._buffer.skip_to(end)
@@ -268,7 +274,7 @@ class RankProtocol:
             body = self._propose()
         else:
             assert self._round is not None
-            receipt = self._round.receipt.encode()
+            receipt = self._round.receipt.encode(self._layout)
             body = bodies.encode_receipt(self._samples_left(), receipt, self._lending.lent)
         return wire.encode(self._phase.value, body, rank=self.rank, round=self.rounds)
 
@@ -358,7 +364,7 @@ class RankProtocol:
         assert self._round is not None
         receipts = bodies.decode_receipts(received, round=self.rounds, lender=self._lending.lender)
         sent = [receipt.totals for receipt in receipts]
-        totals = RoundTotals.decode(sent, self._heads, round=self.rounds)
+        totals = RoundTotals.decode(sent, self._heads, round=self.rounds, layout=self._layout)
         self.rounds += 1
         self._phase = _Phase.FILLING
         self._windows.end_round(self._heads, totals, [receipt.left for receipt in receipts])

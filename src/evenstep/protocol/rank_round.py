@@ -54,13 +54,16 @@ class RankRound:
             has to say.
         """
         start = self.start
-        lengths, supervised, patches = start.columns
+        lengths, supervised, patches, images, patch_pairs = start.columns
+        counts = self._policy.counts_patches
         if not len(lengths):
             return ProposalHead(True, not has_filler_sample, 0, 0, 0, room), np.empty(0, np.int64)
         window = Window(
             lengths=lengths,
             ages=start.ages,
-            patches=patches if self._policy.counts_patches else None,
+            patches=patches if counts else None,
+            images=images if counts else None,
+            patch_pairs=patch_pairs if counts else None,
             numbers=start.numbers,
             exhausted=exhausted,
             accumulate=accumulate,
@@ -119,10 +122,11 @@ class RankRound:
         return plan
 
     def _make_receipt(self, plan: Plan) -> Receipt:
-        lengths, supervised, patches = self.start.columns
+        lengths, supervised, *vision = self.start.columns
         groups, begins = plan.groups, plan.groups.offsets[:-1]
-        shapes = groups.shapes(lengths)
-        check_memory(self._policy, shapes, np.add.reduceat(patches[groups.members], begins))
+        counted = np.array(vision) if self._policy.counts_patches else None
+        shapes = groups.shapes(lengths, counted)
+        check_memory(self._policy, shapes)
         return Receipt.of(
             shapes,
             lengths[groups.members],

@@ -10,7 +10,7 @@ time that a rank spends on a round hardly grows with the number of ranks.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,7 @@ import numpy.typing as npt
 from evenstep.arrays import BoolArray
 from evenstep.errors import InvariantError
 from evenstep.protocol.bodies import MOST, ProposalHead
-from evenstep.protocol.own_receipt import COLUMNS, DTYPES, LAYOUT, LOWS, from_bits
+from evenstep.protocol.own_receipt import COLUMNS, DTYPES, TEXT, VISION, TotalsLayout, from_bits
 from evenstep.protocol.totals import Totals
 from evenstep.protocol.wire import RECEIPT, damaged
 
@@ -47,25 +47,27 @@ class RoundTotals(Totals):
         heads: Sequence[ProposalHead],
         *,
         round: int = 0,
+        layout: TotalsLayout = TEXT,
     ) -> RoundTotals:
         """Totals from all ranks' encoded receipts, in rank order.
 
         Args:
             heads: what each rank proposed: its steps cannot hold more.
+            layout: of the receipts.
 
         Raises:
             DamagedMessageError: a receipt has no layout or not the bytes for it, or says what
                 cannot be.
             InvariantError: two ranks planned groups, but not equally many.
         """
-        alike: dict[bytes, list[int]] = {}  # layout -> ranks
+        alike: dict[bytes, list[int]] = {}  # head -> ranks
         for rank, receipt in enumerate(receipts):
-            alike.setdefault(bytes(receipt[: LAYOUT.size]), []).append(rank)
+            alike.setdefault(bytes(receipt[: layout.head.size]), []).append(rank)
         counts = np.zeros(len(receipts), np.int64)
-        for layout, ranks in alike.items():
-            if wrong := _mislaid(layout):
+        for head, ranks in alike.items():
+            if wrong := _mislaid(head, layout):
                 raise damaged(ranks[0], RECEIPT, round, wrong)
-            counts[ranks], size = _extent(layout)
+            counts[ranks], size = _extent(head, layout)
             for rank in ranks:
                 if counts[rank] > heads[rank].samples:
                     wrong = f"{counts[rank]:,} steps of {heads[rank].samples:,} samples"
@@ -79,26 +81,36 @@ class RoundTotals(Totals):
             raise InvariantError(
                 f"rank {few} planned {counts[few]} steps in round {round}, and rank {many} {steps}"
             )
-        table = np.zeros((len(COLUMNS), len(receipts), steps), np.int64)
-        costs: dict[bytes, npt.NDArray[np.float32]] = {}
-        for layout, ranks in alike.items():
+        table = np.zeros((len(layout.columns), len(receipts), steps), np.int64)
+        costs: list[tuple[str, list[int], npt.NDArray[np.float32]]] = []
+        for head, ranks in alike.items():
             if not counts[ranks[0]]:
                 continue
-            records = np.frombuffer(b"".join([receipts[rank] for rank in ranks]), _record(layout))
+            records = np.frombuffer(
+                b"".join([receipts[rank] for rank in ranks]), _record(head, layout)
+            )
             sent = records.dtype.names or ()
             rows = np.array(ranks)
-            for column, name in enumerate(COLUMNS):
+            for column, name in enumerate(layout.columns):
                 low = records["lows"][:, column, None]
                 table[column, rows] = low + records[name] if name in sent else low
-            if "cost" in sent:
-                costs[layout] = records["cost"]
-        samples, tokens, padding, unsupervised, *bits = table
+            costs += [(name, ranks, records[name]) for name in layout.costs if name in sent]
+        samples, tokens, padding, unsupervised, *others = table
+        bits, vision = others[: len(COLUMNS) - 4], others[len(COLUMNS) - 4 :]
         padded = tokens + padding
-        cost = padded.astype(np.float64)
-        for layout, values in costs.items():
-            cost[alike[layout]] = values
-        moments = [from_bits(column) for column in bits]
-        totals = cls(samples, tokens, padded, tokens - unsupervised, cost, *moments)
+        cost = {"cost": padded.astype(np.float64), "vision_cost": np.zeros(padded.shape)}
+        for name, ranks, values in costs:
+            cost[name][ranks] = values
+        mean, deviation, skew = (from_bits(column) for column in bits)
+        totals = cls(
+            *(samples, tokens, padded, tokens - unsupervised),
+            *(cost["cost"], mean, deviation, skew),
+        )
+        if layout == VISION:
+            patches, images = vision
+            totals = replace(
+                totals, patches=patches, images=images, vision_cost=cost["vision_cost"]
+            )
         totals._check(heads, counts > 0, round)
         return totals
 
@@ -113,6 +125,9 @@ class RoundTotals(Totals):
         possible &= (self.tokens <= self.padded_tokens) & (self.padded_tokens < MOST)
         possible &= (self.supervised_tokens >= 0) & (self.supervised_tokens <= self.tokens)
         possible &= (self.cost >= 0) & (self.cost < np.inf)
+        possible &= (self.vision_cost >= 0) & (self.vision_cost <= self.cost)
+        possible &= (self.patches >= 0) & (self.patches < MOST)
+        possible &= (self.images >= 0) & (self.images < MOST)
         possible &= (self.length_mean >= 0) & (self.length_deviation >= 0)
         possible &= np.isfinite(self.length_mean + self.length_deviation + self.length_skew)
         if not possible[planned].all():
@@ -139,26 +154,31 @@ class RoundTotals(Totals):
         return StepTotals(*(getattr(self, f.name)[:, index] for f in fields(self)))
 
 
-def _mislaid(layout: bytes) -> str:
-    """What is wrong with the layout of a receipt; empty if nothing."""
-    if len(layout) < LAYOUT.size:
-        return f"its totals have {len(layout)} bytes"
-    steps, *widths, cost = LAYOUT.unpack(layout)
-    if not {0, *DTYPES}.issuperset(widths) or cost not in (0, 4) or (any(layout) and not steps):
-        return f"{steps:,} steps in columns of {widths} and {cost} bytes"
+def _mislaid(head: bytes, layout: TotalsLayout) -> str:
+    """What is wrong with the head of a receipt; empty if nothing."""
+    if len(head) < layout.head.size:
+        return f"its totals have {len(head)} bytes"
+    steps, *all_widths = layout.head.unpack(head)
+    widths, costs = all_widths[: len(layout.columns)], all_widths[len(layout.columns) :]
+    wrong = not {0, *DTYPES}.issuperset(widths) or not {0, 4}.issuperset(costs)
+    if wrong or (any(head) and not steps):
+        said = " and ".join(map(str, costs))
+        return f"{steps:,} steps in columns of {widths} and {said} bytes"
     return ""
 
 
-def _extent(layout: bytes) -> tuple[int, int]:
+def _extent(head: bytes, layout: TotalsLayout) -> tuple[int, int]:
     """Steps of a receipt, and its bytes."""
-    steps, *widths = LAYOUT.unpack(layout)
-    return steps, LAYOUT.size + (LOWS.size + steps * sum(widths) if steps else 0)
+    steps, *widths = layout.head.unpack(head)
+    return steps, layout.head.size + (layout.lows.size + steps * sum(widths) if steps else 0)
 
 
-def _record(layout: bytes) -> np.dtype[np.void]:
+def _record(head: bytes, layout: TotalsLayout) -> np.dtype[np.void]:
     """The dtype of a whole receipt: a column that takes no bytes has no field."""
-    steps, *widths, cost = LAYOUT.unpack(layout)
-    columns = [(name, DTYPES[width], (steps,)) for name, width in zip(COLUMNS, widths) if width]
-    if cost:
-        columns.append(("cost", np.dtype("<f4"), (steps,)))
-    return np.dtype([("layout", f"V{LAYOUT.size}"), ("lows", "<i8", (len(COLUMNS),)), *columns])
+    steps, *widths = layout.head.unpack(head)
+    names = (*layout.columns, *layout.costs)
+    kinds = [*(DTYPES.get(w) for w in widths[: len(layout.columns)])]
+    kinds += [np.dtype("<f4") for _ in layout.costs]
+    columns = [(name, kind, (steps,)) for name, kind, w in zip(names, kinds, widths) if w]
+    lows = ("lows", "<i8", (len(layout.columns),))
+    return np.dtype([("head", f"V{layout.head.size}"), lows, *columns])

@@ -29,6 +29,22 @@ class Totals:
     """Standard deviation over tokens of that length."""
     length_skew: Float64Array
     """Cube root of the mean over tokens of the cubed difference from `length_mean`."""
+    patches: Int64Array = None  # type: ignore[assignment]
+    """Vision patches; 0, as in the next two, where the policy does not count them."""
+    images: Int64Array = None  # type: ignore[assignment]
+    """Images, videos and sounds."""
+    vision_cost: Float64Array = None  # type: ignore[assignment]
+    """What of `cost` is of the vision tower."""
+
+    def __post_init__(self) -> None:
+        for name, like in (("patches", "samples"), ("images", "samples"), ("vision_cost", "cost")):
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, np.zeros_like(getattr(self, like)))
+
+    @property
+    def text_cost(self) -> Float64Array:
+        """What of `cost` is of the language model, whose tokens may stand for images."""
+        return np.maximum(self.cost - self.vision_cost, 0.0)
 
     @property
     def moments(self) -> LengthMoments:

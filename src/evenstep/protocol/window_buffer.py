@@ -15,6 +15,10 @@ import numpy as np
 from evenstep.arrays import Int64Array
 from evenstep.errors import InvariantError
 
+COLUMNS = ("length", "supervised", "patches", "images", "patch_pairs")
+"""What a window holds of each sample: tokens, supervised tokens, vision patches, images (and videos
+and sounds), and the sum over images of their squared patches."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class RoundStart:
@@ -28,7 +32,7 @@ class RoundStart:
     numbers: Int64Array
     """[samples] arrival numbers of the window, increasing."""
     columns: Int64Array
-    """[3, samples] length, supervised tokens and patches of each sample."""
+    """[5, samples] of each sample what `COLUMNS` names."""
     ages: Int64Array
     """[samples] rounds in which each sample was in the window and not planned."""
     quota: int | None = None
@@ -53,7 +57,7 @@ class RoundStart:
         """A round that begins with an empty window and arrival number 0."""
         none = np.empty(0, np.int64)
         # A row of columns is contiguous: planners sort along it.
-        columns = np.empty((3, 0), np.int64)
+        columns = np.empty((len(COLUMNS), 0), np.int64)
         return cls(round=round, step=step, taken=0, numbers=none, columns=columns, ages=none)
 
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from evenstep.errors import DamagedMessageError, MismatchError, PeerError
 
 MAGIC = b"ev"
-VERSION = 4
+VERSION = 5
 
 HELLO, PROPOSAL, RECEIPT, DOCUMENTS, ABORT = b"H", b"P", b"R", b"D", b"A"
 NAMES = {

@@ -46,7 +46,7 @@ def rows_of(spec: LoaderSpec, planned: PlannedStep, groups: list[list[Any]]) -> 
     ranks = range(spec.rank * peers, (spec.rank + 1) * peers)
     rows = []
     for samples, numbers in zip(groups, planned.micro_batches):
-        lengths, supervised, _ = planned.columns_of(numbers)
+        lengths, supervised, *_ = planned.columns_of(numbers)
         rows.append(Row(samples, lengths.tolist(), int(supervised.sum()), ranks))
     return rows + [Row([], [], 0, ranks)] * (spec.policy.micro_batches - len(rows))
 

@@ -43,7 +43,7 @@ class ReadySamples:
     numbers: Int64Array
     """[samples] arrival numbers, increasing."""
     columns: Int64Array
-    """[samples, 3] length, supervised tokens, patches."""
+    """[samples, 5] what `Measure` counts."""
     digests: Int64Array | None
     """[samples] see `Chunk.digests`."""
     samples: Sequence[Any]
@@ -143,7 +143,7 @@ class ChunkChecks:
         planned = int(np.searchsorted(numbers, start.taken))
         then = start.columns[:, np.searchsorted(start.numbers, numbers[:planned])].T
         for index, number, old, new in zip(indices, numbers.tolist(), then, columns):
-            if (old != new).any():
+            if (old != new)[:_COMPARED].any():
                 name = f"sample {index!r}" if index is not None else f"sample number {number}"
                 raise SampleError(
                     f"{name} has {_counts(new)} now and had {_counts(old)} when the checkpoint was "
@@ -152,6 +152,10 @@ class ChunkChecks:
                     "states, which forms new batches"
                 )
         return planned
+
+
+_COMPARED = 3
+"""Columns that states of all releases hold."""
 
 
 @contextlib.contextmanager
@@ -169,5 +173,5 @@ def _naming(what: str, numbers: Int64Array, indices: Sequence[Any] | None) -> It
 
 
 def _counts(column: Int64Array) -> str:
-    length, supervised, patches = column.tolist()
+    length, supervised, patches, *_ = column.tolist()
     return f"{length:,} tokens ({supervised:,} supervised, {patches:,} patches)"

@@ -12,6 +12,7 @@ from evenstep.batch.loss_scale import LossTotals
 from evenstep.batch.step_info import StepInfo
 from evenstep.loader.batcher.progress import BadSample, StepProgress
 from evenstep.loader.resume.sample_order import OrderChecksum
+from evenstep.loader.resume.state_schema import MEDIA
 from evenstep.loader.workers.iterable import WorkerStates
 from evenstep.plan.epoch.remaining import UNSIZED, Remaining
 from evenstep.plan.epoch.stream import Progress, Stream
@@ -147,7 +148,9 @@ class EpochProgress:
 
     def to_dict(self) -> dict[str, Any]:
         """This rank's own part of a state: numbers, text and lists."""
-        lengths, supervised, patches = self.start.columns.tolist()
+        lengths, supervised, patches, *media = self.start.columns.tolist()
+        # Only where media are counted, so that a state of text holds nothing more.
+        counted = dict(zip(MEDIA, media)) if self.start.columns[3:].any() else {}
         window = self.start.numbers
         return {
             "taken": self.start.taken,
@@ -156,6 +159,7 @@ class EpochProgress:
             "lengths": lengths,
             "supervised": supervised,
             "patches": patches,
+            **counted,
             "ages": self.start.ages.tolist(),
             "entries": self.start.entries.tolist(),
             "trained": np.searchsorted(window, self.trained).tolist(),
@@ -184,7 +188,14 @@ class EpochProgress:
     ) -> EpochProgress:
         """Inverse of `to_dict`."""
         numbers = np.array(rank["numbers"], np.int64)
-        columns = np.array([rank["lengths"], rank["supervised"], rank["patches"]], np.int64)
+        none = [0] * len(numbers)
+        columns = np.array(
+            [
+                *(rank[name] for name in ("lengths", "supervised", "patches")),
+                *(rank.get(name, none) for name in MEDIA),
+            ],
+            np.int64,
+        )
         states = rank["sources"]
         return cls(
             epoch=epoch,

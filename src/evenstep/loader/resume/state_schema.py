@@ -12,7 +12,14 @@ from typing import Any
 
 from evenstep.loader.workers.iterable import WorkerStates
 from evenstep.plan.lengths import MAX_LENGTH
-from evenstep.plan.schema import AT_LEAST_1, COUNT, distinct, increasing, require
+from evenstep.plan.schema import (
+    AT_LEAST_1,
+    COUNT,
+    check_schema,
+    distinct,
+    increasing,
+    require,
+)
 
 _CHECKSUM = {"places": [COUNT], "digest": range(2**32)}
 
@@ -42,6 +49,8 @@ _WINDOW_COLUMNS = {
     "patches": [COUNT],
     "ages": [COUNT],
 }
+MEDIA = ("images", "patch_pairs")
+"""Columns of a window that a state has only where media are counted."""
 RANK_SCHEMA = {
     **_WINDOW_COLUMNS,
     "trained": [COUNT],
@@ -82,7 +91,10 @@ def check_rank(part: Mapping[str, Any], epoch: Mapping[str, Any], job: Mapping[s
     """
     numbers, entries, next_entry = part["numbers"], part["entries"], epoch["next_entry"]
     require(increasing(numbers, part["taken"]), "numbers", numbers)
-    for name in _WINDOW_COLUMNS:
+    for name in MEDIA:
+        if name in part:
+            check_schema(part[name], [COUNT], name)
+    for name in (*_WINDOW_COLUMNS, *(name for name in MEDIA if name in part)):
         require(len(part[name]) == len(numbers), name, part[name])
     trained = part["trained"]
     require(distinct(trained, len(numbers)), "trained", trained)

@@ -73,6 +73,12 @@ class Groups:
         shift = (self.offsets[order] - offsets[:-1]).repeat(sizes)
         return Groups(self.members[np.arange(offsets[-1]) + shift], offsets)
 
-    def shapes(self, lengths: Int64Array) -> GroupShapes:
-        """Shapes of the groups, where `lengths` is indexed by `members`."""
-        return GroupShapes.measure(lengths[self.members], self.offsets)
+    def shapes(self, lengths: Int64Array, vision: Int64Array | None = None) -> GroupShapes:
+        """Shapes of the groups.
+
+        Args:
+            lengths: [samples] tokens, indexed by `members`.
+            vision: [3, samples] patches, images and patch pairs, indexed likewise, if counted.
+        """
+        counted = None if vision is None else vision[:, self.members]
+        return GroupShapes.measure(lengths[self.members], self.offsets, counted)

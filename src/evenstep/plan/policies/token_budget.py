@@ -81,7 +81,7 @@ class TokenBudget(Policy):
 
     @property
     def counts_patches(self) -> bool:
-        return self.max_patches is not None
+        return self.max_patches is not None or super().counts_patches
 
     @property
     def window_tokens(self) -> int:
@@ -96,7 +96,9 @@ class TokenBudget(Policy):
         )
         message = np.array([len(groups), len(window)], np.int64)
         if self._spreads:
-            costs = np.sort(self.cost(groups.shapes(window.lengths), packed=False))[::-1]
+            costs = np.sort(self.cost(groups.shapes(window.lengths, window.vision), packed=False))[
+                ::-1
+            ]
             levels = (2 * np.arange(_QUANTILES) + 1) * len(costs) // (2 * _QUANTILES)
             message = np.concatenate([message, costs[levels].astype(np.float64).view(np.int64)])
         return Proposal(message, groups, window)
@@ -133,7 +135,7 @@ class TokenBudget(Policy):
     ) -> Int64Array:
         """The order of this rank's groups in which costs meet, and lengths mix."""
         active = messages[:, 0] > 0
-        costs = self.cost(groups.shapes(window.lengths), packed=False)
+        costs = self.cost(groups.shapes(window.lengths, window.vision), packed=False)
         costliest = np.argsort(-costs, kind="stable")
         quantiles = np.ascontiguousarray(messages[active, 2:]).view(np.float64).mean(axis=0)
         levels = (np.arange(_QUANTILES) + 0.5) / _QUANTILES

@@ -5,12 +5,14 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from evenstep.arrays import Float64Array, Int64Array
 from evenstep.batch.composition import Composition
 from evenstep.cost import Cost, GroupShapes
+from evenstep.cost.vision_language import vision_part
 from evenstep.plan.length_moments import LengthMoments
 from evenstep.plan.policy import Policy
 from evenstep.protocol.planned_step import PlannedStep
@@ -38,6 +40,7 @@ def measure(
     steps, rounds = ranks[0].protocol.steps, ranks[0].protocol.rounds
     emitted = [_emitted(rank, policy, cost) for rank in ranks]
     costs = np.stack([one.costs for one in emitted], axis=1)  # [steps, ranks]
+    parts = _of_parts(emitted, costs) if ranks[0].vision is not None else {}
     largest, mean = costs.max(axis=1, initial=0.0), costs.mean(axis=1)  # [steps]
     real = sum(one.tokens for one in emitted)
     computed = sum(one.computed_tokens for one in emitted)
@@ -77,7 +80,35 @@ def measure(
         round_us_per_sample=1e6 * sum(rank.seconds for rank in ranks) / max(count, 1),
         message_bytes_per_round=sent / len(ranks) / max(rounds, 1),
         costs=costs,
+        **parts,
     )
+
+
+def _of_parts(emitted: Sequence[_Emitted], costs: Float64Array) -> dict[str, Any]:
+    """What a result says of images besides.
+
+    Args:
+        costs: [steps, ranks] of both parts.
+    """
+    vision = np.stack([one.vision_costs for one in emitted], axis=1)  # [steps, ranks]
+    images = np.stack([one.images for one in emitted], axis=1)  # [steps, ranks]
+    return {
+        "text_imbalance": imbalance(costs - vision),
+        "vision_imbalance": imbalance(vision),
+        "patches": sum(one.patches for one in emitted),
+        "images": int(images.sum()),
+        "steps_mixed": int(((images > 0).any(axis=1) & (images == 0).any(axis=1)).sum()),
+    }
+
+
+def imbalance(costs: Float64Array) -> float:
+    """Sum over steps of the largest rank's cost, over the sum of the mean cost.
+
+    Args:
+        costs: [steps, ranks].
+    """
+    mean = float(costs.mean(axis=1).sum()) if costs.size else 0.0
+    return float(costs.max(axis=1).sum()) / mean if mean > 0 else 1.0
 
 
 def _composition(steps: Sequence[PlannedStep], accumulate: int) -> Composition:
@@ -103,20 +134,38 @@ class _Emitted:
     """`tokens` and padding."""
     useful_cost: float
     """Cost of each sample by itself, without padding."""
+    patches: int
+    images: Int64Array
+    """[steps]."""
+    vision_costs: Float64Array
+    """[steps] what of `costs` is of the vision tower."""
     max_delay: int
     """Steps that the sample which waited longest has waited."""
 
 
 def _emitted(rank: SimulatedRank, policy: Policy, cost: Cost) -> _Emitted:
     groups, made = rank.groups()  # made: [groups] step of each
-    members, costs = groups.members, np.zeros(rank.protocol.steps)
+    members, steps = groups.members, rank.protocol.steps
+    costs, vision_costs, images = np.zeros(steps), np.zeros(steps), np.zeros(steps, np.int64)
     if not len(groups):
         return _Emitted(
-            members=members, costs=costs, tokens=0, computed_tokens=0, useful_cost=0.0, max_delay=0
+            members=members,
+            costs=costs,
+            tokens=0,
+            computed_tokens=0,
+            useful_cost=0.0,
+            patches=0,
+            images=images,
+            vision_costs=vision_costs,
+            max_delay=0,
         )
-    shapes = groups.shapes(rank.lengths)
+    shapes = groups.shapes(rank.lengths, rank.vision)
     np.add.at(costs, made, cost(shapes, packed=policy.packed))
-    alone = GroupShapes.measure(rank.lengths[members], np.arange(len(members) + 1))
+    np.add.at(vision_costs, made, vision_part(cost, shapes))
+    if shapes.images is not None:
+        np.add.at(images, made, shapes.images)
+    vision = None if rank.vision is None else rank.vision[:, members]
+    alone = GroupShapes.measure(rank.lengths[members], np.arange(len(members) + 1), vision)
     waited = np.repeat(made, groups.sizes) - rank.arrival_steps[members]  # [emitted] steps
     return _Emitted(
         members=members,
@@ -125,4 +174,7 @@ def _emitted(rank: SimulatedRank, policy: Policy, cost: Cost) -> _Emitted:
         computed_tokens=int((shapes.tokens if policy.packed else shapes.padded).sum()),
         useful_cost=float(cost(alone, packed=True).sum()),
         max_delay=int(waited.max()),
+        patches=0 if shapes.patches is None else int(shapes.patches.sum()),
+        images=images,
+        vision_costs=vision_costs,
     )

@@ -22,16 +22,17 @@ class SimulatedRank:
     ) -> None:
         """
         Args:
-            lengths: [samples] of its share, where that is fixed.
-            stream: [samples] of the stream that all ranks share, where samples are dealt on demand.
+            lengths: [samples] of its share, where that is fixed; or [4, samples] of these the
+                lengths, patches, images and patch pairs.
+            stream: the same of the stream that all ranks share, where samples are dealt on demand.
         """
         self.protocol = protocol
-        self.lengths = lengths
-        """[samples] by arrival number; samples dealt on demand are appended."""
+        self.rows: Int64Array = np.atleast_2d(lengths)
+        """[1 or 4, samples] by arrival number; samples dealt on demand are appended."""
         self.entries = np.empty(0, np.int64)
         """[samples] where dealt on demand: position in the stream of each."""
-        self._stream = stream
-        self.arrival_steps = np.zeros(len(lengths), np.int64)
+        self._stream = None if stream is None else np.atleast_2d(stream)
+        self.arrival_steps = np.zeros(self.rows.shape[1], np.int64)
         self.steps: list[PlannedStep] = []
         self.seconds = 0.0
 
@@ -39,17 +40,27 @@ class SimulatedRank:
         protocol = self.protocol
         if self._stream is not None and (new := protocol.newly_dealt()) is not None:
             self.entries = np.concatenate([self.entries, new])
-            self.lengths = np.concatenate([self.lengths, self._stream[new]])
+            self.rows = np.concatenate([self.rows, self._stream[:, new]], axis=1)
             self.arrival_steps = np.concatenate([self.arrival_steps, np.zeros_like(new)])
         while protocol.wanted:
             begin = protocol.received
-            new = self.lengths[begin : begin + protocol.wanted]
-            if not len(new):
+            new = self.rows[:, begin : begin + protocol.wanted]
+            if not new.size:
                 protocol.end_of_source()
                 return
-            self.arrival_steps[begin : begin + len(new)] = protocol.steps
-            # All tokens are supervised; patches are not recorded in lengths.
-            protocol.receive(np.stack([new, new, np.zeros_like(new)], axis=1))
+            self.arrival_steps[begin : begin + new.shape[1]] = protocol.steps
+            protocol.receive(np.concatenate([new[:1], new]).T)  # all tokens are supervised
+
+    @property
+    def lengths(self) -> Int64Array:
+        """[samples] by arrival number."""
+        lengths: Int64Array = self.rows[0]
+        return lengths
+
+    @property
+    def vision(self) -> Int64Array | None:
+        """[3, samples] patches, images and patch pairs; None where they are not known."""
+        return self.rows[1:] if len(self.rows) > 1 else None
 
     def outgoing(self) -> bytes:
         begin = time.thread_time()

@@ -63,10 +63,20 @@ class SimulationResult:
     """Microseconds of processor time of a whole round, per sample; no collating, no waiting."""
     message_bytes_per_round: float
     """Bytes that one rank sends in one round, on average; without the hello of the epoch."""
+    text_imbalance: float | None = None
+    """`imbalance` of the language model's part of the cost; None, as in the next four, where it is
+    not known which samples have images."""
+    vision_imbalance: float | None = None
+    """`imbalance` of the vision tower's part: see `evenstep.VisionLanguageCost`."""
+    patches: int | None = None
+    images: int | None = None
+    steps_mixed: int | None = None
+    """Steps in which some ranks have an image and others have none."""
     costs: Float64Array = field(repr=False, compare=False)
     """[steps, ranks] cost of every group; 0 for a filler step."""
 
     def as_dict(self) -> dict[str, Any]:
         """All figures except the array, as text and numbers."""
-        names = [f.name for f in dataclasses.fields(self) if f.name != "costs"]
-        return {name: getattr(self, name) for name in names}
+        values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        del values["costs"]
+        return {name: value for name, value in values.items() if value is not None}

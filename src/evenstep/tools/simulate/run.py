@@ -57,9 +57,10 @@ def simulate(
 
     Args:
         policy: the policy to measure.
-        lengths_per_rank: for each rank, [samples] int64 lengths in order of arrival. Ranks may have
-            unequally many, or none. An offline policy deals out its own `lengths` instead, to as
-            many ranks.
+        lengths_per_rank: for each rank, [samples] int64 lengths in order of arrival; or, where
+            samples have images, [4, samples] lengths, patches, images and patch pairs. Ranks may
+            have unequally many, or none. An offline policy deals out its own `lengths` instead, to
+            as many ranks.
         buffer_size: samples a rank may hold in its window; "auto": see `DataLoader`.
         exhausted: "pad" or "stop"; see `RankProtocol`.
         accumulate: steps whose gradients are added up before the optimizer steps: an update.
@@ -124,7 +125,7 @@ def run_epoch(
     progress: Callable[[int, int], None] | None = None,
 ) -> SimulatedEpoch:
     """Runs one epoch to its end, to look at its steps. Arguments are those of `simulate`."""
-    shards = [np.asarray(lengths, np.int64) for lengths in lengths_per_rank]
+    shards = [np.atleast_2d(np.asarray(each, np.int64)) for each in lengths_per_rank]
     plan_seconds = 0.0
     own_policies: list[Policy] = [policy] * len(shards)
     if policy.lengths is not None:
@@ -135,11 +136,11 @@ def run_epoch(
         )  # every rank plans the whole epoch
         own_policies = [ReplayPolicy(policy, groups.offsets[1:]) for groups in dealt]
         identities = [groups.members for groups in dealt]
-        shards = [policy.lengths.values[members] for members in identities]
-    sizes = [len(shard) for shard in shards]
+        shards = [policy.lengths.values[None, members] for members in identities]
+    sizes = [shard.shape[1] for shard in shards]
     if not sum(sizes):
         raise ConfigurationError(f"{len(shards)} ranks and no samples; give at least one sample")
-    _check_lengths(policy, shards)
+    _check_lengths(policy, [shard[0] for shard in shards])
     if identities is None:
         identities = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
     elif [len(shard) for shard in identities] != sizes:
@@ -152,9 +153,10 @@ def run_epoch(
         # The order in which fixed shares would have been dealt: first samples of all ranks first.
         turns = np.concatenate([np.arange(size) for size in sizes])
         order = np.argsort(turns, kind="stable")
-        stream = np.concatenate(shards)[order]
         pooled = np.concatenate(list(identities))[order]
-        stream, pooled = _without_repeats(stream, pooled)
+        # Without those that the sampler repeats: a shared stream needs none to be dealt out.
+        kept = np.sort(np.unique(pooled, return_index=True)[1])
+        stream, pooled = np.concatenate(shards, axis=1)[:, order[kept]], pooled[kept]
     ranks = [
         SimulatedRank(
             RankProtocol(
@@ -165,10 +167,10 @@ def run_epoch(
                 exhausted=exhausted,
                 accumulate=accumulate,
                 seed=seed,
-                share=len(shard),
-                entries=None if stream is None else len(stream),
+                share=shard.shape[1],
+                entries=None if stream is None else stream.shape[1],
             ),
-            shard if stream is None else shard[:0],
+            shard if stream is None else shard[:, :0],
             stream,
         )
         for rank, shard in enumerate(shards)
@@ -192,12 +194,6 @@ def run_epoch(
     return SimulatedEpoch(
         ranks=ranks, identities=identities, sent=sum(sent[1:]), plan_seconds=plan_seconds
     )
-
-
-def _without_repeats(lengths: Int64Array, identities: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """Both without those that the sampler repeats: a shared stream needs none to be dealt out."""
-    kept = np.sort(np.unique(identities, return_index=True)[1])
-    return lengths[kept], identities[kept]
 
 
 def _check_lengths(policy: Policy, shards: Sequence[Int64Array]) -> None:

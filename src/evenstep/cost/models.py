@@ -1,65 +1,15 @@
-"""What a group of samples costs, and whether it fits in memory.
-
-The two are kept apart. *Cost* predicts compute and is what gets balanced; a `MemoryLimit` says
-what may be collated together at all. A cheap group can still be too big.
-
-A padded group of n samples with longest length m computes n rows of m tokens. A packed group
-computes only real tokens, and its documents attend only to themselves, so 10 + 90 tokens attend
-10² + 90² = 8,200 units where 50 + 50 attend 5,000.
-
-Everything here is a function of `GroupShapes`, four integer columns with one row per group.
-"""
+"""Costs of groups: tokens, operations of a transformer, or measured seconds."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
-from evenstep.arrays import Float64Array, Int64Array
+from evenstep.arrays import Float64Array
+from evenstep.cost.shapes import GroupShapes
 from evenstep.errors import ConfigurationError
-
-
-@dataclass(frozen=True)
-class GroupShapes:
-    """The shape of each group: all that its cost depends on. Fields are int64 arrays [groups]."""
-
-    samples: Int64Array
-    tokens: Int64Array
-    longest: Int64Array
-    squares: Int64Array
-    """Sum of squared lengths: what packed self-attention computes."""
-
-    @classmethod
-    def measure(cls, lengths: npt.ArrayLike, offsets: npt.ArrayLike) -> GroupShapes:
-        """Shapes of groups stored one after the other.
-
-        Args:
-            lengths: [samples] tokens of each sample, group after group.
-            offsets: [groups + 1] group g is ``lengths[offsets[g]:offsets[g + 1]]``; never empty.
-        """
-        flat = np.asarray(lengths, dtype=np.int64)
-        bounds = np.asarray(offsets, dtype=np.int64)
-        if len(bounds) <= 1:
-            empty = np.empty(0, dtype=np.int64)
-            return cls(empty, empty, empty, empty)
-        starts = bounds[:-1]
-        return cls(
-            samples=np.diff(bounds),
-            tokens=np.add.reduceat(flat, starts),
-            longest=np.maximum.reduceat(flat, starts),
-            squares=np.add.reduceat(flat * flat, starts),
-        )
-
-    @property
-    def padded(self) -> Int64Array:
-        """[groups] tokens after padding every sample to the longest of its group."""
-        return self.samples * self.longest
-
-    def __len__(self) -> int:
-        return len(self.samples)
 
 
 class Cost(Protocol):
@@ -204,82 +154,3 @@ class FittedCost:
 
     def __call__(self, shapes: GroupShapes, *, packed: bool) -> Float64Array:
         return _polynomial(shapes, packed, self.per_group, self.per_token, self.per_pair)
-
-
-def fit(
-    lengths: npt.ArrayLike, seconds: npt.ArrayLike, *, samples: npt.ArrayLike = 1
-) -> FittedCost:
-    """Fits ``seconds = per_group + per_token * n * l + per_pair * n * l²`` with no negative
-    coefficient, minimising relative error, so that short groups count as much as long ones.
-
-    Args:
-        lengths: [measurements] tokens per sample of each timed group.
-        seconds: [measurements] measured time of each group, positive.
-        samples: [measurements] or scalar; samples per timed group.
-
-    Raises:
-        ConfigurationError: fewer than three measurements, values that are not positive and finite,
-            or arrays that do not match.
-        ImportError: SciPy is not installed (``pip install 'evenstep[fit]'``).
-    """
-    try:
-        from scipy.optimize import nnls
-    except ImportError as error:
-        raise ImportError("evenstep.cost.fit needs SciPy: pip install 'evenstep[fit]'") from error
-
-    length = np.atleast_1d(np.asarray(lengths, dtype=np.float64))
-    second = np.atleast_1d(np.asarray(seconds, dtype=np.float64))
-    sample = np.asarray(samples, dtype=np.float64)
-    if length.shape != second.shape or length.ndim != 1 or len(length) < 3:
-        raise ConfigurationError(
-            f"need at least three (length, seconds) pairs of equal number, got {length.shape} "
-            f"lengths and {second.shape} seconds"
-        )
-    if sample.shape not in ((), length.shape):
-        raise ConfigurationError(
-            f"samples of shape {sample.shape} must be one number, or one for each of the "
-            f"{len(length)} lengths"
-        )
-    sample = np.broadcast_to(sample, length.shape)
-    for name, values in (("lengths", length), ("seconds", second), ("samples", sample)):
-        wrong = values[~(np.isfinite(values) & (values > 0))]
-        if len(wrong):
-            raise ConfigurationError(f"{name} must be positive and finite, got {wrong[0]}")
-    tokens = sample * length
-    columns = np.stack([np.ones_like(length), tokens, tokens * length], axis=1) / second[:, None]
-    scale = columns.max(axis=0)  # columns differ by many orders of magnitude
-    solution = nnls(columns / scale, np.ones_like(length))[0] / scale
-    per_group, per_token, per_pair = (float(value) for value in solution)
-    return FittedCost(per_group=per_group, per_token=per_token, per_pair=per_pair)
-
-
-@dataclass(frozen=True, kw_only=True)
-class MemoryLimit:
-    """Limits of one group, whatever it costs."""
-
-    max_tokens: int
-    """Tokens as laid out in memory: samples x longest when padded, real tokens when packed."""
-    max_samples: int | None = None
-    max_patches: int | None = None
-    packed: bool = False
-
-    def __post_init__(self) -> None:
-        for name in ("max_tokens", "max_samples", "max_patches"):
-            value: Any = getattr(self, name)
-            if value is not None and value <= 0:
-                raise ConfigurationError(f"{name}={value} must be at least 1")
-
-    def fits(self, shapes: GroupShapes, patches: Int64Array | None = None) -> npt.NDArray[np.bool_]:
-        """[groups] bool. ``patches`` is [groups], needed where `max_patches` is set."""
-        if self.max_patches is not None and patches is None:
-            raise ConfigurationError(
-                f"max_patches={self.max_patches} needs the patches of each group"
-            )
-        fits: npt.NDArray[np.bool_] = (
-            shapes.tokens if self.packed else shapes.padded
-        ) <= self.max_tokens
-        if self.max_samples is not None:
-            fits &= shapes.samples <= self.max_samples
-        if self.max_patches is not None:
-            fits &= np.asarray(patches) <= self.max_patches
-        return fits

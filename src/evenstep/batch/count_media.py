@@ -1,0 +1,127 @@
+"""The images, videos and sounds of a sample, counted from the fields that processors make.
+
+What a vision tower computes follows from two sums over a sample's media: of their patches, and of
+the squares of these, since each image attends to itself alone. Frames of a video do so one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from evenstep.batch.labels import MAPPINGS, as_array, is_tensor
+from evenstep.errors import SampleError
+
+VISION_GRIDS = {"image_grid_thw": "pixel_values", "video_grid_thw": "pixel_values_videos"}
+"""Grid field -> pixel field, as processors of the Qwen-VL kind name them: the grid has one row
+(time, height, width) per image or video, the pixels one row per patch."""
+
+_SOUNDS = "input_features"
+_FIELDS = frozenset([*VISION_GRIDS, *VISION_GRIDS.values(), _SOUNDS])
+
+
+class MediaCounts(NamedTuple):
+    """What is counted of a sample's media."""
+
+    patches: int = 0
+    """Vision patches."""
+    images: int = 0
+    """Images, videos and sounds, one each."""
+    patch_pairs: int = 0
+    """Sum over images and frames of their squared patches."""
+
+    def plus(self, other: MediaCounts) -> MediaCounts:
+        return MediaCounts(*(a + b for a, b in zip(self, other)))
+
+
+def media_of(sample: Any) -> MediaCounts:
+    """The media of a sample.
+
+    Counted from ``image_grid_thw`` and ``video_grid_thw`` (rows of time, height, width) where they
+    exist. Otherwise from ``pixel_values`` and ``pixel_values_videos``: a 2-D tensor has one patch
+    in each row, and is one image; of other tensors each image (3-D: 1, 4-D: images) counts as one
+    patch, or each of its tiles (5-D: images x tiles), since their patch size is unknown. Lists are
+    summed. ``input_features`` (mel x frames of each sound) have no patches.
+
+    Raises:
+        SampleError: a grid whose rows are not triples.
+    """
+    counts = MediaCounts()
+    if isinstance(sample, dict) and _FIELDS.isdisjoint(sample):
+        return counts
+    for grid_name, pixel_name in VISION_GRIDS.items():
+        grid = field_of(sample, grid_name)
+        if grid is None:
+            counts = counts.plus(_of_pixels(field_of(sample, pixel_name)))
+            continue
+        rows = as_array(grid)
+        if rows.size % 3 or (rows.size and rows.shape[-1] != 3):
+            raise SampleError(
+                f"{grid_name} is {describe(grid)}, not rows of (time, height, width); pass "
+                "patches_fn=, a function from a sample to its number of patches"
+            )
+        frames, high, wide = rows.reshape(-1, 3).astype(np.int64).T
+        each = high * wide
+        pairs = int((frames * each**2).sum())
+        counts = counts.plus(MediaCounts(int((frames * each).sum()), len(frames), pairs))
+    sounds = _of_pixels(field_of(sample, _SOUNDS), dimensions=2).images
+    return counts.plus(MediaCounts(images=sounds)) if sounds else counts
+
+
+def patches_of(sample: Any) -> int:
+    """Vision patches of a sample: the default `patches_fn`, as `media_of` counts them.
+
+    Raises:
+        SampleError: a grid whose rows are not triples.
+    """
+    return media_of(sample).patches
+
+
+def media_of_patches(patches: Any, sample: Any) -> MediaCounts:
+    """From what a `patches_fn` returned: the patches of each image, or all of a sample.
+
+    All of a sample are shared out evenly over the images that `media_of` finds, or are of one.
+    """
+    if isinstance(patches, (list, tuple, np.ndarray)) or (is_tensor(patches) and patches.ndim):
+        each = as_array(patches).astype(np.int64)
+        return MediaCounts(int(each.sum()), len(each), int((each**2).sum()))
+    count = int(patches)
+    images = max(media_of(sample).images, int(count > 0))
+    return MediaCounts(count, images, count**2 // max(images, 1))
+
+
+def field_of(sample: Any, name: str) -> Any | None:
+    """A field of a sample, by key or by attribute; None where there is none."""
+    return sample.get(name) if isinstance(sample, MAPPINGS) else getattr(sample, name, None)
+
+
+def describe(value: Any) -> str:
+    """A value in an error: its type, and its shape if it is an array."""
+    if isinstance(value, np.ndarray) or is_tensor(value):
+        return f"a {type(value).__name__} of shape {tuple(value.shape)}"
+    if isinstance(value, (list, tuple)) and value:
+        return f"a {type(value).__name__} of {type(value[0]).__name__}"
+    return f"a {type(value).__name__}"
+
+
+def _of_pixels(pixels: Any, dimensions: int = 3) -> MediaCounts:
+    """
+    Args:
+        dimensions: of one image.
+    """
+    counts = MediaCounts()
+    if pixels is None:
+        return counts
+    if isinstance(pixels, (list, tuple)):
+        for image in pixels:
+            counts = counts.plus(_of_pixels(image, dimensions))
+        return counts
+    shape: Sequence[int] = tuple(getattr(pixels, "shape", ()))
+    if len(shape) < dimensions:
+        rows = int(shape[0]) if len(shape) == 2 else 0
+        return MediaCounts(rows, int(rows > 0), rows**2)
+    outer = shape[: len(shape) - dimensions]
+    patches = int(np.prod(outer, dtype=np.int64))
+    return MediaCounts(patches, int(outer[0]) if outer else 1, patches)

@@ -1,0 +1,68 @@
+"""`GroupShapes`: integer columns with one row per group, all that its cost depends on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from evenstep.arrays import Int64Array
+
+
+@dataclass(frozen=True)
+class GroupShapes:
+    """The shape of each group: all that its cost depends on. Fields are int64 arrays [groups]."""
+
+    samples: Int64Array
+    tokens: Int64Array
+    longest: Int64Array
+    squares: Int64Array
+    """Sum of squared lengths: what packed self-attention computes."""
+    patches: Int64Array | None = None
+    """Vision patches; None, as in the next two, where they are not counted."""
+    images: Int64Array | None = None
+    """Images, and videos and sounds, one each."""
+    patch_pairs: Int64Array | None = None
+    """Sum over images of their squared patches: what a vision tower's self-attention computes."""
+
+    @classmethod
+    def measure(
+        cls,
+        lengths: npt.ArrayLike,
+        offsets: npt.ArrayLike,
+        vision: Int64Array | None = None,
+    ) -> GroupShapes:
+        """Shapes of groups stored one after the other.
+
+        Args:
+            lengths: [samples] tokens of each sample, group after group.
+            offsets: [groups + 1] group g is ``lengths[offsets[g]:offsets[g + 1]]``; never empty.
+            vision: [3, samples] patches, images and patch pairs of each sample, if counted.
+        """
+        flat = np.asarray(lengths, dtype=np.int64)
+        bounds = np.asarray(offsets, dtype=np.int64)
+        if len(bounds) <= 1:
+            empty = np.empty(0, dtype=np.int64)
+            return cls(*[empty] * (4 if vision is None else 7))
+        starts = bounds[:-1]
+        return cls(
+            samples=np.diff(bounds),
+            tokens=np.add.reduceat(flat, starts),
+            longest=np.maximum.reduceat(flat, starts),
+            squares=np.add.reduceat(flat * flat, starts),
+            **({} if vision is None else _sums(vision, starts)),
+        )
+
+    @property
+    def padded(self) -> Int64Array:
+        """[groups] tokens after padding every sample to the longest of its group."""
+        return self.samples * self.longest
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+
+def _sums(vision: Int64Array, starts: Int64Array) -> dict[str, Int64Array]:
+    sums = np.add.reduceat(vision, starts, axis=1)
+    return {"patches": sums[0], "images": sums[1], "patch_pairs": sums[2]}
