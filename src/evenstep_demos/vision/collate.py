@@ -1,0 +1,106 @@
+"""Rows -> a batch: the collate function that a user of Qwen2-VL writes, and its real processor.
+
+A token is a byte, and patches have 8 pixels instead of 14, so that crops of a size that a CPU can
+train on have as many tokens as pictures of users have.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import torch
+
+try:
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import (
+        PreTrainedTokenizerFast,
+        Qwen2VLImageProcessorPil,
+        Qwen2VLProcessor,
+    )
+    from transformers.video_processing_utils import BaseVideoProcessor
+except ImportError as error:
+    raise ImportError(
+        "the demo needs transformers 5 and Pillow: pip install 'evenstep[demo-vision]'"
+    ) from error
+
+PATCH, MAX_PIXELS = 8, 320 * 320
+NAMED = {
+    "image_token": "<|image_pad|>",
+    "video_token": "<|video_pad|>",
+    "vision_start_token": "<|vision_start|>",
+    "vision_end_token": "<|vision_end|>",
+}
+_START, _END, _PAD = "<|im_start|>", "<|im_end|>", "<|endoftext|>"
+_ANSWER = f"{_START}assistant\n"
+_TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
+    "{% for part in message['content'] %}{% if part['type'] == 'image' %}"
+    "<|vision_start|><|image_pad|><|vision_end|>{% else %}{{ part['text'] }}{% endif %}"
+    "{% endfor %}<|im_end|>\n{% endfor %}"
+)
+
+
+class _Processor(Qwen2VLProcessor):
+    """Without a video processor, for which transformers wants torchvision."""
+
+    def check_argument_for_proper_class(self, argument_name: str, argument: Any) -> Any:
+        if argument_name == "video_processor":
+            return BaseVideoProcessor
+        return super().check_argument_for_proper_class(argument_name, argument)
+
+
+def tokenizer() -> PreTrainedTokenizerFast:
+    """A token for each byte, and the special tokens."""
+    special = [_PAD, _START, _END, *NAMED.values()]
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {token: number for number, token in enumerate([*special, *letters])}
+    made = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    made.add_special_tokens(special)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=made, pad_token=_PAD, eos_token=_END, extra_special_tokens=NAMED
+    )
+
+
+class Collate:
+    """Rows -> tokens, pixels, and labels for the answer alone.
+
+    Args:
+        max_pixels: larger images are made smaller.
+    """
+
+    def __init__(self, max_pixels: int = MAX_PIXELS) -> None:
+        self.max_pixels = max_pixels
+
+    @cached_property
+    def processor(self) -> Qwen2VLProcessor:
+        size = {"shortest_edge": (2 * PATCH) ** 2, "longest_edge": self.max_pixels}
+        return _Processor(
+            image_processor=Qwen2VLImageProcessorPil(patch_size=PATCH, size=size),
+            tokenizer=tokenizer(),
+            video_processor=BaseVideoProcessor(),
+            chat_template=_TEMPLATE,
+        )
+
+    def __call__(self, rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+        chats = [row["messages"] for row in rows]
+        images = [image for row in rows for image in row["images"]]
+        batch = dict(
+            self.processor(
+                text=[self.processor.apply_chat_template(chat) for chat in chats],
+                images=images or None,
+                padding=True,
+                return_tensors="pt",
+            )
+        )
+        batch["labels"] = batch["input_ids"].masked_fill(batch["attention_mask"] == 0, -100)
+        header = torch.tensor(self.processor.tokenizer(_ANSWER)["input_ids"])
+        for labels in batch["labels"]:
+            (start,) = (labels.unfold(0, len(header), 1) == header).all(1).nonzero()
+            labels[: int(start) + len(header)] = -100
+        return batch
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"max_pixels": self.max_pixels}
