@@ -165,21 +165,20 @@ class DemoResult:
             f"Compared on the same {self.samples}: fixed batches of {choice.batch_size} samples, "
             f"and evenstep's default policy, Even(max_tokens={choice.max_tokens:,}), the budget "
             f"with which both take about as many steps, {self.options.accumulate} to an update. In "
-            f"real tokens per second evenstep was {speedup:.2f} times as fast. "
+            f"real tokens per second evenstep was {speedup:.2f} times as fast, and "
+            f"{self.processor_speedup:.2f} times by the processor time of the slowest ranks. "
         )
         share = min(self.fixed.whole.processor_share, self.even.whole.processor_share)
         if share < _PROCESSOR_SHARE:
             text += (
                 "But other programs ran on this machine: in one of the runs a rank had a processor "
-                f"for only {share:.0%} of the time it computed, so do not rely on this. Counted in "
-                "processor time, which other programs affect less, evenstep was "
-                f"{self.processor_speedup:.2f} times as fast. "
+                f"for only {share:.0%} of the time it computed, so rely on processor time alone. "
             )
-        if speedup <= 1.0:
+        if self.processor_speedup <= 1.0:
             text += "So it was no faster here; where lengths vary little, there is little to gain. "
         text += (
-            "Imbalance is the time of the slowest rank over the mean, summed over steps; at 1 no "
-            "rank waits for another. "
+            "Imbalance is the processor time of the slowest rank over the mean, summed over steps; "
+            "at 1 no rank waits for another. "
         )
         return f"{textwrap.fill(text, _COLUMNS)}\n\n{self._losses()}"
 

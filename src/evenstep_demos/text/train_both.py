@@ -86,7 +86,7 @@ def train_both(
         picture=options.out / "step_times.png",
         seconds=time.perf_counter() - begin,
     )
-    title = "Compute time of every rank in every step of the first repeat"
+    title = "Processor time of every rank in every step of the first repeat"
     plot_steps(result.panels(), result.picture, title=title)
     (options.out / "result.json").write_text(json.dumps(result.as_dict(), indent=1) + "\n")
     return result

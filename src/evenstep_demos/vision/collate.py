@@ -6,7 +6,6 @@ train on have as many tokens as pictures of users have.
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -38,6 +37,7 @@ _TEMPLATE = (
     "{% for part in message['content'] %}{% if part['type'] == 'image' %}"
     "<|vision_start|><|image_pad|><|vision_end|>{% else %}{{ part['text'] }}{% endif %}"
     "{% endfor %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 
 
@@ -64,43 +64,30 @@ def tokenizer() -> PreTrainedTokenizerFast:
     )
 
 
+def processor(max_pixels: int = MAX_PIXELS) -> Qwen2VLProcessor:
+    """A processor that makes larger images smaller."""
+    size = {"shortest_edge": (2 * PATCH) ** 2, "longest_edge": max_pixels}
+    return _Processor(
+        image_processor=Qwen2VLImageProcessorPil(patch_size=PATCH, size=size),
+        tokenizer=tokenizer(),
+        video_processor=BaseVideoProcessor(),
+        chat_template=_TEMPLATE,
+    )
+
+
 class Collate:
-    """Rows -> tokens, pixels, and labels for the answer alone.
+    """Rows -> tokens, pixels, and labels for the answer alone."""
 
-    Args:
-        max_pixels: larger images are made smaller.
-    """
-
-    def __init__(self, max_pixels: int = MAX_PIXELS) -> None:
-        self.max_pixels = max_pixels
-
-    @cached_property
-    def processor(self) -> Qwen2VLProcessor:
-        size = {"shortest_edge": (2 * PATCH) ** 2, "longest_edge": self.max_pixels}
-        return _Processor(
-            image_processor=Qwen2VLImageProcessorPil(patch_size=PATCH, size=size),
-            tokenizer=tokenizer(),
-            video_processor=BaseVideoProcessor(),
-            chat_template=_TEMPLATE,
-        )
+    def __init__(self, processor: Qwen2VLProcessor) -> None:
+        self.processor = processor
+        self.header = torch.tensor(processor.tokenizer(_ANSWER)["input_ids"])
 
     def __call__(self, rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
-        chats = [row["messages"] for row in rows]
-        images = [image for row in rows for image in row["images"]]
-        batch = dict(
-            self.processor(
-                text=[self.processor.apply_chat_template(chat) for chat in chats],
-                images=images or None,
-                padding=True,
-                return_tensors="pt",
-            )
-        )
+        texts = [self.processor.apply_chat_template(row["messages"]) for row in rows]
+        images = [image for row in rows for image in row["images"]] or None
+        batch = dict(self.processor(text=texts, images=images, padding=True, return_tensors="pt"))
         batch["labels"] = batch["input_ids"].masked_fill(batch["attention_mask"] == 0, -100)
-        header = torch.tensor(self.processor.tokenizer(_ANSWER)["input_ids"])
         for labels in batch["labels"]:
-            (start,) = (labels.unfold(0, len(header), 1) == header).all(1).nonzero()
-            labels[: int(start) + len(header)] = -100
+            (start,) = (labels.unfold(0, len(self.header), 1) == self.header).all(1).nonzero()
+            labels[: int(start) + len(self.header)] = -100
         return batch
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"max_pixels": self.max_pixels}

@@ -15,7 +15,7 @@ from evenstep_demos.text.progress import Display
 from evenstep_demos.text.result import DemoResult
 from evenstep_demos.text.task import Task
 from evenstep_demos.text.train_both import train_both
-from evenstep_demos.vision.collate import Collate
+from evenstep_demos.vision.collate import Collate, processor
 from evenstep_demos.vision.crops import PHOTOGRAPHS, Crops
 from evenstep_demos.vision.model import VisionLanguageModel
 
@@ -38,7 +38,7 @@ def run_vision_demo(options: VisionDemoOptions, display: Display) -> DemoResult:
     """
     begin = time.perf_counter()
     options.out.mkdir(parents=True, exist_ok=True)
-    collate = Collate()
+    collate = Collate(processor())
     most = options.samples or _MOST
     first = options.seed * 10**6
     training = Crops(range(first + _HELD_OUT, first + _HELD_OUT + most))

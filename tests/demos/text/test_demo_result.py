@@ -97,7 +97,7 @@ def test_a_busy_machine_is_owned_up_to() -> None:
     for fixed, even in ((busy, quiet), (quiet, busy)):
         verdict = " ".join(_result(fixed, even).verdict().split())
         assert "for only 60% of the time" in verdict
-        assert "evenstep was 1.00 times as fast" in verdict
+        assert "1.00 times by the processor time" in verdict
     assert "other programs" not in _result(quiet, quiet).verdict()
 
 

@@ -12,7 +12,7 @@ import typer
 pytest.importorskip("skimage")
 pytest.importorskip("transformers", minversion="5")
 
-from evenstep_demos.vision.collate import Collate
+from evenstep_demos.vision.collate import Collate, processor
 from evenstep_demos.vision.command import register
 from evenstep_demos.vision.crops import Crops
 
@@ -40,7 +40,7 @@ def test_all_runs_train_on_the_same_rows_and_are_reported(
 
 
 def test_rows_have_sizes_of_their_own_and_answers_alone_bear_loss() -> None:
-    rows, collate = Crops(range(5, 45)), Collate()
+    rows, collate = Crops(range(5, 45)), Collate(processor())
     batch = collate([rows[i] for i in range(8)])
     again = collate([Crops(range(6, 45))[i] for i in range(7)])
     np.testing.assert_array_equal(batch["pixel_values"][-9:], again["pixel_values"][-9:])
