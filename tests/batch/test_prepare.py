@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-from row_collate import Collate, few_rows
 
-from evenstep import CollateError, ConfigurationError, PackCollator, PreparingCollator, SampleError
+from evenstep import CollateError, ConfigurationError, PreparingCollator, SampleError
 from evenstep.batch import unbatch
+from row_collate import Collate, few_rows
 
 
 @pytest.mark.parametrize("side", ["right", "left"])
@@ -42,16 +43,15 @@ def test_again_collates_the_rows_themselves_and_holds_no_pixels():
     samples = [made.prepare(row) for row in few_rows()]
     assert made(samples)["input_ids"].shape == (3, 8)
     with pytest.raises(ConfigurationError, match="again=True"):
-        made.packing()
+        replace(made, packed=True)
 
 
-def test_packed_groups_have_no_padding():
-    made = PreparingCollator(collate_fn=Collate()).learned(few_rows()).packing()
-    assert isinstance(made.collator, PackCollator)
-    batch = made([made.prepare(row) for row in few_rows()])
-    assert batch["input_ids"].shape == (1, 12)
-    assert batch["cu_seq_lens_q"].tolist() == [0, 3, 10, 12]
-    assert batch["pixel_values"].shape == (3, 2)
+def test_packed_groups_need_the_models_rule_for_image_positions():
+    made = replace(PreparingCollator(collate_fn=Collate()).learned(few_rows()), packed=True)
+    with pytest.raises(CollateError, match=r"PreparingCollator\(config=model.config\)"):
+        made([made.prepare(row) for row in few_rows()])
+    batch = made([made.prepare(row) for row in few_rows() if not row["images"]] * 2)
+    assert batch["cu_seq_lens_q"].tolist() == [0, 7, 14]
 
 
 class Mixing(Collate):
@@ -102,7 +102,7 @@ def test_what_is_no_batch_of_one_is_refused(returned, error, words):
     ("options", "words"),
     [
         ({"collate_fn": None}, "collate_fn=None must be a function"),
-        ({"collate_fn": len, "again": True, "collator": PackCollator()}, "leave out collator"),
+        ({"collate_fn": len, "again": True, "packed": True}, "leave out collator"),
     ],
 )
 def test_wrong_options_are_refused(options, words):

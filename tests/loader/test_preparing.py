@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from row_collate import Collate
 from torch.utils.data import Dataset, IterableDataset
 
 import evenstep
+from row_collate import Collate
 
 N = 40
 POLICY = evenstep.Even(max_tokens=64)
@@ -85,7 +85,8 @@ def test_every_row_comes_once_and_like_the_functions_own_batch(kind, workers, ag
 
 def test_packed_groups():
     policy = evenstep.Even(max_tokens=64, packed=True)
-    loader = evenstep.DataLoader(Rows(), policy=policy, collate_fn=Collate())
+    collate_fn = evenstep.PreparingCollator(collate_fn=Collate(), config=object())
+    loader = evenstep.DataLoader(Rows(), policy=policy, collate_fn=collate_fn)
     numbers = []
     for batch in loader:
         cuts = batch["cu_seq_lens_q"][:-1].long()

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from families import FAMILIES
-from families.family import Family
 from launched_rank import as_rank
-from ranks import Rank, run
+from ranks import Rank
 from tiny_trainer import Seen, arguments
 from vision_trainer import Witness, check_updates, identities, telling
 
 import evenstep
 from evenstep.integrations import transformers as even
+from families import FAMILIES
+from families.family import Family
 
 datasets = pytest.importorskip("datasets")
 trl = pytest.importorskip("trl")
@@ -115,3 +115,9 @@ def test_every_row_once_and_the_gradient_of_one_batch(tmp_path: Any, name: str, 
             "TRL alone fails for some groups: the processor returns dictionaries among tensors"
         )
     train(None, tmp_path, [(name, kind)], 2)
+
+
+@pytest.mark.parametrize("name", ["Qwen2-VL", "Qwen3-VL", "LLaVA-NeXT", "SmolVLM", "InternVL"])
+def test_packed_groups(tmp_path: Any, name: str) -> None:
+    policy = evenstep.Even(max_tokens=1024, packed=True)
+    sft(tmp_path, name, "prompt-completion", policy, gradient_accumulation_steps=2)

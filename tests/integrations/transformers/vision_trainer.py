@@ -6,29 +6,16 @@ scripts that users write. A row is known again by its tokens.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from families.family import Family
 from tiny_trainer import Seen, arguments, gathered, losses, together
-from torch.utils.data import Dataset
 from transformers import Trainer, TrainerCallback
+from vision_rows import Collate, Rows, gradient_of, of_one_batch
 
-Collate = Callable[[list[Any]], Any]
-
-
-class Rows(Dataset):  # type: ignore[type-arg]
-    """Rows of a family, as a user's data set returns them."""
-
-    def __init__(self, family: Family, count: int) -> None:
-        self.rows = [family.row(number) for number in range(count)]
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, index: int) -> dict[str, Any]:
-        return dict(self.rows[index])
+from families.family import Family
 
 
 class Witness(TrainerCallback):
@@ -42,12 +29,6 @@ class Witness(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
         self.seen.samples.append([])
-
-
-def gradient_of(model: torch.nn.Module) -> torch.Tensor:
-    return torch.cat(
-        [(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in model.parameters()]
-    ).clone()
 
 
 def telling(base: type, seen: Seen, known: dict[tuple[int, ...], int]) -> type:
@@ -65,13 +46,17 @@ def telling(base: type, seen: Seen, known: dict[tuple[int, ...], int]) -> type:
 
 def rows_in(inputs: Any, known: dict[tuple[int, ...], int]) -> list[int]:
     """The rows of a batch, padded or packed, that have supervised tokens."""
-    tokens, labels = inputs["input_ids"], inputs["labels"]
+    labels = inputs["labels"]
+    if "input_ids" not in inputs:  # speech
+        rows = zip(inputs["input_features"], labels, strict=True)
+        return [known[loudness(sound)] for sound, row in rows if (row != -100).any()]
+    tokens = inputs["input_ids"]
     if "attention_mask" in inputs:
         masks = inputs["attention_mask"].bool()
         parts = [(t[m], lab[m]) for t, lab, m in zip(tokens, labels, masks, strict=True)]
     else:
         cuts = inputs["cu_seq_lens_q"].tolist()
-        ends = list(zip(cuts, cuts[1:]))
+        ends = list(itertools.pairwise(cuts))
         parts = [(tokens[0, begin:end], labels[0, begin:end]) for begin, end in ends]
     return [known[tuple(t.tolist())] for t, lab in parts if (lab[1:] != -100).any()]
 
@@ -81,22 +66,17 @@ def identities(collate: Collate, rows: Sequence[Any]) -> dict[tuple[int, ...], i
     found = {}
     for number, row in enumerate(rows):
         batch = collate([dict(row)])
-        real = batch["attention_mask"][0].bool()
-        found[tuple(batch["input_ids"][0][real].tolist())] = number
+        if "input_ids" in batch:
+            key = tuple(batch["input_ids"][0][batch["attention_mask"][0].bool()].tolist())
+        else:
+            key = loudness(batch["input_features"][0])
+        found[key] = number
     assert len(found) == len(rows), "two rows have the same tokens"
     return found
 
 
-def of_one_batch(
-    model: torch.nn.Module, collate: Collate, rows: Sequence[Any]
-) -> tuple[float, torch.Tensor]:
-    """Mean loss of all supervised tokens of the rows in one padded batch, and its gradient."""
-    model.zero_grad()
-    loss = model(**collate([dict(row) for row in rows])).loss
-    loss.backward()
-    gradient = gradient_of(model)
-    model.zero_grad()
-    return loss.item(), gradient
+def loudness(sound: torch.Tensor) -> tuple[int, ...]:
+    return (round(1000 * sound.double().mean().item()),)
 
 
 def check_updates(
