@@ -48,7 +48,8 @@ def load(name: str | None, file: str | None) -> tuple[Any, Any, Any]:
     if name is None:
         from evenstep_demos.vision import collate, crops, model
 
-        return model.VisionLanguageModel().model, collate.processor(), crops.Crops(range(400))
+        processor = collate.processor()
+        return model.VisionLanguageModel(processor).model, processor, crops.Crops(range(400))
     import datasets
 
     rows = datasets.load_dataset("parquet", data_files=file, split="train")

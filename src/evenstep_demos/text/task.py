@@ -28,6 +28,21 @@ class Task:
     model: Callable[[int], torch.nn.Module]
     """Seed -> a model before training. Called, it returns the mean loss per supervised token."""
 
+    @classmethod
+    def measured(cls, training: Any, held_out: Any, **others: Any) -> Task:
+        """The task of raw rows, whose tokens are counted by collating each of them."""
+        counts = [
+            np.array([others["collate"]([rows[i]])["input_ids"].shape[1] for i in range(len(rows))])
+            for rows in (training, held_out)
+        ]
+        return cls(
+            training=training,
+            lengths=counts[0],
+            held_out=held_out,
+            held_out_lengths=counts[1],
+            **others,
+        )
+
     def first(self, samples: int) -> Task:
         """The task with fewer training samples."""
         few = Subset(self.training, range(samples))

@@ -96,7 +96,7 @@ def _learning_rate(progress: float) -> float:
 
 
 @torch.no_grad()
-def held_out_loss(model: torch.nn.Module, task: Task, budget: int) -> float:
+def held_out_loss(model: torch.nn.Module, task: Task, budget: int, device: str = "cpu") -> float:
     """Mean loss per predicted token over all held-out samples, equal on all ranks.
 
     Args:
@@ -109,9 +109,10 @@ def held_out_loss(model: torch.nn.Module, task: Task, budget: int) -> float:
     sums = torch.zeros(2, dtype=torch.float64)
     model.eval()
     for index in range(len(groups)):
-        batch = task.collate([task.held_out[int(i)] for i in mine[groups.group(index)]])
+        collated = task.collate([task.held_out[int(i)] for i in mine[groups.group(index)]])
+        batch = {name: value.to(device) for name, value in collated.items()}
         predicted = (batch["labels"][:, 1:] >= 0).sum()
-        sums += torch.stack([model(**batch).double() * predicted, predicted])
+        sums += torch.stack([model(**batch).double() * predicted, predicted]).cpu()
     model.train()
     dist.all_reduce(sums)
     return float(sums[0] / sums[1])

@@ -23,7 +23,7 @@ except ImportError as error:
         "the demo needs transformers 5 and Pillow: pip install 'evenstep[demo-vision]'"
     ) from error
 
-PATCH, MAX_PIXELS = 8, 320 * 320
+_PATCH, _MAX_PIXELS = 8, 320 * 320
 NAMED = {
     "image_token": "<|image_pad|>",
     "video_token": "<|video_pad|>",
@@ -50,26 +50,36 @@ class _Processor(Qwen2VLProcessor):
         return super().check_argument_for_proper_class(argument_name, argument)
 
 
-def tokenizer() -> PreTrainedTokenizerFast:
-    """A token for each byte, and the special tokens."""
+def tokenizer(trained: Tokenizer | None = None) -> PreTrainedTokenizerFast:
+    """A token for each byte, or what was trained, and the special tokens."""
     special = [_PAD, _START, _END, *NAMED.values()]
-    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocabulary = {token: number for number, token in enumerate([*special, *letters])}
-    made = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = decoders.ByteLevel()
-    made.add_special_tokens(special)
+    if trained is None:
+        letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+        trained = Tokenizer(models.BPE(vocab={x: i for i, x in enumerate(letters)}, merges=[]))
+        trained.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        trained.decoder = decoders.ByteLevel()
+    trained.add_special_tokens(special)
     return PreTrainedTokenizerFast(
-        tokenizer_object=made, pad_token=_PAD, eos_token=_END, extra_special_tokens=NAMED
+        tokenizer_object=trained, pad_token=_PAD, eos_token=_END, extra_special_tokens=NAMED
     )
 
 
-def processor(max_pixels: int = MAX_PIXELS) -> Qwen2VLProcessor:
-    """A processor that makes larger images smaller."""
-    size = {"shortest_edge": (2 * PATCH) ** 2, "longest_edge": max_pixels}
+def processor(
+    tokens: PreTrainedTokenizerFast | None = None,
+    *,
+    patch: int = _PATCH,
+    max_pixels: int = _MAX_PIXELS,
+) -> Qwen2VLProcessor:
+    """
+    Args:
+        tokens: a tokenizer; one of bytes by default.
+        patch: pixels of a side of a patch; a token stands for 2 x 2 patches.
+        max_pixels: larger images are made smaller.
+    """
+    size = {"shortest_edge": (2 * patch) ** 2, "longest_edge": max_pixels}
     return _Processor(
-        image_processor=Qwen2VLImageProcessorPil(patch_size=PATCH, size=size),
-        tokenizer=tokenizer(),
+        image_processor=Qwen2VLImageProcessorPil(patch_size=patch, size=size),
+        tokenizer=tokens or tokenizer(),
         video_processor=BaseVideoProcessor(),
         chat_template=_TEMPLATE,
     )

@@ -6,8 +6,6 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
 from evenstep_demos.text.options import TrainingOptions
@@ -38,29 +36,19 @@ def run_vision_demo(options: VisionDemoOptions, display: Display) -> DemoResult:
     """
     begin = time.perf_counter()
     options.out.mkdir(parents=True, exist_ok=True)
-    collate = Collate(processor())
     most = options.samples or _MOST
+    aside = min(_HELD_OUT, most)
     first = options.seed * 10**6
-    training = Crops(range(first + _HELD_OUT, first + _HELD_OUT + most))
-    held_out = Crops(range(first, first + _HELD_OUT))
-    display.note(f"counting the tokens of {most + _HELD_OUT:,} rows")
+    training = Crops(range(first + aside, first + aside + most))
+    held_out = Crops(range(first, first + aside))
+    display.note(f"counting the tokens of {most + aside:,} rows")
 
-    def lengths(rows: Crops) -> npt.NDArray[np.int64]:
-        return np.array([collate([rows[i]])["input_ids"].shape[1] for i in range(len(rows))])
-
-    task = Task(
-        training=training,
-        lengths=lengths(training),
-        held_out=held_out,
-        held_out_lengths=lengths(held_out),
-        collate=collate,
-        model=_model,
-    )
+    task = Task.measured(training, held_out, collate=Collate(processor()), model=_model)
     facts = {
         "name": "crops of photographs of scikit-image",
         "photographs": len(PHOTOGRAPHS),
         "to_train_on": most,
-        "held_out": _HELD_OUT,
+        "held_out": aside,
     }
     samples = "rows of images and text"
     return train_both(options, task, display, begin=begin, facts=facts, samples=samples)
@@ -68,4 +56,4 @@ def run_vision_demo(options: VisionDemoOptions, display: Display) -> DemoResult:
 
 def _model(seed: int) -> VisionLanguageModel:
     torch.manual_seed(seed)
-    return VisionLanguageModel()
+    return VisionLanguageModel(processor())

@@ -24,12 +24,12 @@ def test_all_runs_train_on_the_same_rows_and_are_reported(
     app.callback()(lambda: None)  # with a callback, one command is still called by its name
     register(app)
     out = tmp_path / "out"
-    given = ["--samples", "41", "--max-tokens", "1024", "--out", str(out), "--json"]
+    given = ["--samples", "25", "--max-tokens", "1024", "--out", str(out), "--json"]
     app(["demo-vision", *given], standalone_mode=False)
     result = json.loads(capfd.readouterr().out)
-    assert result["options"]["samples"] == 40
+    assert result["options"]["samples"] == 24
     fixed, even = result["fixed"], result["evenstep"]
-    assert fixed["samples"] == even["samples"] == 3 * 40
+    assert fixed["samples"] == even["samples"] == 3 * 24
     assert fixed["tokens"] == even["tokens"]
     assert even["padding"] < fixed["padding"]
     assert even["most_padded_tokens"] <= 1024
