@@ -192,12 +192,28 @@ def real_tokens(batch: Mapping[str, Any]) -> torch.Tensor:
 
 def memory() -> float:
     """Bytes (PSS) of this process and all that it has started."""
-    return sum(process.memory_full_info().pss for process in (psutil.Process(), *started()))
+    total = psutil.Process().memory_full_info().pss
+    for process in started():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            total += process.memory_full_info().pss
+    return float(total)
 
 
 def started() -> list[psutil.Process]:
     """The processes that this one has started, and those that they have."""
     return psutil.Process().children(recursive=True)
+
+
+def _token_weights(batches: list[dict[str, torch.Tensor]]) -> list[float]:
+    counts = [int((batch["labels"][:, 1:] >= 0).sum()) for batch in batches]
+    everybody = torch.tensor(sum(counts))
+    dist.all_reduce(everybody)
+    return [dist.get_world_size() * count / int(everybody) for count in counts]
+
+
+def _schedule(progress: float) -> float:
+    """Of samples done, not of steps, so that it is the same for all methods; ends near zero."""
+    return max(min(progress / _WARM_UP, (1.01 - progress) / (1 - _WARM_UP)), 0.0)
 
 
 def calibrate(

@@ -275,7 +275,7 @@ def describe(
         for samples, length, seconds in timed
     ]
     trained = (
-        f"trained on {len(job.task.lengths):,} samples, {job.training.lengths.sum():,} tokens; "
+        f"trained on {len(job.task.lengths):,} samples, {job.task.lengths.sum():,} tokens; "
         f"{setting.max_tokens:,} padded tokens fit into memory"
     )
     micro_batches = len(job.task.lengths) / (ranks * setting.rows * setting.steps)
