@@ -17,15 +17,23 @@ from evenstep_demos.vision.command import register
 from evenstep_demos.vision.crops import Crops
 
 
-def test_all_runs_train_on_the_same_rows_and_are_reported(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def _run(*arguments: str) -> None:
     app = typer.Typer()
     app.callback()(lambda: None)  # with a callback, one command is still called by its name
     register(app)
+    app(["demo-vision", *arguments], standalone_mode=False)
+
+
+def test_help_has_an_example(capsys: pytest.CaptureFixture[str]) -> None:
+    _run("--help")
+    assert "evenstep demo-vision --seconds 300 --json" in capsys.readouterr().out
+
+
+def test_all_runs_train_on_the_same_rows_and_are_reported(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "out"
-    given = ["--samples", "25", "--max-tokens", "1024", "--out", str(out), "--json"]
-    app(["demo-vision", *given], standalone_mode=False)
+    _run("--samples", "25", "--max-tokens", "1024", "--out", str(out), "--json")
     result = json.loads(capfd.readouterr().out)
     assert result["options"]["samples"] == 24
     fixed, even = result["fixed"], result["evenstep"]
