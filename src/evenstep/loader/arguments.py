@@ -162,8 +162,17 @@ def resolve_seed(seed: int, generator: torch.Generator | None) -> int:
 
 
 def resolve_chunk_size(
-    chunk_size: int | None, *, policy: Policy, buffer_size: int | str, num_workers: int
+    chunk_size: int | None,
+    *,
+    policy: Policy,
+    buffer_size: int | str,
+    num_workers: int,
+    prepares: bool,
 ) -> int:
+    """
+    Args:
+        prepares: the collate function prepares samples: they take time to make, and much memory.
+    """
     check_buffer_size(buffer_size)
     check_at_least(1, chunk_size=chunk_size)
     check_at_least(0, num_workers=num_workers)
@@ -171,7 +180,7 @@ def resolve_chunk_size(
         return int(chunk_size)
     # Large chunks save messages; several to a window let every worker have one in the making.
     window = WindowSize(policy, buffer_size, None).most
-    return max(1, min(16, window // max(2 * num_workers, 1)))
+    return max(1, min(2 if prepares else 16, window // max(2 * num_workers, 1)))
 
 
 def resolve_start_method(context: Any) -> str | None:

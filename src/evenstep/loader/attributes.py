@@ -84,6 +84,7 @@ class LoaderAttributes:
     timeout: float = _option("timeout")
     prefetch: int = _option("prefetch")
     buffer_size: int | str = _option("buffer_size")
+    buffer_bytes: int = _option("buffer_bytes")
     accumulate: int = _option("accumulate")
     exhausted: str = _option("exhausted")
     loss_scaling: str = _option("loss_scaling")

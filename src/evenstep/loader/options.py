@@ -20,7 +20,7 @@ from evenstep.plan.policy import Policy
 from evenstep.protocol import EXHAUSTED_MODES
 from evenstep.protocol.window_size import AUTO, check_buffer_size
 
-_INTEGERS = ("seed", "num_workers", "accumulate", "prefetch", "skip_bad_samples")
+_INTEGERS = ("seed", "buffer_bytes", "num_workers", "accumulate", "prefetch", "skip_bad_samples")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +37,7 @@ class LoaderOptions:
     policy: Policy
     seed: int
     buffer_size: int | str
+    buffer_bytes: int
     accumulate: int
     exhausted: str
     loss_scaling: str
@@ -61,6 +62,7 @@ class LoaderOptions:
             prefetch=self.prefetch,
             prefetch_factor=self.prefetch_factor,
             accumulate=self.accumulate,
+            buffer_bytes=self.buffer_bytes,
             chunk_size=self.chunk_size,
             collate_threads=self.collate_threads,
         )
