@@ -6,8 +6,10 @@
     pad          `PadCollator`: a group as padded rows
     pack         `PackCollator`: a group as one row of documents
     media        images, videos and audio of a group, joined
-    unbatch      a batch of one sample, as that sample
+    batch_of_one `unbatch`: a batch of one sample, as that sample
     prepare      `PreparingCollator`: a collate function that prepares, run on each sample alone
+    media_shape  `MediaShape`: pixels that are made later
+    rope         positions of image tokens in packed rows
     alike        how it pads, and whether joining its samples gives its batches
     default_collate  `DefaultCollator`: a group as torch's DataLoader collates it
     columns      a group by field, as both collators take it
@@ -31,6 +33,7 @@ from evenstep.batch.loss_scale import LOSS_SCALING, loss_scale, shard_loss_scale
 from evenstep.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from evenstep.batch.batch_of_one import unbatch as unbatch
     from evenstep.batch.check import check_packed as check_packed
     from evenstep.batch.check import check_supervised as check_supervised
     from evenstep.batch.composition import Composition as Composition
@@ -50,7 +53,6 @@ if TYPE_CHECKING:
     from evenstep.batch.step_info import StepInfo as StepInfo
     from evenstep.batch.step_info import attach_step as attach_step
     from evenstep.batch.step_info import pop_step as pop_step
-    from evenstep.batch.unbatch import unbatch as unbatch
     from evenstep.protocol.receipts import StepTotals as StepTotals
 
 _HOMES = {
@@ -68,7 +70,7 @@ _HOMES = {
     ".pad": ("PadCollator",),
     ".prepare": ("PreparingCollator",),
     ".step_info": ("STEP_KEY", "StepInfo", "attach_step", "pop_step"),
-    ".unbatch": ("unbatch",),
+    ".batch_of_one": ("unbatch",),
     "evenstep.protocol.receipts": ("StepTotals",),
 }
 __all__ = ["LOSS_SCALING", "loss_scale", "shard_loss_scale"]

@@ -30,14 +30,18 @@ from evenstep.errors import ConfigurationError, SampleError, described
 
 _LENGTH_LIMIT = 2**31  # what the planner's sort keys hold
 _NUMBERS = (int, float, np.number)
-_LENGTH_REMEDY = "pass length_fn=, a function from a sample to its number of tokens"
+_LENGTH_REMEDY = (
+    "pass length_fn=, a function from a sample to its number of tokens; or, where collate_fn makes "
+    "the tokens, PreparingCollator(collate_fn=...)"
+)
 
 
 def length_of(sample: Any) -> int:
     """Tokens of a sample: the default `length_fn`.
 
     Understands mappings with ``input_ids``; objects with an ``input_ids`` attribute; a bare 1-D
-    tensor, array or list of numbers; and tuples or lists whose first element is one of these.
+    tensor, array or list of numbers; and tuples or lists whose first element is one of these. Where
+    a mapping has ``input_features`` instead, as speech models take them, its tokens are its labels.
 
     Raises:
         SampleError: the tokens are not found, or are not one-dimensional.
@@ -53,6 +57,9 @@ def length_of(sample: Any) -> int:
             f"leading dimension: take [0]), or {_LENGTH_REMEDY}"
         )
     if isinstance(sample, MAPPINGS):
+        spoken = _sequence_length(sample.get("labels")) if "input_features" in sample else None
+        if spoken is not None:
+            return spoken
         raise SampleError(f"no 'input_ids' among its fields {list(sample)}; {_LENGTH_REMEDY}")
     raise SampleError(f"it is {describe(sample)} without 'input_ids'; {_LENGTH_REMEDY}")
 

@@ -19,11 +19,13 @@ from typing import Any
 import torch
 
 from evenstep.batch.alike import check_alike, padding_of
+from evenstep.batch.batch_of_one import unbatch
+from evenstep.batch.formats.hugging_face import to_hugging_face
 from evenstep.batch.media import MEDIA_FIELDS
 from evenstep.batch.media_shape import MediaShape
 from evenstep.batch.pack import PackCollator
 from evenstep.batch.pad import PadCollator
-from evenstep.batch.unbatch import unbatch
+from evenstep.batch.rope import rope_positions
 from evenstep.errors import CollateError, ConfigurationError, described
 
 _ROW = "evenstep_row"
@@ -46,17 +48,26 @@ class PreparingCollator:
     to be measured, and once to be trained on."""
     media_fields: tuple[str, ...] = MEDIA_FIELDS
     """Fields of images, videos and audio: see `evenstep.batch.media`."""
-    collator: PadCollator | PackCollator | None = None
-    """How prepared samples are collated. None pads as `collate_fn` does, if `learned`, else at the
-    right with 0 (labels with -100)."""
+    collator: PadCollator | None = None
+    """How groups are padded. None pads as `collate_fn` does, which a loader finds out on a few rows
+    of a map-style dataset; else at the right, with 0."""
+    packed: bool = False
+    """Pack groups into one row, as keyword arguments of a model of transformers: see
+    `evenstep.to_hugging_face`. A loader sets it to what its policy says."""
+    config: Any = None
+    """The model's configuration (``model.config``), which packed groups with images need: some
+    models, such as Qwen-VL, place image tokens in time and space."""
 
     def __post_init__(self) -> None:
         if not callable(self.collate_fn):
             raise ConfigurationError(
                 f"collate_fn={self.collate_fn!r} must be a function from a list of rows to a batch"
             )
-        if self.again and self.collator is not None:
-            raise ConfigurationError("again=True collates by collate_fn; leave out collator")
+        if self.again and (self.collator is not None or self.packed):
+            raise ConfigurationError(
+                "again=True collates and pads by collate_fn; leave out collator, and packed=True "
+                "in the policy"
+            )
 
     def prepare(self, row: Any) -> dict[str, Any]:
         """The sample of one row.
@@ -88,7 +99,29 @@ class PreparingCollator:
         """
         if self.again:
             return self.collate_fn([_copy(sample[_ROW]) for sample in samples])
-        return (self.collator or PadCollator(media_fields=self.media_fields))(samples)
+        if not self.packed:
+            return (self.collator or PadCollator(media_fields=self.media_fields))(samples)
+        if any(name in sample for sample in samples for name in self.media_fields):
+            self._check_packable(samples)
+        batch = to_hugging_face(PackCollator(media_fields=self.media_fields)(samples))
+        places = [rope_positions(self.config, sample) for sample in samples]
+        known = [place for place in places if place is not None]
+        if known:
+            batch["position_ids"] = torch.cat(known, dim=1)[:, None]  # [4, 1, T]
+        return batch
+
+    def _check_packable(self, samples: Sequence[Mapping[str, Any]]) -> None:
+        if self.config is None:
+            raise CollateError(
+                "packed groups with images need to know where the model places image tokens; pass "
+                "PreparingCollator(config=model.config)"
+            )
+        kind = getattr(self.config, "model_type", "")
+        if kind.startswith("gemma"):
+            raise CollateError(
+                f"the model is {kind!r}, whose image tokens attend to those behind them, and "
+                "transformers gets that wrong in packed rows; use packed=False"
+            )
 
     def learned(self, rows: Sequence[Any]) -> PreparingCollator:
         """One that pads as `collate_fn` does, and makes the same batches, as far as these rows
@@ -114,22 +147,9 @@ class PreparingCollator:
         if self.collator is None:
             style = padding_of(samples, theirs, self.media_fields)
             made = replace(self, collator=PadCollator(**style, media_fields=self.media_fields))
-        padding = made.collator if isinstance(made.collator, PadCollator) else PadCollator()
-        check_alike(samples, padding(samples), theirs, media=self.media_fields)
+        assert made.collator is not None
+        check_alike(samples, made.collator(samples), theirs, media=self.media_fields)
         return made
-
-    def packing(self) -> PreparingCollator:
-        """One that packs groups into one row instead of padding them."""
-        if self.again:
-            raise ConfigurationError(
-                "again=True collates by collate_fn, which pads; use packed=False in the policy, or "
-                "leave out again"
-            )
-        if isinstance(self.collator, PackCollator):
-            return self
-        return replace(
-            self, collator=PackCollator(form="huggingface", media_fields=self.media_fields)
-        )
 
 
 def _copy(row: Any) -> Any:

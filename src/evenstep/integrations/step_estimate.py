@@ -19,7 +19,7 @@ from evenstep.loader.dataloader import DataLoader
 from evenstep.tools.simulate.run import deal, simulate
 
 _MEASURED = 2048  # samples
-_SECONDS = 10.0  # for measuring, where samples are slow
+_SECONDS = 3.0  # for measuring, where samples are slow
 _FEWEST = 32  # samples measured, however slow
 _EPOCHS = 5
 _SIMULATED = 4096  # samples of a simulated epoch, and so many more for each rank:
@@ -37,7 +37,7 @@ class StepEstimate:
 
 def estimate_steps(loader: DataLoader) -> StepEstimate | None:
     """The same on all ranks, which all call it; None where the number of samples is unknown. Rank 0
-    measures 2,048 samples, or fewer within 10 seconds.
+    measures 2,048 samples, or fewer within 3 seconds.
 
     Raises:
         EvenstepError: on all ranks, that a sample cannot be read or measured.

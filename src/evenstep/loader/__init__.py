@@ -22,6 +22,7 @@ The files of this folder, in reading order:
     dataloader     `DataLoader`: arguments, `steps`, `state_dict`, `close`
     attributes     `LoaderAttributes`: its arguments as attributes
     arguments      what it refuses, and its defaults
+    preparing      whether the collate function prepares the samples, found out on a few rows
     options        `LoaderOptions`: its arguments, checked, as far as the batcher needs them
     runtime        `LoaderRuntime`: the exchange thread, and the batcher and feeder of each pass
     iterator       `StepIterator`: one pass

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -49,7 +52,7 @@ def with_preparation(
             preparing = PreparingCollator(collate_fn=collate_fn)
         if preparing.collator is None and rows:
             preparing = preparing.learned(_good(rows, preparing.prepare))
-    return preparing.packing() if policy.packed else preparing
+    return replace(preparing, packed=policy.packed)
 
 
 def _few_rows(dataset: Any) -> list[Callable[[], Any]]:
@@ -59,12 +62,13 @@ def _few_rows(dataset: Any) -> list[Callable[[], Any]]:
     if isinstance(dataset, IterableDataset):
         if type(dataset).__module__.partition(".")[0] != "datasets":
             return []
-        return [lambda row=row: row for row in itertools.islice(iter(dataset), _ROWS)]
+        first = list(itertools.islice(iter(dataset), _ROWS))
+        return [partial(first.__getitem__, place) for place in range(len(first))]
     if not hasattr(dataset, "__len__"):
         return []
     size = len(dataset)
     drawn = np.random.default_rng(0).choice(size, min(size, _ROWS), replace=False)
-    return [lambda index=index: dataset[index] for index in drawn.tolist()]
+    return [partial(operator.getitem, dataset, index) for index in drawn.tolist()]
 
 
 def _lacks_tokens(read: Callable[[], Any]) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch.utils.data import IterableDataset, RandomSampler, SequentialSampler
@@ -125,9 +125,11 @@ def make_loader(
         "accumulate": updates,
     }
     collate_fn = options.get("collate_fn", theirs.collate_fn)
-    if "length_fn" not in options:
-        collate_fn = with_preparation(collate_fn, theirs.dataset, policy=policy, measure=Measure())
+    measure = Measure(length_fn=options.get("length_fn"))
+    collate_fn = with_preparation(collate_fn, theirs.dataset, policy=policy, measure=measure)
     if isinstance(collate_fn, PreparingCollator):
+        if collate_fn.config is None:
+            collate_fn = replace(collate_fn, config=getattr(trainer.model, "config", None))
         options = {**options, "collate_fn": collate_fn}
     else:
         taken["supervised_fn"] = SupervisedTokens(collate_fn)

@@ -1,0 +1,117 @@
+"""A collate function that prepares: run on each row alone, and the same batches all the same."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from evenstep import CollateError, ConfigurationError, PreparingCollator, SampleError
+from evenstep.batch import unbatch
+from row_collate import Collate, few_rows
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("multiple", [1, 4])
+def test_groups_of_prepared_samples_are_what_the_function_makes_of_their_rows(side, multiple):
+    collate = Collate(side=side, multiple=multiple)
+    made = PreparingCollator(collate_fn=collate).learned(few_rows())
+    made = pickle.loads(pickle.dumps(made))
+    ours = made([made.prepare(row) for row in few_rows()])
+    theirs = Collate(side=side)(few_rows())
+    assert ours.keys() == theirs.keys()
+    for name, value in theirs.items():
+        same = ours[name] == value
+        assert same if isinstance(same, bool) else bool(same.all()), name
+
+
+def test_a_row_is_a_sample_without_padding_and_stays_as_it_is():
+    row = few_rows()[0]
+    sample = PreparingCollator(collate_fn=Collate(multiple=8)).prepare(row)
+    assert sample["input_ids"].tolist() == [97, 98, 99]
+    assert sample["attention_mask"].tolist() == [1, 1, 1]
+    assert sample["labels"].tolist() == [-100, 98, 99]
+    assert sample["image_grid_thw"].shape == (2, 3)
+    assert row == few_rows()[0]
+
+
+def test_again_collates_the_rows_themselves_and_holds_no_pixels():
+    made = PreparingCollator(collate_fn=Collate(multiple=4), again=True).learned(few_rows())
+    samples = [made.prepare(row) for row in few_rows()]
+    assert made(samples)["input_ids"].shape == (3, 8)
+    with pytest.raises(ConfigurationError, match="again=True"):
+        replace(made, packed=True)
+
+
+def test_packed_groups_need_the_models_rule_for_image_positions():
+    made = replace(PreparingCollator(collate_fn=Collate()).learned(few_rows()), packed=True)
+    with pytest.raises(CollateError, match=r"PreparingCollator\(config=model.config\)"):
+        made([made.prepare(row) for row in few_rows()])
+    batch = made([made.prepare(row) for row in few_rows() if not row["images"]] * 2)
+    assert batch["cu_seq_lens_q"].tolist() == [0, 7, 14]
+
+
+class Mixing(Collate):
+    """Its result depends on the other rows."""
+
+    def __init__(self, field: str) -> None:
+        super().__init__()
+        self.field = field
+
+    def __call__(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
+        batch = super().__call__(rows)
+        if self.field == "extra" and len(rows) > 1:
+            batch["extra"] = torch.zeros(3)
+        elif self.field in batch:
+            batch[self.field] = batch[self.field] + len(rows)
+        return batch
+
+
+@pytest.mark.parametrize("field", ["input_ids", "labels", "pixel_values", "extra"])
+def test_a_function_that_makes_something_else_of_a_group_is_refused_by_the_field(field):
+    with pytest.raises(CollateError, match=f"another '{field}' of 3 rows together .*again=True"):
+        PreparingCollator(collate_fn=Mixing(field)).learned(few_rows())
+
+
+def test_a_function_that_raises_for_a_group_is_refused():
+    def alone(rows: list[Any]) -> Any:
+        (row,) = rows
+        return Collate()([row])
+
+    with pytest.raises(CollateError, match="raises for all of them together: ValueError"):
+        PreparingCollator(collate_fn=alone).learned(few_rows())
+
+
+@pytest.mark.parametrize(
+    ("returned", "error", "words"),
+    [
+        ([1, 2], CollateError, "returned a list"),
+        ({"input_ids": torch.ones(2, 3)}, SampleError, r"shape \(2, 3\), not \(1, tokens\)"),
+        ({"input_ids": torch.ones(3)}, SampleError, r"shape \(3,\), not \(1, tokens\)"),
+    ],
+)
+def test_what_is_no_batch_of_one_is_refused(returned, error, words):
+    with pytest.raises(error, match=words):
+        PreparingCollator(collate_fn=lambda rows: returned).prepare({})
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"collate_fn": None}, "collate_fn=None must be a function"),
+        ({"collate_fn": len, "again": True, "packed": True}, "leave out collator"),
+    ],
+)
+def test_wrong_options_are_refused(options, words):
+    with pytest.raises(ConfigurationError, match=words):
+        PreparingCollator(**options)
+
+
+def test_an_encoder_decoder_without_tokens_keeps_its_labels_and_features():
+    batch = {"input_features": torch.ones(1, 4, 9), "labels": torch.tensor([[5, 6, -100, -100]])}
+    sample = unbatch(batch)
+    assert sample["input_features"].shape == (4, 9)
+    assert sample["labels"].tolist() == [5, 6]

@@ -1,0 +1,123 @@
+"""TRL's SFTTrainer with a processor, and a data set of images and messages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from launched_rank import as_rank
+from ranks import Rank
+from tiny_trainer import Seen, arguments
+from vision_trainer import Witness, check_updates, identities, telling
+
+import evenstep
+from evenstep.integrations import transformers as even
+from families import FAMILIES
+from families.family import Family
+
+datasets = pytest.importorskip("datasets")
+trl = pytest.importorskip("trl")
+pytestmark = pytest.mark.integrations
+
+COUNT = 23
+NAMES = [
+    "Qwen2-VL",
+    "Qwen2.5-VL",
+    "Qwen3-VL",
+    "LLaVA-NeXT",
+    "LLaVA-OneVision",
+    "Idefics3",
+    "SmolVLM",
+    "Gemma 3",
+    "InternVL",
+]
+GENERATION = """\
+{% for message in messages %}<|im_start|>{{ message['role'] }}
+{% if message['role'] == 'assistant' %}{% generation %}\
+{% for part in message['content'] %}{{ part['text'] }}{% endfor %}<|im_end|>{% endgeneration %}
+{% else %}{% for part in message['content'] %}\
+{% if part['type'] == 'image' %}IMAGE{% else %}{{ part['text'] }}{% endif %}{% endfor %}<|im_end|>
+{% endif %}{% endfor %}"""
+
+
+def rows_of(family: Family, kind: str) -> list[dict[str, Any]]:
+    rows = [family.row(number) for number in range(COUNT)]
+    if kind == "prompt-completion":
+        return [
+            {
+                "images": row["images"],
+                "prompt": row["messages"][:-1],
+                "completion": row["messages"][-1:],
+            }
+            for row in rows
+        ]
+    return [{"images": row["images"], "messages": row["messages"]} for row in rows]
+
+
+def sft(folder: Any, name: str, kind: str, policy: evenstep.Policy, **options: Any) -> None:
+    family = FAMILIES[name]
+    processor = family.processor()
+    if kind == "assistant-only":
+        processor.chat_template = GENERATION.replace("IMAGE", placeholder(processor))
+    rows = rows_of(family, kind)
+    data = datasets.Dataset.from_dict({key: [row[key] for row in rows] for key in rows[0]})
+    plain = arguments(folder).to_dict()
+    names = ("output_dir", "use_cpu", "report_to", "optim", "disable_tqdm", "logging_steps")
+    config = trl.SFTConfig(
+        **{key: plain[key] for key in names},
+        learning_rate=0.0,
+        max_grad_norm=0.0,
+        num_train_epochs=1,
+        save_strategy="no",
+        bf16=False,
+        gradient_checkpointing=False,
+        max_length=None,
+        completion_only_loss=kind == "prompt-completion",
+        assistant_only_loss=kind == "assistant-only",
+        **options,
+    )
+    seen = Seen()
+    known: dict[tuple[int, ...], int] = {}
+    trainer = telling(trl.SFTTrainer, seen, known)(
+        model=family.model(0), args=config, train_dataset=data, processing_class=processor
+    )
+    raw = [data[number] for number in range(COUNT)]
+    known.update(identities(trainer.data_collator, raw))
+    trainer.add_callback(Witness(seen))
+    even.install(trainer, policy=policy)
+    trainer.train()
+    check_updates(trainer, seen, trainer.data_collator, raw)
+
+
+def placeholder(processor: Any) -> str:
+    """What stands for an image in the text of this processor's chat template."""
+    text = {"type": "text", "text": "!"}
+    before, after = (
+        processor.apply_chat_template([{"role": "user", "content": content}], tokenize=False)
+        for content in ([text], [{"type": "image"}, text])
+    )
+    return after[before.index("!") : after.index("!")]
+
+
+def train(rank: Rank | None, folder: Any, cases: list[tuple[str, str]], accumulate: int) -> None:
+    if rank is not None:
+        as_rank(rank)
+    for name, kind in cases:
+        policy = evenstep.Even(max_tokens=1024)
+        sft(folder, name, kind, policy, gradient_accumulation_steps=accumulate)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("kind", ["messages", "prompt-completion", "assistant-only"])
+def test_every_row_once_and_the_gradient_of_one_batch(tmp_path: Any, name: str, kind: str) -> None:
+    if kind == "assistant-only" and name in ("Idefics3", "SmolVLM", "InternVL"):
+        pytest.skip(
+            "TRL alone fails for some groups: the processor returns dictionaries among tensors"
+        )
+    train(None, tmp_path, [(name, kind)], 2)
+
+
+@pytest.mark.parametrize("name", ["Qwen2-VL", "Qwen3-VL", "LLaVA-NeXT", "SmolVLM", "InternVL"])
+def test_packed_groups(tmp_path: Any, name: str) -> None:
+    policy = evenstep.Even(max_tokens=1024, packed=True)
+    sft(tmp_path, name, "prompt-completion", policy, gradient_accumulation_steps=2)

@@ -1,0 +1,108 @@
+"""Trainers of tiny vision-language models, which tell on which rows they were trained, and how.
+
+The rows are raw: images and messages. Tokens and pixels are made by the collate function, as in
+scripts that users write. A row is known again by its tokens.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from tiny_trainer import Seen, arguments, gathered, losses, together
+from transformers import Trainer, TrainerCallback
+from vision_rows import Collate, Rows, gradient_of, of_one_batch
+
+from families.family import Family
+
+
+class Witness(TrainerCallback):
+    """Notes the gradient of every update."""
+
+    def __init__(self, seen: Seen) -> None:
+        self.seen = seen
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        self.seen.gradients.append(gradient_of(others["model"]))
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        self.seen.samples.append([])
+
+
+def telling(base: type, seen: Seen, known: dict[tuple[int, ...], int]) -> type:
+    """A trainer's class that notes in `seen` the rows that bear loss."""
+
+    class Telling(base):  # type: ignore[misc,valid-type]
+        def compute_loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+            if model.training:
+                seen.samples[-1] += rows_in(inputs, known)
+            return super().compute_loss(model, inputs, *args, **kwargs)
+
+    Telling.__name__ = base.__name__
+    return Telling
+
+
+def rows_in(inputs: Any, known: dict[tuple[int, ...], int]) -> list[int]:
+    """The rows of a batch, padded or packed, that have supervised tokens."""
+    labels = inputs["labels"]
+    if "input_ids" not in inputs:  # speech
+        rows = zip(inputs["input_features"], labels, strict=True)
+        return [known[loudness(sound)] for sound, row in rows if (row != -100).any()]
+    tokens = inputs["input_ids"]
+    if "attention_mask" in inputs:
+        masks = inputs["attention_mask"].bool()
+        parts = [(t[m], lab[m]) for t, lab, m in zip(tokens, labels, masks, strict=True)]
+    else:
+        cuts = inputs["cu_seq_lens_q"].tolist()
+        ends = list(itertools.pairwise(cuts))
+        parts = [(tokens[0, begin:end], labels[0, begin:end]) for begin, end in ends]
+    return [known[tuple(t.tolist())] for t, lab in parts if (lab[1:] != -100).any()]
+
+
+def identities(collate: Collate, rows: Sequence[Any]) -> dict[tuple[int, ...], int]:
+    """Tokens of each row, by which it is known again."""
+    found = {}
+    for number, row in enumerate(rows):
+        batch = collate([dict(row)])
+        if "input_ids" in batch:
+            key = tuple(batch["input_ids"][0][batch["attention_mask"][0].bool()].tolist())
+        else:
+            key = loudness(batch["input_features"][0])
+        found[key] = number
+    assert len(found) == len(rows), "two rows have the same tokens"
+    return found
+
+
+def loudness(sound: torch.Tensor) -> tuple[int, ...]:
+    return (round(1000 * sound.double().mean().item()),)
+
+
+def check_updates(
+    trainer: Trainer, seen: Seen, collate: Collate, rows: Sequence[Any], *, first: int = 2
+) -> None:
+    """Every row once; gradient and loss of the first updates are those of one batch of their rows.
+    The learning rate is 0."""
+    updates = [update for update in together(gathered(seen)) if update]
+    assert sorted(number for update in updates for number in update) == list(range(len(rows)))
+    logged = losses(trainer)
+    assert len(logged) == len(updates) == len(seen.gradients) == trainer.state.global_step
+    for update, gradient, loss in list(zip(updates, seen.gradients, logged, strict=True))[:first]:
+        mean, expected = of_one_batch(trainer.model, collate, [rows[n] for n in update])
+        assert abs(loss - mean) <= 1e-5 * abs(mean)
+        assert (gradient - expected).abs().max() <= 1e-5 * expected.abs().max()
+
+
+def make_trainer(folder: Any, family: Family, count: int, **options: Any) -> tuple[Any, Seen]:
+    """Hugging Face's Trainer, with the collate function that users of the family write."""
+    data, seen = Rows(family, count), Seen()
+    known = identities(family.collate, data.rows)
+    trainer = telling(Trainer, seen, known)(
+        model=family.model(0),
+        args=arguments(folder, remove_unused_columns=False, **options),
+        train_dataset=data,
+        data_collator=family.collate,
+    )
+    trainer.add_callback(Witness(seen))
+    return trainer, seen

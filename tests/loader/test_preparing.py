@@ -1,0 +1,180 @@
+"""A loader whose collate function prepares the samples."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import Dataset, IterableDataset
+
+import evenstep
+from row_collate import Collate
+
+N = 40
+POLICY = evenstep.Even(max_tokens=64)
+
+
+class Rows(Dataset):  # type: ignore[type-arg]
+    def __init__(self, bad: tuple[int, ...] = ()) -> None:
+        self.bad = bad
+        self.asked: list[int] = []
+
+    def __len__(self) -> int:
+        return N
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        self.asked.append(index)
+        text = chr(200 + index) + "x" * (index * 7 % 13)
+        images = "corrupt" if index in self.bad else list(range(index % 3))
+        return {"text": text, "images": images}
+
+
+class Fetching(Rows):
+    def __getitems__(self, indices: list[int]) -> list[dict[str, Any]]:
+        return [self[index] for index in indices]
+
+
+class Stream(IterableDataset):  # type: ignore[type-arg]
+    def __iter__(self) -> Any:
+        return (Rows()[index] for index in range(N))
+
+
+class CorruptCollate(Collate):
+    def __call__(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
+        if any(row["images"] == "corrupt" for row in rows):
+            raise OSError("image file is truncated")
+        return super().__call__(rows)
+
+
+class Drawing(Collate):
+    """Draws from every source of random numbers."""
+
+    def __call__(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
+        batch = super().__call__(rows)
+        draws = [random.random(), np.random.random(), torch.rand(()).item()]
+        batch["drawn"] = torch.tensor([draws] * len(batch["names"]))
+        return batch
+
+
+def told(loader: evenstep.DataLoader) -> list[int]:
+    return [row[0].item() - 200 for batch in loader for row in batch["input_ids"]]
+
+
+@pytest.mark.parametrize("kind", [Rows, Fetching])
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("again", [False, True])
+def test_every_row_comes_once_and_like_the_functions_own_batch(kind, workers, again):
+    collate_fn: Any = Collate()
+    if again:
+        collate_fn = evenstep.PreparingCollator(collate_fn=collate_fn, again=True)
+    data = kind()
+    loader = evenstep.DataLoader(data, policy=POLICY, collate_fn=collate_fn, num_workers=workers)
+    numbers = []
+    for batch, step in loader.steps():
+        own = [row[0].item() - 200 for row in batch["input_ids"]]
+        theirs = Collate()([data[number] for number in own])
+        assert all(torch.equal(batch[n], v) for n, v in theirs.items() if n != "names")
+        assert step.tokens == int(batch["attention_mask"].sum())
+        assert step.supervised_tokens == int((batch["labels"] != -100).sum())
+        numbers += own
+    assert sorted(numbers) == list(range(N))
+
+
+def test_packed_groups():
+    policy = evenstep.Even(max_tokens=64, packed=True)
+    collate_fn = evenstep.PreparingCollator(collate_fn=Collate(), config=object())
+    loader = evenstep.DataLoader(Rows(), policy=policy, collate_fn=collate_fn)
+    numbers = []
+    for batch in loader:
+        cuts = batch["cu_seq_lens_q"][:-1].long()
+        numbers += (batch["input_ids"][0, cuts] - 200).tolist()
+    assert sorted(numbers) == list(range(N))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_iterable_dataset_takes_a_preparing_collator(workers):
+    collate_fn = evenstep.PreparingCollator(collate_fn=Collate())
+    loader = evenstep.DataLoader(Stream(), policy=POLICY, collate_fn=collate_fn)
+    assert sorted(told(loader)) == list(range(N))
+    plain = evenstep.DataLoader(Stream(), policy=POLICY, collate_fn=Collate())
+    with pytest.raises(evenstep.SampleError, match=r"PreparingCollator\(collate_fn="):
+        list(plain)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_row_that_cannot_be_prepared_is_named_or_skipped(workers):
+    data = Rows(bad=(5, 30))
+    options: dict[str, Any] = {"policy": POLICY, "num_workers": workers}
+    loader = evenstep.DataLoader(data, collate_fn=CorruptCollate(), **options)
+    with pytest.raises(evenstep.SampleError, match=r"sample 5: collate_fn raised OSError: image f"):
+        list(loader)
+    loader = evenstep.DataLoader(data, collate_fn=CorruptCollate(), skip_bad_samples=2, **options)
+    assert sorted(told(loader)) == sorted(set(range(N)) - {5, 30})
+    assert [sample.index for sample in loader.skipped] == [5, 30]
+
+
+def test_a_function_that_raises_for_all_rows_is_refused_at_construction():
+    with pytest.raises(evenstep.SampleError, match="for each of 8 of them alone: OSError: image"):
+        evenstep.DataLoader(Rows(tuple(range(N))), policy=POLICY, collate_fn=CorruptCollate())
+
+
+@pytest.mark.parametrize("kind", [Rows, Fetching])
+def test_what_is_drawn_depends_on_the_row_alone_and_the_trainers_draws_stay(kind):
+    def drawn(workers: int) -> dict[int, Any]:
+        collate_fn = evenstep.PreparingCollator(
+            collate_fn=Drawing(), collator=evenstep.PadCollator(pad_token_id=7)
+        )
+        loader = evenstep.DataLoader(
+            kind(), policy=POLICY, collate_fn=collate_fn, num_workers=workers, chunk_size=workers
+        )
+        batches = list(loader)
+        return {
+            row[0].item(): draws
+            for batch in batches
+            for row, draws in zip(batch["input_ids"], batch["drawn"].tolist())
+        }
+
+    assert drawn(1) == drawn(3)
+    torch.manual_seed(1)
+    state = torch.get_rng_state()
+    evenstep.DataLoader(kind(), policy=POLICY, collate_fn=Collate())
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_resume_in_mid_epoch_gives_the_batches_that_would_have_come(workers):
+    def loader() -> evenstep.DataLoader:
+        return evenstep.DataLoader(
+            Rows(), policy=POLICY, collate_fn=Collate(), shuffle=True, num_workers=workers
+        )
+
+    whole = [batch["input_ids"].tolist() for batch, _ in loader().steps()]
+    first = loader()
+    steps = iter(first.steps())
+    taken = [next(steps)[0]["input_ids"].tolist() for _ in range(3)]
+    state = first.state_dict()
+    first.close()
+    second = loader()
+    second.load_state_dict(state)
+    assert taken + [batch["input_ids"].tolist() for batch, _ in second.steps()] == whole
+
+
+def test_a_dataset_with_tokens_keeps_its_collate_function():
+    class Tokens(Rows):
+        def __getitem__(self, index: int) -> dict[str, Any]:
+            return {"input_ids": [1] * (1 + index % 5)}
+
+    seen: list[int] = []
+
+    def collate(samples: list[Any]) -> Any:
+        seen.append(len(samples))
+        return evenstep.PadCollator()(samples)
+
+    loader = evenstep.DataLoader(Tokens(), policy=POLICY, collate_fn=collate)
+    assert loader.collate_fn is collate
+    assert loader.prepare is None
+    steps = list(loader)
+    assert len(seen) == len(steps)
