@@ -14,6 +14,7 @@ from torch.utils.data import BatchSampler
 from evenstep.batch.default_collate import DefaultCollator
 from evenstep.batch.pack import PackCollator
 from evenstep.batch.pad import PadCollator
+from evenstep.batch.prepare import PreparingCollator
 from evenstep.errors import ConfigurationError, WrongTypeError
 from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.policies.fixed_batch import FixedBatch
@@ -181,6 +182,15 @@ def resolve_chunk_size(
     # Large chunks save messages; several to a window let every worker have one in the making.
     window = WindowSize(policy, buffer_size, None).most
     return max(1, min(2 if prepares else 16, window // max(2 * num_workers, 1)))
+
+
+def resolve_collate_threads(
+    threads: int | None, collate_fn: Any, *, num_workers: int, prefetch: int
+) -> int:
+    if threads is not None:
+        return threads
+    late = isinstance(collate_fn, PreparingCollator) and collate_fn.late
+    return max(1, min(num_workers, prefetch)) if late else 1
 
 
 def resolve_start_method(context: Any) -> str | None:

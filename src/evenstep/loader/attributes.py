@@ -77,7 +77,9 @@ class LoaderAttributes:
 
     collate_fn: Callable[[list[Any]], Any] = _option("collate_fn")
     measure: Measure = _option("measure")
-    prepare: Callable[[Any], Any] | None = _fixed("prepare", lambda loader: loader._options.prepare)
+    prepare: Callable[[Any, str], Any] | None = _fixed(
+        "prepare", lambda loader: loader._options.prepare
+    )
     """Makes a sample of what the dataset returns; None where that is a sample."""
     num_workers: int = _option("num_workers")
     worker_init_fn: Callable[[int], None] | None = _option("worker_init_fn")

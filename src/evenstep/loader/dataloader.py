@@ -25,6 +25,7 @@ from evenstep.loader.arguments import (
     resolve_batch_sampler,
     resolve_chunk_size,
     resolve_collate,
+    resolve_collate_threads,
     resolve_policy,
     resolve_seed,
     resolve_start_method,
@@ -100,7 +101,8 @@ class DataLoader(LoaderAttributes):
             steps are handed out once all of them are planned, and `loss_scale` weighs them, so
             that their gradients add up to that of one batch of all their samples.
         chunk_size: samples a worker hands over at a time.
-        collate_threads: groups collated at a time, in threads.
+        collate_threads: groups collated at a time, in threads. None is 1; as many as workers, but
+            no more than `prefetch`, where images are made once their group is planned.
         length_fn, supervised_fn, patches_fn: tokens, supervised tokens and vision patches of a
             sample; see `evenstep.batch.Measure` for the defaults.
         loss_scaling: "token" (exact), "approximate", "sample" or "none"; see
@@ -159,7 +161,7 @@ class DataLoader(LoaderAttributes):
         buffer_bytes: int = 1 << 30,
         accumulate: int = 1,
         chunk_size: int | None = None,
-        collate_threads: int = 1,
+        collate_threads: int | None = None,
         length_fn: Callable[[Any], int] | None = None,
         supervised_fn: Callable[[Any], int] | None = None,
         patches_fn: Callable[[Any], int] | None = None,
@@ -204,7 +206,9 @@ class DataLoader(LoaderAttributes):
             loss_scaling=loss_scaling,
             prefetch=prefetch,
             collate_fn=collate_fn,
-            collate_threads=collate_threads,
+            collate_threads=resolve_collate_threads(
+                collate_threads, collate_fn, num_workers=num_workers, prefetch=prefetch
+            ),
             measure=measure,
             chunk_size=resolve_chunk_size(
                 chunk_size,

@@ -10,6 +10,7 @@ from torch.utils.data import IterableDataset
 
 from evenstep.batch.loss_scale import LOSS_SCALING
 from evenstep.batch.measure import Measure
+from evenstep.batch.prepare import PreparingCollator
 from evenstep.loader.arguments import (
     check_context_parallel,
     check_replay,
@@ -89,9 +90,16 @@ class LoaderOptions:
         return isinstance(self.dataset, IterableDataset)
 
     @property
-    def prepare(self) -> Callable[[Any], Any] | None:
-        """Makes a sample of what the dataset returns, where the collate function does that: see
-        `evenstep.PreparingCollator`. It runs in the workers."""
+    def source(self) -> Any:
+        """The dataset as samples are read from it: see `PreparingCollator.undecoded`."""
+        if isinstance(self.collate_fn, PreparingCollator):
+            return self.collate_fn.undecoded(self.dataset)
+        return self.dataset
+
+    @property
+    def prepare(self) -> Callable[[Any, str], Any] | None:
+        """Makes a sample of what the dataset returns, and the name that errors call it, where the
+        collate function does that: see `evenstep.PreparingCollator`. It runs in the workers."""
         return getattr(self.collate_fn, "prepare", None)
 
     @property

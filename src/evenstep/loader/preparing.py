@@ -13,12 +13,13 @@ import numpy as np
 from torch.utils.data import IterableDataset
 
 from evenstep.batch.default_collate import DefaultCollator
+from evenstep.batch.images.tokens import ImageTokensError
 from evenstep.batch.measure import Measure, length_of
 from evenstep.batch.pack import PackCollator
 from evenstep.batch.pad import PadCollator
 from evenstep.batch.prepare import PreparingCollator
 from evenstep.errors import EvenstepError, SampleError, described
-from evenstep.loader.workers.seeding import keeping_random_state
+from evenstep.batch.random_state import keeping_random_state
 from evenstep.plan.policy import Policy
 
 _ROWS = 8
@@ -51,7 +52,12 @@ def with_preparation(
                 return collate_fn
             preparing = PreparingCollator(collate_fn=collate_fn)
         if preparing.collator is None and rows:
-            preparing = preparing.learned(_good(rows, preparing.prepare))
+            good = _good(rows, preparing.prepare)
+            undecoded = replace(preparing, late=preparing.late is not False).undecoded(dataset)
+            same = [read() for read in _few_rows(undecoded)] if undecoded is not dataset else []
+            preparing = preparing.learned(
+                [row for _, row in good], [same[place] for place, _ in good if same]
+            )
     return replace(preparing, packed=policy.packed)
 
 
@@ -83,19 +89,24 @@ def _lacks_tokens(read: Callable[[], Any]) -> bool:
     return False
 
 
-def _good(rows: Sequence[Callable[[], Any]], prepare: Callable[[Any], Any]) -> list[Any]:
-    """Rows without those that cannot be prepared: when their turn comes, the loader names them."""
+def _good(
+    rows: Sequence[Callable[[], Any]], prepare: Callable[[Any], Any]
+) -> list[tuple[int, Any]]:
+    """Rows, with their places, without those that cannot be prepared: when their turn comes, the
+    loader names them."""
     good = []
-    for read in rows:
+    for place, read in enumerate(rows):
         try:
             row = read()
             prepare(row)
+        except ImageTokensError as error:
+            failed: Exception = error
         except EvenstepError:
             raise
         except Exception as error:
             failed = error
         else:
-            good.append(row)
+            good.append((place, row))
     if not good:
         raise SampleError(
             f"the samples have no 'input_ids', and collate_fn raises for each of {len(rows)} of "
