@@ -18,8 +18,8 @@ from evenstep.batch.measure import Measure, length_of
 from evenstep.batch.pack import PackCollator
 from evenstep.batch.pad import PadCollator
 from evenstep.batch.prepare import PreparingCollator
-from evenstep.errors import EvenstepError, SampleError, described
 from evenstep.batch.random_state import keeping_random_state
+from evenstep.errors import EvenstepError, SampleError, described
 from evenstep.plan.policy import Policy
 
 _ROWS = 8

@@ -29,11 +29,12 @@ def _anyres(call: Call, images: Sequence[Size], cut: Sequence[bool]) -> Planned:
     """
     if not call.option("do_pad"):
         raise NotPlanned("do_pad is off")
-    crops = call.option("do_center_crop")
     side = call.side("size", "height", "shortest_edge"), call.side("size", "width", "shortest_edge")
-    if crops:
-        side = call.side("crop_size", "height"), call.side("crop_size", "width")
-    tile = side[0] if call.option("crop_size") else call.side("size", "height", "shortest_edge")
+    tile = side[0]
+    if call.option("crop_size"):
+        tile = call.side("crop_size", "height")
+        if call.option("do_center_crop"):
+            side = tile, call.side("crop_size", "width")
     grids = call.option("image_grid_pinpoints")
     best_of = sys.modules[type(call.processor).__module__].select_best_resolution
     tiles = []
