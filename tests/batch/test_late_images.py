@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import io
 import pickle
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,10 +14,10 @@ import pytest
 import torch
 
 pytest.importorskip("transformers", minversion="5.24")
-Image = pytest.importorskip("PIL.Image")
-from PIL import ImageFile
+pytest.importorskip("PIL")
 
 import transformers
+from PIL import Image, ImageFile
 
 import evenstep
 from evenstep.batch.images.encoded import LazyImage
@@ -71,7 +70,7 @@ def assert_equal(one: dict[str, Any], other: dict[str, Any]) -> None:
 
 
 @pytest.fixture
-def decodings(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
+def decodings(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The size of each image that is decoded."""
     seen: list[Any] = []
     load = ImageFile.ImageFile.load
@@ -82,7 +81,7 @@ def decodings(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
         return load(self)
 
     monkeypatch.setattr(ImageFile.ImageFile, "load", watched)
-    yield seen
+    return seen
 
 
 @each_family
@@ -270,7 +269,9 @@ def test_a_file_that_goes_away_is_an_error_of_its_sample(tmp_path: Path) -> None
     image(9).save(path)
     late, sample = prepared({**QWEN.row(1), "images": [Image.open(path)]})
     path.unlink()
-    with pytest.raises(CollateError, match=r"sample 17: image 0 of 1 \(.*image.jpg\).*No such file"):
+    with pytest.raises(
+        CollateError, match=r"sample 17: image 0 of 1 \(.*image.jpg\).*No such file"
+    ):
         late([sample])
 
 

@@ -76,6 +76,7 @@ class LoaderAttributes:
     )
 
     collate_fn: Callable[[list[Any]], Any] = _option("collate_fn")
+    collate_threads: int = _option("collate_threads")
     measure: Measure = _option("measure")
     prepare: Callable[[Any, str], Any] | None = _fixed(
         "prepare", lambda loader: loader._options.prepare

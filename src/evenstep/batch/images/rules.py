@@ -30,7 +30,8 @@ _BACKENDS = ("Pil", "Fast")
 def rule_of(image_processor: Any) -> Rule | None:
     """The rule of an image processor; None if it is not known, as that of any class which is not
     transformers' own."""
-    kind = type(image_processor)
+    # Another thread may be preparing a row.
+    kind = type(getattr(image_processor, "stands_for", image_processor))
     if kind.__module__.partition(".")[0] != "transformers":
         return None
     name = kind.__name__

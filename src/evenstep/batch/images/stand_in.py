@@ -45,26 +45,26 @@ class StandIn:
             plans: return what follows from the sizes of images; otherwise what the image processor
                 returns.
         """
-        self._real = image_processor
+        self.stands_for = image_processor
         self._plans = plans
         self._thread = threading.get_ident()
         self.calls: list[TakenCall] = []
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name == "_real":
+        if name.startswith("__") or name == "stands_for":
             raise AttributeError(name)
-        return getattr(self._real, name)
+        return getattr(self.stands_for, name)
 
     def __call__(self, images: Any, *more: Any, **arguments: Any) -> Any:
         if threading.get_ident() != self._thread:
-            return self._real(images, *more, **arguments)
+            return self.stands_for(images, *more, **arguments)
         if self._plans:
             if more:
                 raise NotPlanned("arguments are not named")
             images = _kept(images)
-            result = planned(self._real, images, arguments)
+            result = planned(self.stands_for, images, arguments)
         else:
-            result = self._real(images, *more, **arguments)
+            result = self.stands_for(images, *more, **arguments)
         self.calls.append(TakenCall(images, arguments, dict(result)))
         return result
 
