@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import pytest
@@ -15,7 +14,7 @@ pytest.importorskip("PIL")
 from evenstep import CollateError, ConfigurationError, PadCollator, PreparingCollator
 from evenstep.batch import unbatch
 from evenstep.batch.blank import SIGHT, SOUND, Blank, found_blank, towers_of
-from evenstep.batch.smallest_media import blank_of, processor_of, smallest_blank
+from evenstep.batch.smallest_media import blank_of, smallest_blank
 from families import FAMILIES, Family
 
 CAUSAL = [family for family in FAMILIES.values() if not family.always_media]
@@ -226,14 +225,3 @@ def test_pixels_that_the_processor_names_otherwise_are_those_of_a_sample():
             sample["patches"] = sample.pop("pixel_values")
     found = smallest_blank(samples, family.processor(), media=("patches", "image_grid_thw"))
     assert {"patches", "image_grid_thw"} <= found.fields.keys()
-
-
-def test_the_processor_of_a_collate_function_is_found():
-    family = FAMILIES["Gemma 3"]
-    processor = family.processor()
-    assert processor_of(family.collate) is family.collate.processor
-    assert processor_of(family.collate.__call__) is family.collate.processor
-    assert processor_of(partial(print, processor=processor)) is processor
-    assert processor_of(partial(family.collate)) is family.collate.processor
-    assert processor_of(print) is None
-    assert processor_of(PadCollator()) is None

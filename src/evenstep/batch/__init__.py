@@ -13,6 +13,8 @@
     media_shape  `MediaShape`: pixels that are made later
     rope         positions of image tokens in packed rows
     alike        how it pads, and whether joining its samples gives its batches
+    images/      images of a sample, made once its group is known
+    random_state random state, kept while something is tried out
     default_collate  `DefaultCollator`: a group as torch's DataLoader collates it
     columns      a group by field, as both collators take it
     layout       `RowLayout`: where documents lie in a packed row

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+LATE = "evenstep_images"
+"""Field of a sample with what such tensors are made of: see `evenstep.batch.images`."""
+
 
 @dataclass(frozen=True)
 class MediaShape:

@@ -21,22 +21,6 @@ _SECONDS = 0.1
 _TEXT = "a"
 
 
-def is_processor(value: Any) -> bool:
-    """Whether a value makes tokens and media, as processors of transformers do."""
-    return callable(value) and any(
-        getattr(value, name, None) is not None for name in ("image_processor", "feature_extractor")
-    )
-
-
-def processor_of(collate_fn: Any) -> Any | None:
-    """The processor that a collate function holds: as an attribute, as TRL's do, or as an argument
-    of a `functools.partial`; None where none is found."""
-    owners = (collate_fn, getattr(collate_fn, "__self__", None), getattr(collate_fn, "func", None))
-    held = [getattr(owner, "processor", None) for owner in owners]
-    held += [*getattr(collate_fn, "args", ()), *getattr(collate_fn, "keywords", {}).values()]
-    return next((value for value in held if is_processor(value)), None)
-
-
 def smallest_blank(
     samples: Collection[Any], processor: Any | None, media: tuple[str, ...] = MEDIA_FIELDS
 ) -> Blank | None:

@@ -13,10 +13,12 @@ from torch.utils.data import BatchSampler
 
 from evenstep.batch.blank import Blank
 from evenstep.batch.default_collate import DefaultCollator
+from evenstep.batch.images.user_processor import is_processor
 from evenstep.batch.media import MEDIA_FIELDS
 from evenstep.batch.pack import PackCollator
 from evenstep.batch.pad import PadCollator
-from evenstep.batch.smallest_media import blank_of, is_processor
+from evenstep.batch.prepare import PreparingCollator
+from evenstep.batch.smallest_media import blank_of
 from evenstep.errors import ConfigurationError, WrongTypeError
 from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.policies.fixed_batch import FixedBatch
@@ -186,8 +188,17 @@ def resolve_seed(seed: int, generator: torch.Generator | None) -> int:
 
 
 def resolve_chunk_size(
-    chunk_size: int | None, *, policy: Policy, buffer_size: int | str, num_workers: int
+    chunk_size: int | None,
+    *,
+    policy: Policy,
+    buffer_size: int | str,
+    num_workers: int,
+    prepares: bool,
 ) -> int:
+    """
+    Args:
+        prepares: the collate function prepares samples: they take time to make, and much memory.
+    """
     check_buffer_size(buffer_size)
     check_at_least(1, chunk_size=chunk_size)
     check_at_least(0, num_workers=num_workers)
@@ -195,7 +206,16 @@ def resolve_chunk_size(
         return int(chunk_size)
     # Large chunks save messages; several to a window let every worker have one in the making.
     window = WindowSize(policy, buffer_size, None).most
-    return max(1, min(16, window // max(2 * num_workers, 1)))
+    return max(1, min(2 if prepares else 16, window // max(2 * num_workers, 1)))
+
+
+def resolve_collate_threads(
+    threads: int | None, collate_fn: Any, *, num_workers: int, prefetch: int
+) -> int:
+    if threads is not None:
+        return threads
+    late = isinstance(collate_fn, PreparingCollator) and collate_fn.late
+    return max(1, min(num_workers, prefetch)) if late else 1
 
 
 def resolve_start_method(context: Any) -> str | None:

@@ -76,8 +76,11 @@ class LoaderAttributes:
     )
 
     collate_fn: Callable[[list[Any]], Any] = _option("collate_fn")
+    collate_threads: int = _option("collate_threads")
     measure: Measure = _option("measure")
-    prepare: Callable[[Any], Any] | None = _fixed("prepare", lambda loader: loader._options.prepare)
+    prepare: Callable[[Any, str], Any] | None = _fixed(
+        "prepare", lambda loader: loader._options.prepare
+    )
     """Makes a sample of what the dataset returns; None where that is a sample."""
     blank: Any = _fixed("blank", lambda loader: loader._options.blank)
     """An `evenstep.batch.blank.Blank`; None, or False, where there is none."""
@@ -86,6 +89,7 @@ class LoaderAttributes:
     timeout: float = _option("timeout")
     prefetch: int = _option("prefetch")
     buffer_size: int | str = _option("buffer_size")
+    buffer_bytes: int = _option("buffer_bytes")
     accumulate: int = _option("accumulate")
     exhausted: str = _option("exhausted")
     loss_scaling: str = _option("loss_scaling")

@@ -8,20 +8,21 @@ import operator
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from torch.utils.data import IterableDataset
 
 from evenstep.batch.blank import Blank
 from evenstep.batch.default_collate import DefaultCollator
+from evenstep.batch.images.tokens import ImageTokensError
 from evenstep.batch.measure import Measure, length_of
 from evenstep.batch.pack import PackCollator
 from evenstep.batch.pad import PadCollator
 from evenstep.batch.prepare import PreparingCollator
+from evenstep.batch.random_state import keeping_random_state
 from evenstep.batch.smallest_media import smallest_blank
 from evenstep.errors import EvenstepError, SampleError, described
-from evenstep.loader.workers.seeding import keeping_random_state
 from evenstep.plan.policy import Policy
 
 _ROWS = 8
@@ -59,14 +60,20 @@ def with_preparation(
             if not rows or not _lacks_tokens(rows[0]):
                 return collate_fn
             preparing = PreparingCollator(collate_fn=collate_fn)
+        if preparing.processor is None:
+            preparing = replace(preparing, processor=processor)
         learns = preparing.collator is None
         finds_blank = finds_blank and preparing.blank is None and not preparing.again
         if rows and (learns or finds_blank):
             good = _good(rows, preparing.prepare)
             if learns:
-                preparing = preparing.learned([row for row, _ in good])
+                undecoded = replace(preparing, late=preparing.late is not False).undecoded(dataset)
+                same = [read() for read in _few_rows(undecoded)] if undecoded is not dataset else []
+                preparing = preparing.learned(
+                    [each.row for each in good], [same[each.place] for each in good if same]
+                )
             if finds_blank:
-                preparing = preparing.with_blank([sample for _, sample in good], processor)
+                preparing = preparing.with_blank([each.sample for each in good])
     return replace(preparing, packed=policy.packed)
 
 
@@ -109,22 +116,29 @@ def _lacks_tokens(read: Callable[[], Any]) -> bool:
     return False
 
 
-def _good(
-    rows: Sequence[Callable[[], Any]], prepare: Callable[[Any], Any]
-) -> list[tuple[Any, Any]]:
+class _Prepared(NamedTuple):
+    place: int
+    """Among the rows."""
+    row: Any
+    sample: Any
+
+
+def _good(rows: Sequence[Callable[[], Any]], prepare: Callable[[Any], Any]) -> list[_Prepared]:
     """Rows and what they become, without those that cannot be prepared: when their turn comes, the
     loader names them."""
     good = []
-    for read in rows:
+    for place, read in enumerate(rows):
         try:
             row = read()
             sample = prepare(row)
+        except ImageTokensError as error:
+            failed: Exception = error
         except EvenstepError:
             raise
         except Exception as error:
             failed = error
         else:
-            good.append((row, sample))
+            good.append(_Prepared(place, row, sample))
     if not good:
         raise SampleError(
             f"the samples have no 'input_ids', and collate_fn raises for each of {len(rows)} of "

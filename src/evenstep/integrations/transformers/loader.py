@@ -10,10 +10,10 @@ from typing import Any
 
 from torch.utils.data import IterableDataset, RandomSampler, SequentialSampler
 
+from evenstep.batch.images.user_processor import is_processor
 from evenstep.batch.labels import labels_of
 from evenstep.batch.measure import Measure, length_of, supervised_of
 from evenstep.batch.prepare import PreparingCollator
-from evenstep.batch.smallest_media import is_processor
 from evenstep.errors import ConfigurationError
 from evenstep.integrations.rank_values import check_ranks, ranks
 from evenstep.integrations.transformers.rank_share import share_of_rank

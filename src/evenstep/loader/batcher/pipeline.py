@@ -10,9 +10,9 @@ There may be several collate threads. Whatever a thread raises ends the others: 
 wait for a sample, a step or a credit. They are daemons, so no exit waits for a function of the
 user's that does not return.
 
-The store holds at most two windows: one that is being planned or filled, and one whose steps are
-being trained on. So the window refills while the trainer works. Where steps are held back until
-their update is whole, it holds those in addition.
+The store holds at most two windows, of `buffer_bytes` together: one that is being planned or
+filled, and one whose steps are being trained on. So the window refills while the trainer works.
+Where steps are held back until their update is whole, it holds those in addition.
 
 What is planned depends on the samples and their order alone, never on how long anything took: the
 protocol takes samples in order and plans only when its window is full or the source has ended.
@@ -77,7 +77,9 @@ class EpochRun:
         self._ports = ports
         self._seeds = seeds
         self._protocol = make_protocol(spec, epoch)
-        self._store = SampleStore(2 * self._protocol.window_size)
+        # The first samples one by one, until it is known for how many there is memory.
+        alone = self._protocol.begins_anew
+        self._store = SampleStore(1 if alone else 2 * self._protocol.window_size)
         self._filler_sample = FillerSample()
         self._blanks = Blanks(spec)
         self._checks = ChunkChecks(spec, epoch, self._filler_sample)

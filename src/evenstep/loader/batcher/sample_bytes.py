@@ -6,12 +6,6 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-import torch
-
-SAMPLE_BYTES = 1 << 30
-"""Memory that the samples of a rank may take where ``buffer_size="auto"`` sizes its windows."""
-
 _FEW = 16  # items of a long list that stand for all
 _DEEPEST = 8  # containers within each other; an object may hold itself
 
@@ -22,8 +16,9 @@ def sample_bytes(sample: Any, *, deep: int = _DEEPEST) -> int:
     Args:
         deep: containers within each other that are looked into.
     """
-    if isinstance(sample, (torch.Tensor, np.ndarray)):
-        return int(sample.nbytes)
+    size = getattr(sample, "nbytes", None)  # of tensors, arrays and encoded images
+    if isinstance(size, int):
+        return size
     if not deep:
         return sys.getsizeof(sample)
     if isinstance(sample, Mapping):
