@@ -80,7 +80,7 @@ def _lengths(loader: DataLoader) -> tuple[Int64Array, float]:
         try:
             sample = loader.dataset[index]
             if loader.prepare is not None:
-                sample = loader.prepare(sample)
+                sample = loader.prepare(sample, f"sample {index}")
             row = loader.measure([sample], [f"sample {index}"])
         except Exception as error:
             bad = described(error)
