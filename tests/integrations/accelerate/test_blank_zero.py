@@ -29,5 +29,5 @@ def test_a_blank_lets_a_rank_without_an_image_train(tmp_path: Path) -> None:
 
 
 def test_without_a_blank_the_ranks_fail_or_wait(tmp_path: Path) -> None:
-    with pytest.raises(AssertionError, match="Timed out waiting|collective mismatch"):
+    with pytest.raises(AssertionError, match=r"Timed out waiting|collective mismatch"):
         run_script(SCRIPT, 2, tmp_path, blank=False)
