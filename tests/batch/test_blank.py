@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import replace
 from typing import Any
 
@@ -13,8 +14,13 @@ pytest.importorskip("PIL")
 
 from evenstep import CollateError, ConfigurationError, PadCollator, PreparingCollator
 from evenstep.batch import unbatch
-from evenstep.batch.blank import SIGHT, SOUND, Blank, found_blank, towers_of
-from evenstep.batch.smallest_media import blank_of, smallest_blank
+from evenstep.batch.blank import SIGHT, SOUND, Blank, towers_of
+from evenstep.batch.smallest_media import (
+    blank_of,
+    blank_of_sample,
+    found_blank,
+    smallest_blank,
+)
 from families import FAMILIES, Family
 
 CAUSAL = [family for family in FAMILIES.values() if not family.always_media]
@@ -113,7 +119,7 @@ def test_a_processors_blank_has_only_what_stands_for_one_medium(family):
 def test_a_samples_blank_leaves_out_its_text(family):
     samples = prepared(family, [2, 0, 1])
     blank = found_blank(samples)
-    whole = Blank.of_sample(samples[2])
+    whole = blank_of_sample(samples[2])
     assert blank.tokens < len(samples[2]["input_ids"])
     if "mm_token_type_ids" not in samples[2]:
         assert whole.tokens == len(samples[2]["input_ids"])
@@ -124,6 +130,16 @@ def test_a_blank_is_the_same_every_time():
     one, other = blank_of(family.processor()), blank_of(family.processor())
     assert one.fields.keys() == other.fields.keys()
     assert all(torch.equal(one.fields[name], other.fields[name]) for name in one.fields)
+
+
+def test_a_large_blank_is_small_for_other_processes():
+    pixels = torch.ones(1, 3, 896, 896)
+    blank = Blank({"input_ids": torch.tensor([8, 9]), "pixel_values": pixels}, ("pixel_values",))
+    sent = pickle.dumps(blank)
+    assert len(sent) < 1 << 17
+    again = pickle.loads(sent)
+    assert again.media == blank.media
+    assert all(torch.equal(again.fields[name], blank.fields[name]) for name in blank.fields)
 
 
 def test_the_shortest_sample_gets_it_and_packed_the_last():
@@ -172,7 +188,7 @@ def test_other_fields_of_a_sample_grow_with_it():
 
 def test_a_group_that_has_images_and_lacks_sound_gets_both():
     pixels, sound = {"pixel_values": torch.ones(2, 4)}, {"input_features": torch.ones(1, 3, 5)}
-    blank = Blank.of_sample(of_tokens(2) | pixels | sound)
+    blank = blank_of_sample(of_tokens(2) | pixels | sound)
     assert blank.towers == {SIGHT, SOUND}
     (longer,) = blank.added_to([of_tokens(3) | {"pixel_values": torch.zeros(1, 4)}])
     assert longer["pixel_values"].tolist() == [[0] * 4, [1] * 4, [1] * 4]
@@ -203,7 +219,7 @@ def test_a_sample_whose_loss_would_change_is_refused(sample, why):
 
 def test_what_no_blank_can_be_made_of_is_refused():
     with pytest.raises(ConfigurationError, match=r"must be a processor, or a prepared sample"):
-        Blank.of_sample(of_tokens(2))
+        blank_of_sample(of_tokens(2))
     with pytest.raises(ConfigurationError, match="WhisperProcessor makes no blank"):
         blank_of(FAMILIES["Whisper"].processor())
 

@@ -101,3 +101,15 @@ def test_every_group_has_an_image_and_nothing_counts_the_blanks(tmp_path, form, 
         assert [step[2] for step in mine] == [step[2] for step in other]
         assert all(has for _, has, _ in mine)
     assert not all(has for other in theirs for _, has, _ in other)
+
+
+def differing(rank: Rank) -> str:
+    try:
+        list(loader_of(None if rank.rank else False).steps())
+    except evenstep.MismatchError as error:
+        return str(error)
+    return ""
+
+
+def test_ranks_of_which_some_have_no_blank_are_refused(tmp_path: Path) -> None:
+    assert all("blank" in said for said in run(differing, 2, folder=tmp_path))

@@ -9,14 +9,14 @@ tokens and the pixels of a blank behind its own:
 
 Attention is causal, so no token before it sees it; and no label asks for what it predicts. So the
 loss is what it was, and the blank's part in every gradient is exactly zero. Its ``attention_mask``
-is 1, since models of the Qwen-VL kind look only there for the place of an image.
+is 1: packed rows have no other, and models of the Qwen-VL kind look only there for images.
 
-Images and sound have towers of their own: a group gets the blank if it lacks either that the blank
-has.
+Images and sound have a tower each: a group gets the blank if it lacks either that the blank has.
 """
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Collection, Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from typing import Any
@@ -28,12 +28,12 @@ from evenstep.batch.columns import TOKENS, tensors_of
 from evenstep.batch.labels import IGNORE_INDEX, LABEL_FIELDS, MAPPINGS, labels_of
 from evenstep.batch.measure import length_of
 from evenstep.batch.media import MEDIA_FIELDS, join_media
-from evenstep.errors import CollateError, ConfigurationError, SampleError
+from evenstep.errors import CollateError, SampleError
 
 SIGHT, SOUND = "images", "sound"
 
 _SOUND_FIELDS = ("input_features", "feature_attention_mask")
-_LABELS = (*LABEL_FIELDS, "shift_labels")
+LABELS = (*LABEL_FIELDS, "shift_labels")
 _OFF = "pass blank=False to leave groups without images as they are"
 
 
@@ -46,41 +46,13 @@ class Blank:
     media: tuple[str, ...] = MEDIA_FIELDS
     """Names of media fields, of the blank and of samples."""
 
-    @classmethod
-    def of_sample(
-        cls,
-        sample: Mapping[str, Any],
-        without_media: Iterable[Mapping[str, Any]] = (),
-        media: tuple[str, ...] = MEDIA_FIELDS,
-    ) -> Blank:
-        """The media of a sample, and those of its tokens that stand for them.
-
-        Args:
-            sample: with ``input_ids`` and media.
-            without_media: samples no token of which stands for media. With none of them, and
-                without ``mm_token_type_ids``, the blank has all tokens of `sample`.
-            media: names of media fields.
-
-        Raises:
-            ConfigurationError: `sample` has no ``input_ids``, or no media.
-        """
-        if not isinstance(sample, MAPPINGS) or TOKENS not in sample or not towers_of(sample, media):
-            has = list(sample) if isinstance(sample, MAPPINGS) else f"a {type(sample).__name__}"
-            raise ConfigurationError(
-                "blank= must be a processor, or a prepared sample with an image or sound: a "
-                f"mapping with 'input_ids' and one of {media}; it is {has}"
-            )
-        length = length_of(sample)
-        found = {name: _tensor(name, value) for name, value in sample.items()}
-        tensors = {name: value for name, value in found.items() if value is not None}
-        kept = _kept(tensors, [_tensor(TOKENS, other[TOKENS]) for other in without_media])
-        fields = {}
-        for name, value in tensors.items():
-            if name in media:
-                fields[name] = value.clone()
-            elif value.ndim and len(value) == length and name not in _LABELS:
-                fields[name] = value[kept].clone()
-        return cls(fields, media)
+    def __reduce__(self) -> Any:
+        # Megabytes of white: what is large is not sent to the fork server.
+        packed = []
+        for name, value in self.fields.items():
+            data = value.contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+            packed.append((name, zlib.compress(data, 1), value.dtype, value.shape))
+        return _unpacked, (packed, self.media)
 
     @property
     def tokens(self) -> int:
@@ -113,7 +85,7 @@ class Blank:
         return longer
 
     def _behind(self, sample: Any, length: int) -> dict[str, Any]:
-        if not isinstance(sample, MAPPINGS) or not _labeled(sample):
+        if not isinstance(sample, MAPPINGS) or not labeled(sample):
             raise CollateError(
                 "only a mapping with a label for each of its input_ids can take a blank: the "
                 "blank's own are -100, and without labels, or in the encoder of a model with two "
@@ -127,18 +99,18 @@ class Blank:
             )
         longer = dict(sample)
         for name, value in sample.items():
-            tensor = None if name in self.media else _tensor(name, value)
+            tensor = None if name in self.media else tensor_of(name, value)
             if tensor is not None and tensor.ndim and len(tensor) == length:
                 longer[name] = torch.cat([tensor, self._tail(name, tensor)])
         own = {name: value for name, value in self.fields.items() if name in self.media}
         # A sample may have images and lack sound.
-        both = {n: [_tensor(n, sample[n]), own[n]] for n in own if _any(sample.get(n))}
+        both = {n: [tensor_of(n, sample[n]), own[n]] for n in own if any_of(sample.get(n))}
         return longer | own | join_media(both, self.media, one_each=False)
 
     def _tail(self, name: str, values: torch.Tensor) -> torch.Tensor:
         """What comes behind a field's values."""
         shape = (self.tokens, *values.shape[1:])
-        if name in _LABELS:
+        if name in LABELS:
             return values.new_full(shape, IGNORE_INDEX)
         if name == "attention_mask":
             return values.new_ones(shape)
@@ -149,32 +121,15 @@ class Blank:
         return values.new_zeros(shape)
 
 
-def found_blank(samples: Iterable[Any], media: tuple[str, ...] = MEDIA_FIELDS) -> Blank | None:
-    """The smallest blank that prepared samples have, with media for all towers that one of them
-    has media for; None where none has media and a label for each token."""
-    usable = [sample for sample in samples if isinstance(sample, MAPPINGS) and _labeled(sample)]
-    without = [sample for sample in usable if not towers_of(sample, media)]
-    seen = [sample for sample in usable if towers_of(sample, media)]
-    if not seen:
-        return None
-    smallest = min(seen, key=lambda sample: (-len(towers_of(sample, media)), length_of(sample)))
-    return Blank.of_sample(smallest, without, media)
-
-
 def towers_of(sample: Any, media: Collection[str] = MEDIA_FIELDS) -> set[str]:
     """Which towers a sample has media for: `SIGHT`, `SOUND`."""
     if not isinstance(sample, MAPPINGS):
         return set()
-    present = (name for name in media if _any(sample.get(name)))
+    present = (name for name in media if any_of(sample.get(name)))
     return {SOUND if name in _SOUND_FIELDS else SIGHT for name in present}
 
 
-def _any(value: Any) -> bool:
-    empty = isinstance(value, (list, tuple)) and not value
-    return value is not None and not empty and getattr(value, "shape", (1,))[:1] != (0,)
-
-
-def _labeled(sample: Mapping[str, Any]) -> bool:
+def labeled(sample: Mapping[str, Any]) -> bool:
     """Whether a sample has a label for each token."""
     tokens, labels = sample.get(TOKENS), labels_of(sample)
     scalar = getattr(labels, "shape", None) == ()
@@ -186,23 +141,21 @@ def _labeled(sample: Mapping[str, Any]) -> bool:
     )
 
 
-def _kept(tensors: Mapping[str, torch.Tensor], without_media: Sequence[Any]) -> slice:
-    """Which tokens stand for media, and what begins and ends them."""
-    tokens = tensors[TOKENS]
-    kinds = tensors.get("mm_token_type_ids")
-    around = 0
-    if kinds is not None and kinds.any():
-        stands, around = kinds != 0, 1
-    elif without_media:
-        stands = ~torch.isin(tokens, torch.cat(list(without_media)))
-    else:
-        return slice(None)
-    places = stands.nonzero()
-    if not len(places):
-        return slice(None)
-    return slice(max(0, int(places[0]) - around), int(places[-1]) + 1 + around)
+def any_of(value: Any) -> bool:
+    """Whether a media field holds anything."""
+    empty = isinstance(value, (list, tuple)) and not value
+    return value is not None and not empty and getattr(value, "shape", (1,))[:1] != (0,)
 
 
-def _tensor(name: str, value: Any) -> torch.Tensor | None:
+def tensor_of(name: str, value: Any) -> torch.Tensor | None:
+    """A field of a sample; None where it does not hold numbers."""
     rows = tensors_of(name, [value])
     return None if rows is None else rows[0]
+
+
+def _unpacked(packed: Iterable[Any], media: tuple[str, ...]) -> Blank:
+    fields = {
+        name: torch.frombuffer(bytearray(zlib.decompress(data)), dtype=dtype).view(shape)
+        for name, data, dtype, shape in packed
+    }
+    return Blank(fields, media)

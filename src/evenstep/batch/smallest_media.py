@@ -1,23 +1,27 @@
-"""A `Blank` as a processor of transformers makes it, of the smallest image or sound.
+"""The smallest `Blank` of a job: a processor's, of the smallest image or sound, or a sample's.
 
-The processor renders two messages, with the image and without. Tokens that only the first has
-stand for the image.
+A processor of transformers renders two messages, with the image and without. What only the first
+has stands for the image.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 
 from evenstep.batch.batch_of_one import unbatch
-from evenstep.batch.blank import SIGHT, SOUND, Blank, found_blank
+from evenstep.batch.blank import LABELS, SIGHT, SOUND, Blank, labeled, tensor_of, towers_of
+from evenstep.batch.columns import TOKENS
+from evenstep.batch.labels import MAPPINGS
+from evenstep.batch.measure import length_of
 from evenstep.batch.media import MEDIA_FIELDS
 from evenstep.errors import ConfigurationError, EvenstepError, described
 
 _SIDE = 32  # pixels; some processors refuse less than a patch of each side
-_SECONDS = 0.1
+_SECONDS, _RATE = 0.1, 16_000
 _TEXT = "a"
 
 
@@ -44,6 +48,18 @@ def smallest_blank(
     return made if shapes[0] == shapes[1] else found
 
 
+def found_blank(samples: Iterable[Any], media: tuple[str, ...] = MEDIA_FIELDS) -> Blank | None:
+    """The smallest blank that prepared samples have, with media for all towers that one of them
+    has media for; None where none has media and a label for each token."""
+    usable = [sample for sample in samples if isinstance(sample, MAPPINGS) and labeled(sample)]
+    without = [sample for sample in usable if not towers_of(sample, media)]
+    seen = [sample for sample in usable if towers_of(sample, media)]
+    if not seen:
+        return None
+    smallest = min(seen, key=lambda sample: (-len(towers_of(sample, media)), length_of(sample)))
+    return blank_of_sample(smallest, without, media)
+
+
 def blank_of(
     processor: Any,
     wanted: Collection[str] | None = None,
@@ -68,7 +84,7 @@ def blank_of(
         if getattr(images, "do_image_splitting", False):
             given["do_image_splitting"] = False
     if SOUND in wanted:
-        rate = processor.feature_extractor.sampling_rate
+        rate = getattr(getattr(processor, "feature_extractor", None), "sampling_rate", _RATE)
         given["audio"] = [np.zeros(int(_SECONDS * rate), np.float32)]
         given["sampling_rate"] = rate
     errors: list[Exception] = []
@@ -76,13 +92,65 @@ def blank_of(
         try:
             shown = processor(text=[text(processor, wanted)], return_tensors="pt", **given)
             plain = processor(text=[text(processor, ())], return_tensors="pt")
-            return Blank.of_sample(unbatch(shown, media), [unbatch(plain, media)], media)
+            return blank_of_sample(unbatch(shown, media), [unbatch(plain, media)], media)
         except Exception as error:
             errors.append(error)
     raise ConfigurationError(
         f"{type(processor).__name__} makes no blank of a message with one image of {_SIDE} x "
         f"{_SIDE} pixels: {described(errors[0])}; pass blank= a prepared sample with a small image"
     ) from errors[0]
+
+
+def blank_of_sample(
+    sample: Mapping[str, Any],
+    without_media: Iterable[Mapping[str, Any]] = (),
+    media: tuple[str, ...] = MEDIA_FIELDS,
+) -> Blank:
+    """The media of a sample, and those of its tokens that stand for them.
+
+    Args:
+        sample: with ``input_ids`` and media.
+        without_media: samples no token of which stands for media. With none of them, and
+            without ``mm_token_type_ids``, the blank has all tokens of `sample`.
+        media: names of media fields.
+
+    Raises:
+        ConfigurationError: `sample` has no ``input_ids``, or no media.
+    """
+    if not isinstance(sample, MAPPINGS) or TOKENS not in sample or not towers_of(sample, media):
+        has = list(sample) if isinstance(sample, MAPPINGS) else f"a {type(sample).__name__}"
+        raise ConfigurationError(
+            "blank= must be a processor, or a prepared sample with an image or sound: a "
+            f"mapping with 'input_ids' and one of {media}; it is {has}"
+        )
+    length = length_of(sample)
+    found = {name: tensor_of(name, value) for name, value in sample.items()}
+    tensors = {name: value for name, value in found.items() if value is not None}
+    kept = _kept(tensors, [tensor_of(TOKENS, other[TOKENS]) for other in without_media])
+    fields = {}
+    for name, value in tensors.items():
+        if name in media and value.numel():
+            fields[name] = value.clone()
+        elif value.ndim and len(value) == length and name not in (*media, *LABELS):
+            fields[name] = value[kept].clone()
+    return Blank(fields, media)
+
+
+def _kept(tensors: Mapping[str, torch.Tensor], without_media: Sequence[Any]) -> slice:
+    """Which tokens stand for media, and what begins and ends them."""
+    tokens = tensors[TOKENS]
+    kinds = tensors.get("mm_token_type_ids")
+    around = 0
+    if kinds is not None and kinds.any():
+        stands, around = kinds != 0, 1
+    elif without_media:
+        stands = ~torch.isin(tokens, torch.cat(list(without_media)))
+    else:
+        return slice(None)
+    places = stands.nonzero()
+    if not len(places):
+        return slice(None)
+    return slice(max(0, int(places[0]) - around), int(places[-1]) + 1 + around)
 
 
 def _message(processor: Any, wanted: Collection[str]) -> str:

@@ -18,7 +18,7 @@ from evenstep.batch.media import MEDIA_FIELDS
 from evenstep.batch.pack import PackCollator
 from evenstep.batch.pad import PadCollator
 from evenstep.batch.prepare import PreparingCollator
-from evenstep.batch.smallest_media import blank_of
+from evenstep.batch.smallest_media import blank_of, blank_of_sample
 from evenstep.errors import ConfigurationError, WrongTypeError
 from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.policies.fixed_batch import FixedBatch
@@ -174,7 +174,7 @@ def resolve_blank(blank: Any, collate_fn: Any) -> Blank | Literal[False] | None:
     media = getattr(collate_fn, "media_fields", MEDIA_FIELDS)
     if is_processor(blank):
         return blank_of(blank, media=media)
-    return Blank.of_sample(blank, media=media)
+    return blank_of_sample(blank, media=media)
 
 
 def resolve_seed(seed: int, generator: torch.Generator | None) -> int:
