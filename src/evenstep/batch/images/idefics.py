@@ -18,7 +18,7 @@ def idefics(call: Call, sizes: Sequence[Sequence[Size]], nested: bool) -> Planne
     side = call.side("max_image_size", "longest_edge")
     grids = [[_grid(call, size, side) for size in row] for row in sizes]
     tiles = max(sum(rows * columns + 1 for rows, columns in row) for row in grids)
-    planned = {
+    planned: Planned = {
         "pixel_values": placeholder(len(sizes), tiles, 3, side, side),
         "pixel_attention_mask": placeholder(len(sizes), tiles, side, side, dtype=torch.int64),
     }
