@@ -203,12 +203,12 @@ class PreparingCollator:
             ConfigurationError: ``late=True``, and pixels cannot be made late.
         """
         at_once = replace(self, again=False, late=False)
-        samples = []
-        for row in rows:
-            with keeping_random_state():
-                samples.append(at_once.prepare(row))
+        # From one random state, so that what is drawn for each row in turn is the same each time.
+        with keeping_random_state():
+            samples = [at_once.prepare(row) for row in rows]
         try:
-            theirs = self.collate_fn([_copy(row) for row in rows])
+            with keeping_random_state():
+                theirs = self.collate_fn([_copy(row) for row in rows])
         except Exception as error:
             raise CollateError(
                 f"collate_fn takes each of {len(rows)} rows alone, and raises for all of them "
@@ -253,7 +253,8 @@ class PreparingCollator:
         else:
             from evenstep.batch.images.preparation import why_at_once
 
-            why = why_at_once(self._at_once, rows, samples, processor)
+            with keeping_random_state():
+                why = why_at_once(self._at_once, rows, samples, processor)
         if why is None:
             logger.info("pixels are made once their batch is planned, by the sizes of images")
         elif self.late:

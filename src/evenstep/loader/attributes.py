@@ -78,6 +78,8 @@ class LoaderAttributes:
     collate_fn: Callable[[list[Any]], Any] = _option("collate_fn")
     collate_threads: int = _option("collate_threads")
     measure: Measure = _option("measure")
+    source: Any = _fixed("source", lambda loader: loader._options.source)
+    """The dataset as samples are read from it: images that are made late are not decoded."""
     prepare: Callable[[Any, str], Any] | None = _fixed(
         "prepare", lambda loader: loader._options.prepare
     )

@@ -40,7 +40,7 @@ class EncodedImage:
         if self.data is None:
             assert self.path is not None
             return Image.open(self.path)
-        return Image.open(io.BytesIO(self.data.tobytes()))
+        return Image.open(io.BytesIO(memoryview(self.data)))
 
     def decode(self) -> Image.Image:
         """
@@ -50,8 +50,8 @@ class EncodedImage:
         if self.decoder is not None:
             data = None if self.data is None else self.data.tobytes()
             return self.decoder({"bytes": data, "path": self.path})
-        with self.open() as image:
-            image.load()
+        image = self.open()
+        image.load()
         return image
 
     def upright(self, header: Image.Image) -> tuple[int, int]:
@@ -65,7 +65,7 @@ class EncodedImage:
         return (height, width) if turned else (width, height)
 
 
-class LazyImage(Image.Image):  # type: ignore[misc]
+class LazyImage(Image.Image):
     """An image of PIL in all respects. Its size and mode are known from the file's header; a change
     of mode, too, waits until pixels are read. Pickled as its file, until then."""
 
@@ -143,11 +143,3 @@ def lazy(image: Any) -> Any:
     # Else it was drafted in another size, or is another frame of the file.
     same = (again.size, again.mode, again.format) == (image.size, image.mode, image.format)
     return again if same and not getattr(image, "is_animated", False) else image
-
-
-def image_bytes(image: Image.Image) -> int:
-    """Memory that an image of PIL takes."""
-    encoded = getattr(image, "encoded", None)
-    if encoded is not None:
-        return int(encoded.nbytes)
-    return int(image.width * image.height * len(image.getbands()))

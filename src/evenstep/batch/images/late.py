@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from PIL import Image
 
-from evenstep.batch.images.encoded import LazyImage, image_bytes
+from evenstep.batch.images.encoded import LazyImage
 from evenstep.batch.images.options import LargeImages, NotPlanned
 from evenstep.batch.images.stand_in import TakenCall
-from evenstep.batch.media_shape import LATE, MediaShape
+from evenstep.batch.media_shape import LATE, MediaShape, image_bytes
 from evenstep.errors import CollateError, described
 
 _REMEDY = (

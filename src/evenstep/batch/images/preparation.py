@@ -14,7 +14,6 @@ from evenstep.batch.images.options import LargeImages
 from evenstep.batch.images.stand_in import standing_in
 from evenstep.batch.images.tokens import ImageTokensError, check_image_tokens
 from evenstep.batch.media_shape import LATE
-from evenstep.batch.random_state import keeping_random_state
 from evenstep.errors import described
 
 Prepare = Callable[[Any], dict[str, Any]]
@@ -84,8 +83,7 @@ def why_at_once(
     why, late = "no image of the first rows is kept", False
     for row, at_once in zip(rows, samples, strict=True):
         try:
-            with keeping_random_state():
-                sample = _later(prepare, row, processor, "a sample")
+            sample = _later(prepare, row, processor, "a sample")
             kept = sample.pop(LATE, None)
             if kept is not None:
                 sample.update(kept.made(processor.image_processor))

@@ -6,6 +6,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from evenstep.batch.media_shape import image_bytes
+
 _FEW = 16  # items of a long list that stand for all
 _DEEPEST = 8  # containers within each other; an object may hold itself
 
@@ -21,6 +23,9 @@ def sample_bytes(sample: Any, *, deep: int = _DEEPEST) -> int:
         return size
     if not deep:
         return sys.getsizeof(sample)
+    pil: Any = sys.modules.get("PIL.Image")
+    if pil is not None and isinstance(sample, pil.Image):
+        return image_bytes(sample)
     if isinstance(sample, Mapping):
         return sum(sample_bytes(value, deep=deep - 1) for value in sample.values())
     if isinstance(sample, (list, tuple)):
