@@ -7,15 +7,22 @@ from typing import Any
 
 from evenstep.cli.options import whole_number
 from evenstep.cli.output import note
-from evenstep.cost import Cost, FittedCost, PaddedTokenCost, TokenCost, TransformerCost
+from evenstep.cost import (
+    Cost,
+    FittedCost,
+    PaddedTokenCost,
+    TokenCost,
+    TransformerCost,
+    VisionLanguageCost,
+)
 from evenstep.errors import ConfigurationError
 
 
 def parse_cost(text: str) -> Cost:
-    """A cost from ``padded-tokens``, ``tokens``, ``transformer:FIELD=VALUE,...`` or
-    ``calibration:FILE``.
+    """A cost from ``padded-tokens``, ``tokens``, ``transformer:FIELD=VALUE,...``,
+    ``calibration:FILE`` or ``calibration:LANGUAGE.json+VISION.json``.
 
-    The fields are those of `TransformerCost`; ``evenstep profile`` writes the file.
+    The fields are those of `TransformerCost`; ``evenstep profile`` writes the files.
 
     Raises:
         ConfigurationError: the cost is unknown, its fields are wrong, or its file cannot be read.
@@ -28,10 +35,14 @@ def parse_cost(text: str) -> Cost:
     if name == "transformer":
         return _transformer(settings)
     if name == "calibration":
-        return _calibration(settings)
+        language, _, vision = settings.partition("+")
+        cost = _calibration(language)
+        if vision:
+            return VisionLanguageCost(language=cost, vision=_calibration(vision))
+        return cost
     raise ConfigurationError(
         f"unknown cost {text!r}; known are padded-tokens, tokens, transformer:FIELD=VALUE,... and "
-        "calibration:FILE.json"
+        "calibration:FILE.json or calibration:LANGUAGE.json+VISION.json"
     )
 
 

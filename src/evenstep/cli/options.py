@@ -21,7 +21,8 @@ CostName = Annotated[
     str,
     typer.Option(
         help="Cost model behind imbalance and efficiency: padded-tokens, tokens, "
-        "calibration:FILE.json or transformer:layers=32,hidden_size=4096,heads=32,ffn_size=14336."
+        "calibration:FILE.json, calibration:LANGUAGE.json+VISION.json or "
+        "transformer:layers=32,hidden_size=4096,heads=32,ffn_size=14336."
     ),
 ]
 """Argument of `evenstep.cli.cost_option.parse_cost`."""
