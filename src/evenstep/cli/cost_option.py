@@ -20,7 +20,8 @@ from evenstep.errors import ConfigurationError
 
 def parse_cost(text: str) -> Cost:
     """A cost from ``padded-tokens``, ``tokens``, ``transformer:FIELD=VALUE,...``,
-    ``calibration:FILE`` or ``calibration:LANGUAGE.json+VISION.json``.
+    ``transformer:LANGUAGE+VISION`` with the fields of both, ``calibration:FILE`` or
+    ``calibration:LANGUAGE.json+VISION.json``.
 
     The fields are those of `TransformerCost`; ``evenstep profile`` writes the files.
 
@@ -33,17 +34,21 @@ def parse_cost(text: str) -> Cost:
     if text == "tokens":
         return TokenCost()
     if name == "transformer":
-        return _transformer(settings)
+        language, _, vision = settings.partition("+")
+        tower = _transformer(vision + ",causal=false,gated=false") if vision else None
+        return _both(_transformer(language), tower)
     if name == "calibration":
         language, _, vision = settings.partition("+")
-        cost = _calibration(language)
-        if vision:
-            return VisionLanguageCost(language=cost, vision=_calibration(vision))
-        return cost
+        return _both(_calibration(language), _calibration(vision) if vision else None)
     raise ConfigurationError(
-        f"unknown cost {text!r}; known are padded-tokens, tokens, transformer:FIELD=VALUE,... and "
-        "calibration:FILE.json or calibration:LANGUAGE.json+VISION.json"
+        f"unknown cost {text!r}; known are padded-tokens, tokens, transformer:FIELD=VALUE,..., "
+        "transformer:LANGUAGE+VISION, calibration:FILE.json and "
+        "calibration:LANGUAGE.json+VISION.json"
     )
+
+
+def _both(language: Cost, vision: TransformerCost | FittedCost | None) -> Cost:
+    return VisionLanguageCost(language=language, vision=vision) if vision else language
 
 
 def _calibration(path: str) -> FittedCost:

@@ -22,7 +22,8 @@ CostName = Annotated[
     typer.Option(
         help="Cost model behind imbalance and efficiency: padded-tokens, tokens, "
         "calibration:FILE.json, calibration:LANGUAGE.json+VISION.json or "
-        "transformer:layers=32,hidden_size=4096,heads=32,ffn_size=14336."
+        "transformer:layers=32,hidden_size=4096,heads=32,ffn_size=14336 or, with a vision tower, "
+        "transformer:LANGUAGE+VISION."
     ),
 ]
 """Argument of `evenstep.cli.cost_option.parse_cost`."""
