@@ -13,6 +13,13 @@ import numpy as np
 from evenstep.plan import Plan, Policy, Proposal, Window
 
 
+def images_of(patches: np.ndarray) -> dict[str, np.ndarray]:
+    """Patches of samples whose images have 8 of them each, but for the last."""
+    images = -(-patches // 8)
+    pairs = (images - 1).clip(0) * 64 + (patches - (images - 1).clip(0) * 8) ** 2
+    return {"patches": patches, "images": images, "patch_pairs": pairs}
+
+
 @dataclass(frozen=True)
 class Turn:
     """One rank in one round."""
@@ -79,7 +86,7 @@ def play(
                     Window(
                         lengths=source[held[rank]],
                         ages=ages[rank].copy(),
-                        patches=counts[rank][held[rank]] if policy.counts_patches else None,
+                        **(images_of(counts[rank][held[rank]]) if policy.counts_patches else {}),
                         exhausted=ended,
                         seed=seed,
                         epoch=epoch,

@@ -414,7 +414,7 @@ def test_memory_limit_on_patches_refuses_groups_of_unknown_patches() -> None:
         limit.fits(shapes_of([[10]]))
 
 
-@pytest.mark.parametrize("name", ["max_tokens", "max_samples", "max_patches"])
+@pytest.mark.parametrize("name", ["max_tokens", "max_samples", "max_patches", "max_images"])
 @pytest.mark.parametrize("value", [0, -1])
 def test_memory_limits_below_one_are_refused_by_name_and_value(name: str, value: int) -> None:
     with pytest.raises(ConfigurationError, match=f"{name}={value} must be at least 1"):

@@ -20,6 +20,7 @@ from evenstep.cost import (
     PaddedTokenCost,
     TokenCost,
     TransformerCost,
+    VisionLanguageCost,
 )
 from evenstep.errors import SampleError
 from evenstep.plan import Even, FixedBatch, Policy, TokenBudget
@@ -40,16 +41,21 @@ TOKEN_BUDGETS = st.builds(
     emission_order=st.sampled_from(EMISSION_ORDERS),
 )
 FIXED_BATCHES = st.builds(FixedBatch, st.integers(1, 8), drop_last=st.booleans())
+LANGUAGE = TransformerCost(layers=2, hidden_size=8, heads=2, ffn_size=16)
+VISION = TransformerCost.vision(layers=2, hidden_size=8, heads=2, ffn_size=32)
 EVENS = st.builds(
     Even,
     st.integers(1, 600),
     max_patches=st.none() | st.integers(1, 30),
+    max_images=st.none() | st.integers(1, 6),
     max_wait=st.integers(0, 5),
     cost=st.sampled_from(
         [
             PaddedTokenCost(),
             TokenCost(),
-            TransformerCost(layers=2, hidden_size=8, heads=2, ffn_size=16),
+            LANGUAGE,
+            VisionLanguageCost(language=LANGUAGE, vision=VISION),
+            VisionLanguageCost(language=TokenCost(), vision=VISION, window=4),
             FittedCost(per_group=3.0, per_token=0.1, per_pair=0.0),
         ]
     ),
@@ -181,6 +187,9 @@ def test_groups_never_break_the_memory_limit(policy: Policy, world: World) -> No
                     turn.window.patches[members], turn.plan.groups.offsets[:-1]
                 )
                 assert (patches[several] <= policy.max_patches).all()
+            if getattr(policy, "max_images", None) is not None and turn.steps:
+                images = np.add.reduceat(turn.window.images[members], turn.plan.groups.offsets[:-1])
+                assert (images[several] <= policy.max_images).all()
 
 
 @given(POLICIES, worlds())

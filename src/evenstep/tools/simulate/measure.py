@@ -95,7 +95,11 @@ def _of_parts(emitted: Sequence[_Emitted], costs: Float64Array) -> dict[str, Any
         costs: [steps, ranks] of both parts.
     """
     vision = np.stack([one.vision_costs for one in emitted], axis=1)  # [steps, ranks]
-    return {"text_imbalance": imbalance(costs - vision), "vision_imbalance": imbalance(vision)}
+    return {
+        "text_imbalance": imbalance(costs - vision),
+        "vision_imbalance": imbalance(vision),
+        "vision_costs": vision,
+    }
 
 
 def _of_images(emitted: Sequence[_Emitted]) -> dict[str, Any]:

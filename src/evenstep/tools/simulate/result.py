@@ -63,6 +63,8 @@ class SimulationResult:
     """Microseconds of processor time of a whole round, per sample; no collating, no waiting."""
     message_bytes_per_round: float
     """Bytes that one rank sends in one round, on average; without the hello of the epoch."""
+    costs: Float64Array = field(repr=False, compare=False)
+    """[steps, ranks] cost of every group; 0 for a filler step."""
     text_imbalance: float | None = None
     """`imbalance` of the language model's part of the cost; None, as in the next, for a cost of one
     part."""
@@ -73,11 +75,11 @@ class SimulationResult:
     images: int | None = None
     steps_mixed: int | None = None
     """Steps in which some ranks have an image and others have none."""
-    costs: Float64Array = field(repr=False, compare=False)
-    """[steps, ranks] cost of every group; 0 for a filler step."""
+    vision_costs: Float64Array | None = field(default=None, repr=False, compare=False)
+    """[steps, ranks] what of `costs` is of the vision tower; None for a cost of one part."""
 
     def as_dict(self) -> dict[str, Any]:
-        """All figures except the array, as text and numbers."""
+        """All figures except the arrays, as text and numbers."""
         values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        del values["costs"]
+        del values["costs"], values["vision_costs"]
         return {name: value for name, value in values.items() if value is not None}
