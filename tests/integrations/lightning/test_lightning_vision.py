@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-pytest.importorskip("lightning")
+pytest.importorskip("lightning.pytorch")
 from lightning.pytorch import LightningModule
 from lightning_job import trainer_of
 from vision_rows import Rows, gradient_of, of_one_batch
