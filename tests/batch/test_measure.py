@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evenstep.batch import Measure, length_of, patches_of, supervised_of
+from evenstep.batch.count_media import media_of
 from evenstep.errors import ConfigurationError, SampleError
 
 Named = namedtuple("Named", ["input_ids", "labels"])
@@ -228,6 +229,52 @@ def test_patches_are_not_computed_unless_counted():
     assert measured(bad) == [2, 1, 0, 0, 0]
     with pytest.raises(SampleError, match="sample 17"):
         measured(bad, count_patches=True)
+
+
+@pytest.mark.parametrize(
+    ("sample", "patches", "images", "pairs"),
+    [
+        ({"image_grid_thw": torch.tensor([[1, 2, 3], [1, 4, 5]])}, 26, 2, 36 + 400),
+        # A video's frames attend to themselves.
+        ({"video_grid_thw": torch.tensor([[3, 2, 2]])}, 12, 1, 3 * 16),
+        ({"image_grid_thw": [[1, 1, 2]], "video_grid_thw": [[2, 1, 3]]}, 8, 2, 4 + 2 * 9),
+        ({"image_grid_thw": torch.empty(0, 3)}, 0, 0, 0),
+        ({"pixel_values": torch.zeros(7, 12)}, 7, 1, 49),
+        ({"pixel_values": torch.zeros(3, 8, 8)}, 1, 1, 1),
+        ({"pixel_values": torch.zeros(2, 3, 8, 8)}, 2, 2, 2),
+        ({"pixel_values": torch.zeros(2, 5, 3, 8, 8)}, 10, 2, 10),
+        ({"pixel_values": [torch.zeros(3, 8, 8)] * 3}, 3, 3, 3),
+        ({"input_features": torch.zeros(2, 80, 30)}, 0, 2, 0),
+        ({"input_features": torch.zeros(80, 30)}, 0, 1, 0),
+        ({"input_ids": [1, 2]}, 0, 0, 0),
+    ],
+)
+def test_media_are_counted_with_the_pairs_of_each_image(sample, patches, images, pairs):
+    assert media_of(sample) == (patches, images, pairs)
+    columns = measured(
+        {"input_ids": [1, 2, 3], **sample}, length_fn=lambda s: 3, count_patches=True
+    )
+    assert columns[2:] == [patches, images, pairs]
+
+
+@given(st.lists(st.tuples(*[st.integers(1, 6)] * 3), max_size=5))
+def test_grids_are_counted_as_their_patches_one_by_one(grid):
+    patches = [(frame, row) for row, (t, h, w) in enumerate(grid) for frame in range(t * h * w)]
+    counts = media_of({"image_grid_thw": torch.tensor(grid).reshape(-1, 3)})
+    assert counts.patches == len(patches)
+    assert counts.images == len(grid)
+    assert counts.patch_pairs == sum((h * w) ** 2 for t, h, w in grid for _ in range(t))
+
+
+def test_a_function_may_count_the_patches_of_each_image():
+    for each in ([4, 6], (4, 6), np.array([4, 6])):
+        counts = measured([1, 2], patches_fn=lambda sample, each=each: each, count_patches=True)
+        assert counts[2:] == [10, 2, 52]
+    grid = {"input_ids": [1], "image_grid_thw": [[1, 1, 1]] * 2}
+    # All of a sample are shared out over the images that it has.
+    assert measured(grid, patches_fn=lambda s: 10, count_patches=True)[2:] == [10, 2, 50]
+    with pytest.raises(SampleError, match=r"patches_fn .* returned -1; it must return an integer"):
+        measured([1], patches_fn=lambda s: [3, -1], count_patches=True)
 
 
 @pytest.mark.parametrize("role", ["length_fn", "supervised_fn", "patches_fn"])

@@ -115,6 +115,18 @@ def positions(draw: st.DrawFn, dealt: st.SearchStrategy[bool] = FIXED) -> EpochP
     )
 
 
+@given(positions())
+def test_a_state_of_text_holds_no_images_and_one_without_them_is_read(
+    position: EpochProgress,
+) -> None:
+    position.start.columns[3:] = 0
+    state = position.to_dict()
+    assert not {"images", "patch_pairs"} & set(state)
+    assert (through_json(position).start.columns == position.start.columns).all()
+    position.start.columns[3:] = 7
+    assert position.to_dict().get("images", []) == [7] * len(position.start.numbers)
+
+
 def through_json(position: EpochProgress) -> EpochProgress:
     return EpochProgress.from_dict(
         json.loads(json.dumps(position.to_dict())),

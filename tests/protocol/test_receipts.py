@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenstep.cost import GroupShapes, PaddedTokenCost, TransformerCost
+from evenstep.cost import GroupShapes, PaddedTokenCost, TransformerCost, VisionLanguageCost
 from evenstep.errors import DamagedMessageError, InvariantError
 from evenstep.protocol.bodies import ProposalHead
-from evenstep.protocol.own_receipt import TEXT, Receipt
+from evenstep.protocol.own_receipt import TEXT, VISION, Receipt
 from evenstep.protocol.receipts import RoundTotals
 from worlds import totals_of
 
@@ -51,6 +51,55 @@ def test_every_rank_decodes_exactly_what_each_rank_encoded(data):
             column = getattr(totals, field.name)[rank]
             expected = getattr(receipt, field.name) if len(receipt) else np.zeros(len(totals))
             np.testing.assert_array_equal(column, expected)
+
+
+BOTH = VisionLanguageCost(
+    language=COSTS[1],
+    vision=TransformerCost.vision(layers=2, hidden_size=64, heads=4, ffn_size=128),
+)
+
+
+@st.composite
+def receipts_of_images(draw, steps: int):
+    """Receipts of groups with and without images, and what each step's vision costs."""
+    groups = [draw(st.lists(st.integers(1, 300), min_size=1, max_size=4)) for _ in range(steps)]
+    samples = [length for group in groups for length in group]
+    most = draw(st.sampled_from([0, 3, 300, 70_000]))
+    patches = draw(st.lists(st.integers(0, most), min_size=len(samples), max_size=len(samples)))
+    vision = np.array([patches, np.minimum(patches, 3), np.square(patches)], np.int64)
+    offsets = np.cumsum([0, *map(len, groups)])
+    shapes = GroupShapes.measure(samples, offsets, vision)
+    return Receipt.of(
+        shapes,
+        np.array(samples),
+        np.zeros(steps, np.int64),
+        draw(st.sampled_from([BOTH, *COSTS])),
+        packed=False,
+        steps=np.arange(steps + 1),
+    )
+
+
+@given(st.data())
+def test_images_and_both_parts_of_the_cost_are_known_of_every_rank(data):
+    steps = data.draw(st.integers(1, 4))
+    sent = [data.draw(receipts_of_images(steps)) for _ in range(data.draw(st.integers(1, 4)))]
+    sent.append(Receipt.none())
+    heads = [ProposalHead(False, False, 20, 10**9, 10**9, 0) for _ in sent]
+    totals = RoundTotals.decode([each.encode(VISION) for each in sent], heads, layout=VISION)
+    for rank, receipt in enumerate(sent[:-1]):
+        for field in fields(Receipt):
+            column = getattr(totals, field.name)[rank]
+            np.testing.assert_array_equal(column, getattr(receipt, field.name))
+        np.testing.assert_allclose(receipt.text_cost + receipt.vision_cost, receipt.cost)
+    assert not totals.patches[-1].any()
+
+
+def test_a_receipt_of_text_has_no_bytes_for_images():
+    receipt = make_receipt([[5, 3], [9]], [8, 0])
+    assert len(receipt.encode()) == len(receipt.encode(VISION)) - 3 - 16
+    heads = [ProposalHead(False, False, 20, 20, 20, 0)]
+    with pytest.raises(DamagedMessageError):
+        RoundTotals.decode([receipt.encode(VISION)], heads)
 
 
 def test_a_step_is_one_column_of_the_round():
