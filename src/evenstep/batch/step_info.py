@@ -210,6 +210,12 @@ class StepInfo:
     def to_line(self) -> dict[str, Any]:
         """What `evenstep.run_log` writes of the step: all ranks together, JSON-able."""
         moments = self.totals.moments.together()
+        vision: dict[str, Any] = {}
+        if self.global_images:
+            vision = {"patches": self.global_patches, "images": self.global_images}
+        if self.global_vision_cost:
+            vision["text_imbalance"] = self.text_imbalance
+            vision["vision_imbalance"] = self.vision_imbalance
         return {
             "step": self.step,
             "epoch": self.epoch,
@@ -218,6 +224,7 @@ class StepInfo:
             "padded_tokens": self.global_padded_tokens,
             "cost": self.global_cost,
             "imbalance": self.imbalance,
+            **vision,
             "ends_update": self.ends_update,
             "moments": {each.name: float(getattr(moments, each.name)) for each in fields(moments)},
         }

@@ -85,5 +85,5 @@ def _table(run: RunRecord) -> Table:
         table.add_column(name, justify="right")
     last = run_figures(run.last(_LAST))
     for name, value in run_figures(run).items():
-        table.add_row(name, value, last[name])
+        table.add_row(name, value, last.get(name, ""))
     return table

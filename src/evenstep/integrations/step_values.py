@@ -17,7 +17,9 @@ class StepValues:
 
     def _clear(self) -> None:
         self._tokens = self._padded = self._steps = 0
-        self._largest = self._mean = 0.0  # costs
+        self._images = self._patches = 0
+        # Costs by part: largest and mean of the ranks, summed over steps.
+        self._costs = {name: [0.0, 0.0] for name in ("cost", "text_cost", "vision_cost")}
         self._composition = Composition()
 
     def add(self, step: StepInfo) -> None:
@@ -26,8 +28,12 @@ class StepValues:
         self._steps += 1
         self._tokens += step.global_tokens
         self._padded += step.global_padded_tokens
-        self._largest += float(step.totals.cost.max())
-        self._mean += float(step.totals.cost.mean())
+        self._images += step.global_images
+        self._patches += step.global_patches
+        for name, sums in self._costs.items():
+            costs = getattr(step.totals, name)
+            sums[0] += float(costs.max())
+            sums[1] += float(costs.mean())
         self._composition.add(step)
 
     def take(self) -> dict[str, float]:
@@ -37,15 +43,27 @@ class StepValues:
         - ``imbalance``: largest cost of a rank over the mean cost, summed over steps
         - ``composition``: see `evenstep.Composition`; of updates that have ended
         - ``tokens``: real tokens since the beginning, ``tokens_per_step`` since the last call
+        - ``images_per_step``, ``patches_per_step``: where there were images that are counted
+        - ``text_imbalance``, ``vision_imbalance``: of each part of a cost of two, in such steps
         """
         if not self._steps:
             return {}
         values = {
             "padding": 1.0 - self._tokens / max(self._padded, 1),
-            "imbalance": self._largest / self._mean if self._mean else 1.0,
+            "imbalance": self._imbalance("cost"),
             "composition": self._composition.value,
             "tokens": self.tokens,
             "tokens_per_step": self._tokens / self._steps,
         }
+        if self._images:
+            values["images_per_step"] = self._images / self._steps
+            values["patches_per_step"] = self._patches / self._steps
+        if self._costs["vision_cost"][1]:
+            for part in ("text", "vision"):
+                values[f"{part}_imbalance"] = self._imbalance(f"{part}_cost")
         self._clear()
         return values
+
+    def _imbalance(self, name: str) -> float:
+        largest, mean = self._costs[name]
+        return largest / mean if mean else 1.0

@@ -15,6 +15,7 @@ import pytest
 
 from evenstep.cli.app import run as evenstep
 from evenstep.errors import ConfigurationError
+from evenstep.tools.report.run_figures import run_figures
 from evenstep.tools.report.run_page import run_page
 from evenstep.tools.report.run_record import read_run
 from evenstep.tools.report.run_server import RunServer
@@ -98,6 +99,20 @@ def test_the_report_compares_two_runs(tmp_path: Path, capsys: Any) -> None:
     assert "25.0%" in capsys.readouterr().out
     assert evenstep(["report", str(write_log(tmp_path / "one.jsonl", 1))]) == 2
     assert "no step after the first" in capsys.readouterr().err
+
+
+def test_images_are_shown_of_the_runs_that_have_any(tmp_path: Path) -> None:
+    text = read_run(write_log(tmp_path / "text.jsonl", 5))
+    parts = {"images": 7, "text_imbalance": 1.25, "vision_imbalance": 1.125}
+    both = read_run(write_log(tmp_path / "both.jsonl", 5, **parts))
+    new = {"images of a step", "imbalance, language model", "imbalance, vision tower"}
+    assert not new & set(run_figures(text))
+    assert run_figures(both)["imbalance, vision tower"] == "1.125"
+    assert run_figures(both)["images of a step"] == "7.0"
+    assert set(run_figures(both)) - set(run_figures(text)) == new
+    for runs in ([text, both], [both, text]):
+        page = run_page(runs)
+        assert all(page.count(name) == 1 for name in new)
 
 
 def test_names_are_not_markup(tmp_path: Path) -> None:

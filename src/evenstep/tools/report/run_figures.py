@@ -8,7 +8,7 @@ from evenstep.tools.report.run_svg import NAMES
 
 
 def run_figures(run: RunRecord) -> dict[str, str]:
-    """Alike for every run, so that they can stand side by side."""
+    """Alike for every run, so that they can stand side by side, but for those of images."""
     seconds = run.wait + run.train
     figures = {
         "steps": f"{len(run):,}",
@@ -20,6 +20,11 @@ def run_figures(run: RunRecord) -> dict[str, str]:
     for name, share in run.shares.items():
         figures[f"time: {NAMES[name]}"] = f"{share:.1%}"
     figures["imbalance"] = f"{_mean(run.imbalance):.3f}"
+    if (run.vision_imbalance > 1).any():
+        figures["imbalance, language model"] = f"{_mean(run.text_imbalance):.3f}"
+        figures["imbalance, vision tower"] = f"{_mean(run.vision_imbalance):.3f}"
+    if run.images.any():
+        figures["images of a step"] = f"{_mean(run.images):,.1f}"
     figures["padding"] = f"{_mean(run.padding):.1%}"
     figures["composition"] = f"{run.composition:.2f}"
     return figures

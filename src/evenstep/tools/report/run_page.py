@@ -86,10 +86,9 @@ def _renewed(name: str, content: str) -> str:
 def _table(runs: Sequence[RunRecord]) -> str:
     head = "".join(f"<th>{escape(run.name)}</th>" for run in runs)
     columns = [run_figures(run) for run in runs]
-    rows = "".join(
-        f"<tr><td>{name}</td>{''.join(f'<td>{column[name]}</td>' for column in columns)}</tr>"
-        for name in columns[0]
-    )
+    names = {name: None for column in columns for name in column}
+    cells = {name: [f"<td>{column.get(name, '')}</td>" for column in columns] for name in names}
+    rows = "".join(f"<tr><td>{name}</td>{''.join(cells[name])}</tr>" for name in names)
     return f"<table><thead><tr><td></td>{head}</tr></thead><tbody>{rows}</tbody></table>"
 
 

@@ -17,6 +17,7 @@ from evenstep.files import cannot
 from evenstep.plan.length_moments import LengthMoments
 
 _NUMBERS = ("at", "wait", "train")
+_FIGURES = ("imbalance", "text_imbalance", "vision_imbalance", "images", "padding", "tokens")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -35,6 +36,12 @@ class RunRecord:
     """[steps] seconds from the step to the request for the next one."""
     imbalance: Float64Array
     """[steps]"""
+    text_imbalance: Float64Array
+    """[steps] of the language model's part of a cost of two parts; `imbalance` for one of one."""
+    vision_imbalance: Float64Array
+    """[steps] of the vision tower's part; 1 where no rank has an image."""
+    images: Float64Array
+    """[steps] where they are counted, else 0."""
     padding: Float64Array
     """[steps] share of padded tokens that are padding; 0 where it is not known."""
     tokens: Float64Array
@@ -51,7 +58,7 @@ class RunRecord:
 
     def last(self, steps: int) -> RunRecord:
         """Its last steps; the composition stays that of the whole log."""
-        columns = ("wait", "train", "imbalance", "padding", "tokens")
+        columns = ("wait", "train", *_FIGURES)
         return replace(self, **{name: getattr(self, name)[-steps:] for name in columns})
 
     @property
@@ -122,7 +129,7 @@ def read_run(path: str | os.PathLike[str]) -> RunRecord:
         raise _damaged(path, 1, "there is none" if not text else "it does not begin a run")
     columns = {
         name: np.array([step[name] for step in steps], np.float64)
-        for name in ("wait", "train", "imbalance", "padding", "tokens")
+        for name in ("wait", "train", *_FIGURES)
     }
     return RunRecord(
         name=Path(path).name,
@@ -139,6 +146,9 @@ def _figures(step: dict[str, Any]) -> dict[str, float]:
     tokens, padded = float(step["tokens"]), float(step["padded_tokens"] or 0)
     return {
         "imbalance": float(step["imbalance"]),
+        "text_imbalance": float(step.get("text_imbalance", step["imbalance"])),
+        "vision_imbalance": float(step.get("vision_imbalance", 1.0)),
+        "images": float(step.get("images", 0)),
         "tokens": tokens,
         "padding": 1 - tokens / padded if padded else 0.0,
     }
