@@ -12,7 +12,6 @@ import torch
 
 import evenstep
 from documents import Documents
-from evenstep.loader.batcher import round_planner
 from evenstep.loader.batcher.sample_bytes import sample_bytes
 
 
@@ -39,6 +38,11 @@ def test_bytes_are_those_of_what_a_sample_holds(sample: Any, expected: int) -> N
     assert sample_bytes(sample) == expected
 
 
+def test_images_count_as_what_is_kept_of_them() -> None:
+    images = pytest.importorskip("PIL.Image")
+    assert sample_bytes({"images": [images.new("RGB", (50, 20))] * 2}) == 2 * 50 * 20 * 3
+
+
 def test_an_objects_fields_count_and_one_that_holds_itself_ends() -> None:
     picture = Picture(np.zeros(100_000, np.uint8))
     assert 100_000 <= sample_bytes(picture) < 101_000
@@ -47,17 +51,15 @@ def test_an_objects_fields_count_and_one_that_holds_itself_ends() -> None:
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_windows_grow_to_many_groups_unless_samples_are_large(
-    monkeypatch: pytest.MonkeyPatch, num_workers: int
-) -> None:
-    def window_size() -> int:
+def test_windows_grow_to_many_groups_unless_samples_are_large(num_workers: int) -> None:
+    def window_size(**options: Any) -> int:
         """When half of an epoch is trained on."""
         loader = evenstep.DataLoader(
             Documents(6000),
             policy=evenstep.Even(512),
             shuffle=True,
             num_workers=num_workers,
-            multiprocessing_context="fork" if num_workers else None,  # sees what is patched
+            **options,
         )
         trained, steps = 0, loader.steps()
         for batch, _ in steps:
@@ -69,5 +71,72 @@ def test_windows_grow_to_many_groups_unless_samples_are_large(
 
     assert window_size() > 400
     usual = int(np.mean([sample_bytes(Documents(100)[i]) for i in range(100)]))
-    monkeypatch.setattr(round_planner, "SAMPLE_BYTES", 2 * 100 * usual)
-    assert 80 <= window_size() <= 125
+    assert 80 <= window_size(buffer_bytes=2 * 100 * usual) <= 125
+
+
+class Heavy(torch.utils.data.Dataset):  # type: ignore[type-arg]
+    """Samples of 50 to 150 KB, the lightest first, all of one length."""
+
+    def __len__(self) -> int:
+        return 400
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return {"input_ids": np.arange(10), "picture": np.zeros((200 + index) * 250, np.int8)}
+
+
+def held_in_windows(size: int | str, memory: int) -> tuple[int, list[int]]:
+    """The most bytes that a window of an epoch held, and its samples in each round."""
+    loader = evenstep.DataLoader(
+        Heavy(),
+        policy=evenstep.TokenBudget(40),
+        buffer_size=size,
+        buffer_bytes=memory,
+        collate_fn=list,
+    )
+    starts, seen = {}, 0
+    steps = loader.steps()
+    for batch, _ in steps:
+        seen += len(batch)
+        epoch = loader.state_dict()
+        starts[epoch["epoch"]["round"]] = epoch["dp_rank_0"]["numbers"]
+    assert seen == 400
+    held = [sum((200 + n) * 250 for n in numbers) for numbers in starts.values()]
+    return max(held), [len(numbers) for numbers in starts.values()]
+
+
+@pytest.mark.parametrize("size", ["auto", 300])
+def test_a_window_takes_half_of_the_memory_whatever_size_is_asked_for(
+    size: int | str, caplog: pytest.LogCaptureFixture
+) -> None:
+    plenty, sizes = held_in_windows(size, 1 << 30)
+    assert plenty > 10_000_000
+    assert max(sizes) == 200
+    assert not caplog.messages
+    bound, sizes = held_in_windows(size, 2_000_000)
+    # A window is sized by what the one before took, and here each sample takes more than the last.
+    assert bound <= 1.6 * 1_000_000
+    assert sizes[0] > 2 * sizes[-2]
+    said = [message for message in caplog.messages if "buffer_bytes=2000000" in message]
+    assert len(said) == (size == 300)
+
+
+def test_no_more_samples_than_there_is_memory_for_are_prepared_before_the_first_window() -> None:
+    read = []
+
+    class Watched(Heavy):
+        def __getitem__(self, index: int) -> dict[str, Any]:
+            read.append(index)
+            return super().__getitem__(399 - index)
+
+    loader = evenstep.DataLoader(
+        Watched(),
+        policy=evenstep.TokenBudget(40),
+        buffer_size=300,
+        buffer_bytes=2_000_000,
+        chunk_size=1,
+    )
+    steps = loader.steps()
+    next(steps)
+    steps.close()
+    # 1 MB are 7 samples, of which there may be two windows, one of which is trained on.
+    assert len(read) <= 3 * 7

@@ -272,4 +272,4 @@ def test_the_memory_of_samples_is_counted_over_the_next_window_whatever_else_has
     hellos = [machine.outgoing() for machine in machines]
     machines[0].incoming(hellos)
     machines[0].receive(columns([5, 5]))
-    assert machines[0].first_numbers(64).tolist() == [0]
+    assert machines[0].window_numbers().tolist() == [0]

@@ -7,10 +7,14 @@
     pack         `PackCollator`: a group as one row of documents
     media        images, videos and audio of a group, joined
     batch_of_one `unbatch`: a batch of one sample, as that sample
+    blank        `Blank`: the smallest image, for groups without one
+    smallest_media  the smallest blank, of a processor or of a few samples
     prepare      `PreparingCollator`: a collate function that prepares, run on each sample alone
     media_shape  `MediaShape`: pixels that are made later
     rope         positions of image tokens in packed rows
     alike        how it pads, and whether joining its samples gives its batches
+    images/      images of a sample, made once its group is known
+    random_state random state, kept while something is tried out
     default_collate  `DefaultCollator`: a group as torch's DataLoader collates it
     columns      a group by field, as both collators take it
     layout       `RowLayout`: where documents lie in a packed row

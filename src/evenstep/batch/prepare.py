@@ -12,21 +12,29 @@ training: see `evenstep.batch.alike`.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
 from evenstep.batch.alike import check_alike, padding_of
 from evenstep.batch.batch_of_one import unbatch
+from evenstep.batch.blank import Blank
 from evenstep.batch.formats.hugging_face import to_hugging_face
+from evenstep.batch.images.rules import rule_of
+from evenstep.batch.images.user_processor import user_processor
 from evenstep.batch.media import MEDIA_FIELDS
-from evenstep.batch.media_shape import MediaShape
+from evenstep.batch.media_shape import LATE, MediaShape
 from evenstep.batch.pack import PackCollator
 from evenstep.batch.pad import PadCollator
+from evenstep.batch.random_state import keeping_random_state
 from evenstep.batch.rope import rope_positions
+from evenstep.batch.smallest_media import smallest_blank
 from evenstep.errors import CollateError, ConfigurationError, described
+
+logger = logging.getLogger("evenstep")
 
 _ROW = "evenstep_row"
 """Field of a prepared sample that holds the row it was made of."""
@@ -54,9 +62,19 @@ class PreparingCollator:
     packed: bool = False
     """Pack groups into one row, as keyword arguments of a model of transformers: see
     `evenstep.to_hugging_face`. A loader sets it to what its policy says."""
+    processor: Any = None
+    """The processor of transformers that `collate_fn` uses. None looks for it: on `collate_fn`, or
+    among what its code refers to."""
+    late: bool | None = None
+    """Plan with the sizes of images alone, and make pixels once a sample's group is collated: see
+    `evenstep.batch.images`. None does so where a loader finds, on a few rows of a map-style
+    dataset, that both ways make the same."""
     config: Any = None
     """The model's configuration (``model.config``), which packed groups with images need: some
     models, such as Qwen-VL, place image tokens in time and space."""
+    blank: Blank | Literal[False] | None = None
+    """What groups without images are given in jobs of several ranks. None looks for one in a few
+    rows; False is none."""
 
     def __post_init__(self) -> None:
         if not callable(self.collate_fn):
@@ -69,14 +87,39 @@ class PreparingCollator:
                 "in the policy"
             )
 
-    def prepare(self, row: Any) -> dict[str, Any]:
+    def prepare(self, row: Any, name: str = "a sample") -> dict[str, Any]:
         """The sample of one row.
 
+        Args:
+            name: what errors call it.
+
         Raises:
-            SampleError: the row became several sequences, or none.
+            SampleError: the row became several sequences, or none; or its image tokens do not match
+                its images.
             CollateError: `collate_fn` returned something that is not a mapping.
             Exception: what `collate_fn` raises.
         """
+        processor = self._processor()
+        if processor is None or self.again:
+            return self._at_once(row)
+        from evenstep.batch.images.preparation import prepared  # needs PIL, as such processors do
+
+        return prepared(
+            self._at_once,
+            row,
+            processor,
+            late=bool(self.late),
+            media=self.media_fields,
+            name=name,
+        )
+
+    def _processor(self) -> Any | None:
+        """The processor that `collate_fn` uses, if it is known what its images become."""
+        processor = user_processor(self.collate_fn) or self.processor
+        known = processor is not None and rule_of(getattr(processor, "image_processor", None))
+        return processor if known else None
+
+    def _at_once(self, row: Any) -> dict[str, Any]:
         batch = self.collate_fn([_copy(row)])
         if not isinstance(batch, Mapping):
             raise CollateError(
@@ -99,6 +142,7 @@ class PreparingCollator:
         """
         if self.again:
             return self.collate_fn([_copy(sample[_ROW]) for sample in samples])
+        samples = [self._made(sample) for sample in samples]
         if not self.packed:
             return (self.collator or PadCollator(media_fields=self.media_fields))(samples)
         if any(name in sample for sample in samples for name in self.media_fields):
@@ -109,6 +153,17 @@ class PreparingCollator:
         if known:
             batch["position_ids"] = torch.cat(known, dim=1)[:, None]  # [4, 1, T]
         return batch
+
+    def _made(self, sample: Mapping[str, Any]) -> Mapping[str, Any]:
+        """A sample with its pixels."""
+        late = sample.get(LATE)
+        if late is None:
+            return sample
+        processor = self._processor()
+        assert processor is not None
+        made = {**sample, **late.made(processor.image_processor)}
+        del made[LATE]
+        return made
 
     def _check_packable(self, samples: Sequence[Mapping[str, Any]]) -> None:
         if self.config is None:
@@ -123,19 +178,37 @@ class PreparingCollator:
                 "transformers gets that wrong in packed rows; use packed=False"
             )
 
-    def learned(self, rows: Sequence[Any]) -> PreparingCollator:
+    def undecoded(self, dataset: Any) -> Any:
+        """The dataset to read rows from: where pixels are made late, images are not decoded as
+        they are read, if that can be avoided."""
+        if not self.late:
+            return dataset
+        from evenstep.batch.images.opened import undecoded
+
+        return undecoded(dataset)
+
+    def learned(
+        self, rows: Sequence[Any], undecoded: Sequence[Any] | None = None
+    ) -> PreparingCollator:
         """One that pads as `collate_fn` does, and makes the same batches, as far as these rows
         show.
 
         Args:
             rows: a few, of different lengths, and with and without media.
+            undecoded: the same, from the dataset that ``replace(self, late=True).undecoded``
+                returns.
 
         Raises:
             CollateError: `collate_fn` makes something else of a group than of its rows alone.
+            ConfigurationError: ``late=True``, and pixels cannot be made late.
         """
-        samples = [replace(self, again=False).prepare(row) for row in rows]
+        at_once = replace(self, again=False, late=False)
+        # From one random state, so that what is drawn for each row in turn is the same each time.
+        with keeping_random_state():
+            samples = [at_once.prepare(row) for row in rows]
         try:
-            theirs = self.collate_fn([_copy(row) for row in rows])
+            with keeping_random_state():
+                theirs = self.collate_fn([_copy(row) for row in rows])
         except Exception as error:
             raise CollateError(
                 f"collate_fn takes each of {len(rows)} rows alone, and raises for all of them "
@@ -143,13 +216,52 @@ class PreparingCollator:
             ) from error
         if self.again:
             return self
-        made = self
+        made = replace(self, late=self._learned_late(undecoded or rows, samples))
         if self.collator is None:
             style = padding_of(samples, theirs, self.media_fields)
-            made = replace(self, collator=PadCollator(**style, media_fields=self.media_fields))
+            made = replace(made, collator=PadCollator(**style, media_fields=self.media_fields))
         assert made.collator is not None
         check_alike(samples, made.collator(samples), theirs, media=self.media_fields)
         return made
+
+    def with_blank(self, samples: Collection[Any]) -> PreparingCollator:
+        """One that has a blank, if any of these samples has an image.
+
+        Args:
+            samples: a few prepared ones.
+        """
+        processor = user_processor(self.collate_fn) or self.processor
+        return replace(self, blank=smallest_blank(samples, processor, self.media_fields))
+
+    def _learned_late(self, rows: Sequence[Any], samples: Sequence[Mapping[str, Any]]) -> bool:
+        """
+        Args:
+            rows: undecoded.
+            samples: those rows, prepared at once.
+        """
+        pixels = any(n in s for s in samples for n in self.media_fields)
+        if self.late is False or not pixels:
+            return bool(self.late)
+        processor = self._processor()
+        if processor is None:
+            kind = type(
+                getattr(self.processor or user_processor(self.collate_fn), "image_processor", None)
+            )
+            why: str | None = f"no rule is known for its image processor ({kind.__name__})"
+            if kind is type(None):
+                why = "collate_fn shows no processor; pass PreparingCollator(processor=)"
+        else:
+            from evenstep.batch.images.preparation import why_at_once
+
+            with keeping_random_state():
+                why = why_at_once(self._at_once, rows, samples, processor)
+        if why is None:
+            logger.info("pixels are made once their batch is planned, by the sizes of images")
+        elif self.late:
+            raise ConfigurationError(f"late=True: {why}")
+        else:
+            logger.info("pixels are made before batches are planned: %s", why)
+        return why is None
 
 
 def _copy(row: Any) -> Any:

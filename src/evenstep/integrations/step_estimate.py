@@ -70,7 +70,8 @@ def _lengths(loader: DataLoader) -> tuple[Int64Array, float]:
         SampleError: all of them are bad.
     """
     rng = np.random.default_rng(loader.seed)
-    size = len(loader.dataset)
+    source = loader.source
+    size = len(source)
     longest = loader.policy.max_length
     lengths: list[int] = []
     until = time.monotonic() + _SECONDS
@@ -78,9 +79,9 @@ def _lengths(loader: DataLoader) -> tuple[Int64Array, float]:
     order = rng.choice(size, min(size, _MEASURED), replace=False)
     for drawn, index in enumerate(order.tolist(), 1):
         try:
-            sample = loader.dataset[index]
+            sample = source[index]
             if loader.prepare is not None:
-                sample = loader.prepare(sample)
+                sample = loader.prepare(sample, f"sample {index}")
             row = loader.measure([sample], [f"sample {index}"])
         except Exception as error:
             bad = described(error)

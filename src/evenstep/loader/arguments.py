@@ -6,14 +6,19 @@ import multiprocessing
 import sys
 from collections.abc import Callable
 from multiprocessing.context import BaseContext
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch.utils.data import BatchSampler
 
+from evenstep.batch.blank import Blank
 from evenstep.batch.default_collate import DefaultCollator
+from evenstep.batch.images.user_processor import is_processor
+from evenstep.batch.media import MEDIA_FIELDS
 from evenstep.batch.pack import PackCollator
 from evenstep.batch.pad import PadCollator
+from evenstep.batch.prepare import PreparingCollator
+from evenstep.batch.smallest_media import blank_of, blank_of_sample
 from evenstep.errors import ConfigurationError, WrongTypeError
 from evenstep.plan.argument_checks import check_at_least
 from evenstep.plan.policies.fixed_batch import FixedBatch
@@ -151,6 +156,27 @@ def resolve_collate(policy: Policy, collate_fn: Callable[[list[Any]], Any] | Non
     return collate_fn
 
 
+def resolve_blank(blank: Any, collate_fn: Any) -> Blank | Literal[False] | None:
+    """
+    Args:
+        blank: a sample, a processor, False, or None for the one that was found.
+        collate_fn: that `with_preparation` returned.
+    """
+    if blank is None:
+        blank = getattr(collate_fn, "blank", None)
+    if blank is None or blank is False or isinstance(blank, Blank):
+        return blank
+    if getattr(collate_fn, "again", False):
+        raise ConfigurationError(
+            "again=True collates rows by collate_fn, which can be given no blank; leave out blank, "
+            "or again"
+        )
+    media = getattr(collate_fn, "media_fields", MEDIA_FIELDS)
+    if is_processor(blank):
+        return blank_of(blank, media=media)
+    return blank_of_sample(blank, media=media)
+
+
 def resolve_seed(seed: int, generator: torch.Generator | None) -> int:
     if generator is None:
         return seed
@@ -162,8 +188,17 @@ def resolve_seed(seed: int, generator: torch.Generator | None) -> int:
 
 
 def resolve_chunk_size(
-    chunk_size: int | None, *, policy: Policy, buffer_size: int | str, num_workers: int
+    chunk_size: int | None,
+    *,
+    policy: Policy,
+    buffer_size: int | str,
+    num_workers: int,
+    prepares: bool,
 ) -> int:
+    """
+    Args:
+        prepares: the collate function prepares samples: they take time to make, and much memory.
+    """
     check_buffer_size(buffer_size)
     check_at_least(1, chunk_size=chunk_size)
     check_at_least(0, num_workers=num_workers)
@@ -171,7 +206,16 @@ def resolve_chunk_size(
         return int(chunk_size)
     # Large chunks save messages; several to a window let every worker have one in the making.
     window = WindowSize(policy, buffer_size, None).most
-    return max(1, min(16, window // max(2 * num_workers, 1)))
+    return max(1, min(2 if prepares else 16, window // max(2 * num_workers, 1)))
+
+
+def resolve_collate_threads(
+    threads: int | None, collate_fn: Any, *, num_workers: int, prefetch: int
+) -> int:
+    if threads is not None:
+        return threads
+    late = isinstance(collate_fn, PreparingCollator) and collate_fn.late
+    return max(1, min(num_workers, prefetch)) if late else 1
 
 
 def resolve_start_method(context: Any) -> str | None:

@@ -76,14 +76,22 @@ class LoaderAttributes:
     )
 
     collate_fn: Callable[[list[Any]], Any] = _option("collate_fn")
+    collate_threads: int = _option("collate_threads")
     measure: Measure = _option("measure")
-    prepare: Callable[[Any], Any] | None = _fixed("prepare", lambda loader: loader._options.prepare)
+    source: Any = _fixed("source", lambda loader: loader._options.source)
+    """The dataset as samples are read from it: images that are made late are not decoded."""
+    prepare: Callable[[Any, str], Any] | None = _fixed(
+        "prepare", lambda loader: loader._options.prepare
+    )
     """Makes a sample of what the dataset returns; None where that is a sample."""
+    blank: Any = _fixed("blank", lambda loader: loader._options.blank)
+    """An `evenstep.batch.blank.Blank`; None, or False, where there is none."""
     num_workers: int = _option("num_workers")
     worker_init_fn: Callable[[int], None] | None = _option("worker_init_fn")
     timeout: float = _option("timeout")
     prefetch: int = _option("prefetch")
     buffer_size: int | str = _option("buffer_size")
+    buffer_bytes: int = _option("buffer_bytes")
     accumulate: int = _option("accumulate")
     exhausted: str = _option("exhausted")
     loss_scaling: str = _option("loss_scaling")

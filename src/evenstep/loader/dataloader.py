@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch.utils.data import BatchSampler
 
 from evenstep.batch.measure import Measure
+from evenstep.batch.prepare import PreparingCollator
 from evenstep.batch.step_info import StepInfo
 from evenstep.data.fingerprint import dataset_size
 from evenstep.loader.arguments import (
@@ -22,8 +23,10 @@ from evenstep.loader.arguments import (
     check_in_order,
     check_ranks,
     resolve_batch_sampler,
+    resolve_blank,
     resolve_chunk_size,
     resolve_collate,
+    resolve_collate_threads,
     resolve_policy,
     resolve_seed,
     resolve_start_method,
@@ -91,13 +94,21 @@ class DataLoader(LoaderAttributes):
             `collate_fn` or, with ``num_workers=0``, the dataset. Else it is a `LoaderDiedError`
             that names the call and has the stacks of its process. 0 waits for ever.
         buffer_size: samples of the planning window on each rank; up to twice as many are held.
-            "auto" lets it grow to what the policy needs, at most to 1 GiB of samples: see
-            `evenstep.protocol.window_size`.
+            "auto" lets it grow to what the policy needs: see `evenstep.protocol.window_size`.
+        buffer_bytes: memory that those samples may take on each rank, estimated from some of every
+            window. On all ranks a window holds no more than the rank with the largest samples has
+            memory for, whatever `buffer_size` says.
         accumulate: steps whose gradients are added up before the optimizer steps: an update. Its
             steps are handed out once all of them are planned, and `loss_scale` weighs them, so
             that their gradients add up to that of one batch of all their samples.
         chunk_size: samples a worker hands over at a time.
-        collate_threads: groups collated at a time, in threads.
+        blank: in a job of several ranks, groups without images are given the smallest one, without
+            a part in loss or gradients, so that every rank runs the vision tower in every step:
+            see `evenstep.batch.blank`. This says which: a processor, whose smallest it is, or a
+            prepared sample with an image. None finds one where `collate_fn` prepares the samples
+            and a few of them have images; False adds none.
+        collate_threads: groups collated at a time, in threads. None is 1; as many as workers, but
+            no more than `prefetch`, where images are made once their group is planned.
         length_fn, supervised_fn, patches_fn: tokens, supervised tokens and vision patches of a
             sample; see `evenstep.batch.Measure` for the defaults.
         loss_scaling: "token" (exact), "approximate", "sample" or "none"; see
@@ -153,9 +164,11 @@ class DataLoader(LoaderAttributes):
         prefetch_factor: int | None = None,
         prefetch: int = 4,
         buffer_size: int | str = AUTO,
+        buffer_bytes: int = 1 << 30,
         accumulate: int = 1,
         chunk_size: int | None = None,
-        collate_threads: int = 1,
+        blank: Any = None,
+        collate_threads: int | None = None,
         length_fn: Callable[[Any], int] | None = None,
         supervised_fn: Callable[[Any], int] | None = None,
         patches_fn: Callable[[Any], int] | None = None,
@@ -186,25 +199,35 @@ class DataLoader(LoaderAttributes):
             count_patches=policy.counts_patches,
             needs_lengths=policy.needs_lengths,
         )
+        collate_fn = with_preparation(
+            resolve_collate(policy, collate_fn),
+            dataset,
+            policy=policy,
+            measure=measure,
+            finds_blank=blank is None,
+        )
         self._options = options = LoaderOptions(
             dataset=dataset,
             policy=policy,
             seed=resolve_seed(seed, generator),
             buffer_size=buffer_size,
+            buffer_bytes=buffer_bytes,
             accumulate=accumulate,
             exhausted=exhausted,
             loss_scaling=loss_scaling,
             prefetch=prefetch,
-            collate_fn=with_preparation(
-                resolve_collate(policy, collate_fn),
-                dataset,
-                policy=policy,
-                measure=measure,
+            collate_fn=collate_fn,
+            blank=resolve_blank(blank, collate_fn),
+            collate_threads=resolve_collate_threads(
+                collate_threads, collate_fn, num_workers=num_workers, prefetch=prefetch
             ),
-            collate_threads=collate_threads,
             measure=measure,
             chunk_size=resolve_chunk_size(
-                chunk_size, policy=policy, buffer_size=buffer_size, num_workers=num_workers
+                chunk_size,
+                policy=policy,
+                buffer_size=buffer_size,
+                num_workers=num_workers,
+                prepares=isinstance(collate_fn, PreparingCollator),
             ),
             num_workers=num_workers,
             prefetch_factor=prefetch_factor,
@@ -224,6 +247,7 @@ class DataLoader(LoaderAttributes):
         self._run_log = step_log
         self.skipped: list[BadSample] = []
         """Samples skipped so far."""
+        self._warned_of_memory = False
         self._group: Any = group
         self._chunk_size_given = chunk_size is not None
         # Where the trainer is.
@@ -327,6 +351,9 @@ class DataLoader(LoaderAttributes):
         return RunLog(self._run_log, {**about, "policy": self.policy.fingerprint})
 
     def _spec(self, place: GroupPlace) -> LoaderSpec:
+        blank = self._options.blank
+        if blank and self._passes == 1 and not place.rank and place.world_size > 1:
+            logger.info("batches without images are given a blank one of %d tokens", blank.tokens)
         return LoaderSpec(
             **vars(self._options),
             rank=place.rank,
@@ -337,6 +364,7 @@ class DataLoader(LoaderAttributes):
                 "loss_scaling": self.loss_scaling,
                 "shuffle": self.shuffle,
                 "drop_last": self.drop_last,
+                "blank": bool(blank),
             },
         )
 
@@ -347,11 +375,30 @@ class DataLoader(LoaderAttributes):
         self._step_count.note(step)
         if message.new_round is not None:
             self._note_skipped(message.new_round.bad)
+            self._note_memory(message.new_round.start.window_limit)
 
     def _ended(self, end: EpochEnd) -> None:
         self._note_skipped(end.bad)
         # Where one rank's end is that of all, this rank's dataset may be anywhere.
         self._cursor.ended(exhausted=self.exhausted != "stop")
+
+    def _note_memory(self, limit: int | None) -> None:
+        """Warns, once, of windows that are smaller than the user wants.
+
+        Args:
+            limit: samples of a window that all ranks have memory for.
+        """
+        size = self.buffer_size
+        if isinstance(size, str) or limit is None or limit >= size or self._warned_of_memory:
+            return
+        self._warned_of_memory = True
+        logger.warning(
+            "buffer_size=%d samples do not fit in buffer_bytes=%d, of which a window has half: "
+            "windows hold %d on each rank; raise buffer_bytes, or lower buffer_size",
+            size,
+            self.buffer_bytes,
+            self.policy.window_size(limit),
+        )
 
     def _note_skipped(self, bad: Iterable[BadSample]) -> None:
         for sample in bad:

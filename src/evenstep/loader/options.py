@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from torch.utils.data import IterableDataset
 
+from evenstep.batch.blank import Blank
 from evenstep.batch.loss_scale import LOSS_SCALING
 from evenstep.batch.measure import Measure
+from evenstep.batch.prepare import PreparingCollator
 from evenstep.loader.arguments import (
     check_context_parallel,
     check_replay,
@@ -20,7 +22,7 @@ from evenstep.plan.policy import Policy
 from evenstep.protocol import EXHAUSTED_MODES
 from evenstep.protocol.window_size import AUTO, check_buffer_size
 
-_INTEGERS = ("seed", "num_workers", "accumulate", "prefetch", "skip_bad_samples")
+_INTEGERS = ("seed", "buffer_bytes", "num_workers", "accumulate", "prefetch", "skip_bad_samples")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,11 +39,14 @@ class LoaderOptions:
     policy: Policy
     seed: int
     buffer_size: int | str
+    buffer_bytes: int
     accumulate: int
     exhausted: str
     loss_scaling: str
     prefetch: int
     collate_fn: Callable[[list[Any]], Any]
+    blank: Blank | Literal[False] | None
+    """None where there is none and False where none is wanted."""
     collate_threads: int
     measure: Measure
     chunk_size: int
@@ -61,6 +66,7 @@ class LoaderOptions:
             prefetch=self.prefetch,
             prefetch_factor=self.prefetch_factor,
             accumulate=self.accumulate,
+            buffer_bytes=self.buffer_bytes,
             chunk_size=self.chunk_size,
             collate_threads=self.collate_threads,
         )
@@ -87,9 +93,16 @@ class LoaderOptions:
         return isinstance(self.dataset, IterableDataset)
 
     @property
-    def prepare(self) -> Callable[[Any], Any] | None:
-        """Makes a sample of what the dataset returns, where the collate function does that: see
-        `evenstep.PreparingCollator`. It runs in the workers."""
+    def source(self) -> Any:
+        """The dataset as samples are read from it: see `PreparingCollator.undecoded`."""
+        if isinstance(self.collate_fn, PreparingCollator):
+            return self.collate_fn.undecoded(self.dataset)
+        return self.dataset
+
+    @property
+    def prepare(self) -> Callable[[Any, str], Any] | None:
+        """Makes a sample of what the dataset returns, and the name that errors call it, where the
+        collate function does that: see `evenstep.PreparingCollator`. It runs in the workers."""
         return getattr(self.collate_fn, "prepare", None)
 
     @property

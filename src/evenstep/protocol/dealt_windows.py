@@ -62,6 +62,9 @@ class DealtWindows:
         self._bound = start.taken
         self._queued = np.zeros(world_size, np.int64)
         self._new = np.empty(0, np.int64)
+        self._first: tuple[Int64Array, int, int, Int64Array] | None = None
+        """Entries, base, bound and queues before the first window was filled."""
+        self._anew = False
 
     # As `LookAhead`
 
@@ -89,7 +92,16 @@ class DealtWindows:
         self._queued[:] = left
         if not self._resumes_round:  # else its window is filled, and the next deal made
             nothing = np.zeros(self._world_size, np.int64)
-            self._deal(nothing, nothing, 0, 0)
+            held = self._deal(self._held(nothing, nothing, 0, 0))
+            self._first = self._entries, self._base, self._bound, self._queued
+            self._fill(held)
+
+    def begin_again(self) -> None:
+        assert self._first is not None
+        self._entries, self._base, self._bound, self._queued = self._first
+        nothing = np.zeros(self._world_size, np.int64)
+        self._fill(self._held(nothing, nothing, 0, 0))
+        self._anew = True
 
     def missing(self, buffer: WindowBuffer, round: int) -> int:
         missing = max(0, self._bound - buffer.next_number)
@@ -100,9 +112,13 @@ class DealtWindows:
     def count(self, buffer: WindowBuffer, round: int) -> int:
         return int(np.searchsorted(buffer.numbers, self._bound))
 
-    def look(self, buffer: WindowBuffer, *, round: int, step: int) -> RoundStart:
+    def look(
+        self, buffer: WindowBuffer, *, round: int, step: int, most: int | None = None
+    ) -> RoundStart:
         buffer.gather()
-        start = buffer.look(self.count(buffer, round), round=round, step=step, taken=self._bound)
+        count = self.count(buffer, round)
+        size = min(count, most or count)
+        start = buffer.look(size, round=round, step=step, taken=self._bound)
         numbers = start.numbers
         found = self._entries[numbers - self._base]
         queued = self._entries[self._bound - self._base :]
@@ -122,33 +138,43 @@ class DealtWindows:
     def end_round(
         self, heads: Sequence[ProposalHead], totals: RoundTotals, left: Sequence[int]
     ) -> None:
+        if self._anew:  # the next windows are filled
+            self._anew = False
+            return
         samples = np.array([head.samples for head in heads], np.int64)
         tokens = np.array([head.tokens for head in heads], np.int64)
-        self._deal(
+        held = self._held(
             samples - totals.samples.sum(axis=1),
             tokens - totals.tokens.sum(axis=1),
             int(samples.sum()),
             int(tokens.sum()),
         )
+        self._fill(self._deal(held))
 
-    def _deal(self, samples: Int64Array, tokens: Int64Array, seen: int, seen_tokens: int) -> None:
-        """Deals, and fills the next windows from what is queued."""
-        window = self._size.most
-        held = Holdings(
+    def _held(
+        self, samples: Int64Array, tokens: Int64Array, seen: int, seen_tokens: int
+    ) -> Holdings:
+        return Holdings(
             samples=samples,
             tokens=tokens,
             queued=self._queued,
             seen_samples=seen,
             seen_tokens=seen_tokens,
         )
+
+    def _deal(self, held: Holdings) -> Holdings:
+        """Deals, as far as the stream goes."""
         if left := self._total - self.next_entry:
-            counts = next_deal(held, left=left, window=window)
+            counts = next_deal(held, left=left, window=self._size.most)
             own = dealt_entries(counts, self._rank, self.next_entry)
             self._entries = np.concatenate([self._entries, own])
             self._new = np.concatenate([self._new, own])
             self._queued = self._queued + counts
             self.next_entry += int(counts.sum())
-            held = replace(held, queued=self._queued)
-        taken = next_window(held, window=window)
+        return replace(held, queued=self._queued)
+
+    def _fill(self, held: Holdings) -> None:
+        """Fills the next windows from what is queued."""
+        taken = next_window(held, window=self._size.most)
         self._bound += int(taken[self._rank])
         self._queued = self._queued - taken

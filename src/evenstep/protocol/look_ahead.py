@@ -78,9 +78,15 @@ class LookAhead:
         """Entries of a shared stream to receive; None, as the rank has a share of its own."""
         return None
 
-    def look(self, buffer: WindowBuffer, *, round: int, step: int) -> RoundStart:
-        """The window of a round."""
-        start = buffer.look(self._quota(round), round=round, step=step)
+    def look(
+        self, buffer: WindowBuffer, *, round: int, step: int, most: int | None = None
+    ) -> RoundStart:
+        """The window of a round.
+
+        Args:
+            most: samples, if fewer than wanted.
+        """
+        start = buffer.look(most or self._quota(round), round=round, step=step)
         return replace(start, window_size=self._size.current, window_limit=self._size.limit)
 
     def exhausted(self, start: RoundStart) -> bool:
@@ -95,6 +101,9 @@ class LookAhead:
     def done(self) -> bool:
         """Whether a rank whose window is empty has finished the epoch."""
         return True
+
+    def begin_again(self) -> None:
+        """The first windows are to be formed anew, smaller."""
 
     def end_round(
         self, heads: Sequence[ProposalHead], totals: RoundTotals, left: Sequence[int]

@@ -167,8 +167,8 @@ class RankProtocol:
         self.dropped = 0
         self.undelivered = 0
         self.room = 0
-        """Samples that this rank has memory for in a window; 0 if unknown. Counts in the first
-        round: see `asks_room`."""
+        """Samples that this rank has memory for in a window; 0 if unknown. See `asks_room`."""
+        self._resumes_round = start is not None and start.quota is not None
 
     # What the driver reads
 
@@ -186,10 +186,22 @@ class RankProtocol:
         """Samples that windows may hold now."""
         return self._size.most
 
+    def window_size_within(self, room: int) -> int:
+        """`window_size`, with memory for `room` samples in a window; 0 if unknown."""
+        return self._size.within(room)
+
+    @property
+    def begins_anew(self) -> bool:
+        """Whether no window was formed yet, so that nothing is known of the memory they take. Then
+        `room` should be set as soon as the first samples are there: a window that there is no
+        memory for need not be filled."""
+        return self._size.fresh
+
     @property
     def asks_room(self) -> bool:
-        """Whether `room` should be set before the next message, as windows will grow up to it."""
-        return self._size.grows and self._size.limit is None and self._phase is _Phase.FILLING
+        """Whether `room` should be set before the next message. Not in a resumed round: what was
+        agreed in it is known."""
+        return self._phase is _Phase.FILLING and not self._resumes_round
 
     @property
     def taken(self) -> int:
@@ -204,7 +216,7 @@ class RankProtocol:
     @property
     def wanted(self) -> int:
         """Samples still needed before `outgoing` may be called; 0 when it may."""
-        if self._phase is not _Phase.FILLING:
+        if self._phase is not _Phase.FILLING or self._size.too_large(self.room, self.rounds):
             return 0
         return self._windows.missing(self._buffer, self.rounds)
 
@@ -255,12 +267,11 @@ class RankProtocol:
         """Takes the sample that `lends` asked for, for ranks that have none to run fillers with."""
         self._lending.lent = sample
 
-    def first_numbers(self, count: int) -> Int64Array:
-        """Arrival numbers of the oldest samples of the next window, at most `count`: never of what
-        else has arrived, as that depends on timing."""
+    def window_numbers(self) -> Int64Array:
+        """Arrival numbers of the next window, as far as they have come: never of what else has
+        arrived, as that depends on timing."""
         self._buffer.gather()
-        window = self._windows.count(self._buffer, self.rounds)
-        return self._buffer.numbers[: min(count, window)]
+        return self._buffer.numbers[: self._windows.count(self._buffer, self.rounds)]
 
     # Exchanges
 
@@ -314,7 +325,10 @@ class RankProtocol:
 
     def _propose(self) -> bytes:
         """Begins a round: this rank's window, and what it proposes to do with it."""
-        start = self._windows.look(self._buffer, round=self.rounds, step=self.steps)
+        # Where the window is formed anew, it does not matter what this one holds, but it must not
+        # depend on what else has come.
+        most = 1 if self._size.too_large(self.room, self.rounds) else None
+        start = self._windows.look(self._buffer, round=self.rounds, step=self.steps, most=most)
         # By its window, not by what has arrived: messages do not depend on timing.
         self._lending.has_sample |= bool((start.numbers >= self._first_number).any())
         self._round = RankRound(self.policy, start, self.world_size)
@@ -344,11 +358,15 @@ class RankProtocol:
             return
         self._phase = _Phase.SETTLING
         self._heads = heads
-        self._size.learn(heads)
+        anew = self._size.learn(heads, self.rounds)
         assert self._round is not None
         # What was agreed in this round holds for whoever resumes it.
         self._round.start = replace(self._round.start, window_limit=self._size.limit)
         self._lending.begin(heads)
+        if anew:
+            self._buffer.forget_window()
+            self._windows.begin_again()
+            return  # the round has no steps
         if unplannable:
             return  # all that was dealt to some rank is bad: the round has no steps
         plan = self._round.settle(heads, messages, rank=self.rank, buffer=self._buffer)
@@ -366,6 +384,7 @@ class RankProtocol:
         sent = [receipt.totals for receipt in receipts]
         totals = RoundTotals.decode(sent, self._heads, round=self.rounds, layout=self._layout)
         self.rounds += 1
+        self._resumes_round = False
         self._phase = _Phase.FILLING
         self._windows.end_round(self._heads, totals, [receipt.left for receipt in receipts])
         self._lending.end(receipts)

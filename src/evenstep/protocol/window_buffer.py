@@ -69,7 +69,7 @@ class WindowBuffer:
         self._arrived: list[tuple[Int64Array, Int64Array]] = []  # not yet in the arrays below
         self.columns, self.numbers, self.ages = start.columns, start.numbers, start.ages
         self.next_number = start.taken
-        self.taken = start.taken
+        self._first_taken = self.taken = start.taken
         """Numbers below this one have been in a window, though they may be planned by now."""
         self.seen = len(self.numbers)
         """Samples at the front that have been in a window and are not planned yet."""
@@ -139,6 +139,10 @@ class WindowBuffer:
             ages=self.ages[: self.seen],
             quota=size,
         )
+
+    def forget_window(self) -> None:
+        """No sample has been in a window: the first is to be formed anew."""
+        self.seen, self.taken = 0, self._first_taken
 
     def remove(self, positions: Int64Array, waited: Int64Array | None = None) -> None:
         """Removes samples by their positions in the window, each named once.

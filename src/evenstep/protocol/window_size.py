@@ -1,9 +1,14 @@
-"""How many samples a rank's window holds: a given number, or as many as make enough groups.
+"""How many samples a rank's window holds: a given number, or as many as make enough groups; and no
+more than there is memory for.
 
 Under ``buffer_size="auto"`` a window grows to `Policy.window_tokens`. All ranks compute the same
 size, from the samples and tokens that their windows held in the round before. It starts small, so
 that the first step comes soon, at most doubles from round to round, and does not follow the mean
-length down again. The rank with least memory for samples limits it, as told in the first round.
+length down again.
+
+In each round every rank says how many samples like those of its window it has memory for. The
+least of these limits the next windows of all ranks. If it limits the first, that window is formed
+anew: no rank has to hold it.
 """
 
 from __future__ import annotations
@@ -51,35 +56,65 @@ class WindowSize:
         self.grows = self._tokens is not None
         """Whether the size follows from tokens."""
         first = FIRST_SIZE if self.grows else FIXED_SIZE
-        self.current = first if isinstance(buffer_size, str) else buffer_size
-        self._first = self.current
+        self._first = first if isinstance(buffer_size, str) else buffer_size
+        self.current = self._first
         self.limit: int | None = None
         """Samples that all ranks have memory for; None if that is unknown."""
-        if self.grows and start is not None and start.window_size is not None:
+        if start is not None and start.window_size is not None:
             self.current, self.limit = start.window_size, start.window_limit
+        self._peak = max(self._first, self.current)
+        if self._tokens is None:
+            self.current = min(self.current, self._first)
+        elif self.current != self._first:
+            self._peak = max(self._peak, self._tokens)  # windows held no more before a resume
+        self.fresh = start is None or start.quota is None
+        """Whether no window was formed yet."""
 
     @property
     def most(self) -> int:
         """Samples that a window may hold now, in any round."""
         return self._policy.window_size(self.current)
 
+    def within(self, room: int) -> int:
+        """`most`, with memory for `room` samples; 0 if unknown."""
+        return self._policy.window_size(min(self.current, room or self.current))
+
     @property
     def largest(self) -> int:
-        """Samples that a window may hold now, counting those that stay in it from the first, which
-        is the only one that may have been larger: what memory allows is not known before it."""
-        return max(self.most, self._policy.window_size(self._first))
+        """Samples that a window may hold now, counting those that stay in it from earlier ones,
+        which may have been larger."""
+        return self._policy.window_size(self._peak)
 
     def at(self, round: int) -> int:
         """Samples that a window should hold in a round, counted from 0."""
         return self._policy.window_size_at(self.current, round)
 
-    def learn(self, heads: Sequence[ProposalHead]) -> None:
-        """Takes what the windows of a round hold on all ranks; counts for the next round."""
+    def too_large(self, room: int, round: int) -> bool:
+        """Whether a round's window is to be formed anew, by what a rank has memory for: only the
+        first one, as the size of the others is agreed before they are filled.
+
+        Args:
+            room: samples; 0 if unknown.
+        """
+        if not self.fresh or not room:
+            return False
+        fits = self._policy.window_size_at(min(room, self.current), round)
+        return fits < self.at(round)
+
+    def learn(self, heads: Sequence[ProposalHead], round: int) -> bool:
+        """Takes what the windows of a round hold on all ranks; counts for the next round.
+
+        Returns:
+            Whether the windows of this round were too large for some rank.
+        """
+        room = min((head.room for head in heads if head.room), default=0)
+        anew, self.fresh = self.too_large(room, round), False
+        self.limit = room or self.limit
         samples, tokens = sum(h.samples for h in heads), sum(h.tokens for h in heads)
-        if self._tokens is None or not tokens:
-            return
-        wanted = -(-self._tokens * samples // tokens)
-        if self.limit is None:
-            self.limit = min((head.room for head in heads if head.room), default=None)
-        grown = max(self.current, min(wanted, 2 * self.current))
-        self.current = min(grown, self.limit or grown)
+        size = self.current if self.grows else self._first
+        if self._tokens is not None and tokens and not anew:
+            wanted = -(-self._tokens * samples // tokens)
+            size = max(size, min(wanted, 2 * size))
+        self.current = min(size, self.limit or size)
+        self._peak = max(self._peak, self.current)
+        return anew

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from launched_rank import as_rank
-from ranks import Rank
+from ranks import Rank, run
 from tiny_trainer import Seen, arguments
 from vision_trainer import Witness, check_updates, identities, telling
 
@@ -117,7 +117,37 @@ def test_every_row_once_and_the_gradient_of_one_batch(tmp_path: Any, name: str, 
     train(None, tmp_path, [(name, kind)], 2)
 
 
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_two_ranks(tmp_path: Any, accumulate: int) -> None:
+    names = ["Qwen2.5-VL", "LLaVA-NeXT", "Idefics3", "Gemma 3"]
+    cases = [(name, kind) for name in names for kind in ("messages", "prompt-completion")]
+    run(train, 2, tmp_path, cases, accumulate, folder=tmp_path, within=150)
+
+
 @pytest.mark.parametrize("name", ["Qwen2-VL", "Qwen3-VL", "LLaVA-NeXT", "SmolVLM", "InternVL"])
 def test_packed_groups(tmp_path: Any, name: str) -> None:
     policy = evenstep.Even(max_tokens=1024, packed=True)
     sft(tmp_path, name, "prompt-completion", policy, gradient_accumulation_steps=2)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("kind", ["messages", "prompt-completion"])
+def test_pixels_are_made_once_their_batch_is_planned(
+    tmp_path: Any, name: str, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "evenstep")
+    workers = {"dataloader_num_workers": 1} if name == "Qwen2-VL" else {}
+    sft(tmp_path, name, kind, evenstep.Even(max_tokens=1024), **workers)
+    assert "pixels are made once their batch is planned" in caplog.text
+
+
+def test_a_length_that_cuts_the_tokens_of_an_image_is_an_error_of_the_sample() -> None:
+    from trl.trainer.sft_trainer import DataCollatorForVisionLanguageModeling
+
+    family = FAMILIES["Qwen2-VL"]
+    collate_fn = DataCollatorForVisionLanguageModeling(
+        family.processor(), max_length=12, completion_only_loss=True
+    )
+    row = rows_of(family, "prompt-completion")[1]
+    with pytest.raises(evenstep.SampleError, match=r"image tokens.* was cut; raise max_length"):
+        evenstep.PreparingCollator(collate_fn=collate_fn).prepare(row)

@@ -39,6 +39,8 @@ class Job:
     sized: bool = True
     """Whether those samplers know how many they yield."""
     buffer_size: int | str = 2
+    memory: int = 1 << 30
+    """Bytes that the samples of a rank may take; a token is 8."""
     exhausted: str = "pad"
     accumulate: int = 1
     bad: frozenset[int] = frozenset()

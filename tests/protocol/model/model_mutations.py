@@ -87,11 +87,11 @@ def counts_no_round_of_waiting(right):
     return lambda self, positions, waited=None: right(self, positions, np.empty(0, np.int64))
 
 
-@mutation("even, windows grow", RankProtocol, "first_numbers")
+@mutation("even, windows grow", RankProtocol, "window_numbers")
 def counts_the_memory_of_all_that_has_arrived(right):
-    def wrong(self, count):
+    def wrong(self):
         self._buffer.gather()
-        return self._buffer.numbers[:count]
+        return self._buffer.numbers
 
     return wrong
 

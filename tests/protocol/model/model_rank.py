@@ -47,6 +47,7 @@ class Rank:
             rank=start.rank,
             world_size=start.world_size,
             buffer_size=job.buffer_size,
+            buffer_bytes=job.memory,
             exhausted=job.exhausted,
             accumulate=job.accumulate,
             seed=0,

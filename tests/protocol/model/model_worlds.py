@@ -11,7 +11,7 @@ LENGTHS = (3, 5, 3, 3, 5, 3)
 FIRST_WINDOW = 3
 """Samples of the first window under buffer_size="auto", in place of 256."""
 MEMORY = 192
-"""Bytes that samples may take under buffer_size="auto", in place of a gigabyte; a token is 8."""
+"""Bytes of little memory: for 12 tokens in each of two windows."""
 
 ONE_STEP = TokenBudget(8, max_wait=1, max_steps_per_round=1)
 
@@ -114,6 +114,7 @@ _SMALL = [
         lengths=(1, *LENGTHS[1:]),
         orders=((0, 1), (2, 3, 4, 5)),
         buffer_size="auto",
+        memory=MEMORY,
     ),
     Job(
         name="even, windows shrink to what memory allows",
@@ -122,7 +123,25 @@ _SMALL = [
         orders=((0, 1, 2, 3, 4), (4, 3)),
         sized=False,
         buffer_size="auto",
+        memory=MEMORY,
         chunks=(9,),
+    ),
+    Job(
+        name="even, dealt, windows of what memory allows",
+        policy=Even(8),
+        lengths=(5, 3, 5, 3, 5),
+        buffer_size=4,
+        memory=MEMORY // 2,
+        bad=frozenset({1}),
+        chunks=(1,),
+    ),
+    Job(
+        name="fixed windows of what memory allows",
+        policy=TokenBudget(8),
+        lengths=LENGTHS,
+        orders=((0, 1, 2, 3), (4, 5)),
+        buffer_size=4,
+        memory=MEMORY // 2,
     ),
     Job(name="three ranks", policy=Even(8), lengths=LENGTHS, ranks=3, chunks=(1,)),
     Job(
@@ -204,6 +223,7 @@ _LARGE = [
         ranks=3,
         orders=((0, 1), (2, 3, 4, 5), (5, 1)),
         buffer_size="auto",
+        memory=MEMORY,
     ),
 ]
 LARGE = {job.name: job for job in _LARGE}

@@ -14,9 +14,8 @@ from model_explorer import Explorer, Found
 from model_job import Job
 from model_mutations import MUTATIONS, Mutation
 from model_notes import Notes
-from model_worlds import FIRST_WINDOW, LARGE, MEMORY, SMALL
+from model_worlds import FIRST_WINDOW, LARGE, SMALL
 
-import evenstep.loader.batcher.round_planner as round_planner
 import evenstep.protocol.window_size as window_size
 
 RESHARED = ("updates of 2 steps", "even, dealt")
@@ -29,7 +28,6 @@ SECONDS = 600
 @pytest.fixture(autouse=True)
 def small_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(window_size, "FIRST_SIZE", FIRST_WINDOW)
-    monkeypatch.setattr(round_planner, "SAMPLE_BYTES", MEMORY)
 
 
 def row(name: str, tally: Tally) -> str:

@@ -81,7 +81,7 @@ class Intake:
             assert feed is not None
             self._feed = IndexFeed(feed, spec.chunk_size)
             dataset = IndexedDataset(
-                spec.dataset, skip_bad=skip_bad, prepare=spec.prepare, watchdog=watchdog
+                spec.source, skip_bad=skip_bad, prepare=spec.prepare, watchdog=watchdog
             )
             self._loader = DataLoader(dataset, batch_sampler=self._feed, **options)
 

@@ -10,9 +10,9 @@ There may be several collate threads. Whatever a thread raises ends the others: 
 wait for a sample, a step or a credit. They are daemons, so no exit waits for a function of the
 user's that does not return.
 
-The store holds at most two windows: one that is being planned or filled, and one whose steps are
-being trained on. So the window refills while the trainer works. Where steps are held back until
-their update is whole, it holds those in addition.
+The store holds at most two windows, of `buffer_bytes` together: one that is being planned or
+filled, and one whose steps are being trained on. So the window refills while the trainer works.
+Where steps are held back until their update is whole, it holds those in addition.
 
 What is planned depends on the samples and their order alone, never on how long anything took: the
 protocol takes samples in order and plans only when its window is full or the source has ended.
@@ -37,6 +37,7 @@ from evenstep.errors import (
     described,
 )
 from evenstep.loader.batcher.batch_assembly import make_step, rows_of
+from evenstep.loader.batcher.blanks import Blanks
 from evenstep.loader.batcher.chunk_checks import ChunkChecks
 from evenstep.loader.batcher.filler_sample import FillerSample
 from evenstep.loader.batcher.intake import Intake
@@ -76,8 +77,11 @@ class EpochRun:
         self._ports = ports
         self._seeds = seeds
         self._protocol = make_protocol(spec, epoch)
-        self._store = SampleStore(2 * self._protocol.window_size)
+        # The first samples one by one, until it is known for how many there is memory.
+        alone = self._protocol.begins_anew
+        self._store = SampleStore(1 if alone else 2 * self._protocol.window_size)
         self._filler_sample = FillerSample()
+        self._blanks = Blanks(spec)
         self._checks = ChunkChecks(spec, epoch, self._filler_sample)
         self._worker_states = (
             WorkerStateLog(max(spec.num_workers, 1), epoch.worker_states) if spec.iterable else None
@@ -281,6 +285,7 @@ class EpochRun:
                     rows,
                     indices,
                     filler_sample=self._filler_sample.sample,
+                    blanks=self._blanks,
                     seeds=self._seeds,
                 )
         except EvenstepError:

@@ -12,7 +12,7 @@ from evenstep.loader.batcher.chunk_checks import ChunkChecks
 from evenstep.loader.batcher.filler_sample import FillerSample, pack_sample
 from evenstep.loader.batcher.ports import Ports
 from evenstep.loader.batcher.progress import RoundProgress, StepProgress
-from evenstep.loader.batcher.sample_bytes import SAMPLE_BYTES, sample_bytes
+from evenstep.loader.batcher.sample_bytes import sample_bytes
 from evenstep.loader.batcher.sample_store import SampleStore
 from evenstep.loader.batcher.shared_documents import SharedDocuments
 from evenstep.loader.batcher.spec import EpochSpec, LoaderSpec
@@ -22,7 +22,7 @@ from evenstep.loader.workers.iterable import WorkerStateLog
 from evenstep.plan.offline.replay import ReplayPolicy
 from evenstep.protocol import PlannedStep, RankProtocol
 
-_WEIGHED = 64  # samples of the first window
+_WEIGHED = 64  # samples of a window
 
 
 def make_protocol(spec: LoaderSpec, epoch: EpochSpec) -> RankProtocol:
@@ -81,6 +81,7 @@ class RoundPlanner:
         self._checks = checks
         self._filler_sample = filler_sample
         self._worker_states = worker_states
+        self._window_bytes = spec.buffer_bytes // 2  # up to two windows are held
         self._context_parallel = spec.policy.peers > 1
         self._checksum = WindowChecksum()
         self.request: Callable[[Int64Array | None], None] = lambda entries: None
@@ -98,18 +99,23 @@ class RoundPlanner:
         """Waits until the protocol has the samples that its next message needs."""
         protocol = self._protocol
         self._request_dealt()
+        if protocol.asks_room and protocol.begins_anew:
+            protocol.room = self._early_room()
         while protocol.wanted:
-            ready = self._store.next_unplanned()
-            if ready is None:
-                protocol.end_of_source()
-            else:
-                protocol.receive(ready.columns, ready.numbers, end=ready.end)
-                if ready.digests is not None:
-                    self._checksum.note(ready.numbers, ready.digests)
-        if protocol.asks_room:
+            self._receive()
+        if protocol.asks_room and not protocol.begins_anew:
             protocol.room = self._room()
         if (number := protocol.lends) is not None:
             protocol.lend(self._sample_to_lend(number))
+
+    def _receive(self) -> None:
+        ready = self._store.next_unplanned()
+        if ready is None:
+            self._protocol.end_of_source()
+            return
+        self._protocol.receive(ready.columns, ready.numbers, end=ready.end)
+        if ready.digests is not None:
+            self._checksum.note(ready.numbers, ready.digests)
 
     def end_requests(self) -> None:
         """Says that no more samples will be asked for, unless that has been said."""
@@ -141,14 +147,34 @@ class RoundPlanner:
         self._store.make_room(2 * self._protocol.window_size + self._updates.samples_held)
         return whole
 
+    def _early_room(self) -> int:
+        """`_room`, by the first samples, of which no more are let in than there is memory for."""
+        protocol = self._protocol
+        weighed = taken = 0
+        while weighed < _WEIGHED and taken < self._window_bytes:
+            numbers = protocol.window_numbers()
+            if weighed < len(numbers):
+                taken += sample_bytes(self._store.peek(int(numbers[weighed])))
+                weighed += 1
+            elif protocol.wanted:
+                self._store.make_room(protocol.received + 1)
+                self._receive()
+            else:
+                break
+        room = self._room_for(taken, weighed)
+        self._store.make_room(2 * protocol.window_size_within(room))
+        return room
+
     def _room(self) -> int:
-        """Samples of a window that this rank has memory for, by what its first samples take."""
-        numbers = self._protocol.first_numbers(_WEIGHED)
-        if not len(numbers):
-            return 0
-        taken = sum(sample_bytes(self._store.peek(number)) for number in numbers.tolist())
-        # Up to two windows are held.
-        return max(1, SAMPLE_BYTES * len(numbers) // max(1, 2 * taken))
+        """Samples like those of the window that this rank has memory for in a window; 0 if the
+        window is empty."""
+        numbers = self._protocol.window_numbers()
+        few = numbers[:: max(1, len(numbers) // _WEIGHED)]
+        taken = sum(sample_bytes(self._store.peek(number)) for number in few.tolist())
+        return self._room_for(taken, len(few))
+
+    def _room_for(self, taken: int, samples: int) -> int:
+        return max(1, self._window_bytes * samples // max(1, taken)) if samples else 0
 
     def _sample_to_lend(self, number: int) -> bytes:
         start, remaining = self._epoch.start, self._epoch.remaining.numbers

@@ -6,11 +6,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-import torch
-
-SAMPLE_BYTES = 1 << 30
-"""Memory that the samples of a rank may take where ``buffer_size="auto"`` sizes its windows."""
+from evenstep.batch.media_shape import image_bytes
 
 _FEW = 16  # items of a long list that stand for all
 _DEEPEST = 8  # containers within each other; an object may hold itself
@@ -22,10 +18,14 @@ def sample_bytes(sample: Any, *, deep: int = _DEEPEST) -> int:
     Args:
         deep: containers within each other that are looked into.
     """
-    if isinstance(sample, (torch.Tensor, np.ndarray)):
-        return int(sample.nbytes)
+    size = getattr(sample, "nbytes", None)  # of tensors, arrays and encoded images
+    if isinstance(size, int):
+        return size
     if not deep:
         return sys.getsizeof(sample)
+    pil: Any = sys.modules.get("PIL.Image")
+    if pil is not None and isinstance(sample, pil.Image):
+        return image_bytes(sample)
     if isinstance(sample, Mapping):
         return sum(sample_bytes(value, deep=deep - 1) for value in sample.values())
     if isinstance(sample, (list, tuple)):

@@ -51,9 +51,9 @@ class SampleStore:
             self._changed.notify_all()
 
     def make_room(self, limit: int) -> None:
-        """Raises the limit, where it is lower."""
+        """Sets how many samples are held before `put` waits."""
         with self._changed:
-            self._limit = max(self._limit, limit)
+            self._limit = limit
             self._changed.notify_all()
 
     def stop(self) -> None:

@@ -80,7 +80,7 @@ class Preparation:
     """What is made of the dataset's samples before they are measured, where the collate function
     prepares them."""
 
-    def __init__(self, prepare: Callable[[Any], Any] | None, *, skip_bad: bool) -> None:
+    def __init__(self, prepare: Callable[[Any, str], Any] | None, *, skip_bad: bool) -> None:
         """
         Args:
             prepare: None where the dataset itself prepares its samples.
@@ -93,12 +93,17 @@ class Preparation:
         if self.prepare is None or isinstance(sample, SampleError):
             return sample
         try:
-            return self.prepare(sample)
+            return self.prepare(sample, name)
         except BaseException as error:
-            failed = SampleError(
-                f"{name}: collate_fn raised {described(error)}; fix the sample or leave it out of "
-                "the dataset"
+            said = (
+                f"{error}"
+                if isinstance(error, SampleError)
+                else (
+                    f"collate_fn raised {described(error)}; fix the sample or leave it out of the "
+                    "dataset"
+                )
             )
+            failed = SampleError(f"{name}: {said}")
             if self._skip_bad:
                 return failed
             raise failed from error
@@ -112,7 +117,7 @@ class IndexedDataset(Dataset):  # type: ignore[type-arg]
         dataset: Any,
         *,
         skip_bad: bool,
-        prepare: Callable[[Any], Any] | None = None,
+        prepare: Callable[[Any, str], Any] | None = None,
         watchdog: Watchdog | None = None,
     ) -> None:
         """

@@ -8,10 +8,8 @@ is seeded once for all of them, so its draws depend on the chunk.)
 
 from __future__ import annotations
 
-import contextlib
 import random
 import zlib
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -50,15 +48,3 @@ def seed_everything(seed: int) -> None:
     random.seed(seed)
     np.random.seed(seed % 2**32)
     torch.default_generator.manual_seed(seed)
-
-
-@contextlib.contextmanager
-def keeping_random_state() -> Iterator[None]:
-    """What is drawn within does not change what is drawn after it."""
-    states = random.getstate(), np.random.get_state(), torch.get_rng_state()
-    try:
-        yield
-    finally:
-        random.setstate(states[0])
-        np.random.set_state(states[1])
-        torch.set_rng_state(states[2])

@@ -1,0 +1,254 @@
+"""Memory and speed of pixels that are made once their group is planned, beside those made before.
+
+Documents with images of real sizes, as Qwen2-VL's processor takes them with its default limits: up
+to 1,280 tokens, and 24 MB of pixels, for an image. A collate function makes tokens, labels and
+pixels of them, as a trainer's does, and `evenstep.DataLoader` runs it in its workers. Groups are
+formed by `Even`. The files are JPEGs of the sizes in the parquet file, made once, in a folder that
+is removed at the end; tokens are bytes, so that nothing is downloaded.
+
+    late        lengths from the headers; images decoded and processed once their group is planned
+    at once     each sample whole, in the workers, before it is planned; windows of as many samples
+                as `buffer_bytes` allows
+    same plans  at once, with as much memory as the windows of `late` then take
+
+Each measurement is one pass in a fresh process; cases alternate. The first batch is counted from
+before the loader is built, so the look at the first rows is in it, and the rate over all samples
+from there to the end. Memory is the largest sum of PSS of the process and its children, read five
+times a second, less that of the process before it builds the loader. CPU time is of all of them,
+and what to compare on a busy machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pyarrow.parquet as pq
+from PIL import Image
+from torch.utils.data import Dataset
+
+import evenstep
+from benchmarks.lib.report import Spread, parser, print_json, progress
+from evenstep.tools.report import text_table
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
+DATA = "/work/shared/data/mm_interleaved_docs.parquet"
+MOST_IMAGES, LETTERS = 4, 2000
+CASES: dict[str, dict[str, Any]] = {
+    "late": {"late": None},
+    "at once": {"late": False},
+    "same plans": {"late": False, "buffer_bytes": 1 << 36},
+}
+FIGURES = {
+    "memory": ("memory, MiB", 0),
+    "rate": ("samples/s", 1),
+    "first": ("first batch, s", 1),
+    "cpu": ("CPU ms/sample", 0),
+    "window": ("largest window", 0),
+}
+
+
+def picture(width: int, height: int, seed: int) -> Image.Image:
+    """Smooth, with some noise: as a JPEG about as large as a photograph."""
+    random = np.random.default_rng(seed)
+    across, down = np.linspace(0, 9, width), np.linspace(0, 9, height)[:, None]
+    waves = np.stack([np.sin(across * (1 + c) + down + seed) for c in range(3)], -1)
+    noise = random.integers(-12, 13, (height, width, 1))
+    return Image.fromarray((128 + 90 * waves + noise).clip(0, 255).astype(np.uint8))
+
+
+def make_files(folder: Path, data: str, samples: int, seed: int) -> list[dict[str, Any]]:
+    """Rows (text, paths of images) of documents drawn at random, and their files."""
+    table = pq.read_table(data, columns=["text", "image_w", "image_h"]).to_pylist()
+    drawn = np.random.default_rng(seed).choice(len(table), samples, replace=False).tolist()
+    rows = []
+    for number, place in enumerate(drawn):
+        document, paths = table[place], []
+        for width, height in zip(document["image_w"], document["image_h"]):
+            if len(paths) < MOST_IMAGES and max(width, height) < 150 * min(width, height):
+                paths.append(str(folder / f"{number}-{len(paths)}.jpg"))
+                picture(width, height, number).save(paths[-1], quality=85)
+        rows.append({"text": document["text"][:LETTERS], "paths": paths})
+    return rows
+
+
+class Documents(Dataset[dict[str, Any]]):
+    def __init__(self, rows: list[dict[str, Any]]) -> None:
+        self._rows = rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        row = self._rows[index]
+        return {"text": row["text"], "images": [Image.open(path) for path in row["paths"]]}
+
+
+class Collate:
+    """As trainers do it: tokens and pixels of all rows, and labels for their text."""
+
+    def __init__(self) -> None:
+        from transformers import Qwen2VLImageProcessorPil
+        from transformers.video_processing_utils import BaseVideoProcessor
+
+        from families.qwen_vl import TorchvisionFreeQwen2VL, qwen_tokenizer
+
+        self.processor = TorchvisionFreeQwen2VL(
+            image_processor=Qwen2VLImageProcessorPil(),
+            tokenizer=qwen_tokenizer(),
+            video_processor=BaseVideoProcessor(),
+        )
+
+    def __call__(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
+        image = "<|vision_start|><|image_pad|><|vision_end|>"
+        text = [image * len(row["images"]) + row["text"] for row in rows]
+        images = [each for row in rows for each in row["images"]] or None
+        batch = dict(self.processor(text=text, images=images, padding=True, return_tensors="pt"))
+        batch["labels"] = batch["input_ids"].masked_fill(batch["attention_mask"] == 0, -100)
+        return batch
+
+
+def memory_of(process: psutil.Process) -> int:
+    """Bytes of a process and its children."""
+    total = 0
+    for each in (process, *process.children(recursive=True)):
+        try:
+            total += each.memory_full_info().pss
+        except psutil.Error:
+            continue
+    return total
+
+
+class Watch(threading.Thread):
+    """The most memory and all CPU time of this process and its children."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self._process = psutil.Process()
+        self.before = self.most = memory_of(self._process)
+        self._cpu: dict[int, float] = {}
+        self._begun = sum(self._process.cpu_times()[:2])
+        self._over = threading.Event()
+
+    def run(self) -> None:
+        while not self._over.wait(0.2):
+            self.most = max(self.most, memory_of(self._process))
+            for each in (self._process, *self._process.children(recursive=True)):
+                try:
+                    self._cpu[each.pid] = sum(each.cpu_times()[:2])
+                except psutil.Error:
+                    continue
+
+    def end(self) -> tuple[float, float]:
+        self._over.set()
+        self.join()
+        return (self.most - self.before) / 2**20, sum(self._cpu.values()) - self._begun
+
+
+def measure(case: str, rows: list[dict[str, Any]], workers: int, max_tokens: int) -> dict[str, Any]:
+    """One pass in this process."""
+    options = dict(CASES[case])
+    collate_fn = evenstep.PreparingCollator(collate_fn=Collate(), late=options.pop("late"))
+    watch = Watch()
+    watch.start()
+    begin = time.monotonic()
+    loader = evenstep.DataLoader(
+        Documents(rows),
+        policy=evenstep.Even(max_tokens),
+        collate_fn=collate_fn,
+        shuffle=True,
+        num_workers=workers,
+        prefetch=2,
+        **options,
+    )
+    assert bool(loader.collate_fn.late) is (case == "late")
+    seen, first, windows, starts = 0, 0.0, [0], set()
+    for batch, step in loader.steps():
+        first = first or time.monotonic() - begin
+        seen += len(step.indices or ())
+        state = loader.state_dict()
+        if state["epoch"]["round"] not in starts:
+            starts.add(state["epoch"]["round"])
+            windows.append(len(state["dp_rank_0"]["numbers"]))
+        del batch
+    seconds = time.monotonic() - begin
+    assert seen == len(rows)
+    memory, cpu = watch.end()
+    loader.close()
+    return {
+        "memory": memory,
+        "rate": seen / seconds,
+        "first": first,
+        "cpu": 1000 * cpu / seen,
+        "window": max(windows),
+    }
+
+
+def main() -> None:
+    options = parser(__doc__ or "", "python -m benchmarks.loader.late_images", repeats=3)
+    options.add_argument("--data", default=DATA, help="parquet file with text, image_w and image_h")
+    options.add_argument("--samples", type=int, default=160)
+    options.add_argument("--workers", type=int, nargs="+", default=[1, 2])
+    options.add_argument("--max-tokens", type=int, default=16_384)
+    options.add_argument("--cases", nargs="+", default=list(CASES), choices=list(CASES))
+    options.add_argument("--one", nargs=3, help=argparse.SUPPRESS)  # case, workers, rows
+    chosen = options.parse_args()
+    if chosen.one:
+        case, workers, path = chosen.one
+        rows = json.loads(Path(path).read_text())
+        print(json.dumps(measure(case, rows, int(workers), chosen.max_tokens)))
+        return
+    with tempfile.TemporaryDirectory() as name:
+        progress(f"making images of {chosen.samples} documents")
+        rows = make_files(Path(name), chosen.data, chosen.samples, chosen.seed)
+        listed = Path(name) / "rows.json"
+        listed.write_text(json.dumps(rows))
+        files = [Path(path).stat().st_size for row in rows for path in row["paths"]]
+        results: dict[tuple[int, str], list[dict[str, Any]]] = {}
+        for repeat in range(chosen.repeats):
+            for workers in chosen.workers:
+                for case in chosen.cases:
+                    progress(f"repeat {repeat + 1}: {case}, {workers} workers")
+                    command = [sys.executable, "-m", "benchmarks.loader.late_images"]
+                    command += ["--max-tokens", str(chosen.max_tokens)]
+                    command += ["--one", case, str(workers), str(listed)]
+                    done = subprocess.run(command, check=True, capture_output=True, text=True)
+                    one = json.loads(done.stdout.splitlines()[-1])
+                    results.setdefault((workers, case), []).append(one)
+    spreads = {
+        key: {name: Spread.of([run[name] for run in runs]) for name in FIGURES}
+        for key, runs in results.items()
+    }
+    if chosen.json:
+        print_json(
+            {
+                "images": len(files),
+                "bytes": sum(files),
+                "runs": [
+                    {"workers": workers, "case": case, **{n: s.as_dict() for n, s in found.items()}}
+                    for (workers, case), found in spreads.items()
+                ],
+            }
+        )
+        return
+    mean = sum(files) / len(files) / 1000
+    print(f"{len(rows)} documents, {len(files)} images, JPEGs of {mean:.0f} KB on average")
+    head = ["workers", "pixels are made", *(title for title, _ in FIGURES.values())]
+    body = [
+        [str(workers), case, *(found[n].text(digits) for n, (_, digits) in FIGURES.items())]
+        for (workers, case), found in spreads.items()
+    ]
+    print(text_table(head, body))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,176 @@
+"""`LateImages`: what a sample keeps of its images, and how its pixels are made of them.
+
+Each sample's pixels are compared with what was planned: other shapes would give the model other
+tokens than the text has places for, and groups other sizes than fit in memory.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from PIL import Image
+
+from evenstep.batch.images.encoded import LazyImage
+from evenstep.batch.images.options import LargeImages, NotPlanned
+from evenstep.batch.images.stand_in import TakenCall
+from evenstep.batch.media_shape import LATE, MediaShape, image_bytes
+from evenstep.errors import CollateError, described
+
+_REMEDY = (
+    "repair the sample or leave it out of the dataset; with PreparingCollator(late=False) samples "
+    "are made before they are planned, and skip_bad_samples can skip them"
+)
+
+
+@dataclass(frozen=True)
+class LateImages:
+    """A call of the image processor that is still to be made."""
+
+    name: str
+    """What errors call the sample."""
+    images: Any
+    arguments: Mapping[str, Any]
+    pixels: Mapping[str, tuple[tuple[int, ...], torch.dtype]]
+    """Shape and dtype of each field that is still to be made, as the call will return it."""
+    rest: Mapping[str, Any]
+    """What else it will return."""
+    dtypes: Mapping[str, torch.dtype]
+    """Of those fields in the sample."""
+
+    @property
+    def nbytes(self) -> int:
+        """Memory that the images take."""
+        return sum(map(image_bytes, _flat(self.images)))
+
+    def made(self, image_processor: Any) -> dict[str, torch.Tensor]:
+        """The fields that were to be made.
+
+        Raises:
+            CollateError: an image cannot be made, or becomes something else than was planned.
+        """
+        from transformers import BatchFeature
+
+        try:
+            result = image_processor(_copies(self.images), **self.arguments)
+            found = BatchFeature(dict(result), tensor_type="pt")
+        except Exception as error:
+            raise CollateError(
+                f"{self.name}: {self._culprit()} was planned by its header, and cannot be made "
+                f"into {', '.join(self.pixels)}: {described(error)}; {_REMEDY}"
+            ) from error
+        for name, wanted in self.pixels.items():
+            tensor = found.get(name)
+            has = None if tensor is None else (tuple(tensor.shape), tensor.dtype)
+            if has != wanted:
+                raise self._unlike(name, wanted, has)
+        for name, value in self.rest.items():
+            if not torch.equal(torch.as_tensor(value), torch.as_tensor(found.get(name, []))):
+                raise self._unlike(name, value, found.get(name))
+        return {name: found[name].to(self.dtypes[name]) for name in self.pixels}
+
+    def _unlike(self, name: str, planned: Any, has: Any) -> CollateError:
+        return CollateError(
+            f"{self.name}: by the sizes of its images, {name} was to be {planned}, and the image "
+            f"processor makes {has}; use PreparingCollator(late=False)"
+        )
+
+    def _culprit(self) -> str:
+        """The first image that cannot be decoded."""
+        images = _flat(self.images)
+        for number, image in enumerate(images):
+            encoded = getattr(image, "encoded", None)
+            path = f" ({encoded.path})" if encoded is not None and encoded.path else ""
+            try:
+                image.copy().load()
+            except Exception:
+                return f"image {number} of {len(images)}{path}"
+        return f"one of {len(images)} images"
+
+
+def keep_images(
+    sample: dict[str, Any], calls: Sequence[TakenCall], *, name: str
+) -> TakenCall | None:
+    """Puts `LateImages` into a sample that was prepared with a stand-in, and shapes in place of its
+    pixels.
+
+    Args:
+        calls: those that the stand-in took.
+        name: what errors call the sample.
+
+    Returns:
+        The call that pixels will come from; None for a sample without.
+
+    Raises:
+        NotPlanned: pixels of the sample are not those of one call; or they take no more memory than
+            its images.
+    """
+    fields = {
+        field: value
+        for field, value in sample.items()
+        if isinstance(value, torch.Tensor) and value.device.type == "meta"
+    }
+    if not fields:
+        return None
+    call = call_of(fields, calls)
+    if call is None:
+        raise NotPlanned(f"collate_fn changes {', '.join(fields)}")
+    late = LateImages(
+        name=name,
+        images=call.images,
+        arguments=call.arguments,
+        pixels={f: (tuple(call.result[f].shape), call.result[f].dtype) for f in fields},
+        rest={field: value for field, value in call.result.items() if field not in fields},
+        dtypes={field: value.dtype for field, value in fields.items()},
+    )
+    if late.nbytes >= sum(math.prod(v.shape) * v.element_size() for v in fields.values()):
+        raise LargeImages("its images take more memory than their pixels")
+    for field, value in fields.items():
+        sample[field] = MediaShape(tuple(value.shape))
+    sample[LATE] = late
+    return call
+
+
+def call_of(fields: Mapping[str, Any], calls: Sequence[TakenCall]) -> TakenCall | None:
+    """The last call that returned fields of these shapes; None if there is none, or calls with
+    other images did as well.
+
+    Args:
+        fields: pixels of a sample, as tensors.
+    """
+    fits = [
+        call
+        for call in calls
+        if all(getattr(call.result.get(f), "shape", None) == v.shape for f, v in fields.items())
+    ]
+    if not fits or any(not _same(call, fits[-1]) for call in fits):
+        return None
+    return fits[-1]
+
+
+def _same(one: TakenCall, other: TakenCall) -> bool:
+    images = [one.flat, other.flat]
+    same = len(images[0]) == len(images[1]) and all(
+        a is b or _source(a) is _source(b) is not None for a, b in zip(*images)
+    )
+    return same and dict(one.arguments) == dict(other.arguments)
+
+
+def _source(image: Any) -> Any:
+    return getattr(image, "encoded", None)
+
+
+def _flat(images: Any) -> list[Image.Image]:
+    if isinstance(images, (list, tuple)):
+        return [image for each in images for image in _flat(each)]
+    return [images]
+
+
+def _copies(images: Any) -> Any:
+    """So that what is decoded is dropped once its pixels are made."""
+    if isinstance(images, (list, tuple)):
+        return [_copies(each) for each in images]
+    return images.copy() if isinstance(images, LazyImage) else images

@@ -1,0 +1,122 @@
+"""`StandIn`: takes the place of an image processor while a row is prepared.
+
+Its result has pixels without memory (``device="meta"``): they have a shape and a dtype, most
+functions of torch take them, and whoever reads their values gets an error. Only the thread that
+prepares sees it; any other has the real image processor.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from PIL import Image
+
+from evenstep.batch.images.encoded import lazy
+from evenstep.batch.images.options import Call, NotPlanned
+from evenstep.batch.images.rules import rule_of
+
+_swapping = threading.Lock()
+
+
+@dataclass(frozen=True)
+class TakenCall:
+    """A call of an image processor, and what it returned."""
+
+    images: Any
+    """As they were passed, those that PIL had not decoded as their files."""
+    arguments: Mapping[str, Any]
+    result: Mapping[str, Any]
+
+    @property
+    def flat(self) -> list[Any]:
+        return [image for row in _rows(self.images)[0] for image in row]
+
+
+class StandIn:
+    """See the module docstring. All but the call is the image processor's."""
+
+    def __init__(self, image_processor: Any, *, plans: bool) -> None:
+        """
+        Args:
+            plans: return what follows from the sizes of images; otherwise what the image processor
+                returns.
+        """
+        self.stands_for = image_processor
+        self._plans = plans
+        self._thread = threading.get_ident()
+        self.calls: list[TakenCall] = []
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "stands_for":
+            raise AttributeError(name)
+        return getattr(self.stands_for, name)
+
+    def __call__(self, images: Any, *more: Any, **arguments: Any) -> Any:
+        if threading.get_ident() != self._thread:
+            return self.stands_for(images, *more, **arguments)
+        if self._plans:
+            if more:
+                raise NotPlanned("arguments are not named")
+            images = _kept(images)
+            result = planned(self.stands_for, images, arguments)
+        else:
+            result = self.stands_for(images, *more, **arguments)
+        self.calls.append(TakenCall(images, arguments, dict(result)))
+        return result
+
+    preprocess = __call__
+
+
+def planned(image_processor: Any, images: Any, arguments: Mapping[str, Any]) -> Any:
+    """What an image processor will return, by its rule.
+
+    Raises:
+        NotPlanned: the rule does not say.
+        Exception: what the image processor's own functions raise for a size.
+    """
+    from transformers import BatchFeature
+
+    rule = rule_of(image_processor)
+    if rule is None:
+        raise NotPlanned(f"no rule is known for {type(image_processor).__name__}")
+    rows, nested = _rows(images)
+    for image in (image for row in rows for image in row):
+        if not isinstance(image, Image.Image):
+            raise NotPlanned(f"an image is a {type(image).__name__}, not one of PIL")
+    sizes = [[(image.height, image.width) for image in row] for row in rows]
+    call = Call(image_processor, arguments)
+    found = rule(call, sizes, nested)
+    call.check()
+    return BatchFeature(found)
+
+
+@contextlib.contextmanager
+def standing_in(processor: Any, *, plans: bool) -> Iterator[StandIn]:
+    """A stand-in takes the place of the processor's image processor within."""
+    with _swapping:
+        real = processor.image_processor
+        stand_in = StandIn(real, plans=plans)
+        processor.image_processor = stand_in
+        try:
+            yield stand_in
+        finally:
+            processor.image_processor = real
+
+
+def _rows(images: Any) -> tuple[list[list[Any]], bool]:
+    """Images in one list for each row, and whether they came so."""
+    if not isinstance(images, Sequence):
+        return [[images]], False
+    if any(isinstance(each, Sequence) for each in images):
+        return [list(row) for row in images], True
+    return [list(images)], False
+
+
+def _kept(images: Any) -> Any:
+    if isinstance(images, (list, tuple)):
+        return [_kept(each) for each in images]
+    return lazy(images)

@@ -1,0 +1,363 @@
+"""Pixels made once a group is known are those that the collate function makes at once."""
+
+from __future__ import annotations
+
+import functools
+import io
+import pickle
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("transformers", minversion="5.24")
+pytest.importorskip("PIL")
+
+import transformers
+from PIL import Image, ImageFile
+
+import evenstep
+from evenstep.batch.images.encoded import LazyImage
+from evenstep.batch.media_shape import LATE
+from evenstep.errors import CollateError, ConfigurationError, SampleError
+from evenstep.loader.batcher.sample_bytes import sample_bytes
+from families import FAMILIES, Family
+from families.media import image
+
+NAMES = [
+    "Qwen2-VL",
+    "Qwen2.5-VL",
+    "Qwen3-VL",
+    "LLaVA-NeXT",
+    "LLaVA-OneVision",
+    "Idefics3",
+    "SmolVLM",
+    "Gemma 3",
+    "InternVL",
+]
+each_family = pytest.mark.parametrize("name", NAMES)
+QWEN = FAMILIES["Qwen2-VL"]
+
+
+def encoded(picture: Any, kind: str = "PNG", **options: Any) -> bytes:
+    file = io.BytesIO()
+    picture.save(file, kind, **options)
+    return file.getvalue()
+
+
+def rows_of(family: Family, count: int = 7) -> list[dict[str, Any]]:
+    """Rows whose images are as PIL opens them: not decoded."""
+    rows = [family.row(number) for number in range(count)]
+    for number, row in enumerate(rows):
+        kind = ("JPEG", "PNG")[number % 2]
+        row["images"] = [Image.open(io.BytesIO(encoded(each, kind))) for each in row["images"]]
+    return rows
+
+
+def collator(family: Family, **options: Any) -> evenstep.PreparingCollator:
+    made = evenstep.PreparingCollator(collate_fn=family.collate, **options)
+    return made.learned(rows_of(family))
+
+
+def assert_equal(one: dict[str, Any], other: dict[str, Any]) -> None:
+    assert one.keys() == other.keys()
+    for name, value in one.items():
+        assert value.dtype == other[name].dtype
+        assert torch.equal(value, other[name])
+
+
+@pytest.fixture
+def decodings(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The size of each image that is decoded."""
+    seen: list[Any] = []
+    load = ImageFile.ImageFile.load
+
+    def watched(self: Any) -> Any:
+        if self.tile:
+            seen.append(self.size)
+        return load(self)
+
+    monkeypatch.setattr(ImageFile.ImageFile, "load", watched)
+    return seen
+
+
+@each_family
+def test_groups_are_those_made_at_once_bit_for_bit(name: str) -> None:
+    family = FAMILIES[name]
+    late, at_once = collator(family), collator(family, late=False)
+    assert late.late
+    assert not at_once.late
+    rows = rows_of(family)
+    samples = [pickle.loads(pickle.dumps(late.prepare(row))) for row in rows]
+    assert sum(LATE in sample for sample in samples) >= 3
+    for group in ([0], [1], [2, 5], [0, 3], list(range(7)), [4, 0, 1]):
+        ours = late([samples[i] for i in group])
+        assert_equal(ours, at_once([at_once.prepare(rows_of(family)[i]) for i in group]))
+
+
+@each_family
+def test_each_image_is_decoded_once_and_not_before_its_group_is_known(
+    name: str, decodings: list[Any]
+) -> None:
+    family = FAMILIES[name]
+    late = collator(family)
+    decodings.clear()
+    samples = [late.prepare(row) for row in rows_of(family) if row["images"]]
+    kept = [sample for sample in samples if LATE in sample]
+    assert len(kept) >= 3
+    few = sum(len(sample[LATE].pixels) > 0 and _count(sample) for sample in kept)
+    all_images = sum(len(row["images"]) for row in rows_of(family))
+    assert len(decodings) == all_images - few  # those with pixels smaller than their files
+    late(kept)
+    assert len(decodings) == all_images
+    late(kept)  # nothing is kept of what was decoded
+    assert len(decodings) == all_images + few
+
+
+def _count(sample: dict[str, Any]) -> int:
+    images = sample[LATE].images
+    return sum(len(each) if isinstance(each, list) else 1 for each in images)
+
+
+def test_lengths_labels_and_memory_before_pixels_are_made() -> None:
+    late, at_once = collator(QWEN), collator(QWEN, late=False)
+    row = {**QWEN.row(2), "images": [image(8), image(9)]}
+    row["images"] = [Image.open(io.BytesIO(encoded(each, "JPEG"))) for each in row["images"]]
+    planned, made = late.prepare(row), at_once.prepare(row)
+    for name in ("input_ids", "labels", "mm_token_type_ids", "image_grid_thw"):
+        assert torch.equal(planned[name], made[name])
+    files = sum(len(encoded(image(number), "JPEG")) for number in (8, 9))
+    assert planned[LATE].nbytes == files
+    assert sample_bytes(planned) < files + 4000 < sample_bytes(made)
+    assert evenstep.batch.measure.patches_of(planned) == evenstep.batch.measure.patches_of(made)
+
+
+def test_what_a_collate_function_changes_of_images_and_pixels_is_kept() -> None:
+    class Changing:
+        """Converts images, crops one at random, and trains on half precision."""
+
+        def __init__(self) -> None:
+            self.inner = QWEN.collate
+            self.processor = self.inner.processor
+
+        def __call__(self, rows: list[Any]) -> Any:
+            for row in rows:
+                first, *rest = row["images"] or [None]
+                if first is not None:
+                    at = int(np.random.randint(9))
+                    cropped = first.crop((at, 4, 30 + at, 29))
+                    row["images"] = [cropped, *(each.convert("L") for each in rest)]
+            batch = self.inner(rows)
+            if "pixel_values" in batch:
+                batch["pixel_values"] = batch["pixel_values"].to(torch.bfloat16)
+            return batch
+
+    late = evenstep.PreparingCollator(collate_fn=Changing()).learned(rows_of(QWEN))
+    assert late.late
+    np.random.seed(5)
+    samples = [late.prepare(row) for row in rows_of(QWEN)]
+    assert any(LATE in sample for sample in samples)
+    batch = late(samples)
+    np.random.seed(5)
+    assert batch["pixel_values"].dtype == torch.bfloat16
+    at_once = replace(late, late=False)
+    assert_equal(batch, at_once([at_once.prepare(row) for row in rows_of(QWEN)]))
+
+
+PROCESSOR = QWEN.collate.processor
+
+
+def by_global(rows: list[Any]) -> Any:
+    text = [PROCESSOR.apply_chat_template(row["messages"], tokenize=False) for row in rows]
+    images = [each for row in rows for each in row["images"]] or None
+    batch = dict(PROCESSOR(text=text, images=images, padding=True, return_tensors="pt"))
+    return {**batch, "labels": batch["input_ids"].clone()}
+
+
+def by_argument(rows: list[Any], processor: Any) -> Any:
+    return by_global(rows) if processor is PROCESSOR else None
+
+
+class Bound:
+    def __init__(self) -> None:
+        self.processor = PROCESSOR
+
+    def collate(self, rows: list[Any]) -> Any:
+        return by_global(rows)
+
+
+@pytest.mark.parametrize(
+    "collate_fn",
+    [by_global, functools.partial(by_argument, processor=PROCESSOR), Bound().collate],
+    ids=["global", "partial", "method"],
+)
+def test_the_processor_is_found_wherever_functions_have_it(collate_fn: Any) -> None:
+    late = evenstep.PreparingCollator(collate_fn=collate_fn).learned(rows_of(QWEN))
+    assert late.late
+    assert isinstance(PROCESSOR.image_processor, transformers.Qwen2VLImageProcessorPil)
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_one_that_is_not_found_can_be_given(given: bool, caplog: Any) -> None:
+    hidden = [PROCESSOR]
+
+    def collate(rows: list[Any]) -> Any:
+        (processor,) = hidden
+        text = [processor.apply_chat_template(row["messages"], tokenize=False) for row in rows]
+        images = [each for row in rows for each in row["images"]] or None
+        batch = dict(processor(text=text, images=images, padding=True, return_tensors="pt"))
+        return {**batch, "labels": batch["input_ids"].clone()}
+
+    caplog.set_level("INFO", "evenstep")
+    made = evenstep.PreparingCollator(collate_fn=collate, processor=PROCESSOR if given else None)
+    assert made.learned(rows_of(QWEN)).late is given
+    assert ("collate_fn shows no processor" in caplog.text) is not given
+    if not given:
+        with pytest.raises(ConfigurationError, match=r"late=True: .*pass .*processor="):
+            replace(made, late=True).learned(rows_of(QWEN))
+
+
+def test_a_function_that_uses_another_processor_than_it_shows_is_run_at_once(caplog: Any) -> None:
+    class Other:
+        def __init__(self) -> None:
+            self.processor, self._own = QWEN.processor(), [QWEN.collate]
+
+        def __call__(self, rows: list[Any]) -> Any:
+            return self._own[0](rows)
+
+    caplog.set_level("INFO", "evenstep")
+    assert not evenstep.PreparingCollator(collate_fn=Other()).learned(rows_of(QWEN)).late
+    assert "does not call the image processor" in caplog.text
+
+
+def test_pixels_that_the_function_computes_with_are_made_at_once(caplog: Any) -> None:
+    class Reading(type(QWEN.collate)):  # type: ignore[misc]
+        def __call__(self, rows: Any) -> Any:
+            batch = super().__call__(rows)
+            if "pixel_values" in batch:
+                batch["pixel_values"] = batch["pixel_values"] * 2
+            return batch
+
+    caplog.set_level("INFO", "evenstep")
+    doubling = Reading(QWEN.processor, "<|im_start|>assistant\n", QWEN.collate.gather)
+    made = evenstep.PreparingCollator(collate_fn=doubling).learned(rows_of(QWEN))
+    assert not made.late
+    assert "makes another 'pixel_values'" in caplog.text
+
+
+# Bad images
+
+
+def prepared(row: dict[str, Any]) -> tuple[evenstep.PreparingCollator, dict[str, Any]]:
+    late = collator(QWEN)
+    sample = late.prepare(row, "sample 17")
+    assert LATE in sample
+    return late, sample
+
+
+def test_a_damaged_image_is_an_error_of_its_sample_once_it_is_decoded() -> None:
+    whole = encoded(image(9), "JPEG")
+    row = {**QWEN.row(2), "images": [image(8), Image.open(io.BytesIO(whole[:-80]))]}
+    late, sample = prepared(row)
+    with pytest.raises(
+        CollateError, match=r"sample 17: image 1 of 2 .*pixel_values.*truncated.*late=False"
+    ):
+        late([sample])
+
+
+def test_a_file_that_goes_away_is_an_error_of_its_sample(tmp_path: Path) -> None:
+    path = tmp_path / "image.jpg"
+    image(9).save(path)
+    late, sample = prepared({**QWEN.row(1), "images": [Image.open(path)]})
+    path.unlink()
+    with pytest.raises(
+        CollateError, match=r"sample 17: image 0 of 1 \(.*image.jpg\).*No such file"
+    ):
+        late([sample])
+
+
+def test_an_image_that_is_another_than_was_planned_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "image.png"
+    image(9).save(path)
+    late, sample = prepared({**QWEN.row(1), "images": [Image.open(path)]})
+    image(9).resize((20, 90)).save(path)
+    with pytest.raises(CollateError, match=r"sample 17: .*(image_grid_thw|pixel_values) was to be"):
+        late([sample])
+
+
+def test_an_image_beyond_the_processors_limits_says_so() -> None:
+    row = {**QWEN.row(1), "images": [Image.new("RGB", (900, 2))]}
+    with pytest.raises(ValueError, match="absolute aspect ratio must be smaller than 200"):
+        collator(QWEN).prepare(row)
+
+
+@pytest.mark.parametrize("late", [None, False])
+def test_image_tokens_that_were_cut_are_counted(late: bool | None) -> None:
+    class Cutting(type(QWEN.collate)):  # type: ignore[misc]
+        def __call__(self, rows: Any) -> Any:
+            batch = super().__call__(rows)
+            if rows[0]["id"] != 17:
+                return batch
+            length = batch["input_ids"].shape[1]
+            cut = {n: v[:, :9] for n, v in batch.items() if v.shape[:2] == (1, length)}
+            return {**batch, **cut}
+
+    cutting = Cutting(QWEN.processor, "<|im_start|>assistant\n", QWEN.collate.gather)
+    made = evenstep.PreparingCollator(collate_fn=cutting, late=late).learned(rows_of(QWEN))
+    row = rows_of(QWEN)[5]
+    made.prepare(row)
+    with pytest.raises(SampleError, match=r"input_ids has 2 image tokens, .* cut; .*max_length"):
+        made.prepare({**row, "id": 17})
+
+
+@pytest.mark.parametrize("images", [0, 1])
+def test_placeholders_without_images_are_an_error(images: int) -> None:
+    row = {**QWEN.row(2), "images": [image(number) for number in range(images)]}
+    with pytest.raises(ValueError, match=r"image_pad"):
+        collator(QWEN).prepare(row)
+
+
+# Images as they are kept
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
+@pytest.mark.parametrize("mode", ["RGB", "L", "P", "RGBA"])
+def test_a_lazy_image_is_the_image(kind: str, mode: str, tmp_path: Path) -> None:
+    if (kind, mode) in {("JPEG", "P"), ("JPEG", "RGBA")}:
+        pytest.skip("JPEG has no such images")
+    path = tmp_path / "image"
+    image(3).convert(mode).save(path, kind)
+    whole = Image.open(path)
+    from evenstep.batch.images.encoded import lazy
+
+    for opened in (Image.open(path), Image.open(io.BytesIO(path.read_bytes()))):
+        one = lazy(opened)
+        assert isinstance(one, LazyImage)
+        assert (one.size, one.mode, one.format) == (whole.size, whole.mode, kind)
+        again = pickle.loads(pickle.dumps(one))
+        assert len(pickle.dumps(one)) < 2000 + path.stat().st_size
+        for found in (one, again, one.copy()):
+            converted = found.convert("RGB")
+            assert found.encoded is not None
+            assert converted.mode == "RGB"
+            assert np.array_equal(converted, whole.convert("RGB"))
+            assert np.array_equal(found, whole)
+            assert found.encoded is None
+    drawn = lazy(Image.open(path)).copy()
+    drawn.paste(1, (0, 0, 4, 4))
+    assert np.array_equal(pickle.loads(pickle.dumps(drawn)), drawn)
+
+
+def test_an_image_that_was_changed_is_kept_as_it_is() -> None:
+    from evenstep.batch.images.encoded import lazy
+
+    file = io.BytesIO(encoded(image(3), "JPEG"))
+    drafted = Image.open(file)
+    drafted.draft("L", (20, 20))
+    assert lazy(drafted) is drafted
+    loaded = Image.open(io.BytesIO(encoded(image(3))))
+    loaded.load()
+    assert lazy(loaded) is loaded

@@ -1,0 +1,292 @@
+"""A loader over rows with images that makes pixels once their group is planned."""
+
+from __future__ import annotations
+
+import io
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import Dataset
+
+pytest.importorskip("transformers", minversion="5.24")
+pytest.importorskip("datasets")
+pytest.importorskip("PIL")
+
+import datasets
+from PIL import Image, ImageFile
+
+import evenstep
+from evenstep.batch.images.encoded import LazyImage
+from evenstep.batch.images.opened import UndecodedRows, undecoded
+from families import FAMILIES
+from families.media import image, messages
+
+N = 30
+QWEN = FAMILIES["Qwen2-VL"]
+POLICY = evenstep.Even(max_tokens=400)
+TURNED = 6  # an orientation of EXIF
+
+
+def file_of(number: int, **options: Any) -> bytes:
+    file = io.BytesIO()
+    exif = Image.Exif()
+    if number % 4 == 1:
+        exif[0x0112] = TURNED
+    image(number).save(file, "JPEG", exif=exif, **options)
+    return file.getvalue()
+
+
+def count_of(number: int) -> int:
+    return number % 3
+
+
+def hugging_face(folder: Path | None = None) -> Any:
+    """Rows with lists of images, in bytes or in files."""
+    rows = []
+    for number in range(N):
+        images = []
+        for place in range(count_of(number)):
+            data = file_of(7 * number + place)
+            if folder is not None:
+                path = folder / f"{number}-{place}.jpg"
+                path.write_bytes(data)
+                images.append({"bytes": None, "path": str(path)})
+            else:
+                images.append({"bytes": data, "path": None})
+        rows.append({"id": number, "images": images, "text": f"what is {number}?"})
+    features = datasets.Features(
+        {
+            "id": datasets.Value("int64"),
+            "images": datasets.List(datasets.Image()),
+            "text": datasets.Value("string"),
+        }
+    )
+    return datasets.Dataset.from_list(rows, features=features)
+
+
+class Opening(Dataset):  # type: ignore[type-arg]
+    """As users write it: images are opened, and not decoded."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        for number in range(N):
+            for place in range(count_of(number)):
+                (folder / f"{number}-{place}.jpg").write_bytes(file_of(7 * number + place))
+
+    def __len__(self) -> int:
+        return N
+
+    def __getitem__(self, number: int) -> dict[str, Any]:
+        paths = [self.folder / f"{number}-{place}.jpg" for place in range(count_of(number))]
+        images = [Image.open(path) for path in paths]
+        return {"id": number, "images": images, "text": f"what is {number}?"}
+
+
+class Collate:
+    def __init__(self) -> None:
+        self.inner = QWEN.collate
+        self.processor = self.inner.processor
+
+    def __call__(self, rows: list[dict[str, Any]]) -> Any:
+        made = []
+        for row in rows:
+            images = [each.convert("RGB") for each in row["images"]]
+            made.append(
+                {"images": images, "messages": messages(row["id"], ["image"] * len(images))}
+            )
+        batch = self.inner(made)
+        batch["id"] = torch.tensor([row["id"] for row in rows])
+        return batch
+
+
+def loader_of(dataset: Any, late: bool | None = None, **options: Any) -> evenstep.DataLoader:
+    collate_fn = evenstep.PreparingCollator(collate_fn=Collate(), late=late)
+    options = {"shuffle": True, "policy": POLICY, **options}
+    return evenstep.DataLoader(dataset, collate_fn=collate_fn, **options)
+
+
+def batches(loader: evenstep.DataLoader) -> list[dict[str, torch.Tensor]]:
+    found = [dict(batch) for batch, _ in loader.steps()]
+    loader.close()
+    return [{name: value.clone() for name, value in batch.items()} for batch in found]
+
+
+def assert_same(ours: list[Any], theirs: list[Any]) -> None:
+    assert len(ours) == len(theirs) > 3
+    for one, other in zip(ours, theirs):
+        assert one.keys() == other.keys()
+        assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.fixture
+def decodings(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    seen: list[Any] = []
+    load = ImageFile.ImageFile.load
+
+    def watched(self: Any) -> Any:
+        if self.tile:
+            seen.append(self.size)
+        return load(self)
+
+    monkeypatch.setattr(ImageFile.ImageFile, "load", watched)
+    return seen
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("kind", ["bytes", "files", "opened"])
+def test_batches_are_those_made_at_once_bit_for_bit(
+    workers: int, kind: str, tmp_path: Path
+) -> None:
+    data = {
+        "bytes": hugging_face,
+        "files": lambda: hugging_face(tmp_path),
+        "opened": lambda: Opening(tmp_path),
+    }[kind]()
+    late = loader_of(data, num_workers=workers)
+    assert late.collate_fn.late
+    at_once = loader_of(data, late=False, num_workers=workers)
+    ours, theirs = batches(late), batches(at_once)
+    assert sorted(n for batch in ours for n in batch["id"].tolist()) == list(range(N))
+    assert_same(ours, theirs)
+
+
+@pytest.mark.parametrize("kind", ["bytes", "opened"])
+def test_each_image_is_decoded_once_a_pass(kind: str, tmp_path: Path, decodings: list[Any]) -> None:
+    loader = loader_of(hugging_face() if kind == "bytes" else Opening(tmp_path))
+    decodings.clear()
+    for batch, _ in loader.steps():
+        assert len(batch["input_ids"])
+    assert len(decodings) == sum(map(count_of, range(N)))
+
+
+def test_a_resumed_epoch_goes_on_with_the_same_batches() -> None:
+    data = hugging_face()
+    loader = loader_of(data, buffer_size=8, num_workers=2)
+    whole = batches(loader)
+    loader = loader_of(data, buffer_size=8, num_workers=2)
+    steps = loader.steps()
+    for _ in range(3):
+        next(steps)
+    state = loader.state_dict()
+    steps.close()
+    loader.close()
+    resumed = loader_of(data, buffer_size=8, num_workers=1)
+    resumed.load_state_dict(state)
+    assert_same(batches(resumed), whole[3:])
+
+
+def test_windows_of_encoded_images_hold_more_than_windows_of_pixels(caplog: Any) -> None:
+    data = hugging_face()
+    caplog.set_level(logging.WARNING, "evenstep")
+    sizes = {}
+    for late in (None, False):
+        loader = loader_of(data, late=late, buffer_size=24, buffer_bytes=600_000)
+        numbers = []
+        for _ in loader.steps():
+            numbers.append(len(loader.state_dict()["dp_rank_0"]["numbers"]))
+        sizes[late] = float(np.mean(numbers))
+    assert sizes[False] < sizes[None] / 1.5
+    assert caplog.text.count("buffer_size=24 samples do not fit in buffer_bytes=600000") == 1
+
+
+def test_a_damaged_image_ends_the_epoch_with_its_name_and_can_be_skipped_at_once(
+    tmp_path: Path,
+) -> None:
+    data = Opening(tmp_path)
+    number = 11  # has two images
+    whole = file_of(7 * number + 1)
+    (tmp_path / f"{number}-1.jpg").write_bytes(whole[:-100])
+    with pytest.raises(
+        evenstep.CollateError, match=rf"sample {number}: image 1 of 2 \(.*late=False"
+    ):
+        batches(loader_of(data, skip_bad_samples=3, num_workers=1))
+    at_once = loader_of(data, late=False, skip_bad_samples=3, num_workers=1)
+    told = [n for batch in batches(at_once) for n in batch["id"].tolist()]
+    assert sorted(told) == [n for n in range(N) if n != number]
+
+
+def test_a_missing_file_is_skipped_or_named(tmp_path: Path) -> None:
+    data = hugging_face(tmp_path)
+    (tmp_path / "11-0.jpg").unlink()
+    with pytest.raises(evenstep.SampleError, match=r"sample 11: .*11-0.jpg"):
+        batches(loader_of(data))
+    loader = loader_of(data, skip_bad_samples=1)
+    told = [n for batch in batches(loader) for n in batch["id"].tolist()]
+    assert sorted(told) == [n for n in range(N) if n != 11]
+    assert [bad.index for bad in loader.skipped] == [11]
+
+
+def test_as_many_groups_are_collated_at_a_time_as_there_are_workers() -> None:
+    data = hugging_face()
+    for late, workers, prefetch, threads in [
+        (None, 0, 4, 1), (None, 3, 4, 3), (None, 3, 2, 2), (False, 3, 4, 1),
+    ]:  # fmt: skip
+        loader = loader_of(data, late=late, num_workers=workers, prefetch=prefetch)
+        assert loader.collate_threads == threads
+        loader.close()
+
+
+# Rows of Hugging Face
+
+
+def test_rows_are_those_of_the_dataset_with_images_not_decoded(decodings: list[Any]) -> None:
+    data = hugging_face().shuffle(seed=1).select(range(20))
+    stored = undecoded(data)
+    assert isinstance(stored, UndecodedRows)
+    assert len(stored) == 20
+    ours = [*stored.__getitems__(list(range(10))), *(stored[index] for index in range(10, 20))]
+    images = [each for row in ours for each in row["images"]]
+    assert images
+    assert all(isinstance(each, LazyImage) for each in images)
+    assert not decodings
+    for mine, theirs in zip(ours, data):
+        assert mine.keys() == theirs.keys()
+        assert (mine["id"], mine["text"]) == (theirs["id"], theirs["text"])
+        for one, other in zip(mine["images"], theirs["images"], strict=True):
+            assert (one.size, one.mode) == (other.size, other.mode)
+            assert np.array_equal(one, other)
+
+
+@pytest.mark.parametrize("mode", ["L", "RGB", None])
+def test_columns_of_images_within_others_and_of_a_mode(mode: str | None) -> None:
+    features = datasets.Features(
+        {
+            "image": datasets.Image(mode=mode),
+            "turns": datasets.List({"who": datasets.Value("string"), "seen": datasets.Image()}),
+            "kind": datasets.ClassLabel(names=["a", "b"]),
+        }
+    )
+    one = {"bytes": file_of(1), "path": None}
+    rows = [
+        {
+            "image": one,
+            "turns": [{"who": "me", "seen": one}, {"who": "you", "seen": None}],
+            "kind": 1,
+        },
+        {"image": None, "turns": [], "kind": 0},
+    ]
+    data = datasets.Dataset.from_list(rows, features=features)
+    for mine, theirs in zip([undecoded(data)[0], undecoded(data)[1]], data):
+        assert mine["kind"] == theirs["kind"]
+        assert [t["who"] for t in mine["turns"]] == [t["who"] for t in theirs["turns"]]
+        pairs = [(mine["image"], theirs["image"])]
+        pairs += [(m["seen"], t["seen"]) for m, t in zip(mine["turns"], theirs["turns"])]
+        for a, b in pairs:
+            assert (a is None) == (b is None)
+            assert a is None or (a.mode == b.mode and np.array_equal(a, b))
+
+
+def test_a_dataset_that_changes_its_rows_is_read_as_it_is() -> None:
+    data = hugging_face()
+    for other in (
+        data.with_transform(lambda rows: rows),
+        data.with_format("numpy"),
+        data.remove_columns("images"),
+        data.cast_column("images", datasets.List(datasets.Image(decode=False))),
+        torch.utils.data.Subset(data, [1]),
+    ):
+        assert undecoded(other) is other
