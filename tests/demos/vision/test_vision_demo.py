@@ -11,6 +11,7 @@ import typer
 
 pytest.importorskip("skimage")
 pytest.importorskip("transformers", minversion="5")
+pytestmark = pytest.mark.timeout(400)  # transformers is imported in five processes
 
 from evenstep_demos.vision.collate import Collate, processor
 from evenstep_demos.vision.command import register
