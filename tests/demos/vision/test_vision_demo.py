@@ -11,11 +11,12 @@ import typer
 
 pytest.importorskip("skimage")
 pytest.importorskip("transformers", minversion="5")
-pytestmark = pytest.mark.timeout(400)  # transformers is imported in five processes
 
 from evenstep_demos.vision.collate import Collate, processor
 from evenstep_demos.vision.command import register
 from evenstep_demos.vision.crops import Crops
+
+pytestmark = pytest.mark.timeout(400)  # transformers is imported in five processes
 
 
 def _run(*arguments: str) -> None:
