@@ -191,6 +191,7 @@ class Even(Method):
             **self.common,
         )
         for batch, info in self._loader.steps():
+            self.ends_update = info.ends_update
             yield Step(
                 batches=[batch],
                 weights=[info.loss_scale],
@@ -200,6 +201,25 @@ class Even(Method):
 
     def close(self) -> None:
         self._loader.close()
+
+
+class EvenHalves(Even):
+    """The same tokens to a step in two micro-batches, each of which may have half of them: Even
+    then mixes lengths over both."""
+
+    def policy(self) -> evenstep.Policy:
+        return evenstep.Even(max_tokens=self.setting.max_tokens // 2, cost=self.setting.cost)
+
+    def __iter__(self) -> Iterator[Step]:
+        self.common["accumulate"] = 2
+        halves = super().__iter__()
+        for step in halves:
+            if not self.ends_update:
+                other = next(halves)
+                step.batches += other.batches
+                step.weights = [*(step.weights or []), *(other.weights or [])]
+                step.own, step.samples = step.own + other.own, step.samples + other.samples
+            yield step
 
 
 class TokenBudget(Even):
@@ -254,5 +274,6 @@ METHODS: dict[str, type[Method]] = {
     "odb-full": ODBFull,
     "token-budget": TokenBudget,
     "even": Even,
+    "even-halves": EvenHalves,
     "even-packed": EvenPacked,
 }

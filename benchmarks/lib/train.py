@@ -232,7 +232,7 @@ def calibrate(
             _synchronize(job.device)
             begin = _now(job.device)
             with _autocast(job.device):
-                loss = model(tokens, tokens)
+                loss = model(input_ids=tokens, labels=tokens)
             loss.backward()
             _synchronize(job.device)
             if repeat:  # the first is for the allocator and the kernels

@@ -11,6 +11,8 @@ DataLoader and to evenstep as it is. Of ODB and `group_by_length`, which look at
 before they collate, the dataset makes tokens and pixels of each row; the latter reads through it
 for the lengths, then collates raw rows.
 
+    even-halves    Even(max_tokens / 2, accumulate=2): as many tokens to a step, in micro-batches of
+                   half the memory
     even-packed    Even(packed=True): groups in one row each, without padding. On the CPU, attention
                    then computes all pairs of a row, those of different samples too
     data path      the loader alone, without a model: rows of all ranks per second, and processor
@@ -29,7 +31,7 @@ import json
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -41,14 +43,14 @@ from torch.utils.data import Dataset
 from benchmarks.lib import ranks
 from benchmarks.lib.methods import METHODS
 from benchmarks.lib.report import Spread, machine, progress, require_peer
-from benchmarks.lib.train import Job, read
-from benchmarks.loader.training import choose, measure, summary, tables, whole
-from evenstep.cost import PaddedTokenCost
+from benchmarks.lib.train import Job, calibrate, read
+from benchmarks.loader.training import CALIBRATIONS, choose, measure, summary, tables, whole
+from evenstep.cost import VisionLanguageCost, fit
 from evenstep.tools.report import text_table
 from evenstep_demos.text.prepared_text import describe_lengths, train_tokenizer
 from evenstep_demos.text.task import Task
 
-DEFAULT = ["fixed", "group-by-length", "odb", "odb-full", "even"]
+DEFAULT = ["fixed", "group-by-length", "odb", "odb-full", "even", "even-halves"]
 VOCABULARY = 2048
 LOOKS = 4
 PATCH = 14
@@ -130,6 +132,40 @@ def _model(made: Any, width: int, layers: int, seed: int) -> torch.nn.Module:
     return VisionLanguageModel(made, hidden_size=width, layers=layers)
 
 
+def fitted_cost(job: Job, options: argparse.Namespace) -> VisionLanguageCost:
+    """Of both parts of the model, timed here while all ranks compute."""
+    progress("timing groups")
+    parts = [
+        ranks.run(calibrate, options.ranks, job, options.max_tokens, VOCABULARY, CALIBRATIONS),
+        ranks.run(time_tower, options.ranks, job, 4 * options.image_tokens, CALIBRATIONS),
+    ]
+    fitted = []
+    for everybody in parts:
+        samples, lengths, _ = zip(*everybody[0])
+        seconds = np.mean([[each[2] for each in rank] for rank in everybody], axis=0)
+        fitted.append(fit(lengths, seconds, samples=samples))
+    return VisionLanguageCost(language=fitted[0], vision=replace(fitted[1], per_group=0.0))
+
+
+def time_tower(job: Job, most: int, repeats: int) -> list[tuple[int, int, float]]:
+    """Times images of many sizes: (images, patches of each, seconds)."""
+    model = job.task.model(0)
+    tower = model.model.model.visual
+    pixels = tower.patch_embed.proj.weight[0].numel()
+    found = []
+    for side in [n for n in (4, 8, 12, 16, 24, 32, 48) if n * n <= most]:
+        images = max(1, most // side**2)
+        grid = torch.tensor([[1, side, side]] * images)
+        patches = torch.randn(images * side**2, pixels)
+        best = float("inf")
+        for _ in range(repeats + 1):
+            begin = time.thread_time()
+            tower(patches, grid).pooler_output.sum().backward()
+            best = min(best, time.thread_time() - begin)
+        found.append((images, side**2, best))
+    return found
+
+
 def of_data_path(job: Job, setting: Any, options: argparse.Namespace) -> dict[str, Any]:
     """Method -> figures of its loader alone."""
     taken: dict[str, list[dict[str, float]]] = {name: [] for name in options.methods}
@@ -207,15 +243,18 @@ def main() -> None:
     begin = time.perf_counter()
     progress("counting tokens")
     task, name = make_task(options)
-    setting = choose(task, options, PaddedTokenCost())
-    task = whole(task, setting, options.ranks)
     job = Job(task=task, device="cpu", learning_rate=options.learning_rate, looks=LOOKS)
+    cost = fitted_cost(job, options)
+    setting = choose(task, options, cost)
+    task = whole(task, setting, options.ranks)
+    job = replace(job, task=task)
     lengths = describe_lengths(task.lengths)
     facts = (
         f"{name}: {len(task.lengths):,} rows of {lengths['mean']:,.0f} tokens (median "
         f"{lengths['median']:,.0f}, longest {lengths['max']:,.0f}, coefficient of variation "
         f"{lengths['cv']:.2f}); {setting.max_tokens:,} padded tokens fit into memory, and so "
-        f"{setting.rows} rows where their number is fixed; {setting.steps} steps"
+        f"{setting.rows} rows where their number is fixed; {setting.steps} steps\n"
+        f"cost given to Even, timed here: {cost}"
     )
     progress("")
     print(facts, end="\n\n", flush=True)

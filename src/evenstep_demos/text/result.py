@@ -134,6 +134,7 @@ class DemoResult:
             ("seconds to the first batch", "first_wait", ".2f", ""),
             ("padding", "padding", ".1%", ""),
             ("imbalance of ranks", "imbalance", ".3f", ""),
+            ("imbalance in padded tokens", "imbalance_in_tokens", ".3f", ""),
             ("wait for data", "wait", ".1%", ""),
             ("steps, all repeats", "steps", ",d", ""),
             ("samples per step", "samples_per_step", ".2f", ""),

@@ -16,6 +16,8 @@ from evenstep_demos.vision.collate import Collate, processor
 from evenstep_demos.vision.command import register
 from evenstep_demos.vision.crops import Crops
 
+pytestmark = pytest.mark.timeout(400)  # transformers is imported in five processes
+
 
 def _run(*arguments: str) -> None:
     app = typer.Typer()
