@@ -141,7 +141,7 @@ def main() -> None:
     add("--kind", choices=list(TOKENS), default="chat")
     add("--model", choices=list(MODELS), default="7B")
     add("--ranks", type=int, nargs="+", default=[8, 64, 512])
-    add("--samples", type=int, nargs="+", default=[48_000, 12_000, 6000], help="of each rank")
+    add("--samples", type=int, nargs="+", default=[24_000, 8000, 4000], help="of each rank")
     add("--only", help="policies whose name contains this text")
     options = arguments.parse_args()
     if len(options.samples) != len(options.ranks):

@@ -16,7 +16,7 @@ from evenstep.arrays import Float64Array, Int64Array
 Limited = tuple[tuple[Int64Array, int], ...]
 """For each limit what every sample takes of it, and how much a group may."""
 
-_WORTH = 1e-4
+_WORTH = 3e-4
 """Loss that an exchange has to save."""
 
 

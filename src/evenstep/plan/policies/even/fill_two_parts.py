@@ -16,10 +16,10 @@ from evenstep.arrays import BoolArray, Float64Array, Int64Array
 from evenstep.plan.policies.even.exchanges import Goal, exchange
 from evenstep.plan.policies.even.fill_packed import UNFILLED, PackedSamples, PackedStepFiller
 
-_POOL = 512
+_POOL = 256
 """Samples that members may be exchanged for, evenly spaced in length."""
 _EXCHANGES = 10
-_ENOUGH = 1e-3
+_ENOUGH = 2e-3
 _BELOW = np.array([UNFILLED, 1.0, 3.0])
 _ABOVE = np.array([0.0, 2.0, 6.0])
 """What a group loses for each share of its tokens, language cost and vision cost that it is off.
