@@ -58,7 +58,13 @@ def rows_in(inputs: Any, known: dict[tuple[int, ...], int]) -> list[int]:
         cuts = inputs["cu_seq_lens_q"].tolist()
         ends = list(itertools.pairwise(cuts))
         parts = [(tokens[0, begin:end], labels[0, begin:end]) for begin, end in ends]
-    return [known[tuple(t.tolist())] for t, lab in parts if (lab[1:] != -100).any()]
+    return [row_of(tuple(t.tolist()), known) for t, lab in parts if (lab[1:] != -100).any()]
+
+
+def row_of(tokens: tuple[int, ...], known: dict[tuple[int, ...], int]) -> int:
+    """The row that these tokens begin with: a blank image may follow."""
+    (number,) = (n for own, n in known.items() if tokens[: len(own)] == own)
+    return number
 
 
 def identities(collate: Collate, rows: Sequence[Any]) -> dict[tuple[int, ...], int]:
