@@ -51,6 +51,10 @@ def with_preparation(
             if not rows or not _lacks_tokens(rows[0]):
                 return collate_fn
             preparing = PreparingCollator(collate_fn=collate_fn)
+        if policy.dynamic and preparing.late is None:
+            preparing = replace(
+                preparing, late=False
+            )  # ranks send samples to each other, as arrays
         if preparing.collator is None and rows:
             good = _good(rows, preparing.prepare)
             undecoded = replace(preparing, late=preparing.late is not False).undecoded(dataset)

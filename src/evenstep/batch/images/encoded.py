@@ -40,7 +40,7 @@ class EncodedImage:
         if self.data is None:
             assert self.path is not None
             return Image.open(self.path)
-        return Image.open(io.BytesIO(memoryview(self.data)))
+        return Image.open(io.BytesIO(self.data.data))
 
     def decode(self) -> Image.Image:
         """
